@@ -1,0 +1,16 @@
+//! Croupier deals tokens: a gRPC sampling sidecar for LLM inference.
+
+pub mod backend;
+pub mod limits;
+pub mod metrics;
+pub mod params;
+pub mod sampling;
+
+/// The wire types, generated from `proto/croupier/v1/sampler.proto`.
+pub mod proto {
+    #![allow(missing_docs, unreachable_pub, clippy::all)]
+    tonic::include_proto!("croupier.v1");
+
+    /// The file descriptor set, for reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/croupier.v1.bin"));
+}

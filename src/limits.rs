@@ -1,0 +1,54 @@
+//! Every bound of the server, with its default. A limit reached is an error that names it.
+
+use crate::params::MAX_VOCAB_SIZE;
+
+/// The bounds in force. Configuration may change each; nothing in the server grows past them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest vocabulary a stream may have.
+    pub max_vocab_size: u32,
+    /// Largest request message, in bytes.
+    pub max_message_bytes: usize,
+    /// Steps of one stream in flight before its next message is read (flow control, not an error).
+    pub max_steps_in_flight_per_stream: usize,
+    /// Sequences open on one stream.
+    pub max_sequences_per_stream: usize,
+    /// Sequences open on the server.
+    pub max_sequences: usize,
+    /// Prompt and output tokens of one sequence.
+    pub max_history_tokens: usize,
+    /// Logits rows used by one step.
+    pub max_rows_per_step: usize,
+    /// `LogprobsParams.top_n`.
+    pub max_top_logprobs: u32,
+    /// Logits bytes in flight on the server.
+    pub max_bytes_in_flight: usize,
+    /// Steps waiting for the backend.
+    pub max_queued_steps: usize,
+    /// Decode streams open on the server.
+    pub max_streams: usize,
+    /// Connections open on the server.
+    pub max_connections: usize,
+    /// Distinct model labels in metrics; further ones count as "other".
+    pub max_model_labels: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_vocab_size: MAX_VOCAB_SIZE,
+            max_message_bytes: 64 << 20,
+            max_steps_in_flight_per_stream: 64,
+            max_sequences_per_stream: 16_384,
+            max_sequences: 100_000,
+            max_history_tokens: 1 << 20,
+            max_rows_per_step: 4096,
+            max_top_logprobs: 20,
+            max_bytes_in_flight: 1 << 30,
+            max_queued_steps: 4096,
+            max_streams: 256,
+            max_connections: 512,
+            max_model_labels: 16,
+        }
+    }
+}

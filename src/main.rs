@@ -1,0 +1,3 @@
+//! The `croupier` program.
+
+fn main() {}

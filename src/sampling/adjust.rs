@@ -1,0 +1,99 @@
+//! What a sequence does to single logits before any filter: masks, bias, penalties.
+//!
+//! Each is a function of one token's logit and of what the sequence knows about that token, so a row
+//! needs only the tokens it knows something about; all others keep their logit. The order is fixed:
+//! ban, bias, repetition penalty, frequency penalty, presence penalty.
+
+/// The three penalties of a sequence. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
+/// frequency and presence penalty, OpenAI API.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Penalties {
+    /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
+    pub repetition: f32,
+    /// Subtracted once per occurrence in the output. 0: off.
+    pub frequency: f32,
+    /// Subtracted once if the token is in the output. 0: off.
+    pub presence: f32,
+}
+
+impl Penalties {
+    /// No penalty.
+    pub const OFF: Penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+
+    /// Whether every penalty is off, so that history does not matter.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::OFF
+    }
+}
+
+/// What a sequence knows about one token. Plain data, the same on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
+pub struct TokenAdjust {
+    /// The token.
+    pub token: u32,
+    /// [`TokenAdjust::BANNED`], [`TokenAdjust::SEEN`].
+    pub flags: u32,
+    /// Added to the logit; 0 for none.
+    pub bias: f32,
+    /// Occurrences in the output.
+    pub output_count: u32,
+}
+
+impl TokenAdjust {
+    /// The token may not be emitted.
+    pub const BANNED: u32 = 1;
+    /// The token is in the prompt or the output.
+    pub const SEEN: u32 = 2;
+
+    /// The adjusted logit. −∞ stays −∞ whatever the bias.
+    #[must_use]
+    #[inline]
+    pub fn apply(&self, logit: f32, penalties: &Penalties) -> f32 {
+        if self.flags & Self::BANNED != 0 {
+            return f32::NEG_INFINITY;
+        }
+        let mut x = logit + self.bias;
+        if self.flags & Self::SEEN != 0 && penalties.repetition != 1.0 {
+            x = if x > 0.0 { x / penalties.repetition } else { x * penalties.repetition };
+        }
+        if self.output_count > 0 {
+            x -= self.output_count as f32 * penalties.frequency;
+            x -= penalties.presence;
+        }
+        x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand() {
+        let off = Penalties::OFF;
+        let rep2 = Penalties { repetition: 2.0, ..off };
+        let freq = Penalties { frequency: 0.5, presence: 0.25, ..off };
+        let all = Penalties { repetition: 2.0, frequency: 0.5, presence: 0.25 };
+        let seen = TokenAdjust { flags: TokenAdjust::SEEN, ..TokenAdjust::default() };
+        let twice = TokenAdjust { output_count: 2, ..seen };
+        let biased = TokenAdjust { bias: 1.0, ..twice };
+        let banned = TokenAdjust { flags: TokenAdjust::BANNED, bias: 100.0, ..twice };
+        let cases = [
+            (seen, 3.0, off, 3.0),
+            (seen, 3.0, rep2, 1.5),
+            (seen, -3.0, rep2, -6.0),
+            (seen, 0.0, rep2, 0.0),
+            (seen, 3.0, freq, 3.0),
+            (twice, 3.0, freq, 1.75),
+            (twice, 3.0, all, 0.25),
+            (biased, 3.0, all, 0.75),
+            (banned, 3.0, all, f32::NEG_INFINITY),
+            (biased, f32::NEG_INFINITY, all, f32::NEG_INFINITY),
+        ];
+        for (adjust, logit, penalties, expected) in cases {
+            assert_eq!(adjust.apply(logit, &penalties), expected, "{adjust:?} on {logit} with {penalties:?}");
+        }
+    }
+}

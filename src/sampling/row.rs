@@ -1,0 +1,110 @@
+//! What is asked of one row, and what comes of it. Every backend takes and gives these types.
+
+use super::adjust::{Penalties, TokenAdjust};
+
+/// The filters between the adjusted logits and the draw, in this order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Filters {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: off.
+    pub top_k: u32,
+    /// 1: off.
+    pub top_p: f32,
+    /// 0: off.
+    pub min_p: f32,
+}
+
+/// Everything besides its logits that decides one row's result.
+#[derive(Debug, Clone, Copy)]
+pub struct RowSpec<'a> {
+    /// Temperature and truncation.
+    pub filters: Filters,
+    /// Penalties on the tokens in `adjusts`.
+    pub penalties: Penalties,
+    /// What the sequence knows about single tokens; ascending ids, each once, all in the vocabulary.
+    pub adjusts: &'a [TokenAdjust],
+    /// Tokens banned at this position only (bad words, `min_tokens`); ascending ids, each once, all in
+    /// the vocabulary.
+    pub banned: &'a [u32],
+    /// When set, only these tokens may be emitted; ascending ids, each once, all in the vocabulary.
+    pub allowed: Option<&'a [u32]>,
+    /// What to do with the distribution.
+    pub action: Action,
+    /// What to report about the token.
+    pub logprobs: Option<LogprobsSpec<'a>>,
+}
+
+/// What to do with a row's distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Draw with this uniform 64-bit number (not used when greedy).
+    Draw {
+        /// From [`uniform`](super::philox::uniform).
+        uniform: u64,
+    },
+    /// Draw nothing; report on this token.
+    Score {
+        /// The token that followed; in the vocabulary.
+        token: u32,
+    },
+}
+
+/// What to report about a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogprobsSpec<'a> {
+    /// How many of the most likely tokens to list.
+    pub top_n: u32,
+    /// Which distribution.
+    pub mode: LogprobsMode,
+    /// Tokens whose logprobs are wanted too; all in the vocabulary.
+    pub tokens: &'a [u32],
+}
+
+/// Which distribution logprobs describe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogprobsMode {
+    /// The logits as sent, at temperature 1.
+    Raw,
+    /// What the token is drawn from. Greedy: all probability on the greedy choice.
+    Processed,
+}
+
+/// What came of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowOutput {
+    /// The token drawn or scored.
+    pub token: u32,
+    /// Present if asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// What is reported about a token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// Its logprob; −∞ if it has no probability.
+    pub logprob: f32,
+    /// 1 + the number of tokens that precede it by logit: as sent (raw) or adjusted (processed).
+    pub rank: u32,
+    /// The most likely tokens in order with their logprobs; fewer than asked when fewer have probability.
+    pub top: Vec<(u32, f32)>,
+    /// Logprobs of the tokens asked for.
+    pub requested: Vec<f32>,
+}
+
+/// Why a row has no result. A token is never invented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// Some logit is NaN.
+    #[error("the row has a NaN logit")]
+    Nan,
+    /// Some logit is +∞, as sent or after bias and penalties.
+    #[error("the row has a +infinity logit")]
+    PositiveInfinity,
+    /// No token is left.
+    #[error("every token of the row is masked (-infinity, banned, or not allowed)")]
+    AllMasked,
+}
+
+/// A row's result.
+pub type RowResult = Result<RowOutput, RowError>;
