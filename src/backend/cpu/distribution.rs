@@ -156,10 +156,10 @@ impl Distribution {
             let total = same.map_or_else(|| view.sums(self.weigh, None, &mut store.sums), |raw| raw.total);
             return Self { total, ..self };
         }
-        let cut = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
-        let above = cut.max(self.reach_of(need));
-        let mut total = view.sums(self.weigh, Some(Keep { above, need }), &mut store.sums);
-        if self.last_key != u64::MAX && above == cut {
+        let above = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
+        let keep = Keep { above, need, skip: self.reach_of(need) };
+        let mut total = view.sums(self.weigh, Some(keep), &mut store.sums);
+        if self.last_key != u64::MAX {
             total += self.keep_ties(need, store);
         }
         Self { need, total, ..self }
