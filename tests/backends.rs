@@ -1,6 +1,8 @@
 //! Every backend equals the specification bit for bit: every dtype, instruction set, thread count and
 //! batch arrangement, on rows that aim at the boundaries.
 
+#![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
+
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};

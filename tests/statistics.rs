@@ -5,6 +5,8 @@
 //! probability [`FALSE_ALARM`]; `a_wrong_tail_is_seen` shows that a
 //! lower half of the tokens that is 10 % too likely does not pass.
 
+#![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
+
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::Penalties;
