@@ -20,7 +20,9 @@ pub enum Command {
     Serve(Box<Config>),
     /// Ask a running server how it is.
     Healthcheck(HealthcheckArgs),
-    // The place for `Bench(crate::bench::BenchArgs)`: a subcommand in `command_line`, an arm in `parse`.
+    // BENCH: the place for `Bench(crate::bench::BenchArgs)`. With `BenchArgs: clap::Args` it also takes
+    // `.subcommand(BenchArgs::augment_args(clap::Command::new("bench")))` in `command_line` and
+    // `Some(("bench", sub)) => BenchArgs::from_arg_matches(sub)` in `parse`.
 }
 
 /// Whom `croupier healthcheck` asks.

@@ -5,19 +5,22 @@ use crate::engine::Handle;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::params::SamplingParams;
-use crate::proto::sampler_server::Sampler;
+use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::proto::{
     DecodeRequest, DecodeResponse, GetServerInfoRequest, GetServerInfoResponse, SampleRequest, SampleResponse,
 };
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio_stream::Stream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 /// The sampler service.
 #[derive(Debug)]
 pub struct Service {
     _engine: Handle,
+    max_message_bytes: usize,
+    draining: CancellationToken,
 }
 
 impl Service {
@@ -25,12 +28,25 @@ impl Service {
     #[must_use]
     pub fn new(
         engine: Handle,
-        _limits: Arc<Limits>,
+        limits: Arc<Limits>,
         _defaults: SamplingParams,
         _info: BackendInfo,
         _metrics: Metrics,
     ) -> Self {
-        Self { _engine: engine }
+        Self { _engine: engine, max_message_bytes: limits.max_message_bytes, draining: CancellationToken::new() }
+    }
+
+    /// The tonic server of this service, with the message limit in force.
+    #[must_use]
+    pub fn into_server(self) -> SamplerServer<Self> {
+        let max_message_bytes = self.max_message_bytes;
+        SamplerServer::new(self).max_decoding_message_size(max_message_bytes)
+    }
+
+    /// Cancel it to drain: new calls get UNAVAILABLE, open streams go on.
+    #[must_use]
+    pub fn drain_token(&self) -> CancellationToken {
+        self.draining.clone()
     }
 }
 
