@@ -71,6 +71,21 @@ pub struct Addresses {
     pub admin: Option<SocketAddr>,
 }
 
+impl Addresses {
+    fn log_ready(&self, backend: &BackendInfo) {
+        tracing::info!(
+            tcp = self.tcp.map(display),
+            uds = self.uds.as_ref().map(|path| display(path.display())),
+            admin = self.admin.map(display),
+            backend = backend.name,
+            device = backend.device,
+            threads = backend.parallelism,
+            version = env!("CARGO_PKG_VERSION"),
+            "ready"
+        );
+    }
+}
+
 /// How the end of serving went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
@@ -144,7 +159,7 @@ impl App {
             Service::new(engine, limits, self.config.defaults.clone(), self.info.clone(), self.metrics.clone());
         let mut serving = Serving::start(&self.config, self.tcp, self.uds, service, &health, &self.metrics);
         health.set(State::Ready).await;
-        tracing::info!(addresses = ?self.addresses, backend = self.info.name, device = self.info.device, "ready");
+        self.addresses.log_ready(&self.info);
         serving.run(stop, engine_ended, &health, &self.config).await
     }
 }
