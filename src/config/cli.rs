@@ -1,0 +1,243 @@
+//! The command line.
+
+use super::resolve::{CONFIG, Env, resolve};
+use super::settings::SETTINGS;
+use super::{Config, EXIT_CONFIG, values};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches};
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const SERVE: &str = "serve";
+const HEALTHCHECK: &str = "healthcheck";
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Run the server.
+    Serve(Box<Config>),
+    /// Ask a running server how it is.
+    Healthcheck(HealthcheckArgs),
+    // BENCH: the place for `Bench(crate::bench::BenchArgs)`. With `BenchArgs: clap::Args` it also takes
+    // `.subcommand(BenchArgs::augment_args(clap::Command::new("bench")))` in `command_line` and
+    // `Some(("bench", sub)) => BenchArgs::from_arg_matches(sub)` in `parse`.
+}
+
+/// Whom `croupier healthcheck` asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The gRPC health service at an address: `host:port` or `unix:PATH`.
+    Grpc(String),
+    /// `/readyz` of the admin port at `http://host:port`.
+    Admin(String),
+}
+
+/// Arguments of `croupier healthcheck`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthcheckArgs {
+    /// Whom to ask.
+    pub target: Target,
+    /// Which health service name; empty: the whole server.
+    pub service: String,
+    /// How long to wait for an answer.
+    pub timeout: Duration,
+}
+
+/// Why there is nothing to do: help was asked for, or there are mistakes.
+#[derive(Debug)]
+pub struct Stop {
+    /// What to tell.
+    pub text: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Stop {
+    fn mistakes(problems: &[String]) -> Self {
+        let count = match problems.len() {
+            1 => "1 mistake".to_owned(),
+            n => format!("{n} mistakes"),
+        };
+        let list: String = problems.iter().map(|p| format!("  {p}\n")).collect();
+        Self {
+            text: format!("croupier: {count} in the configuration, nothing was started:\n{list}"),
+            code: EXIT_CONFIG,
+        }
+    }
+
+    /// Tells it and gives the exit code.
+    #[must_use]
+    #[allow(clippy::print_stdout, clippy::print_stderr)] // The output of --help, and mistakes found before logging is set up.
+    pub fn report(&self) -> ExitCode {
+        if self.code == 0 {
+            print!("{}", self.text);
+        } else {
+            eprint!("{}", self.text);
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// The command line as clap sees it.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    let about = "A gRPC sampling sidecar for LLM inference";
+    let sources = "Each setting is taken from its flag, else its environment variable, else the TOML file, else its \
+                   default. `croupier` alone is `croupier serve`.";
+    let config = option(
+        CONFIG,
+        "PATH",
+        "TOML file with settings and the table [defaults] of sampling parameters [env: CROUPIER_CONFIG]",
+    );
+    let serve = clap::Command::new(SERVE).about("Run the server").after_help(sources).arg(config.clone());
+    let serve = SETTINGS.iter().fold(serve, |command, s| {
+        let arg = option(s.name, s.value, s.help);
+        let help = format!("{} [default: {}] [env: {}]", s.help, s.default(), s.env());
+        let is_switch = s.value == "BOOL";
+        let arg = if is_switch { arg.num_args(0..=1).require_equals(true).default_missing_value("true") } else { arg };
+        command.arg(arg.help(help))
+    });
+    clap::Command::new("croupier")
+        .about(about)
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommand(serve)
+        .subcommand(healthcheck_command(config))
+}
+
+fn healthcheck_command(config: Arg) -> clap::Command {
+    clap::Command::new(HEALTHCHECK)
+        .about("Ask a running server how it is: exit 0 if it serves, 1 if not")
+        .after_help(
+            "Without --addr and --admin it asks where the same environment and file would make `croupier serve` listen.",
+        )
+        .arg(config)
+        .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
+        .arg(option("admin", "URL", "Ask /readyz of the admin port instead, such as http://127.0.0.1:9464"))
+        .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
+        .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
+}
+
+fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
+}
+
+/// Parses the arguments and environment of this process.
+///
+/// # Errors
+/// What to tell instead of running.
+pub fn parse_process() -> Result<Command, Stop> {
+    parse(std::env::args_os(), &|name| std::env::var(name).ok())
+}
+
+/// Parses arguments, the first of which is the program's name.
+///
+/// # Errors
+/// What to tell instead of running.
+pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Command, Stop> {
+    let args = with_subcommand(args.into_iter().collect());
+    let (matches, problems) = matches(args)?;
+    match matches.subcommand() {
+        Some((HEALTHCHECK, sub)) => healthcheck(sub, env, problems).map(Command::Healthcheck),
+        Some((_, sub)) => {
+            let config = resolve(&|name| flag(sub, name), env, problems);
+            config.map(|config| Command::Serve(Box::new(config))).map_err(|problems| Stop::mistakes(&problems))
+        }
+        None => Err(Stop::mistakes(&problems)),
+    }
+}
+
+/// `croupier` and `croupier --flag` mean `croupier serve`, so that an image needs no command.
+fn with_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
+    const ABOUT_ITSELF: [&str; 4] = ["-h", "--help", "-V", "--version"];
+    let first = args.get(1).and_then(|a| a.to_str());
+    if first.is_none_or(|a| a.starts_with('-') && !ABOUT_ITSELF.contains(&a)) {
+        args.insert(1.min(args.len()), SERVE.into());
+    }
+    args
+}
+
+/// What clap makes of the arguments. clap stops at the first mistake, so an unknown argument is noted, taken out, and
+/// the rest read again, to find the others too.
+fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
+    let mut problems = Vec::new();
+    loop {
+        let error = match command_line().try_get_matches_from(&args) {
+            Ok(matches) => return Ok((matches, problems)),
+            Err(error) => error,
+        };
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            return Err(Stop { text: error.render().to_string(), code: 0 });
+        }
+        problems.push(one_line(&error));
+        if error.kind() != ErrorKind::UnknownArgument || !take_out(&error, &mut args) {
+            return match command_line().ignore_errors(true).try_get_matches_from(&args) {
+                Ok(matches) if matches.subcommand().is_some() => Ok((matches, problems)),
+                _ => Err(Stop::mistakes(&problems)),
+            };
+        }
+    }
+}
+
+/// What clap says, without its usage lines.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let about = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
+    let words: Vec<&str> = about.flat_map(str::split_whitespace).collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+/// Takes the argument that `error` is about out of `args`, with the value that follows it.
+fn take_out(error: &clap::Error, args: &mut Vec<OsString>) -> bool {
+    let Some(ContextValue::String(bad)) = error.get(ContextKind::InvalidArg) else { return false };
+    let is_bad = |arg: &str| arg == bad || arg.strip_prefix(bad.as_str()).is_some_and(|rest| rest.starts_with('='));
+    let Some(at) = args.iter().position(|arg| arg.to_str().is_some_and(is_bad)) else { return false };
+    let value_follows =
+        bad.starts_with('-') && args.get(at + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-'));
+    args.drain(at..=at + usize::from(value_follows && args[at] == bad.as_str()));
+    true
+}
+
+fn flag(matches: &ArgMatches, name: &str) -> Option<String> {
+    matches.try_get_one::<String>(name).ok().flatten().cloned()
+}
+
+fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<HealthcheckArgs, Stop> {
+    let only_file = |name: &str| (name == CONFIG).then(|| flag(sub, CONFIG)).flatten();
+    let (config, mut problems) = match resolve(&only_file, env, problems) {
+        Ok(config) => (config, Vec::new()),
+        Err(problems) => (Config::default(), problems),
+    };
+    let timeout = flag(sub, "timeout").unwrap_or_else(|| "1s".to_owned());
+    let range = Duration::from_millis(10)..=Duration::from_secs(600);
+    let timeout = values::duration(&timeout, range).map_err(|e| problems.push(format!("--timeout: {e}")));
+    let target = match (flag(sub, "addr"), flag(sub, "admin")) {
+        (Some(addr), _) => Some(Target::Grpc(addr)),
+        (None, Some(url)) => Some(Target::Admin(url)),
+        (None, None) => own_address(&config),
+    };
+    match (target, timeout) {
+        (Some(target), Ok(timeout)) if problems.is_empty() => {
+            Ok(HealthcheckArgs { target, service: flag(sub, "service").unwrap_or_default(), timeout })
+        }
+        _ => Err(Stop::mistakes(&problems)),
+    }
+}
+
+/// Where a server with this configuration can be reached from its own host.
+fn own_address(config: &Config) -> Option<Target> {
+    let tcp = config.listen.map(|a| Target::Grpc(reachable(a).to_string()));
+    tcp.or_else(|| config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display()))))
+}
+
+/// "Any address" can be listened on but not connected to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

@@ -1,0 +1,90 @@
+//! The server's default sampling parameters: `[defaults]` in the file.
+
+use crate::limits::Limits;
+use crate::params::SamplingParams;
+use toml::{Table, Value};
+
+/// One parameter that may have a server default. Lists and seeds may not: they mean something for one model or one
+/// sequence only, and a seed for all would make all sequences alike.
+struct Parameter {
+    key: &'static str,
+    set: fn(&mut SamplingParams, &Value) -> Option<()>,
+    show: fn(&SamplingParams) -> String,
+}
+
+macro_rules! parameter {
+    ($field:ident, $read:expr) => {
+        Parameter {
+            key: stringify!($field),
+            set: |params, value| {
+                params.$field = $read(value)?;
+                Some(())
+            },
+            show: |params| params.$field.to_string(),
+        }
+    };
+}
+
+static PARAMETERS: &[Parameter] = &[
+    parameter!(temperature, float),
+    parameter!(top_k, whole),
+    parameter!(top_p, float),
+    parameter!(min_p, float),
+    parameter!(repetition_penalty, float),
+    parameter!(frequency_penalty, float),
+    parameter!(presence_penalty, float),
+    parameter!(min_tokens, whole),
+    parameter!(max_tokens, whole),
+    parameter!(ignore_eos, Value::as_bool),
+];
+
+fn float(value: &Value) -> Option<f32> {
+    value.as_float().or_else(|| value.as_integer().map(|n| n as f64)).map(|x| x as f32)
+}
+
+fn whole(value: &Value) -> Option<u32> {
+    value.as_integer().and_then(|n| u32::try_from(n).ok())
+}
+
+/// Names of the parameters.
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    PARAMETERS.iter().map(|p| p.key)
+}
+
+/// Reads the table and checks the values, adding every mistake to `problems`.
+pub(super) fn read(table: &Table, limits: &Limits, problems: &mut Vec<String>) -> SamplingParams {
+    let before = problems.len();
+    let mut all = SamplingParams::default();
+    for (key, value) in table {
+        let Some(parameter) = PARAMETERS.iter().find(|p| p.key == key) else {
+            problems.push(super::file::unknown_key(&format!("defaults.{key}"), key, keys()));
+            continue;
+        };
+        // Checked alone, so that one mistake does not hide the next.
+        let mut alone = SamplingParams::default();
+        if (parameter.set)(&mut alone, value).is_none() {
+            problems.push(format!("defaults.{key}: {value} is not a value for it"));
+        } else if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
+            && e.field == key.as_str()
+        {
+            problems.push(e.within("defaults").to_string());
+        }
+        (parameter.set)(&mut all, value);
+    }
+    if problems.len() == before
+        && let Err(e) = all.validate(limits.max_vocab_size, limits.max_top_logprobs)
+    {
+        problems.push(e.within("defaults").to_string());
+    }
+    all
+}
+
+/// The table of `[defaults]` in `docs/configuration.md`.
+#[must_use]
+pub fn default_parameters_table() -> String {
+    let mut table = "| key in `[defaults]` | default |\n|---|---|\n".to_owned();
+    for p in PARAMETERS {
+        table += &format!("| `{}` | `{}` |\n", p.key, (p.show)(&SamplingParams::default()));
+    }
+    table
+}

@@ -1,0 +1,88 @@
+//! The TOML file: one key for each setting, and `[defaults]`.
+
+use super::settings::SETTINGS;
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// The table of default sampling parameters.
+const DEFAULTS: &str = "defaults";
+/// The same bound as a Kubernetes ConfigMap has.
+const LARGEST: u64 = 1 << 20;
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    /// Values by key, as text.
+    pub(super) values: BTreeMap<String, String>,
+    /// `[defaults]`.
+    pub(super) defaults: Table,
+}
+
+/// Reads a file, adding every mistake to `problems`.
+pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> File {
+    let size = std::fs::metadata(path).map(|m| m.len());
+    if let Ok(bytes) = size
+        && bytes > LARGEST
+    {
+        problems.push(format!("{}: has {bytes} bytes, at most {LARGEST} are allowed", path.display()));
+        return File::default();
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &path.display().to_string(), problems),
+        Err(e) => {
+            problems.push(format!("{}: cannot be read: {e}", path.display()));
+            File::default()
+        }
+    }
+}
+
+fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {
+    let mut file = File::default();
+    let table: Table = match text.parse() {
+        Ok(table) => table,
+        Err(e) => {
+            problems.push(format!("{path}: is not TOML: {}", e.to_string().trim_end().replace('\n', "\n    ")));
+            return file;
+        }
+    };
+    for (key, value) in table {
+        match value {
+            Value::Table(defaults) if key == DEFAULTS => file.defaults = defaults,
+            value if SETTINGS.iter().any(|s| s.key() == key) => match scalar(&value) {
+                Some(text) => drop(file.values.insert(key, text)),
+                None => problems.push(format!("{path}: {key}: must be a single value, not a list or table")),
+            },
+            _ => problems.push(format!("{path}: {}", unknown_key(&key, &key, known_keys().iter().map(String::as_str)))),
+        }
+    }
+    file
+}
+
+fn known_keys() -> Vec<String> {
+    SETTINGS.iter().map(super::settings::Setting::key).chain([DEFAULTS.to_owned()]).collect()
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(s) => Some(s.clone()),
+        Value::Integer(n) => Some(n.to_string()),
+        Value::Float(x) => Some(x.to_string()),
+        Value::Boolean(b) => Some(b.to_string()),
+        _ => None,
+    }
+}
+
+/// Says that nothing has this name, and which known name is nearest.
+pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item = &'a str>) -> String {
+    match nearest(key, known) {
+        Some(near) => format!("{path}: there is no such key; did you mean {near}?"),
+        None => format!("{path}: there is no such key; see croupier serve --help"),
+    }
+}
+
+/// The known name most like `name`, if one is like it at all.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |k: &str| strsim::jaro_winkler(name, k);
+    known.filter(|k| likeness(k) > 0.8).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}

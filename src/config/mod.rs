@@ -1,0 +1,138 @@
+//! Configuration: flags, environment, file, defaults, in that order of precedence. clap is used here and nowhere else.
+//!
+//! [`settings::SETTINGS`] declares each setting once: name, help, default, how it is read and how it is shown. Flags,
+//! environment variables, keys of the file, `--help` and `docs/configuration.md` all follow from that list. Everything
+//! is checked before anything is opened, and all mistakes are told at once.
+
+mod cli;
+mod defaults;
+mod file;
+mod resolve;
+mod settings;
+mod values;
+
+pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};
+pub use defaults::default_parameters_table;
+pub use resolve::unknown_variables;
+pub use settings::reference_table;
+
+use crate::limits::Limits;
+use crate::params::SamplingParams;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Exit code for mistakes in the configuration.
+pub const EXIT_CONFIG: u8 = 2;
+
+/// Which instructions the CPU backend may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Simd {
+    /// The best this CPU has.
+    Auto,
+    /// AVX-512.
+    Avx512,
+    /// AVX2 with FMA.
+    Avx2,
+    /// Only what every CPU has.
+    Portable,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// HTTP/2 sizes, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http2 {
+    /// What a client may send on one stream before it must wait.
+    pub stream_window: u32,
+    /// What a client may send on one connection before it must wait.
+    pub connection_window: u32,
+    /// Largest frame on TCP.
+    pub frame_size_tcp: u32,
+    /// Largest frame on a Unix socket.
+    pub frame_size_uds: u32,
+}
+
+/// The checked configuration of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// gRPC over TCP.
+    pub listen: Option<SocketAddr>,
+    /// gRPC over a Unix socket.
+    pub uds: Option<PathBuf>,
+    /// Metrics and probes over HTTP.
+    pub admin: Option<SocketAddr>,
+    /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
+    pub threads: Option<usize>,
+    /// Instructions the CPU backend may use.
+    pub simd: Simd,
+    /// A connection must have sent its HTTP/2 preface by then.
+    pub first_byte_timeout: Duration,
+    /// Time between HTTP/2 pings to a silent client; zero: none.
+    pub keepalive_interval: Duration,
+    /// A ping must be answered by then.
+    pub keepalive_timeout: Duration,
+    /// Between telling clients that the server goes away and refusing them.
+    pub lame_duck: Duration,
+    /// After this much draining, streams still open are cut.
+    pub drain_timeout: Duration,
+    /// Whether gRPC server reflection is served.
+    pub reflection: bool,
+    /// HTTP/2 sizes.
+    pub http2: Http2,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written: a filter such as "info,h2=warn".
+    pub log_level: String,
+    /// Bounds.
+    pub limits: Limits,
+    /// Parameters for fields that neither a sequence nor its stream gives.
+    pub defaults: SamplingParams,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        Self {
+            listen: local(50051),
+            uds: None,
+            admin: local(9464),
+            threads: None,
+            simd: Simd::Auto,
+            first_byte_timeout: Duration::from_secs(5),
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(20),
+            lame_duck: Duration::ZERO,
+            drain_timeout: Duration::from_secs(25),
+            reflection: false,
+            http2: Http2 {
+                stream_window: 16 << 20,
+                connection_window: 32 << 20,
+                frame_size_tcp: 256 << 10,
+                frame_size_uds: 1 << 20,
+            },
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+            limits: Limits::default(),
+            defaults: SamplingParams::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Threads that sample. Unless set, what the CPU quota and affinity of this process leave it.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! From the four sources to one checked configuration.
+
+use super::settings::{SETTINGS, Setting, env_name};
+use super::{Config, defaults, file};
+use std::path::Path;
+
+/// The flag that names the file.
+pub(super) const CONFIG: &str = "config";
+
+/// Looks up an environment variable.
+pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Looks up a flag by its name.
+pub(super) type Flags<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The configuration that flags, environment and file give, or every mistake in them.
+pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> Result<Config, Vec<String>> {
+    // An empty variable is an unset one: templates leave such behind.
+    let env = |name: &str| env(name).filter(|value| !value.is_empty());
+    let path = flags(CONFIG).or_else(|| env(&env_name(CONFIG)));
+    let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
+    let mut config = Config::default();
+    for setting in SETTINGS {
+        let found = flags(setting.name)
+            .map(|text| (format!("--{}", setting.name), text))
+            .or_else(|| env(&setting.env()).map(|text| (setting.env(), text)))
+            .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), text.clone())));
+        if let Some((origin, text)) = found
+            && let Err(message) = (setting.set)(&mut config, &text)
+        {
+            problems.push(format!("{origin}: {message}"));
+        }
+    }
+    config.defaults = defaults::read(&file.defaults, &config.limits, &mut problems);
+    cross_check(&config, &mut problems);
+    if problems.is_empty() { Ok(config) } else { Err(problems) }
+}
+
+fn in_file(path: &Option<String>, setting: &Setting) -> String {
+    format!("{}: {}", path.as_deref().unwrap_or_default(), setting.key())
+}
+
+/// Environment variables that look like misspelt settings, each with the setting it looks like. Not a mistake: Kubernetes
+/// makes variables such as `CROUPIER_PORT_50051_TCP` for a service of this name.
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    let known: Vec<String> = SETTINGS.iter().map(Setting::env).chain([env_name(CONFIG)]).collect();
+    let prefix = env_name("");
+    let ours = names.filter(|name| name.starts_with(&prefix) && !known.contains(name));
+    let alike = ours.filter_map(|name| {
+        let rests = known.iter().filter_map(|k| k.strip_prefix(&prefix));
+        let near = file::nearest(&name[prefix.len()..], rests).map(|rest| format!("{prefix}{rest}"))?;
+        Some((name, near))
+    });
+    alike.collect()
+}
+
+/// What no setting can know alone.
+fn cross_check(config: &Config, problems: &mut Vec<String>) {
+    let limits = &config.limits;
+    let wrong = [
+        (config.listen.is_none() && config.uds.is_none(), "listen and uds are both off; nobody could connect"),
+        (
+            config.listen.is_some_and(|a| a.port() != 0 && config.admin == Some(a)),
+            "listen and admin are the same address; give them different ports",
+        ),
+        (
+            config.http2.connection_window < config.http2.stream_window,
+            "http2-connection-window is below http2-stream-window; raise it",
+        ),
+        (
+            limits.max_sequences_per_stream > limits.max_sequences,
+            "max-sequences-per-stream is above max-sequences; lower it",
+        ),
+        (
+            limits.max_message_bytes > limits.max_bytes_in_flight,
+            "max-message-bytes is above max-bytes-in-flight, so the largest message could never be taken; lower it",
+        ),
+        (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
+    ];
+    problems.extend(wrong.iter().filter(|(is, _)| *is).map(|(_, message)| (*message).to_owned()));
+}

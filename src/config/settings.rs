@@ -1,0 +1,324 @@
+//! The list of settings.
+
+use super::Config;
+use super::values::{self, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
+use crate::params::MAX_VOCAB_SIZE;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// One setting: a flag, an environment variable and a key of the file.
+pub(super) struct Setting {
+    /// As the flag is written, without the dashes.
+    pub(super) name: &'static str,
+    /// Stands for the value in `--help`.
+    pub(super) value: &'static str,
+    /// What it is, its unit, and when to change it.
+    pub(super) help: &'static str,
+    /// Reads a value.
+    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
+    /// Shows the value in force.
+    pub(super) show: fn(&Config) -> String,
+}
+
+impl Setting {
+    /// The environment variable.
+    pub(super) fn env(&self) -> String {
+        env_name(self.name)
+    }
+
+    /// The key of the file.
+    pub(super) fn key(&self) -> String {
+        self.name.replace('-', "_")
+    }
+
+    /// The default, as it would be written.
+    pub(super) fn default(&self) -> String {
+        (self.show)(&Config::default())
+    }
+}
+
+/// The environment variable of a flag.
+pub(super) fn env_name(flag: &str) -> String {
+    format!("CROUPIER_{}", flag.replace('-', "_").to_uppercase())
+}
+
+const fn seconds(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+/// Durations that may not be zero.
+const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(10)..=seconds(3600);
+/// Durations that may.
+const ANY: RangeInclusive<Duration> = Duration::ZERO..=seconds(3600);
+/// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
+const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
+const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
+/// gRPC's length prefix has 32 bits; 4 KiB is less than any useful step.
+const MESSAGE: RangeInclusive<u64> = 4096..=u32::MAX as u64;
+
+macro_rules! setting {
+    ($name:literal, $value:literal, $($field:ident).+, $read:expr, $show:expr, $help:expr) => {
+        Setting {
+            name: $name,
+            value: $value,
+            help: $help,
+            set: |config, text| {
+                config.$($field).+ = ($read)(text)?;
+                Ok(())
+            },
+            show: |config| ($show)(&config.$($field).+),
+        }
+    };
+}
+
+/// A limit that is a number.
+macro_rules! limit {
+    ($name:literal, $field:ident, $range:expr, $help:literal) => {
+        setting!($name, "N", limits.$field, |t| values::count(t, $range), ToString::to_string, $help)
+    };
+}
+
+/// A limit or HTTP/2 setting that is a size.
+macro_rules! size {
+    ($name:literal, $($field:ident).+, $type:ty, $range:expr, $help:literal) => {
+        setting!($name, "SIZE", $($field).+, |t| values::size(t, $range).map(|n| n as $type), |n: &$type| show_size(*n as u64), $help)
+    };
+}
+
+macro_rules! duration {
+    ($name:literal, $field:ident, $range:expr, $help:literal) => {
+        setting!($name, "TIME", $field, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)
+    };
+}
+
+/// Every setting, in the order of `--help`.
+pub(super) static SETTINGS: &[Setting] = &[
+    setting!(
+        "listen",
+        "ADDR",
+        listen,
+        values::address,
+        |a: &Option<_>| show_option(*a, "none"),
+        "Address for gRPC over TCP, IP:PORT; none switches TCP off. Port 0 takes any free port. Listen on 0.0.0.0 or [::] only where the network is trusted: there is no authentication"
+    ),
+    setting!(
+        "uds",
+        "PATH",
+        uds,
+        values::socket_path,
+        |p: &Option<std::path::PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"),
+        "Path of a Unix socket for gRPC, mode 0660. The fastest way in for a worker on the same host: put it in a directory that both containers mount"
+    ),
+    setting!(
+        "admin",
+        "ADDR",
+        admin,
+        values::address,
+        |a: &Option<_>| show_option(*a, "none"),
+        "Address for /metrics, /livez and /readyz over HTTP; none switches them off. Prometheus and the kubelet need an address other than 127.0.0.1"
+    ),
+    setting!(
+        "threads",
+        "N",
+        threads,
+        |t| if t == "auto" { Ok(None) } else { values::count(t, 1..=1024).map(Some) },
+        |n: &Option<usize>| show_option(*n, "auto"),
+        "Threads that sample; auto: as many as the CPU quota and affinity of the process allow. Lower it to leave cores to a worker beside it"
+    ),
+    setting!(
+        "simd",
+        "LEVEL",
+        simd,
+        simd,
+        |s| values::word_of(s, &SIMD),
+        "Instructions the CPU backend may use: auto, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
+    ),
+    duration!(
+        "first-byte-timeout",
+        first_byte_timeout,
+        POSITIVE,
+        "How long a new connection may take to send its HTTP/2 preface. Keeps silent connections from using up max-connections"
+    ),
+    duration!(
+        "keepalive-interval",
+        keepalive_interval,
+        ANY,
+        "Time between HTTP/2 pings to a silent client, whose sequences are freed when it does not answer; 0 sends none. Raise it on links that charge for traffic"
+    ),
+    duration!(
+        "keepalive-timeout",
+        keepalive_timeout,
+        POSITIVE,
+        "How long a client may take to answer a ping before its connection is cut"
+    ),
+    duration!(
+        "lame-duck",
+        lame_duck,
+        ANY,
+        "How long to go on taking new connections after a stop signal, while health already says NOT_SERVING. 0 for a sidecar; about 5s behind a load balancer that must notice first"
+    ),
+    duration!(
+        "drain-timeout",
+        drain_timeout,
+        ANY,
+        "How long after a stop signal streams may go on, lame-duck included; what is left is cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
+    ),
+    setting!(
+        "reflection",
+        "BOOL",
+        reflection,
+        values::boolean,
+        ToString::to_string,
+        "Serve gRPC reflection, so that grpcurl needs no .proto file. Tells everyone who connects what can be called"
+    ),
+    limit!(
+        "max-connections",
+        max_connections,
+        1..=1_000_000,
+        "Connections open at once on all transports; more are closed at once. Each needs a file descriptor"
+    ),
+    limit!(
+        "max-streams",
+        max_streams,
+        1..=1_000_000,
+        "Decode streams open at once; more are refused with RESOURCE_EXHAUSTED. Each worker needs one"
+    ),
+    limit!(
+        "max-steps-in-flight-per-stream",
+        max_steps_in_flight_per_stream,
+        1..=65_536,
+        "Steps of one stream in flight before its next message is read"
+    ),
+    limit!("max-sequences-per-stream", max_sequences_per_stream, 1..=100_000_000, "Sequences open on one stream"),
+    limit!(
+        "max-sequences",
+        max_sequences,
+        1..=100_000_000,
+        "Sequences open at once; each takes about 1 KiB and its history"
+    ),
+    limit!(
+        "max-history-tokens",
+        max_history_tokens,
+        1..=(1 << 28),
+        "Prompt and output tokens of one sequence. Must cover the longest context of the model"
+    ),
+    limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
+    limit!("max-vocab-size", max_vocab_size, 2..=MAX_VOCAB_SIZE, "Largest vocabulary a stream may announce, in tokens"),
+    limit!(
+        "max-top-logprobs",
+        max_top_logprobs,
+        0..=MAX_VOCAB_SIZE,
+        "Most likely tokens that may be asked for beside each token. Each makes replies larger and rows slower"
+    ),
+    size!(
+        "max-message-bytes",
+        limits.max_message_bytes,
+        usize,
+        MESSAGE,
+        "Largest request message. Must hold a step's logits: rows × vocabulary × 2 or 4 bytes. Messages of about 1MiB are fastest"
+    ),
+    size!(
+        "max-bytes-in-flight",
+        limits.max_bytes_in_flight,
+        usize,
+        4096..=1 << 46,
+        "Logits received and not yet answered, of all streams. With it the server refuses steps; set it to the memory that may be spent"
+    ),
+    limit!(
+        "max-queued-steps",
+        max_queued_steps,
+        1..=1_000_000,
+        "Steps waiting for the backend; more are refused at once with a hint when to retry"
+    ),
+    limit!(
+        "max-model-labels",
+        max_model_labels,
+        0..=1000,
+        "Distinct model labels in metrics; further ones count as \"other\""
+    ),
+    size!(
+        "http2-stream-window",
+        http2.stream_window,
+        u32,
+        WINDOW,
+        "What a client may send on one stream before it must wait. Raise it on long fast links: bandwidth × round trip"
+    ),
+    size!(
+        "http2-connection-window",
+        http2.connection_window,
+        u32,
+        WINDOW,
+        "What a client may send on one connection before it must wait; at least http2-stream-window"
+    ),
+    size!(
+        "http2-frame-size-tcp",
+        http2.frame_size_tcp,
+        u32,
+        FRAME,
+        "Largest HTTP/2 frame on TCP. Larger frames cost less, smaller ones share a connection better"
+    ),
+    size!("http2-frame-size-uds", http2.frame_size_uds, u32, FRAME, "Largest HTTP/2 frame on the Unix socket"),
+    setting!(
+        "log-format",
+        "FORMAT",
+        log_format,
+        |t: &str| values::one_of(t, &LOG_FORMAT),
+        |f| values::word_of(f, &LOG_FORMAT),
+        "Form of log lines on stderr: text or json. json where logs are collected"
+    ),
+    setting!(
+        "log-level",
+        "FILTER",
+        log_level,
+        log_level,
+        Clone::clone,
+        "Which log lines to write: error, warn, info, debug, trace, or by module such as info,croupier=debug,h2=warn"
+    ),
+];
+
+fn simd(text: &str) -> Result<super::Simd, String> {
+    let level = values::one_of(text, &SIMD)?;
+    match level {
+        super::Simd::Avx512 if !has_avx512() => Err("this CPU has no avx512; write auto".to_owned()),
+        super::Simd::Avx2 if !has_avx2() => Err("this CPU has no avx2 with fma; write auto".to_owned()),
+        _ => Ok(level),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
+}
+
+fn log_level(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) if !text.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("\"{text}\" is not a log filter; write for example info, or info,croupier=debug")),
+    }
+}
+
+/// The table of settings in `docs/configuration.md`.
+#[must_use]
+pub fn reference_table() -> String {
+    let mut table = "| flag | environment | file | default | meaning |\n|---|---|---|---|---|\n".to_owned();
+    for s in SETTINGS {
+        let (name, value, env, key, default) = (s.name, s.value, s.env(), s.key(), s.default());
+        table += &format!("| `--{name} {value}` | `{env}` | `{key}` | `{default}` | {} |\n", s.help);
+    }
+    table
+}

@@ -1,0 +1,198 @@
+use super::cli::Target;
+use super::*;
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+fn parse_with(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Stop> {
+    let env: HashMap<String, String> = env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+    let args = std::iter::once("croupier").chain(args.iter().copied()).map(OsString::from);
+    parse(args, &|name| env.get(name).cloned())
+}
+
+fn config(args: &[&str], env: &[(&str, &str)]) -> Config {
+    match parse_with(args, env) {
+        Ok(Command::Serve(config)) => *config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mistakes(args: &[&str], env: &[(&str, &str)]) -> String {
+    let stop = parse_with(args, env).expect_err("mistakes");
+    assert_eq!(stop.code, EXIT_CONFIG, "{}", stop.text);
+    stop.text
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("croupier.toml");
+    std::fs::write(&path, text).expect("a file");
+    let path = path.display().to_string();
+    (dir, path)
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    assert_eq!(config(&[], &[]), Config::default());
+    assert_eq!(config(&["serve"], &[("CROUPIER_MAX_STREAMS", "")]), Config::default());
+}
+
+#[test]
+fn every_default_can_be_written_as_it_is_shown() {
+    for setting in settings::SETTINGS {
+        let mut config = Config::default();
+        assert_eq!((setting.set)(&mut config, &setting.default()), Ok(()), "{}", setting.name);
+        assert_eq!(config, Config::default(), "{}", setting.name);
+    }
+}
+
+#[test]
+fn every_limit_has_a_setting() {
+    let names = format!("{:?}", Limits::default());
+    for field in names.split(['{', ',', '}']).filter_map(|part| part.split_once(':')).map(|(name, _)| name.trim()) {
+        assert!(settings::SETTINGS.iter().any(|s| s.key() == field), "{field}");
+    }
+}
+
+#[test]
+fn flag_over_environment_over_file_over_default() {
+    let (_dir, path) = file("max_streams = 1\nmax_connections = 1\nmax_queued_steps = 1\nlisten = \"[::]:1\"\n");
+    let env = [("CROUPIER_CONFIG", path.as_str()), ("CROUPIER_MAX_STREAMS", "2"), ("CROUPIER_MAX_CONNECTIONS", "2")];
+    let config = config(&["--max-streams", "3"], &env);
+    let limits = &config.limits;
+    assert_eq!((limits.max_streams, limits.max_connections, limits.max_queued_steps), (3, 2, 1));
+    assert_eq!(limits.max_sequences, Limits::default().max_sequences);
+    assert_eq!(config.listen, "[::]:1".parse().ok());
+}
+
+#[test]
+fn every_mistake_of_every_source_is_told_at_once() {
+    let (_dir, path) = file(
+        "max_steams = 1\nsimd = [1]\nmax_rows_per_step = 0\n[defaults]\ntemperatur = 1\ntop_p = 2.0\nmin_p = \"x\"\n[limits]\nx = 1\n",
+    );
+    let env = [("CROUPIER_THREADS", "many"), ("CROUPIER_LOG_LEVEL", "croupier=loud")];
+    let args = [
+        "serve",
+        "--bogus",
+        "1",
+        "--config",
+        &path,
+        "--listen",
+        "none",
+        "--drain-timeout=5x",
+        "--max-message-bytes=2GiB",
+    ];
+    let text = mistakes(&args, &env);
+    for part in [
+        "13 mistakes",
+        "--bogus",
+        "max_steams: there is no such key; did you mean max_streams?",
+        "simd: must be a single value",
+        "max_rows_per_step: \"0\" is not a whole number in 1 ..=",
+        "defaults.temperatur: there is no such key; did you mean temperature?",
+        "defaults.top_p: is 2, must be in 0 ..= 1",
+        "defaults.min_p: \"x\"",
+        "limits: there is no such key",
+        "CROUPIER_THREADS: \"many\"",
+        "CROUPIER_LOG_LEVEL: \"croupier=loud\" is not a log filter",
+        "--drain-timeout: \"5x\" is not a duration",
+        "listen and uds are both off",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_flag_is_not_the_value_of_the_flag_before_it() {
+    assert!(mistakes(&["--uds", "--listen", "none"], &[("CROUPIER_THREADS", "x")]).contains("--uds"));
+}
+
+#[test]
+fn a_broken_file_is_told() {
+    let (_dir, path) = file("max_streams = = 1");
+    assert!(mistakes(&["--config", &path], &[]).contains("is not TOML"));
+    assert!(mistakes(&["--config", "/nowhere/at/all"], &[]).contains("cannot be read"));
+}
+
+#[test]
+fn server_defaults_are_read_and_checked_together() {
+    let (_dir, path) = file("[defaults]\ntemperature = 0\ntop_p = 0.9\ntop_k = 40\nignore_eos = true\n");
+    let defaults = config(&["--config", &path], &[]).defaults;
+    assert_eq!(
+        defaults,
+        SamplingParams { temperature: 0.0, top_p: 0.9, top_k: 40, ignore_eos: true, ..SamplingParams::default() }
+    );
+    let (_dir, path) = file("[defaults]\nmin_tokens = 3\nmax_tokens = 2\n");
+    assert!(mistakes(&["--config", &path], &[]).contains("defaults.min_tokens: is 3, above max_tokens 2"));
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_told() {
+    let text = mistakes(
+        &[
+            "--listen=127.0.0.1:7",
+            "--admin=127.0.0.1:7",
+            "--http2-connection-window=65535",
+            "--lame-duck=1h",
+            "--uds=/nowhere/x",
+        ],
+        &[],
+    );
+    for part in
+        ["4 mistakes", "the same address", "http2-connection-window is below", "lame-duck", "/nowhere does not exist"]
+    {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn values_are_read_with_their_units() {
+    let config = config(
+        &[
+            "--max-message-bytes=2MiB",
+            "--drain-timeout",
+            "1.5s",
+            "--keepalive-interval=0",
+            "--reflection",
+            "--listen=localhost:1",
+            "--log-format=json",
+        ],
+        &[("CROUPIER_THREADS", "3")],
+    );
+    assert_eq!(config.limits.max_message_bytes, 2 << 20);
+    assert_eq!(config.drain_timeout, Duration::from_millis(1500));
+    assert_eq!(config.keepalive_interval, Duration::ZERO);
+    assert_eq!((config.reflection, config.log_format, config.threads()), (true, LogFormat::Json, 3));
+    assert_eq!(config.listen, "127.0.0.1:1".parse().ok());
+}
+
+#[test]
+fn help_and_version_are_no_mistakes() {
+    for args in [&["--help"][..], &["serve", "--help"], &["healthcheck", "-h"], &["--version"]] {
+        assert_eq!(parse_with(args, &[]).expect_err("help").code, 0);
+    }
+}
+
+#[test]
+fn healthcheck_asks_where_serve_would_listen() {
+    let target = |args: &[&str], env: &[(&str, &str)]| match parse_with(args, env) {
+        Ok(Command::Healthcheck(args)) => args.target,
+        other => panic!("{other:?}"),
+    };
+    let grpc = |text: &str| Target::Grpc(text.to_owned());
+    assert_eq!(target(&["healthcheck"], &[]), grpc("127.0.0.1:50051"));
+    assert_eq!(target(&["healthcheck"], &[("CROUPIER_LISTEN", "0.0.0.0:7")]), grpc("127.0.0.1:7"));
+    assert_eq!(
+        target(&["healthcheck"], &[("CROUPIER_LISTEN", "none"), ("CROUPIER_UDS", "/tmp/x")]),
+        grpc("unix:/tmp/x")
+    );
+    assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
+    assert!(mistakes(&["healthcheck", "--timeout=x"], &[("CROUPIER_THREADS", "0")]).contains("2 mistakes"));
+}
+
+#[test]
+fn misspelt_variables_are_noticed_and_those_of_kubernetes_are_not() {
+    let names =
+        ["CROUPIER_THREAD", "CROUPIER_THREADS", "CROUPIER_SERVICE_HOST", "CROUPIER_PORT_50051_TCP_ADDR", "PATH"];
+    let found = unknown_variables(names.iter().map(|&name| name.to_owned()));
+    assert_eq!(found, [("CROUPIER_THREAD".to_owned(), "CROUPIER_THREADS".to_owned())]);
+}

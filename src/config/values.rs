@@ -1,0 +1,141 @@
+//! How single values are read from text and shown as text.
+
+use super::{LogFormat, Simd};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Switches an address off.
+const NONE: &str = "none";
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A whole number in a range.
+pub(super) fn count<T>(text: &str, range: RangeInclusive<T>) -> Result<T, String>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let wrong = || format!("\"{text}\" is not a whole number in {} ..= {}", range.start(), range.end());
+    text.parse().ok().filter(|n| range.contains(n)).ok_or_else(wrong)
+}
+
+/// A size in bytes, such as "65536", "64KiB", "16MiB" or "1GiB".
+pub(super) fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let (digits, unit) = split_unit(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kib" => Some(KIB),
+        "m" | "mib" => Some(MIB),
+        "g" | "gib" => Some(GIB),
+        _ => None,
+    };
+    let bytes = digits.parse::<u64>().ok().zip(factor).and_then(|(n, f)| n.checked_mul(f));
+    bytes.filter(|n| range.contains(n)).ok_or_else(|| {
+        let (low, high) = (show_size(*range.start()), show_size(*range.end()));
+        format!("\"{text}\" is not a size in {low} ..= {high}; write bytes, or a number with KiB, MiB or GiB")
+    })
+}
+
+/// A duration, such as "250ms", "5s", "2m" or a number of seconds.
+pub(super) fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, String> {
+    let (digits, unit) = split_unit(text);
+    let millis = match unit {
+        "ms" => Some(1.0),
+        "" | "s" => Some(1e3),
+        "m" | "min" => Some(6e4),
+        "h" => Some(3.6e6),
+        _ => None,
+    };
+    let parsed =
+        digits.parse::<f64>().ok().zip(millis).and_then(|(n, m)| Duration::try_from_secs_f64(n * m / 1e3).ok());
+    parsed.filter(|d| range.contains(d)).ok_or_else(|| {
+        let (low, high) = (show_duration(*range.start()), show_duration(*range.end()));
+        format!("\"{text}\" is not a duration in {low} ..= {high}; write for example 500ms, 5s or 2m")
+    })
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    (digits, unit.trim_start())
+}
+
+/// An IP address and port, or none.
+pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == NONE {
+        return Ok(None);
+    }
+    // The one name that needs no resolver, and the one people type.
+    let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    numeric.as_deref().unwrap_or(text).parse().map(Some).map_err(|_| {
+        format!("\"{text}\" is not an address; write IP:PORT such as 127.0.0.1:50051 or [::]:50051, or none")
+    })
+}
+
+/// A path of a Unix socket, or none.
+pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
+    if text == NONE {
+        return Ok(None);
+    }
+    // sun_path holds 108 bytes with its final zero.
+    const LONGEST: usize = 107;
+    if text.is_empty() || text.len() > LONGEST {
+        return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST}", text.len()));
+    }
+    let path = PathBuf::from(text);
+    match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        Some(dir) if !dir.is_dir() => Err(format!("the directory {} does not exist; create it first", dir.display())),
+        _ => Ok(Some(path)),
+    }
+}
+
+/// Yes or no.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither true nor false")),
+    }
+}
+
+/// One of some words.
+pub(super) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    words.iter().find(|(word, _)| *word == text).map(|&(_, value)| value).ok_or_else(|| {
+        let known: Vec<&str> = words.iter().map(|&(word, _)| word).collect();
+        format!("\"{text}\" is not one of {}", known.join(", "))
+    })
+}
+
+/// The word for a value.
+pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
+    words.iter().find(|(_, v)| v == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
+}
+
+/// Words of [`Simd`].
+pub(super) const SIMD: [(&str, Simd); 4] =
+    [("auto", Simd::Auto), ("avx512", Simd::Avx512), ("avx2", Simd::Avx2), ("portable", Simd::Portable)];
+/// Words of [`LogFormat`].
+pub(super) const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+pub(super) fn show_size(bytes: u64) -> String {
+    for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
+
+pub(super) fn show_duration(duration: Duration) -> String {
+    if duration.subsec_nanos() == 0 {
+        return format!("{}s", duration.as_secs());
+    }
+    format!("{}ms", duration.as_millis())
+}
+
+pub(super) fn show_option<T: std::fmt::Display>(value: Option<T>, absent: &str) -> String {
+    value.map_or_else(|| absent.to_owned(), |v| v.to_string())
+}

@@ -1,0 +1,158 @@
+//! The metric catalogue: the one place where a metric's name, type, unit, labels, buckets and help are written.
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Metadata, Recorder, Unit};
+
+/// Latency of whole calls: the buckets of gRFC A66, so that they compare with other gRPC servers.
+const CALL_SECONDS: &[f64] = &[
+    0.0, 0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
+    0.013, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+];
+/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds.
+const STEP_SECONDS: &[f64] = &[
+    5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 0.1,
+    1.0,
+];
+/// Message sizes: the buckets of gRFC A66.
+const BYTES: &[f64] = &[
+    0.0,
+    1024.0,
+    2048.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+    268_435_456.0,
+    1_073_741_824.0,
+    4_294_967_296.0,
+];
+/// Batch sizes: powers of two, as batches are built.
+const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
+
+/// The type of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// One metric.
+#[derive(Debug)]
+pub(super) struct Def {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Unit,
+    pub(super) help: &'static str,
+    pub(super) buckets: &'static [f64],
+}
+
+static METADATA: Metadata<'static> = Metadata::new(module_path!(), metrics::Level::INFO, None);
+
+impl Def {
+    const fn counter(name: &'static str, unit: Unit, help: &'static str) -> Self {
+        Self { name, kind: Kind::Counter, unit, help, buckets: &[] }
+    }
+
+    const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Self {
+        Self { name, kind: Kind::Gauge, unit, help, buckets: &[] }
+    }
+
+    const fn histogram(name: &'static str, unit: Unit, buckets: &'static [f64], help: &'static str) -> Self {
+        Self { name, kind: Kind::Histogram, unit, help, buckets }
+    }
+
+    fn key(&self, labels: &[(&'static str, &str)]) -> Key {
+        let labels: Vec<Label> = labels.iter().map(|&(k, v)| Label::new(k, v.to_owned())).collect();
+        Key::from_parts(self.name, labels)
+    }
+
+    /// A handle; the series is exported at 0 from now on.
+    pub(super) fn as_counter(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Counter {
+        debug_assert_eq!(self.kind, Kind::Counter);
+        let counter = recorder.register_counter(&self.key(labels), &METADATA);
+        counter.increment(0);
+        counter
+    }
+
+    /// A handle; the series is exported at 0 from now on.
+    pub(super) fn as_gauge(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Gauge {
+        debug_assert_eq!(self.kind, Kind::Gauge);
+        let gauge = recorder.register_gauge(&self.key(labels), &METADATA);
+        gauge.set(0.0);
+        gauge
+    }
+
+    /// A handle; the series is exported from now on.
+    pub(super) fn as_histogram(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Histogram {
+        debug_assert_eq!(self.kind, Kind::Histogram);
+        recorder.register_histogram(&self.key(labels), &METADATA)
+    }
+
+    /// Tells the recorder what the metric means.
+    pub(super) fn describe(&self, recorder: &dyn Recorder) {
+        let (name, help) = (self.name.into(), self.help.into());
+        match self.kind {
+            Kind::Counter => recorder.describe_counter(name, Some(self.unit), help),
+            Kind::Gauge => recorder.describe_gauge(name, Some(self.unit), help),
+            Kind::Histogram => recorder.describe_histogram(name, Some(self.unit), help),
+        }
+    }
+}
+
+/// Declares the constants and `ALL` from one list, so that none can be left out of the descriptions.
+macro_rules! catalog {
+    ($($id:ident = $def:expr;)*) => {
+        $(pub(super) const $id: Def = $def;)*
+        /// Every metric.
+        pub(super) static ALL: &[Def] = &[$($def),*];
+    };
+}
+
+catalog! {
+    BUILD_INFO = Def::gauge("croupier_build_info", Unit::Count, "Always 1; the labels say what runs here.");
+    READY = Def::gauge("croupier_ready", Unit::Count, "1 while the server takes work; 0 while it starts or drains.");
+    REQUESTS = Def::counter("croupier_requests_total", Unit::Count, "Calls that ended, by method and gRPC status code.");
+    CALL_DURATION = Def::histogram("croupier_call_duration_seconds", Unit::Seconds, CALL_SECONDS,
+        "Duration of calls from first to last byte; of Decode: how long its stream was open.");
+    STREAMS = Def::gauge("croupier_streams", Unit::Count, "Decode streams open.");
+    STREAMS_CAPACITY = Def::gauge("croupier_streams_capacity", Unit::Count, "Decode streams that may be open (max_streams).");
+    CONNECTIONS = Def::gauge("croupier_connections", Unit::Count, "Connections open, by transport.");
+    CONNECTIONS_CAPACITY = Def::gauge("croupier_connections_capacity", Unit::Count,
+        "Connections that may be open on all transports together (max_connections).");
+    ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
+        "Connections that the operating system could not hand over, for example for lack of file descriptors.");
+    REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
+        "Connections, calls and steps refused: a limit was reached, the server stops, or a message is wrong.");
+    QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
+    QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
+    IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Logits bytes received and not yet answered.");
+    IN_FLIGHT_BYTES_CAPACITY = Def::gauge("croupier_in_flight_capacity_bytes", Unit::Bytes,
+        "Logits bytes that may be in flight (max_bytes_in_flight).");
+    IN_FLIGHT_ROWS = Def::gauge("croupier_in_flight_rows", Unit::Count, "Rows received and not yet answered.");
+    BATCH_ROWS = Def::histogram("croupier_batch_rows", Unit::Count, COUNTS, "Rows given to the backend at once.");
+    BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
+    STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
+        "Duration of a step by stage: queue, backend, reply, and total.");
+    REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Size of request messages.");
+    RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Size of response messages.");
+    TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");
+    ROWS = Def::counter("croupier_rows_total", Unit::Count, "Rows answered with OK, by model label and kind of work.");
+    ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,
+        "Rows answered with an error, by model label and row status.");
+    SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
+    SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
+    SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
+        "Sequences that ended by themselves, by model label and finish reason.");
+    PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
+    PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
+    PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");
+    PROCESS_OPEN_FDS = Def::gauge("process_open_fds", Unit::Count, "Open file descriptors.");
+    PROCESS_MAX_FDS = Def::gauge("process_max_fds", Unit::Count, "File descriptors that may be open.");
+    PROCESS_START = Def::gauge("process_start_time_seconds", Unit::Seconds, "Start of the process, seconds since the Unix epoch.");
+    PROCESS_THREADS = Def::gauge("process_threads", Unit::Count, "Threads of the process.");
+}

@@ -1,0 +1,112 @@
+//! The closed sets of label values. A value from outside its set counts as "other", so no client can make series.
+
+/// What every open-ended value becomes.
+pub(super) const OTHER: &str = "other";
+
+/// gRPC methods.
+pub(super) const METHODS: &[&str] = &["Decode", "Sample", "GetServerInfo", OTHER];
+
+/// gRPC status codes, by their standard names.
+pub(super) const CODES: &[&str] = &[
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+    OTHER,
+];
+
+/// Why something was refused.
+pub(super) const REFUSALS: &[&str] = &[
+    "queue_full",
+    "bytes_in_flight",
+    "rows_in_flight",
+    "too_many_connections",
+    "too_many_streams",
+    "too_many_sequences",
+    "first_byte_timeout",
+    "draining",
+    "engine_stopped",
+    "invalid_field",
+    "unimplemented_field",
+    OTHER,
+];
+
+/// Row statuses other than OK: `RowStatus` of the wire in lower case.
+pub(super) const ROW_STATUSES: &[&str] = &[
+    "nan_logits",
+    "positive_infinity",
+    "all_masked",
+    "unknown_sequence",
+    "sequence_finished",
+    "duplicate_sequence",
+    "row_out_of_range",
+    "invalid_work",
+    "history_limit",
+    "deadline_exceeded",
+    "unimplemented",
+    "internal",
+    OTHER,
+];
+
+/// Finish reasons: `FinishReason` of the wire in lower case.
+pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", OTHER];
+
+/// The position of `value` in `set`, without regard to case or underscores, so that "InvalidArgument" and
+/// "INVALID_ARGUMENT" are one; the position of "other", which every set ends with, when it is not there.
+pub(super) fn index(set: &[&str], value: &str) -> usize {
+    set.iter().position(|known| same(known, value)).unwrap_or(set.len() - 1)
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a == b || letters(a).eq(letters(b))
+}
+
+fn letters(s: &str) -> impl Iterator<Item = u8> + '_ {
+    s.bytes().filter(|&c| c != b'_').map(|c| c.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{FinishReason, RowStatus};
+
+    #[test]
+    fn values_are_found_whatever_their_case_and_others_are_other() {
+        assert_eq!(CODES[index(CODES, "InvalidArgument")], "INVALID_ARGUMENT");
+        assert_eq!(CODES[index(CODES, "Ok")], "OK");
+        assert_eq!(REFUSALS[index(REFUSALS, "QUEUE_FULL")], "queue_full");
+        assert_eq!(REFUSALS[index(REFUSALS, "something new")], OTHER);
+        for set in [METHODS, CODES, REFUSALS, ROW_STATUSES, FINISH_REASONS] {
+            assert_eq!(set.last(), Some(&OTHER));
+        }
+    }
+
+    /// Names of the wire's enum from its third value or second on, in lower case, then "other".
+    fn wire(prefix: &str, from: i32, name: impl Fn(i32) -> Option<&'static str>) -> Vec<String> {
+        let mut names: Vec<String> =
+            (from..).map_while(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();
+        names.push(OTHER.to_owned());
+        names
+    }
+
+    #[test]
+    fn the_sets_are_the_wires_enums() {
+        let status = |i| RowStatus::try_from(i).ok().map(|s| s.as_str_name());
+        assert_eq!(wire("ROW_STATUS_", RowStatus::Ok as i32 + 1, status), ROW_STATUSES);
+        let reason = |i| FinishReason::try_from(i).ok().map(|r| r.as_str_name());
+        assert_eq!(wire("FINISH_REASON_", FinishReason::Unspecified as i32 + 1, reason), FINISH_REASONS);
+    }
+}

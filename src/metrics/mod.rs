@@ -1,0 +1,280 @@
+//! Every metric: name, unit, help, buckets and handles. No metric name is written anywhere else.
+//!
+//! Each server has its own recorder instead of the global one, so several servers can live in one process. Handles
+//! are made once and kept: recording is an atomic addition, or for a histogram a push into a lock-free bucket that
+//! [`Metrics::upkeep`] empties.
+
+mod catalog;
+mod labels;
+mod model;
+
+use crate::backend::BackendInfo;
+use crate::limits::Limits;
+use catalog::{self as cat, Def};
+use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+pub use model::ModelMetrics;
+use model::Models;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often [`Metrics::upkeep`] should run: at 100,000 steps a second this holds some 10 MB of samples.
+pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Stages of a step, the label `stage`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// From admission to the backend becoming free.
+    Queue,
+    /// In the backend.
+    Backend,
+    /// From the backend's answer to the reply being handed to the transport.
+    Reply,
+    /// All of it.
+    Total,
+}
+
+/// Values of the label `stage`, in the order of [`Stage`].
+const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
+
+/// Kinds of work, the label `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Sample work.
+    Sample,
+    /// Score work.
+    Score,
+}
+
+/// Ways for a connection to get here, the label `transport`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// A Unix domain socket.
+    Uds,
+}
+
+/// Values of the label `transport`, in the order of [`Transport`].
+const TRANSPORTS: [&str; 2] = ["tcp", "uds"];
+
+/// The server's metric handles, cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Handles>);
+
+impl std::ops::Deref for Metrics {
+    type Target = Handles;
+
+    fn deref(&self) -> &Handles {
+        &self.0
+    }
+}
+
+/// Handles that carry no model label.
+#[derive(Debug)]
+#[allow(missing_docs)] // Each is documented by the help text of its metric.
+pub struct Handles {
+    pub ready: Gauge,
+    pub streams: Gauge,
+    pub sequences: Gauge,
+    pub queue_depth: Gauge,
+    pub bytes_in_flight: Gauge,
+    pub rows_in_flight: Gauge,
+    pub batch_rows: Histogram,
+    pub batch_steps: Histogram,
+    pub request_bytes: Histogram,
+    pub response_bytes: Histogram,
+    pub accept_errors: Counter,
+    stages: Vec<Histogram>,
+    connections: Vec<Gauge>,
+    calls: Vec<Call>,
+    refusals: Vec<Counter>,
+    process: Process,
+    models: Models,
+    exporter: Option<Exporter>,
+}
+
+/// Handles of one method.
+#[derive(Debug)]
+struct Call {
+    duration: Histogram,
+    /// In the order of `labels::CODES`.
+    ended: Vec<Counter>,
+}
+
+/// Handles of what the operating system says about the process.
+#[derive(Debug)]
+struct Process {
+    cpu: Counter,
+    resident: Gauge,
+    virtual_memory: Gauge,
+    open_fds: Gauge,
+    max_fds: Gauge,
+    start: Gauge,
+    threads: Gauge,
+}
+
+/// What renders, and what registers series of model labels seen later.
+struct Exporter {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter").finish_non_exhaustive()
+    }
+}
+
+impl Exporter {
+    fn new() -> Self {
+        let builder = cat::ALL.iter().filter(|def| !def.buckets.is_empty()).fold(PrometheusBuilder::new(), |b, def| {
+            b.set_buckets_for_metric(Matcher::Full(def.name.to_owned()), def.buckets)
+                .unwrap_or_else(|_| unreachable!("only an empty list of buckets is refused"))
+        });
+        let recorder = builder.build_recorder();
+        cat::ALL.iter().for_each(|def| def.describe(&recorder));
+        let handle = recorder.handle();
+        Self { recorder, handle }
+    }
+}
+
+impl Metrics {
+    /// Registers every series whose labels are known beforehand.
+    #[must_use]
+    pub fn new(limits: &Limits, backend: &BackendInfo) -> Self {
+        let exporter = Exporter::new();
+        let recorder: &dyn Recorder = &exporter.recorder;
+        let info =
+            [("version", env!("CARGO_PKG_VERSION")), ("backend", backend.name), ("device", backend.device.as_str())];
+        cat::BUILD_INFO.as_gauge(recorder, &info).set(1.0);
+        let capacity = |def: Def, limit: usize| def.as_gauge(recorder, &[]).set(limit as f64);
+        capacity(cat::STREAMS_CAPACITY, limits.max_streams);
+        capacity(cat::CONNECTIONS_CAPACITY, limits.max_connections);
+        capacity(cat::QUEUE_CAPACITY, limits.max_queued_steps);
+        capacity(cat::IN_FLIGHT_BYTES_CAPACITY, limits.max_bytes_in_flight);
+        capacity(cat::SEQUENCES_CAPACITY, limits.max_sequences);
+        let mut handles = Handles::register(recorder, limits.max_model_labels);
+        handles.exporter = Some(exporter);
+        Self(Arc::new(handles))
+    }
+
+    /// Handles that record nothing, for tests of other parts.
+    #[must_use]
+    pub fn noop() -> Self {
+        Self(Arc::new(Handles::register(&NoopRecorder, 0)))
+    }
+
+    /// The exposition, in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let Some(exporter) = &self.exporter else { return String::new() };
+        self.process.update();
+        exporter.handle.render()
+    }
+
+    /// Moves recorded samples into their buckets. Without it they pile up until the next scrape.
+    pub fn upkeep(&self) {
+        if let Some(exporter) = &self.exporter {
+            exporter.handle.run_upkeep();
+        }
+    }
+
+    /// Handles of a model label; past the configured number of labels, those of "other".
+    #[must_use]
+    pub fn model(&self, label: &str) -> ModelMetrics {
+        let recorder: &dyn Recorder = self.exporter.as_ref().map_or(&NoopRecorder, |e| &e.recorder);
+        self.models.get(recorder, label)
+    }
+
+    /// A stage of a step took this long.
+    pub fn stage(&self, stage: Stage, elapsed: Duration) {
+        self.stages[stage as usize].record(elapsed);
+    }
+
+    /// A call ended. `method` is "Decode", "Sample", "GetServerInfo" or "other"; `code` a gRPC code name.
+    pub fn call_finished(&self, method: &'static str, code: &'static str, elapsed: Duration) {
+        let call = &self.calls[labels::index(labels::METHODS, method)];
+        call.ended[labels::index(labels::CODES, code)].increment(1);
+        call.duration.record(elapsed);
+    }
+
+    /// A stream, step or connection was refused for this reason (a `SCREAMING_CASE` constant).
+    pub fn refused(&self, reason: &'static str) {
+        self.refusals[labels::index(labels::REFUSALS, reason)].increment(1);
+    }
+
+    /// Connections open over `transport`.
+    pub fn connections(&self, transport: Transport) -> &Gauge {
+        &self.connections[transport as usize]
+    }
+}
+
+impl Handles {
+    fn register(r: &dyn Recorder, max_model_labels: usize) -> Self {
+        Self {
+            ready: cat::READY.as_gauge(r, &[]),
+            streams: cat::STREAMS.as_gauge(r, &[]),
+            sequences: cat::SEQUENCES.as_gauge(r, &[]),
+            queue_depth: cat::QUEUE_DEPTH.as_gauge(r, &[]),
+            bytes_in_flight: cat::IN_FLIGHT_BYTES.as_gauge(r, &[]),
+            rows_in_flight: cat::IN_FLIGHT_ROWS.as_gauge(r, &[]),
+            batch_rows: cat::BATCH_ROWS.as_histogram(r, &[]),
+            batch_steps: cat::BATCH_STEPS.as_histogram(r, &[]),
+            request_bytes: cat::REQUEST_BYTES.as_histogram(r, &[]),
+            response_bytes: cat::RESPONSE_BYTES.as_histogram(r, &[]),
+            accept_errors: cat::ACCEPT_ERRORS.as_counter(r, &[]),
+            stages: STAGES.iter().map(|&s| cat::STEP_DURATION.as_histogram(r, &[("stage", s)])).collect(),
+            connections: TRANSPORTS.iter().map(|&t| cat::CONNECTIONS.as_gauge(r, &[("transport", t)])).collect(),
+            calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),
+            refusals: labels::REFUSALS.iter().map(|&v| cat::REJECTED.as_counter(r, &[("reason", v)])).collect(),
+            process: Process::register(r),
+            models: Models::new(r, max_model_labels),
+            exporter: None,
+        }
+    }
+}
+
+impl Call {
+    fn register(r: &dyn Recorder, method: &str) -> Self {
+        let ended = |&code: &&str| cat::REQUESTS.as_counter(r, &[("method", method), ("code", code)]);
+        Self {
+            duration: cat::CALL_DURATION.as_histogram(r, &[("method", method)]),
+            ended: labels::CODES.iter().map(ended).collect(),
+        }
+    }
+}
+
+impl Process {
+    fn register(r: &dyn Recorder) -> Self {
+        Self {
+            cpu: cat::PROCESS_CPU.as_counter(r, &[]),
+            resident: cat::PROCESS_RESIDENT.as_gauge(r, &[]),
+            virtual_memory: cat::PROCESS_VIRTUAL.as_gauge(r, &[]),
+            open_fds: cat::PROCESS_OPEN_FDS.as_gauge(r, &[]),
+            max_fds: cat::PROCESS_MAX_FDS.as_gauge(r, &[]),
+            start: cat::PROCESS_START.as_gauge(r, &[]),
+            threads: cat::PROCESS_THREADS.as_gauge(r, &[]),
+        }
+    }
+
+    /// Read when somebody looks, not on a timer.
+    fn update(&self) {
+        let now = metrics_process::collector::collect();
+        self.cpu.absolute(now.cpu_seconds_total.unwrap_or(0.0) as u64);
+        self.start.set(now.start_time_seconds.unwrap_or(0) as f64);
+        let gauges = [
+            (&self.resident, now.resident_memory_bytes),
+            (&self.virtual_memory, now.virtual_memory_bytes),
+            (&self.open_fds, now.open_fds),
+            (&self.max_fds, now.max_fds),
+            (&self.threads, now.threads),
+        ];
+        for (gauge, value) in gauges {
+            gauge.set(value.unwrap_or(0) as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

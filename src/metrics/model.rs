@@ -1,0 +1,93 @@
+//! Metrics that carry a model label. The label comes from clients, so the number of labels is bounded.
+
+use super::{WorkKind, catalog as cat, labels};
+use metrics::{Counter, Recorder};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A longer label counts as "other".
+const MAX_LABEL_BYTES: usize = 128;
+/// Values of the label `kind`, in the order of [`WorkKind`].
+const KINDS: [&str; 2] = ["sample", "score"];
+
+/// Handles of one model label.
+#[derive(Debug, Clone)]
+pub struct ModelMetrics {
+    /// Tokens emitted.
+    pub tokens: Counter,
+    by_reason: Arc<ByReason>,
+}
+
+#[derive(Debug)]
+struct ByReason {
+    rows: Vec<Counter>,
+    failed: Vec<Counter>,
+    finished: Vec<Counter>,
+}
+
+impl ModelMetrics {
+    fn register(r: &dyn Recorder, model: &str) -> Self {
+        let each = |def: cat::Def, key: &'static str, values: &[&str]| -> Vec<Counter> {
+            values.iter().map(|&value| def.as_counter(r, &[("model", model), (key, value)])).collect()
+        };
+        Self {
+            tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
+            by_reason: Arc::new(ByReason {
+                rows: each(cat::ROWS, "kind", &KINDS),
+                failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
+                finished: each(cat::SEQUENCES_FINISHED, "reason", labels::FINISH_REASONS),
+            }),
+        }
+    }
+
+    /// Rows of one kind were answered with OK.
+    pub fn rows(&self, kind: WorkKind, rows: u64) {
+        self.by_reason.rows[kind as usize].increment(rows);
+    }
+
+    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits".
+    pub fn row_failed(&self, reason: &'static str) {
+        self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(1);
+    }
+
+    /// A sequence ended; `reason` is the wire's finish reason in lower case.
+    pub fn finished(&self, reason: &'static str) {
+        self.by_reason.finished[labels::index(labels::FINISH_REASONS, reason)].increment(1);
+    }
+}
+
+/// The model labels seen so far, and "other".
+#[derive(Debug)]
+pub(super) struct Models {
+    most: usize,
+    known: RwLock<HashMap<String, ModelMetrics>>,
+    other: ModelMetrics,
+}
+
+impl Models {
+    pub(super) fn new(r: &dyn Recorder, most: usize) -> Self {
+        let other = ModelMetrics::register(r, labels::OTHER);
+        Self { most, known: RwLock::new(HashMap::new()), other }
+    }
+
+    /// Handles of `label`, registered at first sight while there is room.
+    pub(super) fn get(&self, r: &dyn Recorder, label: &str) -> ModelMetrics {
+        if label == labels::OTHER || label.len() > MAX_LABEL_BYTES {
+            return self.other.clone();
+        }
+        // A panic elsewhere cannot leave the map half changed, so a poisoned lock is as good as any.
+        if let Some(found) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(label) {
+            return found.clone();
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.get(label) {
+            return found.clone();
+        }
+        if known.len() >= self.most {
+            return self.other.clone();
+        }
+        let made = ModelMetrics::register(r, label);
+        known.insert(label.to_owned(), made.clone());
+        made
+    }
+}

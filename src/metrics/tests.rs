@@ -1,0 +1,74 @@
+use super::*;
+
+fn info() -> BackendInfo {
+    BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
+}
+
+fn metrics(max_model_labels: usize) -> Metrics {
+    Metrics::new(&Limits { max_model_labels, ..Limits::default() }, &info())
+}
+
+#[test]
+fn series_exist_at_zero_before_anything_happens() {
+    let text = metrics(4).render();
+    for line in [
+        "croupier_requests_total{method=\"Decode\",code=\"OK\"} 0",
+        "croupier_rejected_total{reason=\"queue_full\"} 0",
+        "croupier_rows_invalid_total{model=\"other\",reason=\"nan_logits\"} 0",
+        "croupier_connections{transport=\"uds\"} 0",
+        "croupier_step_duration_seconds_count{stage=\"backend\"} 0",
+        "croupier_queue_capacity 4096",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn model_labels_are_bounded() {
+    let metrics = metrics(2);
+    for label in ["a", "b", "c", "d", "a", &"x".repeat(1000)] {
+        metrics.model(label).tokens.increment(1);
+    }
+    let text = metrics.render();
+    for line in ["{model=\"a\"} 2", "{model=\"b\"} 1", "{model=\"other\"} 3"] {
+        assert!(text.contains(&format!("croupier_tokens_total{line}")), "{line} is missing in:\n{text}");
+    }
+    assert!(!text.contains("model=\"c\""));
+}
+
+#[test]
+fn unknown_reasons_count_as_other() {
+    let metrics = metrics(1);
+    metrics.refused("SOMETHING_NEW");
+    metrics.call_finished("Decode", "Ok", Duration::from_millis(1));
+    metrics.call_finished("/attack", "??", Duration::from_millis(1));
+    metrics.model("m").row_failed("nan_logits");
+    let text = metrics.render();
+    assert!(text.contains("croupier_rejected_total{reason=\"other\"} 1"), "{text}");
+    assert!(text.contains("croupier_requests_total{method=\"Decode\",code=\"OK\"} 1"), "{text}");
+    assert!(text.contains("croupier_requests_total{method=\"other\",code=\"other\"} 1"), "{text}");
+    assert!(text.contains("croupier_rows_invalid_total{model=\"m\",reason=\"nan_logits\"} 1"), "{text}");
+}
+
+#[test]
+fn samples_are_counted_once_whether_upkeep_ran_or_not() {
+    let metrics = metrics(1);
+    for i in 0..1000 {
+        metrics.stage(Stage::Total, Duration::from_micros(15));
+        if i % 100 == 0 {
+            metrics.upkeep();
+        }
+    }
+    let text = metrics.render();
+    assert!(text.contains("croupier_step_duration_seconds_bucket{stage=\"total\",le=\"0.00002\"} 1000"), "{text}");
+    assert!(text.contains("croupier_step_duration_seconds_count{stage=\"total\"} 1000"), "{text}");
+}
+
+#[test]
+fn servers_do_not_share_counts() {
+    let (a, b) = (metrics(1), metrics(1));
+    a.accept_errors.increment(3);
+    assert!(a.render().contains("croupier_accept_errors_total 3"));
+    assert!(b.render().contains("croupier_accept_errors_total 0"));
+    assert_eq!(Metrics::noop().render(), "");
+}
