@@ -1,10 +1,15 @@
 //! Croupier deals tokens: a gRPC sampling sidecar for LLM inference.
 
 pub mod backend;
+pub mod engine;
+pub mod error;
 pub mod limits;
 pub mod metrics;
 pub mod params;
+pub mod permits;
+pub mod rpc;
 pub mod sampling;
+pub mod sequence;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.
 pub mod proto {
