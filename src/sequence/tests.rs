@@ -25,7 +25,8 @@ fn banned(sequence: &Sequence) -> Vec<u32> {
 #[test]
 fn a_stop_token_goes_before_eos_and_both_before_the_length() {
     let (stop_eos, stop, both) = (vec![2, 3], vec![3], |p: &mut SamplingParams| p.max_tokens = 1);
-    let cases: [(Option<FinishReason>, u32, Box<dyn Fn(&mut SamplingParams)>); 8] = [
+    type Change = Box<dyn Fn(&mut SamplingParams)>;
+    let cases: [(Option<FinishReason>, u32, Change); 8] = [
         (None, 5, Box::new(|_| ())),
         (Some(FinishReason::Eos), 2, Box::new(|_| ())),
         (Some(FinishReason::Eos), 9, Box::new(both)),
