@@ -1,5 +1,7 @@
 //! The main road over real sockets: opening, sampling, scoring, finishing, closing, reconnecting.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use croupier::backend::cpu::CpuBackend;
