@@ -1,7 +1,8 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
 use crate::admin;
-use crate::backend::{Backend, BackendInfo, cpu::CpuBackend};
+use crate::backend::cpu::{CpuBackend, Level};
+use crate::backend::{Backend, BackendInfo};
 use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
@@ -119,7 +120,10 @@ impl App {
     /// # Errors
     /// The first socket that cannot be opened.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let backend: Box<dyn Backend> = Box::new(CpuBackend::new(config.threads()));
+        let backend: Box<dyn Backend> = {
+            let level = config.simd.unwrap_or_else(Level::detect);
+            Box::new(CpuBackend::with_level(config.threads(), level))
+        };
         let info = backend.info();
         let metrics = Metrics::new(&config.limits, &info);
         let tcp = bind_tcp(config.listen).await?;
