@@ -1,6 +1,7 @@
 //! Croupier deals tokens: a gRPC sampling sidecar for LLM inference.
 
 pub mod backend;
+pub mod bench;
 pub mod config;
 pub mod limits;
 pub mod metrics;
