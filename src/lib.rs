@@ -1,12 +1,19 @@
 //! Croupier deals tokens: a gRPC sampling sidecar for LLM inference.
 
+pub mod admin;
+pub mod app;
 pub mod backend;
 pub mod bench;
 pub mod config;
+pub mod engine;
+pub mod healthcheck;
 pub mod limits;
 pub mod metrics;
 pub mod params;
+pub mod rpc;
 pub mod sampling;
+pub mod shutdown;
+pub mod telemetry;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.
 pub mod proto {

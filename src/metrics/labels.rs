@@ -33,12 +33,12 @@ pub(super) const REFUSALS: &[&str] = &[
     "queue_full",
     "bytes_in_flight",
     "rows_in_flight",
-    "max_connections",
-    "max_streams",
-    "max_sequences",
-    "max_sequences_per_stream",
+    "too_many_connections",
+    "too_many_streams",
+    "too_many_sequences",
     "first_byte_timeout",
     "draining",
+    "engine_stopped",
     OTHER,
 ];
 

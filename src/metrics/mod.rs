@@ -205,7 +205,6 @@ impl Metrics {
     }
 
     /// Connections open over `transport`.
-    #[must_use]
     pub fn connections(&self, transport: Transport) -> &Gauge {
         &self.connections[transport as usize]
     }

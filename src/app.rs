@@ -1,0 +1,292 @@
+//! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
+
+use crate::admin;
+use crate::backend::{Backend, BackendInfo, cpu::CpuBackend};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
+use crate::rpc::health::{Health, State};
+use crate::rpc::listener::Guard;
+use crate::rpc::uds::UdsListener;
+use crate::rpc::{Service, server};
+use crate::{shutdown, telemetry};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Something outside is wrong: an address is taken, a directory cannot be written.
+const EXIT_START: u8 = 1;
+/// Something inside is wrong.
+const EXIT_INTERNAL: u8 = 70;
+/// How long connections that are being cut, and the engine, may take to notice.
+const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// Why the server did not run or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A socket could not be opened.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Which.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The thread that drives the backend ended.
+    #[error("the engine stopped unexpectedly")]
+    Engine,
+    /// A task that serves ended.
+    #[error("a server stopped unexpectedly: {0}")]
+    Server(String),
+    /// The system refuses something else.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Error {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Bind { .. } => EXIT_START,
+            Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
+        }
+    }
+}
+
+/// Where the server listens, with the ports that the system chose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// gRPC over TCP.
+    pub tcp: Option<SocketAddr>,
+    /// gRPC over a Unix socket.
+    pub uds: Option<PathBuf>,
+    /// Metrics and probes.
+    pub admin: Option<SocketAddr>,
+}
+
+/// How the end of serving went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every stream had ended.
+    Clean,
+    /// Streams were cut at the deadline.
+    Cut,
+}
+
+/// A server whose sockets are open and that does not serve yet.
+pub struct App {
+    config: Config,
+    backend: Box<dyn Backend>,
+    info: BackendInfo,
+    metrics: Metrics,
+    tcp: Option<TcpListener>,
+    uds: Option<UdsListener>,
+    admin: Option<TcpListener>,
+    addresses: Addresses,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("addresses", &self.addresses).field("backend", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Opens every socket, so that a taken address is known before anything runs.
+    ///
+    /// # Errors
+    /// The first socket that cannot be opened.
+    pub async fn bind(config: Config) -> Result<Self, Error> {
+        let backend: Box<dyn Backend> = Box::new(CpuBackend::new(config.threads()));
+        let info = backend.info();
+        let metrics = Metrics::new(&config.limits, &info);
+        let tcp = bind_tcp(config.listen).await?;
+        let admin = bind_tcp(config.admin).await?;
+        let uds = config.uds.as_deref().map(|path| {
+            UdsListener::bind(path).map_err(|source| Error::Bind { address: path.display().to_string(), source })
+        });
+        let uds = uds.transpose()?;
+        let local = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
+        let addresses =
+            Addresses { tcp: local(&tcp)?, uds: uds.as_ref().map(|u| u.path().to_owned()), admin: local(&admin)? };
+        Ok(Self { config, backend, info, metrics, tcp, uds, admin, addresses })
+    }
+
+    /// Where the server listens.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Serves until `stop`, then drains. Always ends within the drain timeout and a moment.
+    ///
+    /// # Errors
+    /// When the server could not go on.
+    pub async fn serve(self, stop: CancellationToken) -> Result<Drained, Error> {
+        let health = Health::new(self.metrics.clone()).await;
+        let mut background = JoinSet::new();
+        background.spawn(upkeep(self.metrics.clone()));
+        if let Some(listener) = self.admin {
+            let served = admin::serve(listener, self.metrics.clone(), health.clone());
+            background.spawn(async move { served.await.unwrap_or_else(|error| tracing::error!(%error, "admin port")) });
+        }
+        let limits = Arc::new(self.config.limits.clone());
+        let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
+        let engine_ended = watch_thread(thread)?;
+        let service =
+            Service::new(engine, limits, self.config.defaults.clone(), self.info.clone(), self.metrics.clone());
+        let mut serving = Serving::start(&self.config, self.tcp, self.uds, service, &health, &self.metrics);
+        health.set(State::Ready).await;
+        tracing::info!(addresses = ?self.addresses, backend = self.info.name, device = self.info.device, "ready");
+        serving.run(stop, engine_ended, &health, &self.config).await
+    }
+}
+
+async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).map_err(|source| Error::Bind { address: address.to_string(), source })
+}
+
+async fn upkeep(metrics: Metrics) {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    loop {
+        interval.tick().await;
+        metrics.upkeep();
+    }
+}
+
+/// Resolves when the thread ends. A thread of its own waits, because a blocking task would hold up the exit.
+fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Receiver<()>> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::Builder::new().name("croupier-watch".to_owned()).spawn(move || {
+        let _ = thread.join();
+        let _ = sender.send(());
+    })?;
+    Ok(receiver)
+}
+
+/// The gRPC servers of all transports.
+struct Serving {
+    servers: JoinSet<Result<(), String>>,
+    /// No new connections; those there may finish.
+    stop: CancellationToken,
+    /// Connections are cut.
+    kill: CancellationToken,
+}
+
+impl Serving {
+    fn start(
+        config: &Config,
+        tcp: Option<TcpListener>,
+        uds: Option<UdsListener>,
+        service: Service,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let permits = Arc::new(Semaphore::new(config.limits.max_connections));
+        let tokens = (stop.clone(), kill.clone());
+        let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
+        let routes = server::routes(service, health, config);
+        let mut servers = JoinSet::new();
+        if let Some(tcp) = tcp {
+            let (guard, routes) = (guard.of(Transport::Tcp), routes.clone());
+            servers.spawn(server::serve(tcp, guard, routes, config, config.http2.frame_size_tcp));
+        }
+        if let Some(uds) = uds {
+            servers.spawn(server::serve(uds, guard.of(Transport::Uds), routes, config, config.http2.frame_size_uds));
+        }
+        Self { servers, stop, kill }
+    }
+
+    async fn run(
+        &mut self,
+        stop: CancellationToken,
+        mut engine_ended: oneshot::Receiver<()>,
+        health: &Health,
+        config: &Config,
+    ) -> Result<Drained, Error> {
+        let failed = tokio::select! {
+            () = stop.cancelled() => None,
+            _ = &mut engine_ended => Some(Error::Engine),
+            ended = self.servers.join_next() => Some(Error::Server(format!("{ended:?}"))),
+        };
+        if let Some(error) = failed {
+            health.set(State::Broken).await;
+            self.cut().await;
+            return Err(error);
+        }
+        let drained = self.drain(health, config).await;
+        // The last handles went with the connections; an engine in the middle of a batch finishes it first.
+        if timeout(CUT_GRACE, engine_ended).await.is_err() {
+            tracing::warn!("the engine is still at work; leaving it");
+        }
+        Ok(drained)
+    }
+
+    async fn drain(&mut self, health: &Health, config: &Config) -> Drained {
+        let deadline = Instant::now() + config.drain_timeout;
+        // First of all, so that nobody sends work here who can still choose.
+        health.set(State::Draining).await;
+        tokio::time::sleep(config.lame_duck).await;
+        self.stop.cancel();
+        let all_ended = async { while self.servers.join_next().await.is_some() {} };
+        if timeout_at(deadline, all_ended).await.is_ok() {
+            tracing::info!("drained");
+            return Drained::Clean;
+        }
+        tracing::warn!("streams were still open at the deadline; cutting them");
+        self.cut().await;
+        Drained::Cut
+    }
+
+    async fn cut(&mut self) {
+        self.stop.cancel();
+        self.kill.cancel();
+        let all_ended = async { while self.servers.join_next().await.is_some() {} };
+        if timeout(CUT_GRACE, all_ended).await.is_err() {
+            self.servers.abort_all();
+        }
+    }
+}
+
+/// Runs a server with this configuration until it is told to stop, and gives the exit code.
+#[must_use]
+#[allow(clippy::print_stderr)] // Before logging is set up there is nothing else.
+pub fn run(config: Config) -> ExitCode {
+    let guard = match telemetry::init(config.log_format, &config.log_level) {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("croupier: cannot log: {error}");
+            return ExitCode::from(EXIT_INTERNAL);
+        }
+    };
+    let code = match run_logged(config) {
+        Ok(_) => 0,
+        Err(error) => {
+            tracing::error!("{error}");
+            error.exit_code()
+        }
+    };
+    drop(guard);
+    ExitCode::from(code)
+}
+
+fn run_logged(config: Config) -> Result<Drained, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("croupier-io").build()?;
+    let ended = runtime.block_on(async {
+        let stop = shutdown::on_signal()?;
+        App::bind(config).await?.serve(stop).await
+    });
+    // Whatever is left may not hold up the exit.
+    runtime.shutdown_background();
+    ended
+}

@@ -1,0 +1,263 @@
+//! Accepting connections: at most so many, none that stays silent, and no error that ends it.
+//!
+//! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
+//! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
+
+use super::uds::UdsListener;
+use crate::metrics::{Metrics, Transport};
+use metrics::Gauge;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Sleep, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+/// Length of HTTP/2's connection preface.
+const PREFACE_BYTES: usize = 24;
+/// Running out of descriptors lasts until one is closed: without a pause the loop would burn a core meanwhile.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// What a listening socket must do.
+pub trait Accept: Send + 'static {
+    /// A connection.
+    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Io = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = Self::accept(self).await?;
+        // Replies are small and waited for. Without it they would still arrive, later.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Accept for UdsListener {
+    type Io = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Self::accept(self).await
+    }
+}
+
+/// What connections are held to.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    permits: Arc<Semaphore>,
+    /// Bytes that must have come within `timeout`.
+    opening_bytes: usize,
+    timeout: Duration,
+    /// Ends accepting, and connections that are still opening.
+    stop: CancellationToken,
+    /// Ends every connection.
+    kill: CancellationToken,
+    open: Gauge,
+    metrics: Metrics,
+}
+
+impl Guard {
+    /// For gRPC: the HTTP/2 preface must come within `timeout`. Clones share `permits` and so the limit.
+    #[must_use]
+    pub fn grpc(
+        permits: Arc<Semaphore>,
+        timeout: Duration,
+        (stop, kill): (CancellationToken, CancellationToken),
+        metrics: Metrics,
+    ) -> Self {
+        Self { permits, opening_bytes: PREFACE_BYTES, timeout, stop, kill, open: Gauge::noop(), metrics }
+    }
+
+    /// For one short request: the whole connection must be over within `timeout`.
+    #[must_use]
+    pub fn one_request(most: usize, timeout: Duration, metrics: Metrics) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(most)),
+            opening_bytes: usize::MAX,
+            timeout,
+            stop: CancellationToken::new(),
+            kill: CancellationToken::new(),
+            open: Gauge::noop(),
+            metrics,
+        }
+    }
+
+    /// The same guard for connections counted under `transport`.
+    #[must_use]
+    pub fn of(&self, transport: Transport) -> Self {
+        Self { open: self.metrics.connections(transport).clone(), ..self.clone() }
+    }
+
+    /// Resolves when no more connections are taken.
+    pub fn stopped(&self) -> WaitForCancellationFutureOwned {
+        self.stop.clone().cancelled_owned()
+    }
+
+    /// The next connection within the limit. Errors are counted and survived; what is over the limit is closed.
+    pub async fn next<L: Accept>(&self, listener: &L) -> Connection<L::Io> {
+        loop {
+            match listener.accept().await {
+                Ok(io) => match Arc::clone(&self.permits).try_acquire_owned() {
+                    Ok(permit) => return Connection::new(io, permit, self),
+                    // Closing at once tells the client more than a connection that nobody answers.
+                    Err(_) => self.metrics.refused("TOO_MANY_CONNECTIONS"),
+                },
+                Err(error) => {
+                    self.metrics.accept_errors.increment(1);
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(PAUSE_AFTER_ERROR).await;
+                }
+            }
+        }
+    }
+}
+
+/// Connections of `listener` until the guard stops it; then the socket is closed.
+pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> ReceiverStream<io::Result<Connection<L::Io>>> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let connection = tokio::select! {
+                biased;
+                () = guard.stop.cancelled() => break,
+                () = sender.closed() => break,
+                connection = guard.next(&listener) => connection,
+            };
+            if sender.send(Ok(connection)).await.is_err() {
+                break;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// A connection within the limits of its guard.
+#[derive(Debug)]
+pub struct Connection<T> {
+    io: T,
+    /// Until enough bytes have come.
+    opening: Option<Opening>,
+    kill: Pin<Box<WaitForCancellationFutureOwned>>,
+    open: Gauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Opening {
+    missing: usize,
+    deadline: Pin<Box<Sleep>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    metrics: Metrics,
+}
+
+impl<T> Connection<T> {
+    fn new(io: T, permit: OwnedSemaphorePermit, guard: &Guard) -> Self {
+        guard.open.increment(1.0);
+        let opening = Opening {
+            missing: guard.opening_bytes,
+            deadline: Box::pin(sleep(guard.timeout)),
+            stop: Box::pin(guard.stop.clone().cancelled_owned()),
+            metrics: guard.metrics.clone(),
+        };
+        let kill = Box::pin(guard.kill.clone().cancelled_owned());
+        Self { io, opening: Some(opening), kill, open: guard.open.clone(), _permit: permit }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn get_ref(&self) -> &T {
+        &self.io
+    }
+
+    /// An error once the connection has to end; otherwise the task is woken when it has to.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.kill.as_mut().poll(cx).is_ready() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
+        }
+        self.opening.as_mut().map_or(Ok(()), |opening| opening.check(cx))
+    }
+}
+
+impl Opening {
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.stop.as_mut().poll(cx).is_ready() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
+        }
+        if self.deadline.as_mut().poll(cx).is_ready() {
+            self.metrics.refused("FIRST_BYTE_TIMEOUT");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the connection stayed silent"));
+        }
+        Ok(())
+    }
+}
+
+impl<T> Drop for Connection<T> {
+    fn drop(&mut self) {
+        self.open.decrement(1.0);
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        let before = buf.filled().len();
+        std::task::ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let read = buf.filled().len() - before;
+        if let Some(opening) = &mut self.opening {
+            opening.missing = opening.missing.saturating_sub(read);
+            if opening.missing == 0 {
+                self.opening = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        // Also here: a client that does not read keeps the connection's task in its writes.
+        self.check(cx)?;
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+impl<T: Connected> Connected for Connection<T> {
+    type ConnectInfo = T::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.io.connect_info()
+    }
+}

@@ -1,0 +1,68 @@
+//! The gRPC server over one listening socket: services, and the settings of HTTP/2.
+
+use super::Service;
+use super::health::Health;
+use super::listener::{Accept, Guard, incoming};
+use crate::config::Config;
+use crate::proto::FILE_DESCRIPTOR_SET;
+use crate::proto::sampler_server::SamplerServer;
+use std::time::Duration;
+use tonic::service::Routes;
+use tonic::transport::server::Connected;
+use tonic_health::pb::health_server::HealthServer;
+
+/// Metadata of a request. Sampling needs none; a proxy may add some.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+
+/// Everything that is served.
+#[must_use]
+pub fn routes(service: Service, health: &Health, config: &Config) -> Routes {
+    let sampler = SamplerServer::new(service).max_decoding_message_size(config.limits.max_message_bytes);
+    let routes = Routes::new(sampler).add_service(HealthServer::new(health.service()));
+    if !config.reflection {
+        return routes;
+    }
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Both versions: grpcurl and many others still ask for the older one.
+    match (builder().build_v1(), builder().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => routes.add_service(v1).add_service(v1alpha),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "reflection is not served: the descriptors are broken");
+            routes
+        }
+    }
+}
+
+/// Serves `routes` on `listener` until the guard stops it; ends when the last connection has.
+pub fn serve<L>(
+    listener: L,
+    guard: Guard,
+    routes: Routes,
+    config: &Config,
+    frame_size: u32,
+) -> impl Future<Output = Result<(), String>> + Send + 'static + use<L>
+where
+    L: Accept + Sync,
+    L::Io: Connected,
+{
+    let per_connection = u32::try_from(config.limits.max_streams).unwrap_or(u32::MAX);
+    let keepalive = Some(config.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
+    // Fixed windows: the adaptive ones start at 64 KiB and shrink h2's budget for small frames with them.
+    let router = tonic::transport::Server::builder()
+        .initial_stream_window_size(config.http2.stream_window)
+        .initial_connection_window_size(config.http2.connection_window)
+        .http2_adaptive_window(Some(false))
+        .max_frame_size(frame_size)
+        .max_concurrent_streams(per_connection)
+        .http2_keepalive_interval(keepalive)
+        .http2_keepalive_timeout(Some(config.keepalive_timeout))
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
+        .add_routes(routes);
+    let stopped = guard.stopped();
+    let connections = incoming(listener, guard);
+    async move { router.serve_with_incoming_shutdown(connections, stopped).await.map_err(|e| e.to_string()) }
+}

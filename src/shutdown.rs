@@ -1,0 +1,34 @@
+//! Stop signals.
+
+use std::io;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A token that the first SIGTERM or SIGINT cancels. A second one ends the process at once: whoever sends it does not
+/// want to wait for the drain.
+///
+/// # Errors
+/// When the signals cannot be watched.
+pub fn on_signal() -> io::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    tokio::spawn(async move {
+        let mut seen = false;
+        loop {
+            let kind = tokio::select! {
+                _ = terminate.recv() => SignalKind::terminate(),
+                _ = interrupt.recv() => SignalKind::interrupt(),
+            };
+            if seen {
+                // As a shell reports a process that a signal ended.
+                std::process::exit(128 + kind.as_raw_value());
+            }
+            seen = true;
+            tracing::info!(signal = kind.as_raw_value(), "draining; a second signal stops at once");
+            cancel.cancel();
+        }
+    });
+    Ok(token)
+}

@@ -1,0 +1,87 @@
+//! A real server on free ports, and what it takes to look at it from outside.
+#![allow(dead_code)] // Each test file uses a part.
+
+use croupier::app::{Addresses, App, Drained, Error};
+use croupier::config::Config;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+pub(crate) const NEVER: Duration = Duration::from_secs(60);
+
+/// A server that runs.
+pub(crate) struct Running {
+    pub(crate) addresses: Addresses,
+    pub(crate) stop: CancellationToken,
+    pub(crate) task: JoinHandle<Result<Drained, Error>>,
+}
+
+/// The default configuration on free ports.
+pub(crate) fn config() -> Config {
+    let any = || "127.0.0.1:0".parse().ok();
+    Config { listen: any(), admin: any(), threads: Some(1), ..Config::default() }
+}
+
+/// Starts a server and waits until it is ready.
+pub(crate) async fn start(config: Config) -> Running {
+    let app = App::bind(config).await.expect("free ports");
+    let addresses = app.addresses().clone();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(app.serve(stop.clone()));
+    let running = Running { addresses, stop, task };
+    if running.addresses.admin.is_some() {
+        until("ready", async || running.get("/readyz").await.0 == 200).await;
+    }
+    running
+}
+
+impl Running {
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        self.addresses.tcp.expect("TCP is on")
+    }
+
+    /// Status and body of a page of the admin port.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let (status, _, body) = http_get(self.addresses.admin.expect("admin is on"), path).await;
+        (status, body)
+    }
+
+    /// The value of one series.
+    pub(crate) async fn series(&self, series: &str) -> f64 {
+        let (_, text) = self.get("/metrics").await;
+        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
+    }
+
+    /// Stops the server and waits for its end.
+    pub(crate) async fn shut_down(self) -> Result<Drained, Error> {
+        self.stop.cancel();
+        tokio::time::timeout(NEVER, self.task).await.expect("it ends").expect("no panic")
+    }
+}
+
+/// Status, headers and body of a page.
+pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.expect("the admin port is open");
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("it answers and closes");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+/// Waits until something is so.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
+    let tried = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(NEVER, tried).await.unwrap_or_else(|_| panic!("never: {what}"));
+}

@@ -1,0 +1,180 @@
+//! From the first connection to the last: limits on connections, readiness, and the end.
+
+mod common;
+
+use common::{NEVER, config, start, until};
+use croupier::app::{App, Drained, Error};
+use croupier::config::Config;
+use croupier::proto::sampler_client::SamplerClient;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+#[tokio::test]
+async fn a_silent_connection_is_closed_and_counted() {
+    let server = start(Config { first_byte_timeout: Duration::from_millis(200), ..config() }).await;
+    let mut silent = TcpStream::connect(server.tcp()).await.expect("a connection");
+    let mut seen = Vec::new();
+    // The server's SETTINGS may come first; what counts is that the end comes.
+    let end = tokio::time::timeout(NEVER, silent.read_to_end(&mut seen)).await;
+    assert!(end.is_ok(), "the connection stayed open");
+    until("counted", async || server.series("croupier_rejected_total{reason=\"first_byte_timeout\"}").await == 1.0)
+        .await;
+    until("closed", async || server.series("croupier_connections{transport=\"tcp\"}").await == 0.0).await;
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_are_closed_at_once() {
+    let mut limited = config();
+    limited.limits.max_connections = 1;
+    let server = start(limited).await;
+    let first = TcpStream::connect(server.tcp()).await.expect("a connection");
+    until("first", async || server.series("croupier_connections{transport=\"tcp\"}").await == 1.0).await;
+    let mut second = TcpStream::connect(server.tcp()).await.expect("the backlog takes it");
+    let read = tokio::time::timeout(NEVER, second.read(&mut [0; 64])).await.expect("it is closed");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    assert_eq!(server.series("croupier_rejected_total{reason=\"too_many_connections\"}").await, 1.0);
+    drop(first);
+    until("room again", async || SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn readiness_and_health_flip_when_draining() {
+    let server = start(Config { lame_duck: Duration::from_secs(20), ..config() }).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
+    let mut health = HealthClient::new(channel.connect().await.expect("a connection"));
+    for service in ["", "croupier.v1.Sampler", "liveness", "readiness"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let reply = health.check(request).await.expect("a status").into_inner();
+        assert_eq!(reply.status(), ServingStatus::Serving, "{service}");
+    }
+    assert_eq!((server.get("/readyz").await.0, server.get("/livez").await.0), (200, 200));
+    assert_eq!(server.series("croupier_ready").await, 1.0);
+
+    server.stop.cancel();
+    until("not ready", async || server.get("/readyz").await.0 == 503).await;
+    assert_eq!(server.get("/readyz").await.1, "draining\n");
+    assert_eq!(server.get("/livez").await.0, 200, "a draining server must not be restarted");
+    for (service, status) in [
+        ("", ServingStatus::NotServing),
+        ("readiness", ServingStatus::NotServing),
+        ("liveness", ServingStatus::Serving),
+    ] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let reply = health.check(request).await.expect("a status").into_inner();
+        assert_eq!(reply.status(), status, "{service}");
+    }
+    server.task.abort();
+}
+
+#[tokio::test]
+async fn an_unknown_page_says_which_there_are() {
+    let server = start(config()).await;
+    let (status, body) = server.get("/nothing").await;
+    assert_eq!(status, 404);
+    assert!(body.contains("/metrics") && body.contains("/readyz"), "{body}");
+}
+
+#[tokio::test]
+async fn draining_does_not_wait_for_a_client_that_never_spoke() {
+    let server = start(Config { first_byte_timeout: NEVER * 2, drain_timeout: NEVER * 2, ..config() }).await;
+    let _silent = TcpStream::connect(server.tcp()).await.expect("a connection");
+    until("connected", async || server.series("croupier_connections{transport=\"tcp\"}").await == 1.0).await;
+    assert_eq!(server.shut_down().await.expect("a clean end"), Drained::Clean);
+}
+
+#[tokio::test]
+async fn draining_cuts_an_open_stream_at_the_deadline() {
+    let server = start(Config { drain_timeout: Duration::from_millis(300), ..config() }).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let mut other = client.clone();
+    let call = tokio::spawn(async move {
+        let mut replies = client.decode(tokio_stream::pending()).await?.into_inner();
+        replies.message().await
+    });
+    // Once it runs, its request is the first on the connection, so a server that answers the second has it.
+    tokio::task::yield_now().await;
+    other.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    drop(other);
+    assert!(!call.is_finished());
+    assert_eq!(server.shut_down().await.expect("an end"), Drained::Cut);
+    let ended = tokio::time::timeout(NEVER, call).await.expect("the client notices").expect("no panic");
+    assert!(ended.is_err(), "{ended:?}");
+}
+
+#[tokio::test]
+async fn an_idle_server_drains_at_once() {
+    let server = start(Config { drain_timeout: NEVER * 2, ..config() }).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    client.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    assert_eq!(server.shut_down().await.expect("a clean end"), Drained::Clean);
+}
+
+#[tokio::test]
+async fn the_socket_file_is_replaced_when_stale_refused_when_live_and_removed_at_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("croupier.sock");
+    // What a killed server leaves behind: a socket file that nobody listens on.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    let uds = || Config { uds: Some(path.clone()), ..config() };
+    let server = start(uds()).await;
+    let meta = std::fs::metadata(&path).expect("the file");
+    assert!(meta.file_type().is_socket());
+    assert_eq!(meta.permissions().mode() & 0o777, 0o660);
+
+    let refused = App::bind(uds()).await.expect_err("a live socket");
+    assert!(matches!(&refused, Error::Bind { .. }) && refused.to_string().contains("another server"), "{refused}");
+
+    let mut client = SamplerClient::connect(format!("unix:{}", path.display())).await.expect("a connection");
+    client.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    assert_eq!(server.series("croupier_connections{transport=\"uds\"}").await, 1.0);
+    drop(client);
+    server.shut_down().await.expect("a clean end");
+    assert!(!path.exists());
+
+    std::fs::write(&path, "precious").expect("a file");
+    assert!(App::bind(uds()).await.expect_err("no socket").to_string().contains("not a socket"));
+    assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told_before_anything_runs() {
+    let server = start(config()).await;
+    let taken = App::bind(Config { listen: server.addresses.tcp, ..config() }).await.expect_err("taken");
+    assert!(taken.to_string().contains(&server.tcp().to_string()), "{taken}");
+}
+
+#[tokio::test]
+async fn reflection_is_off_unless_asked_for() {
+    for reflection in [false, true] {
+        let server = start(Config { reflection, ..config() }).await;
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
+        let channel = endpoint.connect().await.expect("a connection");
+        let mut client = tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient::new(channel);
+        let request = tonic_reflection::pb::v1::ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(tonic_reflection::pb::v1::server_reflection_request::MessageRequest::ListServices(
+                String::new(),
+            )),
+        };
+        let answer = client.server_reflection_info(tokio_stream::once(request)).await;
+        assert_eq!(answer.is_ok(), reflection, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_servers_in_one_process_do_not_mix() {
+    let (a, b) = (start(config()).await, start(config()).await);
+    let _silent = TcpStream::connect(a.tcp()).await.expect("a connection");
+    until("a has it", async || a.series("croupier_connections{transport=\"tcp\"}").await == 1.0).await;
+    assert_eq!(b.series("croupier_connections{transport=\"tcp\"}").await, 0.0);
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let third = App::bind(config()).await.expect("free ports").serve(stop).await;
+    assert_eq!(third.expect("a server that is stopped before it starts ends"), Drained::Clean);
+}

@@ -1,0 +1,125 @@
+//! The program as a process: probes, signals and exit codes.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// A server process that does not outlive its test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    fn start(socket: &Path, more: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_croupier"))
+            .args(["serve", "--listen=none", "--admin=none", "--threads=1", "--log-format=json", "--uds"])
+            .arg(socket)
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn();
+        let server = Self(child.expect("it starts"));
+        until(|| healthcheck(socket).status.success().then_some(()));
+        server
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        until(|| self.0.try_wait().expect("a child"))
+    }
+}
+
+fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < NEVER, "it never happens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn healthcheck(socket: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    command.args(["healthcheck", "--timeout=10s", "--addr"]).arg(format!("unix:{}", socket.display()));
+    command.output().expect("it runs")
+}
+
+#[test]
+fn healthcheck_tells_a_server_from_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let none = healthcheck(&socket);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("cannot connect"), "{none:?}");
+
+    let _server = Server::start(&socket, &[]);
+    let some = healthcheck(&socket);
+    assert_eq!((some.status.code(), some.stdout.as_slice()), (Some(0), b"serving\n".as_slice()));
+
+    // The same question, asked with the environment that serve was given.
+    let mut by_env = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    by_env.arg("healthcheck").env("CROUPIER_LISTEN", "none").env("CROUPIER_UDS", &socket);
+    assert_eq!(by_env.args(["--timeout", "10s"]).status().expect("it runs").code(), Some(0));
+    let unknown = by_env.args(["--service", "nothing"]).output().expect("it runs");
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+}
+
+#[test]
+fn a_signal_drains_and_exits_with_0() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    for name in ["TERM", "INT"] {
+        let mut server = Server::start(&socket, &[]);
+        server.signal(name);
+        assert_eq!(server.end().code(), Some(0), "{name}");
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let mut server = Server::start(&socket, &["--lame-duck=30m", "--drain-timeout=1h"]);
+    server.signal("TERM");
+    // Draining is seen from outside, so that the two signals cannot become one.
+    until(|| (healthcheck(&socket).status.code() == Some(1)).then_some(()));
+    server.signal("TERM");
+    assert_eq!(server.end().code(), Some(128 + 15));
+}
+
+#[test]
+fn after_a_kill_the_next_server_takes_the_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let mut server = Server::start(&socket, &[]);
+    server.signal("KILL");
+    server.end();
+    assert!(socket.exists());
+    let _next = Server::start(&socket, &[]);
+}
+
+#[test]
+fn a_live_socket_is_refused_with_code_1() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let _server = Server::start(&socket, &[]);
+    let mut second = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    second.args(["serve", "--listen=none", "--admin=none", "--uds"]).arg(&socket);
+    let refused = second.output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("another server listens"), "{refused:?}");
+}
