@@ -6,12 +6,15 @@ pub mod backend;
 pub mod bench;
 pub mod config;
 pub mod engine;
+pub mod error;
 pub mod healthcheck;
 pub mod limits;
 pub mod metrics;
 pub mod params;
+pub mod permits;
 pub mod rpc;
 pub mod sampling;
+pub mod sequence;
 pub mod shutdown;
 pub mod telemetry;
 

@@ -52,3 +52,11 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Rows in flight on the server: sixteen full steps, so that one can run while others arrive.
+    #[must_use]
+    pub fn max_rows_in_flight(&self) -> usize {
+        self.max_rows_per_step.saturating_mul(16)
+    }
+}

@@ -1,30 +1,162 @@
-//! Placeholder of the engine.
+//! The engine: one thread that owns the backend and every stream's sequences, so nothing is locked.
+//!
+//! While the backend runs, steps of all streams pile up; when it is free, all of them make the next
+//! batch. There is no timer: an idle engine starts a step at once. Read [`step`] (what goes in and comes
+//! out), then `state` (the pure state machine), `batch`, `rows`; this file only drives them.
+
+mod admission;
+mod batch;
+mod rows;
+mod state;
+pub mod step;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::Backend;
+use crate::error::Error;
 use crate::limits::Limits;
-use crate::metrics::Metrics;
-use std::sync::{Arc, mpsc};
+use crate::metrics::{Metrics, ModelMetrics, Stage};
+use crate::permits::Permit;
+use admission::Admission;
+use state::{Command, Queued, State, StreamId, StreamSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc as thread_channel;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
+use std::time::Instant;
+use step::{Step, StepReply};
+use tokio::sync::mpsc;
 
-/// Keeps the engine alive.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    _alive: mpsc::Sender<()>,
-}
-
-/// Drives a backend.
+/// Starts engines.
 #[derive(Debug)]
 pub struct Engine;
 
 impl Engine {
-    /// Starts the engine's thread, which ends when every handle is dropped.
+    /// Starts the engine's thread. It ends when every handle and stream is dropped.
+    ///
+    /// # Panics
+    /// If the operating system gives no thread.
     #[must_use]
-    pub fn start(backend: Box<dyn Backend>, _limits: Arc<Limits>, _metrics: Metrics) -> (Handle, JoinHandle<()>) {
-        let (sender, receiver) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let _backend = backend;
-            while receiver.recv().is_ok() {}
-        });
-        (Handle { _alive: sender }, thread)
+    pub fn start(backend: Box<dyn Backend>, limits: Arc<Limits>, metrics: Metrics) -> (Handle, JoinHandle<()>) {
+        let admission = Arc::new(Admission::new(&limits, &metrics));
+        let state = State::new(limits, metrics.clone(), Arc::clone(&admission.sequences));
+        // The channel is bounded by what goes in: steps hold a place in the queue, streams one of their own.
+        let (commands, inbox) = thread_channel::channel();
+        let thread = std::thread::Builder::new()
+            .name("croupier-engine".to_owned())
+            .spawn(move || drive(state, &inbox, backend, &metrics))
+            .expect("a thread for the engine");
+        (Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)) }, thread)
+    }
+}
+
+/// The engine as others see it.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: thread_channel::Sender<Command>,
+    admission: Arc<Admission>,
+    streams: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// A place among the server's streams.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn admit_stream(&self) -> Result<Permit, Error> {
+        self.admission.stream().map_err(Error::Refused)
+    }
+
+    /// Opens a stream on which at most `capacity` steps are in flight at a time. `permit` is held until
+    /// the engine has freed the stream's state; a stream of one step needs none.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn open_stream(
+        &self,
+        permit: Option<Permit>,
+        model: ModelMetrics,
+        capacity: usize,
+    ) -> Result<StreamHandle, Error> {
+        let (sender, replies) = mpsc::channel(capacity.max(1));
+        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
+        self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, permit } })?;
+        Ok(StreamHandle { stream, engine: self.clone(), replies })
+    }
+
+    /// Sequences open on the server.
+    #[must_use]
+    pub fn open_sequences(&self) -> usize {
+        self.admission.sequences.used()
+    }
+
+    fn send(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).map_err(|_| Error::EngineStopped)
+    }
+}
+
+/// One worker's stream. Dropping it frees its sequences and drops its waiting steps.
+#[derive(Debug)]
+pub struct StreamHandle {
+    stream: StreamId,
+    engine: Handle,
+    replies: mpsc::Receiver<StepReply>,
+}
+
+impl StreamHandle {
+    /// Hands a step to the engine. The caller keeps no more steps in flight than the stream's capacity.
+    ///
+    /// # Errors
+    /// When the step is refused, untouched, or the engine has stopped.
+    pub fn submit(&self, step: Step) -> Result<(), Error> {
+        let permits = self.engine.admission.step(&step).map_err(Error::Refused)?;
+        let queued = Box::new(Queued { step, permits });
+        self.engine.send(Command::Step { stream: self.stream, queued })
+    }
+
+    /// The next reply, in step order; `None` when the engine has stopped.
+    pub fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Option<StepReply>> {
+        self.replies.poll_recv(context)
+    }
+
+    /// The next reply, in step order; `None` when the engine has stopped.
+    pub async fn reply(&mut self) -> Option<StepReply> {
+        self.replies.recv().await
+    }
+}
+
+impl Drop for StreamHandle {
+    fn drop(&mut self) {
+        // Fails only when the engine has stopped, and its state with it.
+        let _ = self.engine.send(Command::Close { stream: self.stream });
+    }
+}
+
+fn drive(
+    mut state: State,
+    inbox: &thread_channel::Receiver<Command>,
+    mut backend: Box<dyn Backend>,
+    metrics: &Metrics,
+) {
+    loop {
+        if !state.has_work() {
+            let Ok(command) = inbox.recv() else { return };
+            state.apply(command);
+        }
+        inbox.try_iter().for_each(|command| state.apply(command));
+        let started = Instant::now();
+        let mut batch = state.gather(started);
+        if batch.steps.is_empty() {
+            continue;
+        }
+        metrics.batch_steps.record(batch.steps.len() as f64);
+        metrics.batch_rows.record(batch.rows as f64);
+        if batch.rows > 0 {
+            state.run(&mut batch, backend.as_mut());
+        }
+        let finished = Instant::now();
+        metrics.stage(Stage::Backend, finished.saturating_duration_since(started));
+        state.commit(batch, finished);
     }
 }

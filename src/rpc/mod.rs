@@ -1,10 +1,131 @@
-//! The gRPC side of the server.
+//! The gRPC service: the only code that sees protobuf and tonic.
+//!
+//! Read [`decode`] (the stream's life), `convert` (where wire and domain meet), `status` (errors).
 
+mod convert;
+mod decode;
 pub mod health;
+mod info;
 pub mod listener;
 pub mod probe;
+mod sample;
 pub mod server;
+mod status;
 pub mod uds;
 
-mod service;
-pub use service::Service;
+use crate::backend::BackendInfo;
+use crate::engine;
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::params::SamplingParams;
+use crate::proto;
+use crate::proto::sampler_server::{Sampler, SamplerServer};
+use convert::params::SeedSource;
+use decode::DecodeStream;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The sampling service.
+#[derive(Debug, Clone)]
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+/// What every call needs.
+#[derive(Debug)]
+struct Shared {
+    engine: engine::Handle,
+    limits: Arc<Limits>,
+    defaults: SamplingParams,
+    info: BackendInfo,
+    metrics: Metrics,
+    seeds: SeedSource,
+    draining: CancellationToken,
+}
+
+impl Service {
+    /// A service over `engine`. `defaults` are the parameters that neither a sequence nor its stream gives.
+    #[must_use]
+    pub fn new(
+        engine: engine::Handle,
+        limits: Arc<Limits>,
+        defaults: SamplingParams,
+        info: BackendInfo,
+        metrics: Metrics,
+    ) -> Self {
+        let (seeds, draining) = (SeedSource::default(), CancellationToken::new());
+        Self { shared: Arc::new(Shared { engine, limits, defaults, info, metrics, seeds, draining }) }
+    }
+
+    /// Cancel it to drain: new calls get UNAVAILABLE, open streams go on.
+    #[must_use]
+    pub fn drain_token(&self) -> CancellationToken {
+        self.shared.draining.clone()
+    }
+
+    /// The tonic server of this service, with the message limit in force.
+    #[must_use]
+    pub fn into_server(self) -> SamplerServer<Self> {
+        let max_message_bytes = self.shared.limits.max_message_bytes;
+        SamplerServer::new(self).max_decoding_message_size(max_message_bytes)
+    }
+}
+
+impl Shared {
+    fn admit(&self) -> Result<(), Error> {
+        if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
+    }
+
+    /// Counts an error that refuses a call or ends it, and gives its status.
+    fn refuse(&self, error: &Error) -> Status {
+        self.metrics.refused(error.reason());
+        status::from_error(error)
+    }
+
+    /// Counts the end of a call.
+    fn finished(&self, method: &'static str, started: Instant, code: tonic::Code) {
+        self.metrics.call_finished(method, status::code_name(code), started.elapsed());
+    }
+}
+
+#[tonic::async_trait]
+impl Sampler for Service {
+    type DecodeStream = DecodeStream;
+
+    async fn decode(
+        &self,
+        request: Request<Streaming<proto::DecodeRequest>>,
+    ) -> Result<Response<DecodeStream>, Status> {
+        let started = Instant::now();
+        let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
+        match admitted {
+            Ok(permit) => {
+                let stream = DecodeStream::new(Arc::clone(&self.shared), request.into_inner(), permit, started);
+                Ok(Response::new(stream))
+            }
+            Err(error) => {
+                let status = self.shared.refuse(&error);
+                self.shared.finished("Decode", started, status.code());
+                Err(status)
+            }
+        }
+    }
+
+    async fn sample(&self, request: Request<proto::SampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
+        let call = sample::Call::start(Arc::clone(&self.shared));
+        call.finish(sample::run(&self.shared, request.into_inner()).await)
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<proto::GetServerInfoRequest>,
+    ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
+        let started = Instant::now();
+        let info = info::server_info(&self.shared.info, &self.shared.limits);
+        self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
+        Ok(Response::new(info))
+    }
+}

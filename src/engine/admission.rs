@@ -1,0 +1,53 @@
+//! Who is let in. Every step takes room before it is queued; the permits travel with it and give the room
+//! back when they are dropped, on whatever path.
+
+use super::step::Step;
+use crate::error::Refusal;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::permits::{Counter, Permit};
+use std::sync::Arc;
+
+/// Room for steps, streams and sequences.
+#[derive(Debug)]
+pub(super) struct Admission {
+    queued: Arc<Counter>,
+    bytes: Arc<Counter>,
+    rows: Arc<Counter>,
+    streams: Arc<Counter>,
+    pub(super) sequences: Arc<Counter>,
+}
+
+/// The room of one step.
+#[derive(Debug)]
+pub(super) struct StepPermits {
+    /// Its place in the queue, given back when a batch takes it.
+    pub(super) queued: Permit,
+    /// Its bytes and rows, given back with its reply.
+    pub(super) _in_flight: (Permit, Permit),
+}
+
+impl Admission {
+    pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
+        Self {
+            queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
+            bytes: Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone()),
+            rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
+            streams: Counter::new(limits.max_streams, metrics.streams.clone()),
+            sequences: Counter::new(limits.max_sequences, metrics.sequences.clone()),
+        }
+    }
+
+    /// Room for a step, or what there is too little of.
+    pub(super) fn step(&self, step: &Step) -> Result<StepPermits, Refusal> {
+        let queued = self.queued.take(1).ok_or(Refusal::QueueFull)?;
+        let bytes = self.bytes.take(step.logits.bytes()).ok_or(Refusal::BytesInFlight)?;
+        let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
+        Ok(StepPermits { queued, _in_flight: (bytes, rows) })
+    }
+
+    /// Room for a stream.
+    pub(super) fn stream(&self) -> Result<Permit, Refusal> {
+        self.streams.take(1).ok_or(Refusal::TooManyStreams)
+    }
+}

@@ -1,0 +1,155 @@
+//! From rows of work to jobs of the backend, and the guard around it.
+
+use super::step::{RowFailure, RowStatus, Score, WorkKind};
+use crate::backend::{Backend, RowJob};
+use crate::sampling::adjust::Penalties;
+use crate::sampling::logits::Logits;
+use crate::sampling::philox::Purpose;
+use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
+use crate::sequence::Sequence;
+use crate::sequence::history::History;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Entries of histories held at a time for rows that look ahead. Such rows run in several rounds rather
+/// than hold a copy of a long history each.
+const MAX_AHEAD_ENTRIES: usize = 1 << 20;
+
+/// Where a row's logits and specification come from.
+#[derive(Debug)]
+pub(super) struct RowSource<'a> {
+    logits: Logits<'a>,
+    asked: Asked<'a>,
+}
+
+#[derive(Debug)]
+enum Asked<'a> {
+    Sample(&'a Sequence),
+    /// Row `row` of the model's own distribution.
+    ScoreRaw {
+        score: &'a Score,
+        row: usize,
+    },
+    /// Row `row` of what the sequence would draw from.
+    ScoreProcessed {
+        score: &'a Score,
+        row: usize,
+        sequence: &'a Sequence,
+    },
+}
+
+impl<'a> RowSource<'a> {
+    /// Row `row` of a work; `None` if it needs a sequence and has none.
+    pub(super) fn new(
+        logits: Logits<'a>,
+        kind: &'a WorkKind,
+        sequence: Option<&'a Sequence>,
+        row: usize,
+    ) -> Option<Self> {
+        let asked = match kind {
+            WorkKind::Sample => Asked::Sample(sequence?),
+            WorkKind::Score(score) => match score.logprobs.mode {
+                LogprobsMode::Raw => Asked::ScoreRaw { score, row },
+                LogprobsMode::Processed => Asked::ScoreProcessed { score, row, sequence: sequence? },
+            },
+        };
+        Some(Self { logits, asked })
+    }
+
+    /// The history this row must see when its sequence has not emitted all the tokens before it. The
+    /// `previous` row's history saves growing it from the start.
+    fn ahead(&self, previous: Option<&History>) -> Option<History> {
+        let Asked::ScoreProcessed { score, row, sequence } = &self.asked else { return None };
+        let tokens = score.tokens.get(..*row)?;
+        let (last, before) = tokens.split_last()?;
+        let mut history = match previous {
+            // The row before is of the same work unless this is its first, which looks at no token ahead;
+            // the second follows a row without a history of its own.
+            Some(previous) if !before.is_empty() => previous.clone(),
+            _ => {
+                let mut history = sequence.ahead();
+                before.iter().for_each(|&token| sequence.grow(&mut history, token));
+                history
+            }
+        };
+        sequence.grow(&mut history, *last);
+        Some(history)
+    }
+
+    fn job<'b>(&self, ahead: Option<&'b History>) -> RowJob<'b>
+    where
+        'a: 'b,
+    {
+        let spec = match self.asked {
+            Asked::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
+            Asked::ScoreRaw { score, row } => RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, row)) },
+            Asked::ScoreProcessed { score, row, sequence } => {
+                let spec = match ahead {
+                    Some(ahead) => sequence.spec_ahead(ahead, known(score, row)),
+                    None => sequence.spec(known(score, row)),
+                };
+                RowSpec { logprobs: Some(wanted(score)), ..spec }
+            }
+        };
+        RowJob { logits: self.logits, spec }
+    }
+}
+
+fn known(score: &Score, row: usize) -> Action {
+    Action::Score { token: score.tokens.get(row).copied().unwrap_or_default() }
+}
+
+fn wanted(score: &Score) -> LogprobsSpec<'_> {
+    let wanted = &score.logprobs;
+    LogprobsSpec { top_n: wanted.top_n, mode: wanted.mode, tokens: &wanted.token_ids }
+}
+
+/// A row without any sequence's parameters.
+fn untouched(action: Action) -> RowSpec<'static> {
+    RowSpec {
+        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        penalties: Penalties::OFF,
+        adjusts: &[],
+        banned: &[],
+        allowed: None,
+        action,
+        logprobs: None,
+    }
+}
+
+/// Runs all rows; one result per row, in order.
+pub(super) fn run_rows(sources: &[RowSource<'_>], backend: &mut dyn Backend) -> Vec<Result<RowOutput, RowFailure>> {
+    let mut results = Vec::with_capacity(sources.len());
+    while let Some(rest) = sources.get(results.len()..).filter(|rest| !rest.is_empty()) {
+        let ahead = histories(rest, MAX_AHEAD_ENTRIES);
+        let jobs: Vec<RowJob<'_>> = rest.iter().zip(&ahead).map(|(source, ahead)| source.job(ahead.as_ref())).collect();
+        results.extend(run_guarded(backend, &jobs));
+    }
+    results
+}
+
+/// The histories of the first rows, at least one, as many as may be held at a time.
+fn histories(rows: &[RowSource<'_>], max_entries: usize) -> Vec<Option<History>> {
+    let mut histories: Vec<Option<History>> = Vec::with_capacity(rows.len());
+    let mut entries = 0;
+    for source in rows {
+        let history = source.ahead(histories.last().and_then(Option::as_ref));
+        entries += history.as_ref().map_or(0, History::weight);
+        histories.push(history);
+        if entries > max_entries {
+            break;
+        }
+    }
+    histories
+}
+
+/// The backend's results, one per job. Should it panic, only these rows fail: the server stays up.
+fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec<Result<RowOutput, RowFailure>> {
+    let message = match catch_unwind(AssertUnwindSafe(|| backend.run(jobs))) {
+        Ok(results) if results.len() == jobs.len() => {
+            return results.into_iter().map(|result| result.map_err(RowFailure::from)).collect();
+        }
+        Ok(_) => "the backend lost rows",
+        Err(_) => "the backend failed on this batch",
+    };
+    vec![Err(RowFailure::new(RowStatus::Internal, message)); jobs.len()]
+}

@@ -1,0 +1,193 @@
+//! The engine's state: every stream's sequences and waiting steps. A pure state machine: it is told what
+//! arrived and what time it is, and never waits.
+//!
+//! A batch takes the waiting steps of all streams in turn, each stream's in order. A step that names a
+//! sequence the batch already works on waits for the next batch, and the rest of its stream with it:
+//! its rows depend on tokens that are not drawn yet.
+
+use super::admission::StepPermits;
+use super::batch::{Batch, Taken, finish};
+use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
+use crate::backend::Backend;
+use crate::limits::Limits;
+use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
+use crate::permits::{Counter, Permit};
+use crate::sampling::row::RowOutput;
+use crate::sequence::table::Table;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// A stream, as the engine numbers them.
+pub(super) type StreamId = u64;
+
+/// What the engine's thread is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    Open { stream: StreamId, spec: StreamSpec },
+    Step { stream: StreamId, queued: Box<Queued> },
+    Close { stream: StreamId },
+}
+
+/// What a stream brings with it.
+#[derive(Debug)]
+pub(super) struct StreamSpec {
+    pub(super) replies: mpsc::Sender<StepReply>,
+    pub(super) model: ModelMetrics,
+    /// Its place among the server's streams, held until the engine has forgotten it; a one-off has none.
+    pub(super) permit: Option<Permit>,
+}
+
+/// A step that waits, and the room it takes.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) step: Step,
+    pub(super) permits: StepPermits,
+}
+
+/// A stream's part of the state.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) table: Table,
+    pub(super) model: ModelMetrics,
+    replies: mpsc::Sender<StepReply>,
+    waiting: VecDeque<Box<Queued>>,
+    _permit: Option<Permit>,
+}
+
+/// All of the engine's state.
+#[derive(Debug)]
+pub(super) struct State {
+    streams: HashMap<StreamId, Stream>,
+    /// Streams with waiting steps, the next to be served first; each once.
+    ready: VecDeque<StreamId>,
+    sequences: Arc<Counter>,
+    limits: Arc<Limits>,
+    metrics: Metrics,
+    batches: u64,
+}
+
+impl State {
+    pub(super) fn new(limits: Arc<Limits>, metrics: Metrics, sequences: Arc<Counter>) -> Self {
+        let (streams, ready) = (HashMap::new(), VecDeque::new());
+        Self { streams, ready, sequences, limits, metrics, batches: 0 }
+    }
+
+    /// Takes in what arrived.
+    pub(super) fn apply(&mut self, command: Command) {
+        match command {
+            Command::Open { stream, spec } => {
+                let StreamSpec { replies, model, permit } = spec;
+                let table = Table::new(self.limits.max_sequences_per_stream, Arc::clone(&self.sequences));
+                let waiting = VecDeque::new();
+                self.streams.insert(stream, Stream { table, model, replies, waiting, _permit: permit });
+            }
+            Command::Step { stream: id, queued } => {
+                let Some(stream) = self.streams.get_mut(&id) else { return };
+                if stream.waiting.is_empty() {
+                    self.ready.push_back(id);
+                }
+                stream.waiting.push_back(queued);
+            }
+            Command::Close { stream } => drop(self.streams.remove(&stream)),
+        }
+    }
+
+    /// Whether some step waits.
+    pub(super) fn has_work(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes waiting steps into a batch: all of them, unless rows or order forbid.
+    pub(super) fn gather(&mut self, now: Instant) -> Batch {
+        self.batches += 1;
+        let mut batch = Batch::new(self.batches, now);
+        let mut later = VecDeque::new();
+        while let Some(id) = self.ready.pop_front() {
+            // A stream that is gone costs nothing.
+            let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.replies.is_closed()) else {
+                continue;
+            };
+            let fits = stream.waiting.front().is_some_and(|queued| {
+                batch.has_room_for(&queued.step, self.limits.max_rows_per_step)
+                    && !queued.step.sequence_ids().any(|sequence| stream.table.is_in_batch(sequence, batch.number))
+            });
+            if fits && let Some(queued) = stream.waiting.pop_front() {
+                self.metrics.stage(Stage::Queue, now.saturating_duration_since(queued.step.received));
+                batch.take(id, *queued, stream, &self.limits);
+            }
+            if !stream.waiting.is_empty() {
+                if fits { &mut self.ready } else { &mut later }.push_back(id);
+            }
+        }
+        self.ready = later;
+        batch
+    }
+
+    /// Runs a batch's rows on the backend.
+    pub(super) fn run(&self, batch: &mut Batch, backend: &mut dyn Backend) {
+        batch.run(&self.streams, backend);
+    }
+
+    /// Commits a batch's tokens and hands out its replies.
+    pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
+        let mut results = batch.results.into_iter();
+        for taken in batch.steps {
+            if let Some(stream) = self.streams.get_mut(&taken.stream) {
+                stream.answer(taken, &mut results, now);
+            }
+        }
+    }
+
+    /// Room in use by sequences, for tests.
+    #[cfg(test)]
+    pub(super) fn streams(&self) -> usize {
+        self.streams.len()
+    }
+}
+
+impl Stream {
+    fn answer(
+        &mut self,
+        taken: Taken,
+        results: &mut impl Iterator<Item = Result<RowOutput, RowFailure>>,
+        now: Instant,
+    ) {
+        let Taken { step, open, plan, permits, .. } = taken;
+        let mut work = Vec::with_capacity(plan.len());
+        for (asked, planned) in step.work.into_iter().zip(plan) {
+            let done = planned.and_then(|rows| {
+                let results = results.by_ref().take(rows);
+                finish(&mut self.table, asked, results)
+            });
+            record(&self.model, &done);
+            work.push(done);
+        }
+        let reply = StepReply { id: step.id, open, work, received: step.received, finished: now };
+        // Room first, so that who sees the reply also sees the room.
+        drop((permits, step.logits));
+        // The channel has room for all steps a stream may have in flight; it fails only when the stream
+        // is gone, and then nobody waits for the reply.
+        let _ = self.replies.try_send(reply);
+    }
+}
+
+fn record(model: &ModelMetrics, done: &Result<Done, RowFailure>) {
+    match done {
+        Ok(Done::Sampled { finish, .. }) => {
+            model.rows(WorkKind::Sample, 1);
+            model.tokens.increment(1);
+            if let Some(reason) = finish {
+                model.finished(reason.label());
+            }
+        }
+        Ok(Done::Scored(outputs)) => model.rows(WorkKind::Score, outputs.len() as u64),
+        Err(failure) => {
+            if failure.status == RowStatus::Internal {
+                tracing::error!(message = %failure.message, "a row failed by a fault of the server");
+            }
+            model.row_failed(failure.status.label());
+        }
+    }
+}

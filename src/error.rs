@@ -1,0 +1,104 @@
+//! What can go wrong with a whole call or a whole step, in domain words. `rpc` turns each into one gRPC
+//! code; mistakes of single sequences and rows are not here, they are answered in their own results.
+
+use crate::params::FieldError;
+use std::time::Duration;
+
+/// Why a call ends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The message's shape or the stream's configuration is wrong.
+    #[error("{0}")]
+    Invalid(FieldError),
+    /// Asked for something this server does not have yet.
+    #[error("{0}")]
+    Unimplemented(FieldError),
+    /// The server is full.
+    #[error("{}", .0.message())]
+    Refused(Refusal),
+    /// The server is stopping; nothing new is started.
+    #[error("the server is draining; connect to another one")]
+    Draining,
+    /// The engine's thread has ended.
+    #[error("the engine has stopped")]
+    EngineStopped,
+}
+
+/// What there is no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// `Limits.max_queued_steps`.
+    QueueFull,
+    /// `Limits.max_bytes_in_flight`.
+    BytesInFlight,
+    /// Rows in flight, see [`Limits::max_rows_in_flight`](crate::limits::Limits::max_rows_in_flight).
+    RowsInFlight,
+    /// `Limits.max_streams`.
+    TooManyStreams,
+    /// `Limits.max_sequences`.
+    TooManySequences,
+}
+
+impl Error {
+    /// A field of the message at fault.
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Invalid(FieldError::new(field, message))
+    }
+
+    /// The same error seen from outside: its field, if any, is `outer.field`.
+    #[must_use]
+    pub fn within(self, outer: &str) -> Self {
+        match self {
+            Self::Invalid(field) => Self::Invalid(field.within(outer)),
+            Self::Unimplemented(field) => Self::Unimplemented(field.within(outer)),
+            other => other,
+        }
+    }
+
+    /// Stable name of the kind of error, for clients and metrics.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "INVALID_FIELD",
+            Self::Unimplemented(_) => "UNIMPLEMENTED_FIELD",
+            Self::Refused(refusal) => refusal.reason(),
+            Self::Draining => "DRAINING",
+            Self::EngineStopped => "ENGINE_STOPPED",
+        }
+    }
+}
+
+impl Refusal {
+    /// Stable name, for clients and metrics.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::QueueFull => "QUEUE_FULL",
+            Self::BytesInFlight => "BYTES_IN_FLIGHT",
+            Self::RowsInFlight => "ROWS_IN_FLIGHT",
+            Self::TooManyStreams => "TOO_MANY_STREAMS",
+            Self::TooManySequences => "TOO_MANY_SEQUENCES",
+        }
+    }
+
+    /// What is full, for people.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::QueueFull => "too many steps wait for the backend (max_queued_steps)",
+            Self::BytesInFlight => "too many bytes of logits are in flight (max_bytes_in_flight)",
+            Self::RowsInFlight => "too many rows are in flight",
+            Self::TooManyStreams => "too many streams are open (max_streams)",
+            Self::TooManySequences => "too many sequences are open (max_sequences)",
+        }
+    }
+
+    /// When to try again. Steps come and go in milliseconds, streams and sequences do not.
+    #[must_use]
+    pub fn retry_after(self) -> Duration {
+        match self {
+            Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight => Duration::from_millis(5),
+            Self::TooManyStreams | Self::TooManySequences => Duration::from_secs(1),
+        }
+    }
+}

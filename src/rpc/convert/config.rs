@@ -1,0 +1,92 @@
+//! The configuration of a stream: checked once, in force for all of its steps.
+
+use super::params::{merged, unknown_value};
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
+use crate::proto;
+use crate::sampling::logits::Dtype;
+use crate::sequence::OpenError;
+use crate::sequence::rules::Rules;
+use std::sync::Arc;
+
+/// Longest model label.
+const MAX_MODEL_BYTES: usize = 128;
+/// Model label of a stream that gives none.
+const DEFAULT_MODEL: &str = "default";
+
+/// A stream's configuration.
+#[derive(Debug)]
+pub(in crate::rpc) struct Config {
+    pub(in crate::rpc) model: String,
+    pub(super) vocab_size: u32,
+    pub(super) dtype: Dtype,
+    pub(super) eos_token_ids: Vec<u32>,
+    pub(super) defaults: SamplingParams,
+    /// `defaults` prepared, shared by all sequences that give no parameters of their own.
+    pub(super) rules: Arc<Rules>,
+    pub(super) limits: Arc<Limits>,
+}
+
+/// Checks a configuration. `server` holds the parameters that the stream leaves absent.
+///
+/// # Errors
+/// The field at fault, relative to the message.
+pub(in crate::rpc) fn config(
+    wire: proto::StreamConfig,
+    server: &SamplingParams,
+    limits: &Arc<Limits>,
+) -> Result<Config, Error> {
+    let vocab_size = wire.vocab_size;
+    if vocab_size == 0 || vocab_size > limits.max_vocab_size {
+        let message = format!("is {vocab_size}, must be in 1 ..= {} (max_vocab_size)", limits.max_vocab_size);
+        return Err(Error::invalid("vocab_size", message));
+    }
+    let dtype = dtype(wire.logits_dtype).map_err(Error::Invalid)?;
+    let model = model(wire.model).map_err(Error::Invalid)?;
+    let eos_token_ids = wire.eos_token_ids;
+    if eos_token_ids.len() > MAX_STOP_TOKEN_IDS {
+        let message = format!("has {} entries, at most {MAX_STOP_TOKEN_IDS} are allowed", eos_token_ids.len());
+        return Err(Error::invalid("eos_token_ids", message));
+    }
+    check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
+    let defaults = merged(wire.default_params.unwrap_or_default(), server).map_err(in_default_params)?;
+    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
+    let rules = Arc::new(Rules::new(defaults.clone(), &eos_token_ids));
+    Ok(Config { model, vocab_size, dtype, eos_token_ids, defaults, rules, limits: Arc::clone(limits) })
+}
+
+fn in_default_params(error: OpenError) -> Error {
+    match error {
+        OpenError::Unimplemented(field) => Error::Unimplemented(field.within("default_params")),
+        OpenError::Invalid(field) | OpenError::HistoryLimit(field) | OpenError::SequenceLimit(field) => {
+            Error::Invalid(field.within("default_params"))
+        }
+        OpenError::AlreadyExists => Error::invalid("default_params", error.to_string()),
+    }
+}
+
+fn dtype(wire: i32) -> Result<Dtype, FieldError> {
+    match proto::LogitsDtype::try_from(wire) {
+        Ok(proto::LogitsDtype::F32) => Ok(Dtype::F32),
+        Ok(proto::LogitsDtype::F16) => Ok(Dtype::F16),
+        Ok(proto::LogitsDtype::Bf16) => Ok(Dtype::Bf16),
+        Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new("logits_dtype", "is required")),
+        Err(_) => Err(unknown_value("logits_dtype", wire)),
+    }
+}
+
+/// The label goes into metrics and logs, so it holds nothing that could break a line there.
+fn model(wire: String) -> Result<String, FieldError> {
+    if wire.is_empty() {
+        return Ok(DEFAULT_MODEL.to_owned());
+    }
+    if wire.len() > MAX_MODEL_BYTES {
+        let message = format!("has {} bytes, at most {MAX_MODEL_BYTES} are allowed", wire.len());
+        return Err(FieldError::new("model", message));
+    }
+    if !wire.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+        return Err(FieldError::new("model", "must be printable ASCII"));
+    }
+    Ok(wire)
+}

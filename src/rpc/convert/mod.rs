@@ -1,0 +1,7 @@
+//! Where wire and domain meet: requests are checked and turned into domain types, results into replies.
+//! Nothing past this module sees a protobuf type, and nothing past it needs to check one again.
+
+pub(super) mod config;
+pub(super) mod params;
+pub(super) mod reply;
+pub(super) mod step;

@@ -1,0 +1,136 @@
+//! Results in the wire's form. Every domain status has exactly one on the wire.
+
+use crate::engine::step::{Done, Opened, RowFailure, RowStatus, StepReply};
+use crate::error::Refusal;
+use crate::params::FieldError;
+use crate::proto;
+use crate::rpc::status::retry_after_ms;
+use crate::sampling::row::RowOutput;
+use crate::sequence::{FinishReason, OpenError};
+
+/// The answer to a step.
+pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
+    proto::StepResult {
+        step_id: reply.id,
+        open: reply.open.into_iter().map(open_result).collect(),
+        work: reply.work.into_iter().map(work_result).collect(),
+        refusal: None,
+    }
+}
+
+/// The answer to a step that was refused.
+pub(in crate::rpc) fn refused(step_id: u64, refusal: Refusal) -> proto::StepResult {
+    let refusal = proto::Refusal {
+        reason: refusal.reason().to_owned(),
+        message: refusal.message().to_owned(),
+        retry_after_ms: retry_after_ms(refusal),
+    };
+    proto::StepResult { step_id, refusal: Some(refusal), ..Default::default() }
+}
+
+fn open_result(opened: Opened) -> proto::OpenResult {
+    use proto::OpenStatus as Wire;
+    let sequence_id = opened.sequence_id;
+    let error = match opened.result {
+        Ok((seed, position)) => {
+            return proto::OpenResult { sequence_id, status: Wire::Ok.into(), seed, position, error: None };
+        }
+        Err(error) => error,
+    };
+    let status = match &error {
+        OpenError::Invalid(_) => Wire::InvalidArgument,
+        OpenError::AlreadyExists => Wire::AlreadyExists,
+        OpenError::HistoryLimit(_) | OpenError::SequenceLimit(_) => Wire::ResourceExhausted,
+        OpenError::Unimplemented(_) => Wire::Unimplemented,
+    };
+    let FieldError { field, message } = match error {
+        OpenError::Invalid(field)
+        | OpenError::HistoryLimit(field)
+        | OpenError::SequenceLimit(field)
+        | OpenError::Unimplemented(field) => field,
+        OpenError::AlreadyExists => {
+            FieldError::new("sequence_id", "is open already on this stream; close it first or use another id")
+        }
+    };
+    let error = Some(proto::FieldError { field, message });
+    proto::OpenResult { sequence_id, status: status.into(), error, ..Default::default() }
+}
+
+fn work_result(result: Result<Done, RowFailure>) -> proto::WorkResult {
+    let (tokens, finish) = match result {
+        Ok(Done::Sampled { output, finish }) => (vec![token(output)], finish),
+        Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None),
+        Err(failure) => {
+            let status = row_status(failure.status).into();
+            return proto::WorkResult { status, message: failure.message.into_owned(), ..Default::default() };
+        }
+    };
+    let finish_reason = finish_reason(finish).into();
+    proto::WorkResult { status: proto::RowStatus::Ok.into(), tokens, finish_reason, ..Default::default() }
+}
+
+/// One row of a stateless batch: its opening and its work as one.
+pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure>) -> proto::SampleRowResult {
+    let seed = match opened.result {
+        Ok((seed, _)) => seed,
+        Err(error) => {
+            let status = match &error {
+                OpenError::Unimplemented(_) => RowStatus::Unimplemented,
+                OpenError::HistoryLimit(_) => RowStatus::HistoryLimit,
+                _ => RowStatus::InvalidWork,
+            };
+            let status = row_status(status).into();
+            return proto::SampleRowResult { status, message: error.to_string(), ..Default::default() };
+        }
+    };
+    let work = work_result(result);
+    proto::SampleRowResult {
+        status: work.status,
+        message: work.message,
+        token: work.tokens.into_iter().next(),
+        finish_reason: work.finish_reason,
+        seed,
+    }
+}
+
+fn token(output: RowOutput) -> proto::Token {
+    let Some(logprobs) = output.logprobs else {
+        return proto::Token { token_id: output.token, ..Default::default() };
+    };
+    let (top_token_ids, top_logprobs) = logprobs.top.into_iter().unzip();
+    proto::Token {
+        token_id: output.token,
+        logprob: Some(logprobs.logprob),
+        rank: Some(logprobs.rank),
+        top_token_ids,
+        top_logprobs,
+        requested_logprobs: logprobs.requested,
+    }
+}
+
+fn finish_reason(reason: Option<FinishReason>) -> proto::FinishReason {
+    match reason {
+        None => proto::FinishReason::Unspecified,
+        Some(FinishReason::Eos) => proto::FinishReason::Eos,
+        Some(FinishReason::StopToken) => proto::FinishReason::StopToken,
+        Some(FinishReason::MaxTokens) => proto::FinishReason::MaxTokens,
+    }
+}
+
+fn row_status(status: RowStatus) -> proto::RowStatus {
+    use proto::RowStatus as Wire;
+    match status {
+        RowStatus::NanLogits => Wire::NanLogits,
+        RowStatus::PositiveInfinity => Wire::PositiveInfinity,
+        RowStatus::AllMasked => Wire::AllMasked,
+        RowStatus::UnknownSequence => Wire::UnknownSequence,
+        RowStatus::SequenceFinished => Wire::SequenceFinished,
+        RowStatus::DuplicateSequence => Wire::DuplicateSequence,
+        RowStatus::RowOutOfRange => Wire::RowOutOfRange,
+        RowStatus::InvalidWork => Wire::InvalidWork,
+        RowStatus::HistoryLimit => Wire::HistoryLimit,
+        RowStatus::DeadlineExceeded => Wire::DeadlineExceeded,
+        RowStatus::Unimplemented => Wire::Unimplemented,
+        RowStatus::Internal => Wire::Internal,
+    }
+}

@@ -1,0 +1,136 @@
+//! A step: mistakes in its shape are errors, mistakes of one sequence or row go into that item.
+
+use super::config::Config;
+use super::params::{SeedSource, logprobs, merged};
+use crate::engine::step::{LogitsBlock, Open, RowFailure, RowStatus, Score, Step, Work, WorkKind};
+use crate::error::Error;
+use crate::params::{FieldError, LogprobsParams, check_tokens};
+use crate::proto;
+use crate::sampling::row::LogprobsMode;
+use crate::sequence::rules::Rules;
+use crate::sequence::{OpenError, Sequence};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Turns a step into its domain form.
+///
+/// # Errors
+/// A mistake in the message's shape, with its path in the step.
+pub(in crate::rpc) fn step(
+    wire: proto::Step,
+    config: &Config,
+    seeds: &SeedSource,
+    received: Instant,
+) -> Result<Step, Error> {
+    let logits = match wire.logits {
+        Some(proto::step::Logits::Inline(inline)) => {
+            inline_logits(inline, config).map_err(|e| Error::Invalid(e.within("inline")))?
+        }
+        Some(proto::step::Logits::Region(_)) => {
+            let message = "this server has no region data path (see GetServerInfo); send inline logits";
+            return Err(Error::Unimplemented(FieldError::new("region", message)));
+        }
+        None if wire.work.is_empty() => LogitsBlock::empty(),
+        None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
+    };
+    let work = works(wire.work, config)?;
+    let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
+    let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
+    Ok(Step { id: wire.step_id, close: wire.close_sequence_ids, open, work, logits, received, deadline })
+}
+
+/// Logits carried in the message.
+pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) -> Result<LogitsBlock, FieldError> {
+    LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
+}
+
+/// A sequence to open, checked and built.
+pub(in crate::rpc) fn open(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Open {
+    Open { sequence_id: wire.sequence_id, sequence: sequence(wire, config, seeds) }
+}
+
+fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Sequence, OpenError> {
+    let (prompt, output) = (wire.prompt_token_ids, wire.output_token_ids);
+    let (history, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
+    if history > limit {
+        let message = format!("prompt and output have {history} tokens, max_history_tokens is {limit}");
+        return Err(OpenError::HistoryLimit(FieldError::new("prompt_token_ids", message)));
+    }
+    check_tokens("prompt_token_ids", &prompt, config.vocab_size).map_err(OpenError::Invalid)?;
+    check_tokens("output_token_ids", &output, config.vocab_size).map_err(OpenError::Invalid)?;
+    let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
+    Ok(Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output))
+}
+
+/// The stream's own rules when the sequence asks for nothing else, so that they are neither checked nor
+/// kept a second time.
+fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
+    let seed = wire.seed.take().or(config.defaults.seed);
+    if wire == proto::SamplingParams::default() {
+        return Ok((Arc::clone(&config.rules), seed));
+    }
+    let params = merged(wire, &config.defaults).map_err(within_params)?;
+    let limits = &config.limits;
+    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| OpenError::Invalid(e.within("params")))?;
+    Ok((Arc::new(Rules::new(params, &config.eos_token_ids)), seed))
+}
+
+fn within_params(error: OpenError) -> OpenError {
+    match error {
+        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
+        OpenError::Unimplemented(field) => OpenError::Unimplemented(field.within("params")),
+        other => other,
+    }
+}
+
+/// The works with the rows they use. Work without a row of its own starts after the one before it.
+fn works(wire: Vec<proto::Work>, config: &Config) -> Result<Vec<Work>, Error> {
+    let limit = config.limits.max_rows_per_step;
+    let (mut next_row, mut used) = (0, 0);
+    let mut works = Vec::with_capacity(wire.len());
+    for (at, wire) in wire.into_iter().enumerate() {
+        let first_row = wire.first_row.map_or(next_row, u64::from);
+        let Some(kind) = wire.kind else {
+            // Not a mistake of this work alone: how many rows it uses decides where the next ones start.
+            return Err(Error::invalid(format!("work[{at}].kind"), "is not set, or a kind this server does not know"));
+        };
+        let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
+        next_row = first_row + rows as u64;
+        used += rows.max(1);
+        if used > limit {
+            let message = format!("uses more than {limit} rows up to work[{at}] (max_rows_per_step); split the step");
+            return Err(Error::invalid("work", message));
+        }
+        works.push(Work { sequence_id: wire.sequence_id, first_row, kind });
+    }
+    Ok(works)
+}
+
+/// What to do and how many rows it uses.
+fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (usize, Result<WorkKind, RowFailure>) {
+    use proto::work::Kind;
+    match wire {
+        Kind::Sample(proto::SampleWork {}) => (1, Ok(WorkKind::Sample)),
+        Kind::Score(score) => (score.token_ids.len(), score_work(score, has_sequence, config)),
+        Kind::Draft(_) => (1, Err(unimplemented("draft work is not implemented by this server"))),
+        Kind::Verify(verify) => {
+            let rows = verify.draft_token_ids.len() + 1;
+            (rows, Err(unimplemented("verify work is not implemented by this server; sample row by row")))
+        }
+    }
+}
+
+fn unimplemented(message: &'static str) -> RowFailure {
+    RowFailure::new(RowStatus::Unimplemented, message)
+}
+
+fn score_work(wire: proto::ScoreWork, has_sequence: bool, config: &Config) -> Result<WorkKind, RowFailure> {
+    let logprobs = match &wire.logprobs {
+        Some(wire) => logprobs(wire)
+            .map_err(|e| RowFailure::new(RowStatus::InvalidWork, e.within("score.logprobs").to_string()))?,
+        None => LogprobsParams { top_n: 0, mode: LogprobsMode::Raw, token_ids: Vec::new() },
+    };
+    let score = Score { tokens: wire.token_ids, logprobs };
+    score.check(has_sequence, config.vocab_size, config.limits.max_top_logprobs)?;
+    Ok(WorkKind::Score(score))
+}

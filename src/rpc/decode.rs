@@ -1,0 +1,200 @@
+//! The life of one `Decode` stream.
+//!
+//! The stream of replies drives everything: polled, it hands out the reply whose turn it is, and reads
+//! the next request when there is room for one more step in flight. So a worker that does not read its
+//! replies is not read from either, nothing runs beside the call, and when the call is dropped everything
+//! it held is freed with it.
+
+use super::convert::config::{Config, config};
+use super::convert::{reply, step};
+use super::{Shared, info};
+use crate::engine::StreamHandle;
+use crate::engine::step::StepReply;
+use crate::error::Error;
+use crate::metrics::Stage;
+use crate::permits::Permit;
+use crate::proto;
+use crate::proto::decode_request::Request;
+use crate::proto::decode_response::Response;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tokio_stream::Stream;
+use tonic::{Code, Status, Streaming};
+
+/// Replies of one stream, in the order of its requests.
+#[derive(Debug)]
+pub struct DecodeStream {
+    shared: Arc<Shared>,
+    /// `None` once the worker has ended its side or made a mistake.
+    requests: Option<Streaming<proto::DecodeRequest>>,
+    phase: Phase,
+    /// What the next replies are, in order; never more than the steps that may be in flight.
+    due: VecDeque<Due>,
+    started: Instant,
+    ended: Option<Code>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The first message has not come; the permit is the stream's place on the server.
+    Unconfigured(Option<Permit>),
+    Configured(Config, StreamHandle),
+}
+
+/// Where a reply comes from.
+#[derive(Debug)]
+enum Due {
+    /// The engine will send it.
+    Engine,
+    /// It is here.
+    Ready(Response),
+    /// The stream ends with this.
+    End(Status),
+}
+
+impl DecodeStream {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        requests: Streaming<proto::DecodeRequest>,
+        permit: Permit,
+        started: Instant,
+    ) -> Self {
+        let phase = Phase::Unconfigured(Some(permit));
+        Self { shared, requests: Some(requests), phase, due: VecDeque::new(), started, ended: None }
+    }
+
+    /// Takes in one request; what it calls for is due then.
+    fn accept(&mut self, request: proto::DecodeRequest) {
+        let received = Instant::now();
+        let accepted = match request.request {
+            None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
+            Some(Request::Config(config)) => self.configure(config),
+            Some(Request::Step(step)) => self.submit(step, received),
+        };
+        match accepted {
+            Ok(due) => self.due.push_back(due),
+            Err(error) => {
+                let status = self.shared.refuse(&error);
+                self.end(status);
+            }
+        }
+    }
+
+    fn configure(&mut self, wire: proto::StreamConfig) -> Result<Due, Error> {
+        let Phase::Unconfigured(permit) = &mut self.phase else {
+            return Err(Error::invalid("config", "is the first message only; send steps now, or open another stream"));
+        };
+        let limits = &self.shared.limits;
+        let config = config(wire, &self.shared.defaults, limits).map_err(|e| e.within("config"))?;
+        let model = self.shared.metrics.model(&config.model);
+        let stream = self.shared.engine.open_stream(permit.take(), model, limits.max_steps_in_flight_per_stream)?;
+        tracing::debug!(model = config.model, "a stream is configured");
+        self.phase = Phase::Configured(config, stream);
+        Ok(Due::Ready(Response::Ready(proto::StreamReady {
+            server_version: info::VERSION.to_owned(),
+            backend: self.shared.info.name.to_owned(),
+            limits: Some(info::wire_limits(limits)),
+        })))
+    }
+
+    fn submit(&mut self, wire: proto::Step, received: Instant) -> Result<Due, Error> {
+        let Phase::Configured(config, stream) = &self.phase else {
+            return Err(Error::invalid("config", "must be the first message of the stream"));
+        };
+        let step_id = wire.step_id;
+        let step = step::step(wire, config, &self.shared.seeds, received).map_err(|e| e.within("step"))?;
+        self.shared.metrics.request_bytes.record(step.logits.bytes() as f64);
+        tracing::debug!(step_id, rows = step.rows(), "a step");
+        match stream.submit(step) {
+            Ok(()) => Ok(Due::Engine),
+            Err(Error::Refused(refusal)) => {
+                self.shared.metrics.refused(refusal.reason());
+                Ok(Due::Ready(Response::Step(reply::refused(step_id, refusal))))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the stream with `status` once the replies before it are out.
+    fn end(&mut self, status: Status) {
+        self.requests = None;
+        self.due.push_back(Due::End(status));
+    }
+
+    /// The reply whose turn it is.
+    fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, Status>> {
+        match self.due.front() {
+            None => return Poll::Pending,
+            Some(Due::Engine) => {
+                let Phase::Configured(_, stream) = &mut self.phase else { return Poll::Pending };
+                let reply = ready!(stream.poll_reply(context));
+                self.due.pop_front();
+                return Poll::Ready(match reply {
+                    Some(reply) => Ok(self.deliver(reply)),
+                    None => Err(self.shared.refuse(&Error::EngineStopped)),
+                });
+            }
+            Some(Due::Ready(_) | Due::End(_)) => {}
+        }
+        match self.due.pop_front() {
+            Some(Due::Ready(response)) => Poll::Ready(Ok(response)),
+            Some(Due::End(status)) => Poll::Ready(Err(status)),
+            Some(Due::Engine) | None => Poll::Pending,
+        }
+    }
+
+    fn deliver(&self, reply: StepReply) -> Response {
+        let (received, finished) = (reply.received, reply.finished);
+        let response = Response::Step(reply::step_result(reply));
+        let metrics = &self.shared.metrics;
+        metrics.response_bytes.record(response.encoded_len() as f64);
+        let now = Instant::now();
+        metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
+        metrics.stage(Stage::Total, now.saturating_duration_since(received));
+        response
+    }
+
+    /// Reads one more request; `None` when none will come.
+    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
+        let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
+        match ready!(Pin::new(requests).poll_next(context)) {
+            Some(Ok(request)) => self.accept(request),
+            Some(Err(status)) => self.end(status),
+            None => self.requests = None,
+        }
+        Poll::Ready(Some(()))
+    }
+}
+
+impl Stream for DecodeStream {
+    type Item = Result<proto::DecodeResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.ended.is_none() {
+            if let Poll::Ready(due) = this.poll_due(context) {
+                this.ended = due.as_ref().err().map(Status::code);
+                return Poll::Ready(Some(due.map(|response| proto::DecodeResponse { response: Some(response) })));
+            }
+            if this.due.len() >= this.shared.limits.max_steps_in_flight_per_stream.max(1) {
+                return Poll::Pending;
+            }
+            match this.poll_request(context) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) if this.due.is_empty() => this.ended = Some(Code::Ok),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for DecodeStream {
+    fn drop(&mut self) {
+        // A call that is dropped before its end was left by the worker.
+        self.shared.finished("Decode", self.started, self.ended.unwrap_or(Code::Cancelled));
+    }
+}

@@ -1,0 +1,45 @@
+//! What this server is and can do.
+
+use crate::backend::BackendInfo;
+use crate::limits::Limits;
+use crate::params;
+use crate::proto;
+use crate::sampling::logits::Dtype;
+
+/// Version of this server.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The answer to `GetServerInfo`.
+pub(super) fn server_info(backend: &BackendInfo, limits: &Limits) -> proto::GetServerInfoResponse {
+    proto::GetServerInfoResponse {
+        version: VERSION.to_owned(),
+        backend: backend.name.to_owned(),
+        device: backend.device.clone(),
+        parallelism: saturated(backend.parallelism),
+        limits: Some(wire_limits(limits)),
+        data_paths: vec!["inline".to_owned()],
+        work_kinds: vec!["sample".to_owned(), "score".to_owned()],
+        parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
+        logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
+    }
+}
+
+/// The limits in force.
+pub(super) fn wire_limits(limits: &Limits) -> proto::Limits {
+    proto::Limits {
+        max_vocab_size: limits.max_vocab_size,
+        max_message_bytes: limits.max_message_bytes as u64,
+        max_steps_in_flight_per_stream: saturated(limits.max_steps_in_flight_per_stream),
+        max_sequences_per_stream: saturated(limits.max_sequences_per_stream),
+        max_sequences: saturated(limits.max_sequences),
+        max_history_tokens: saturated(limits.max_history_tokens),
+        max_rows_per_step: saturated(limits.max_rows_per_step),
+        max_top_logprobs: limits.max_top_logprobs,
+        max_bytes_in_flight: limits.max_bytes_in_flight as u64,
+        max_streams: saturated(limits.max_streams),
+    }
+}
+
+fn saturated(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,101 @@
+//! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
+//! (deadline, cancellation) drops that stream, and the engine forgets the step.
+
+use super::Shared;
+use super::convert::config::config;
+use super::convert::{reply, step};
+use crate::engine::step::{Open, Step, Work, WorkKind};
+use crate::error::{Error, Refusal};
+use crate::metrics::Stage;
+use crate::proto;
+use crate::sequence::OpenError;
+use std::sync::Arc;
+use std::time::Instant;
+use tonic::{Response, Status};
+
+/// A call in progress; counted however it ends.
+#[derive(Debug)]
+pub(super) struct Call {
+    shared: Arc<Shared>,
+    started: Instant,
+    code: tonic::Code,
+}
+
+impl Call {
+    /// A call that starts now. Until it finishes it counts as cancelled.
+    pub(super) fn start(shared: Arc<Shared>) -> Self {
+        Self { shared, started: Instant::now(), code: tonic::Code::Cancelled }
+    }
+
+    /// The call's answer.
+    pub(super) fn finish<T>(mut self, result: Result<T, Error>) -> Result<Response<T>, Status> {
+        let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
+        self.code = result.as_ref().err().map_or(tonic::Code::Ok, Status::code);
+        result
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.shared.finished("Sample", self.started, self.code);
+    }
+}
+
+/// Samples a batch.
+///
+/// # Errors
+/// A mistake in the message's shape, or no room.
+pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+    shared.admit()?;
+    let received = Instant::now();
+    let (model, step) = read(shared, request, received)?;
+    let mut stream = shared.engine.open_stream(None, shared.metrics.model(&model), 1)?;
+    stream.submit(step)?;
+    let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
+    if answer.open.iter().any(|opened| matches!(opened.result, Err(OpenError::SequenceLimit(_)))) {
+        return Err(Error::Refused(Refusal::TooManySequences));
+    }
+    shared.metrics.stage(Stage::Total, received.elapsed());
+    let rows = answer.open.into_iter().zip(answer.work);
+    Ok(proto::SampleResponse { rows: rows.map(|(opened, result)| reply::sample_row(opened, result)).collect() })
+}
+
+/// The request as a step: the model's label and what to run.
+fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Result<(String, Step), Error> {
+    let wire = proto::StreamConfig {
+        vocab_size: request.vocab_size,
+        logits_dtype: request.logits_dtype,
+        model: request.model,
+        eos_token_ids: request.eos_token_ids,
+        default_params: request.default_params,
+    };
+    let config = config(wire, &shared.defaults, &shared.limits)?;
+    let limit = shared.limits.max_rows_per_step;
+    if request.rows.len() > limit {
+        let message = format!("has {} rows, max_rows_per_step is {limit}; split the batch", request.rows.len());
+        return Err(Error::invalid("rows", message));
+    }
+    if request.logits.is_none() && !request.rows.is_empty() {
+        return Err(Error::invalid("logits", "is required when there are rows"));
+    }
+    let logits = step::inline_logits(request.logits.unwrap_or_default(), &config)
+        .map_err(|e| Error::Invalid(e.within("logits")))?;
+    let (mut open, mut work, mut next_row) = (Vec::new(), Vec::new(), 0);
+    for (id, row) in (0..).zip(request.rows) {
+        let first_row = row.row.map_or(next_row, u64::from);
+        next_row = first_row + 1;
+        work.push(Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) });
+        open.push(opened(id, row, |wire| step::open(wire, &config, &shared.seeds)));
+    }
+    let step = Step { id: 0, close: Vec::new(), open, work, logits, received, deadline: None };
+    Ok((config.model, step))
+}
+
+fn opened(id: u64, row: proto::SampleRow, open: impl FnOnce(proto::OpenSequence) -> Open) -> Open {
+    open(proto::OpenSequence {
+        sequence_id: id,
+        params: row.params,
+        prompt_token_ids: row.prompt_token_ids,
+        output_token_ids: row.output_token_ids,
+    })
+}

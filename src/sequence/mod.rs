@@ -1,0 +1,144 @@
+//! What is remembered of one sequence: a pure state machine that says what to ask of the next row
+//! ([`Sequence::spec`]) and takes the token that came of it ([`Sequence::commit`]).
+//!
+//! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far
+//! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes), then
+//! [`history`] (what a token changes), then [`table`].
+
+pub mod history;
+pub mod rules;
+pub mod table;
+
+use crate::params::FieldError;
+use crate::sampling::philox::{self, Purpose};
+use crate::sampling::row::{Action, RowSpec};
+use history::History;
+use rules::Rules;
+use std::sync::Arc;
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// One of the stream's EOS tokens.
+    Eos,
+    /// One of its stop tokens.
+    StopToken,
+    /// Its output is as long as it may be.
+    MaxTokens,
+}
+
+impl FinishReason {
+    /// Name as used in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Eos => "eos",
+            Self::StopToken => "stop_token",
+            Self::MaxTokens => "max_tokens",
+        }
+    }
+}
+
+/// Why a sequence was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// A parameter or token is out of range.
+    #[error("{0}")]
+    Invalid(FieldError),
+    /// The id is open already.
+    #[error("sequence_id: is open already on this stream; close it first or use another id")]
+    AlreadyExists,
+    /// The history is longer than the limit.
+    #[error("{0}")]
+    HistoryLimit(FieldError),
+    /// The stream or the server has as many sequences as it may.
+    #[error("{0}")]
+    SequenceLimit(FieldError),
+    /// A parameter that is not implemented yet.
+    #[error("{0}")]
+    Unimplemented(FieldError),
+}
+
+/// One growing text with its own parameters.
+#[derive(Debug, Clone)]
+pub struct Sequence {
+    rules: Arc<Rules>,
+    seed: u64,
+    prompt_len: usize,
+    history: History,
+    finished: Option<FinishReason>,
+}
+
+impl Sequence {
+    /// A sequence with this prompt that has emitted `output` so far.
+    #[must_use]
+    pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
+        let history = History::new(&rules, prompt, output);
+        let finished = output.last().and_then(|&last| rules.finish(last, history.position()));
+        Self { rules, seed, prompt_len: prompt.len(), history, finished }
+    }
+
+    /// What to ask of the next row.
+    #[must_use]
+    pub fn spec(&self, action: Action) -> RowSpec<'_> {
+        self.rules.spec(&self.history, action)
+    }
+
+    /// What to ask of the row at `ahead`, which grew from this sequence's history.
+    #[must_use]
+    pub fn spec_ahead<'a>(&'a self, ahead: &'a History, action: Action) -> RowSpec<'a> {
+        self.rules.spec(ahead, action)
+    }
+
+    /// The draw of the token at the current position.
+    #[must_use]
+    pub fn draw(&self, purpose: Purpose) -> Action {
+        Action::Draw { uniform: philox::uniform(self.seed, self.history.position(), purpose) }
+    }
+
+    /// A copy of the history that may [`grow`](Self::grow) without this sequence changing: the view of
+    /// rows whose earlier tokens are known or proposed, but not emitted.
+    #[must_use]
+    pub fn ahead(&self) -> History {
+        self.history.clone()
+    }
+
+    /// Adds a token to a history taken with [`ahead`](Self::ahead).
+    pub fn grow(&self, ahead: &mut History, token: u32) {
+        ahead.push(&self.rules, token);
+    }
+
+    /// Appends an emitted token; says whether the sequence ends with it.
+    pub fn commit(&mut self, token: u32) -> Option<FinishReason> {
+        self.history.push(&self.rules, token);
+        self.finished = self.rules.finish(token, self.history.position());
+        self.finished
+    }
+
+    /// Why it ended, if it has.
+    #[must_use]
+    pub fn finished(&self) -> Option<FinishReason> {
+        self.finished
+    }
+
+    /// The seed in force.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Number of output tokens: the position of the next one.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.history.position()
+    }
+
+    /// Prompt and output tokens.
+    #[must_use]
+    pub fn history_len(&self) -> u64 {
+        self.prompt_len as u64 + self.position()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! A server in this process over a real socket, and a worker that talks to it.
+#![allow(dead_code, unreachable_pub)] // Every test file uses its own part of this.
+
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob};
+use croupier::engine::{Engine, Handle};
+use croupier::limits::Limits;
+use croupier::metrics::Metrics;
+use croupier::params::SamplingParams as Defaults;
+use croupier::proto::decode_request::Request;
+use croupier::proto::decode_response::Response;
+use croupier::proto::sampler_client::SamplerClient;
+use croupier::proto::*;
+use croupier::rpc::Service;
+use croupier::sampling::logits::Dtype;
+use croupier::sampling::row::RowResult;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Status, Streaming};
+use tonic_types::StatusExt;
+
+pub const VOCAB: u32 = 50;
+
+/// How workers reach the server.
+#[derive(Debug, Clone, Copy)]
+pub enum Transport {
+    Tcp,
+    Unix,
+}
+
+/// A running server; it stops when dropped.
+pub struct TestServer {
+    pub engine: Handle,
+    pub draining: CancellationToken,
+    address: Address,
+    _stop: DropGuard,
+}
+
+enum Address {
+    Tcp(std::net::SocketAddr),
+    Unix(tempfile::TempDir),
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        Self::with(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1))).await
+    }
+
+    pub async fn with_limits(change: impl FnOnce(&mut Limits)) -> Self {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Self::with(Transport::Tcp, limits, Box::new(CpuBackend::new(1))).await
+    }
+
+    pub async fn with_backend(backend: impl Backend + 'static, change: impl FnOnce(&mut Limits)) -> Self {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Self::with(Transport::Tcp, limits, Box::new(backend)).await
+    }
+
+    pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
+        let limits = Arc::new(limits);
+        let info = backend.info();
+        let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), Metrics::noop());
+        let service = Service::new(engine.clone(), limits, Defaults::default(), info, Metrics::noop());
+        let (draining, stop) = (service.drain_token(), CancellationToken::new());
+        let router = Server::builder()
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20)
+            .add_service(service.into_server());
+        let stopped = stop.clone().cancelled_owned();
+        let address = match transport {
+            Transport::Tcp => {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let address = listener.local_addr().unwrap();
+                tokio::spawn(router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
+                Address::Tcp(address)
+            }
+            Transport::Unix => {
+                let dir = tempfile::tempdir().unwrap();
+                let listener = tokio::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+                tokio::spawn(router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped));
+                Address::Unix(dir)
+            }
+        };
+        Self { engine, draining, address, _stop: stop.drop_guard() }
+    }
+
+    pub async fn client(&self) -> SamplerClient<Channel> {
+        let channel = match &self.address {
+            Address::Tcp(address) => Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await,
+            Address::Unix(dir) => {
+                let path = dir.path().join("socket");
+                Endpoint::from_shared(format!("unix://{}", path.display())).unwrap().connect().await
+            }
+        };
+        SamplerClient::new(channel.unwrap())
+    }
+
+    /// A configured stream.
+    pub async fn worker(&self) -> Worker {
+        self.worker_with(config()).await
+    }
+
+    pub async fn worker_with(&self, config: StreamConfig) -> Worker {
+        let mut worker = self.stream().await.unwrap();
+        worker.send(Request::Config(config)).await;
+        match worker.reply().await.unwrap() {
+            Some(Response::Ready(ready)) => assert!(ready.limits.is_some()),
+            other => panic!("expected ready, got {other:?}"),
+        }
+        worker
+    }
+
+    /// A stream on which nothing was said yet.
+    pub async fn stream(&self) -> Result<Worker, Status> {
+        let (requests, receiver) = mpsc::channel(256);
+        let mut client = self.client().await;
+        let replies = client.decode(ReceiverStream::new(receiver)).await?.into_inner();
+        Ok(Worker { requests: Some(requests), replies, steps: 0 })
+    }
+
+    /// Waits until this many sequences are open on the server.
+    pub async fn expect_sequences(&self, count: usize) {
+        for _ in 0..200 {
+            if self.engine.open_sequences() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{} sequences are open, expected {count}", self.engine.open_sequences());
+    }
+}
+
+/// The worker's end of a stream.
+pub struct Worker {
+    requests: Option<mpsc::Sender<DecodeRequest>>,
+    replies: Streaming<DecodeResponse>,
+    steps: u64,
+}
+
+impl Worker {
+    pub async fn send(&mut self, request: Request) {
+        self.send_raw(DecodeRequest { request: Some(request) }).await;
+    }
+
+    pub async fn send_raw(&mut self, request: DecodeRequest) {
+        self.requests.as_ref().unwrap().send(request).await.unwrap();
+    }
+
+    pub async fn send_step(&mut self, mut step: Step) -> u64 {
+        self.steps += 1;
+        step.step_id = self.steps;
+        self.send(Request::Step(step)).await;
+        self.steps
+    }
+
+    /// The next message; `None` at the end of the stream.
+    pub async fn reply(&mut self) -> Result<Option<Response>, Status> {
+        let reply = tokio::time::timeout(Duration::from_secs(10), self.replies.message()).await;
+        Ok(reply.expect("an answer in time")?.map(|reply| reply.response.expect("a response")))
+    }
+
+    pub async fn step_reply(&mut self) -> Result<StepResult, Status> {
+        match self.reply().await? {
+            Some(Response::Step(result)) => Ok(result),
+            other => panic!("expected the result of a step, got {other:?}"),
+        }
+    }
+
+    /// Sends a step and waits for its answer.
+    pub async fn step(&mut self, step: Step) -> StepResult {
+        let id = self.send_step(step).await;
+        let result = self.step_reply().await.unwrap();
+        assert_eq!(result.step_id, id);
+        result
+    }
+
+    /// Sends a step that must end the stream; gives the status.
+    pub async fn failing_step(&mut self, step: Step) -> Status {
+        self.send_step(step).await;
+        self.step_reply().await.unwrap_err()
+    }
+
+    /// Says that no more requests come.
+    pub fn half_close(&mut self) {
+        self.requests = None;
+    }
+}
+
+pub fn config() -> StreamConfig {
+    StreamConfig { vocab_size: VOCAB, logits_dtype: LogitsDtype::F32.into(), ..Default::default() }
+}
+
+/// The logits of a text at a position: any function of both will do, as long as it is rough.
+pub fn logits(text: u64, position: u64) -> Vec<f32> {
+    let mut state = text.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ position.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    (0..VOCAB)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 40) as f32 / (1 << 24) as f32) * 6.0 - 3.0
+        })
+        .collect()
+}
+
+pub fn inline(rows: &[Vec<f32>]) -> Option<step::Logits> {
+    let data = rows.iter().flat_map(|row| Dtype::F32.encode(row)).collect::<Vec<u8>>().into();
+    Some(step::Logits::Inline(InlineLogits { data, row_stride: 0 }))
+}
+
+pub fn sample_work(sequence_id: u64) -> Work {
+    Work { sequence_id: Some(sequence_id), first_row: None, kind: Some(work::Kind::Sample(SampleWork {})) }
+}
+
+pub fn score_work(sequence_id: Option<u64>, score: ScoreWork) -> Work {
+    Work { sequence_id, first_row: None, kind: Some(work::Kind::Score(score)) }
+}
+
+/// A step that samples each of these sequences from its row.
+pub fn sample_step(rows: &[(u64, Vec<f32>)]) -> Step {
+    let work = rows.iter().map(|(id, _)| sample_work(*id)).collect();
+    let rows: Vec<_> = rows.iter().map(|(_, row)| row.clone()).collect();
+    Step { work, logits: inline(&rows), ..Default::default() }
+}
+
+pub fn open(sequence_id: u64, params: SamplingParams) -> OpenSequence {
+    OpenSequence { sequence_id, params: Some(params), ..Default::default() }
+}
+
+pub fn open_step(open: Vec<OpenSequence>) -> Step {
+    Step { open, ..Default::default() }
+}
+
+pub fn seeded(seed: u64) -> SamplingParams {
+    SamplingParams { seed: Some(seed), ..Default::default() }
+}
+
+/// The only token of an OK result.
+pub fn token(result: &WorkResult) -> u32 {
+    assert_eq!(result.status(), RowStatus::Ok, "{}", result.message);
+    assert_eq!(result.tokens.len(), 1);
+    result.tokens[0].token_id
+}
+
+/// Path of the field that a status names, and its stable reason.
+pub fn violation(status: &Status) -> (String, String) {
+    let details = status.get_error_details();
+    let field = details.bad_request().and_then(|bad| bad.field_violations.first().map(|v| v.field.clone()));
+    let reason = details.error_info().map(|info| info.reason.clone());
+    (field.unwrap_or_default(), reason.unwrap_or_default())
+}
+
+/// A backend that runs a batch only when it is let, to fill queues before it.
+#[derive(Clone, Default)]
+pub struct Gate {
+    state: Arc<(Mutex<bool>, Condvar)>,
+    /// Batches that reached the backend.
+    pub batches: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        *self.state.0.lock().unwrap() = true;
+        self.state.1.notify_all();
+    }
+
+    /// Waits until a batch stands at the gate.
+    pub async fn wait_for_batch(&self) {
+        for _ in 0..500 {
+            if self.batches.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        panic!("no batch came");
+    }
+}
+
+impl Backend for Gate {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        let guard = self.state.0.lock().unwrap();
+        let (guard, waited) = self.state.1.wait_timeout_while(guard, Duration::from_secs(10), |open| !*open).unwrap();
+        assert!(!waited.timed_out(), "the gate was never opened");
+        drop(guard);
+        CpuBackend::new(1).run(jobs)
+    }
+}
