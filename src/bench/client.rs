@@ -3,8 +3,7 @@
 use super::{Address, BenchError};
 use crate::proto::sampler_client::SamplerClient;
 use crate::proto::{GetServerInfoRequest, GetServerInfoResponse};
-use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 
 /// Replies with many logprobs are larger than tonic's 4 MiB.
 const MOST_REPLY_BYTES: usize = 64 << 20;
@@ -17,26 +16,15 @@ pub(super) async fn connect(addr: &Address) -> Result<SamplerClient<Channel>, Be
     let unreachable = |e: &dyn std::error::Error| BenchError::Unreachable { addr: addr.clone(), reason: innermost(e) };
     let uri = match addr {
         Address::Tcp(address) => format!("http://{address}"),
-        // The authority of a Unix socket is only a name; h2 refuses one with slashes.
-        Address::Uds(_) => "http://localhost".to_owned(),
+        // tonic reads unix:PATH itself and sends "localhost" as the authority: h2 refuses one with slashes.
+        Address::Uds(_) => addr.to_string(),
     };
     let endpoint = Endpoint::from_shared(uri)
         .map_err(|e| unreachable(&e))?
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .tcp_nodelay(true);
-    let channel = match addr {
-        Address::Tcp(_) => endpoint.connect().await,
-        Address::Uds(path) => {
-            let path = path.clone();
-            let dial = move |_: Uri| {
-                let path = path.clone();
-                async move { Ok::<_, std::io::Error>(TokioIo::new(tokio::net::UnixStream::connect(path).await?)) }
-            };
-            endpoint.connect_with_connector(tower::service_fn(dial)).await
-        }
-    };
-    let channel = channel.map_err(|e| unreachable(&e))?;
+    let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
     Ok(SamplerClient::new(channel).max_decoding_message_size(MOST_REPLY_BYTES))
 }
 
