@@ -90,7 +90,8 @@ pub fn draw_point(uniform: u64, total: u64) -> u64 {
 #[must_use]
 pub fn logprob(y: f32, total: u64) -> f32 {
     let log_total = libm::log(total as f64 / MASS_ONE as f64);
-    (f64::from(y) * std::f64::consts::LN_2 - log_total) as f32
+    // Adding 0 makes −0 a +0: which zero a distance of nothing has depends on the signs of zero logits.
+    (f64::from(y) * std::f64::consts::LN_2 - log_total) as f32 + 0.0
 }
 
 #[cfg(test)]

@@ -1,28 +1,100 @@
-//! The CPU backend.
+//! The CPU backend: the specification at the speed of memory.
+//!
+//! Reading order: [`row`] (one row, from logits to result), [`view`] (the row with masks and penalties
+//! applied on the side), [`distribution`] (which road a combination of filters takes), [`select`] and
+//! [`search`] (finding the cut), [`passes`] (every loop over logits), [`simd`] (the instructions).
+
+mod distribution;
+mod keys;
+mod level;
+mod passes;
+mod row;
+mod search;
+mod select;
+mod simd;
+mod view;
+
+pub use level::Level;
 
 use super::{Backend, BackendInfo, RowJob};
-use crate::sampling::{row::RowResult, sample_row};
+use crate::sampling::row::RowResult;
+use row::{Scratch, sample_row};
+use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Samples on the CPU.
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Samples on the CPU, rows spread over a fixed pool of threads.
 #[derive(Debug)]
 pub struct CpuBackend {
+    level: Level,
     threads: usize,
+    /// Threads beside the calling one, which samples too; absent when it is alone.
+    pool: Option<rayon::ThreadPool>,
 }
 
 impl CpuBackend {
-    /// A backend with `threads` threads.
+    /// A backend with `threads` threads, at least 1, at the fastest level of this CPU.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        Self { threads }
+        Self::with_level(threads, Level::detect())
+    }
+
+    /// As [`CpuBackend::new`] at a given level, for tests and comparisons.
+    ///
+    /// # Panics
+    /// If this CPU lacks the level.
+    #[must_use]
+    pub fn with_level(threads: usize, level: Level) -> Self {
+        assert!(level.is_available(), "this CPU has no {}", level.name());
+        let threads = threads.max(1);
+        let pool = (threads > 1).then(|| {
+            let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
+            builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
+        });
+        Self { level, threads, pool }
     }
 }
 
 impl Backend for CpuBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo { name: "cpu", device: "specification".to_owned(), parallelism: self.threads }
+        let device = format!("{} ({})", std::env::consts::ARCH, self.level.name());
+        BackendInfo { name: "cpu", device, parallelism: self.threads }
     }
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        jobs.iter().map(|job| sample_row(&job.logits, &job.spec)).collect()
+        let level = self.level;
+        let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, scratch));
+        match &self.pool {
+            // One row is not worth waking a thread for.
+            Some(pool) if jobs.len() > 1 => share(pool, jobs, sample),
+            _ => jobs.iter().map(sample).collect(),
+        }
     }
+}
+
+/// Samples rows on the pool and on this thread until none is left: whoever is free takes the next, so a
+/// thread that wakes late costs nothing.
+fn share<'a>(
+    pool: &rayon::ThreadPool,
+    jobs: &[RowJob<'a>],
+    sample: impl Fn(&RowJob<'a>) -> RowResult + Sync,
+) -> Vec<RowResult> {
+    let results: Vec<OnceLock<RowResult>> = jobs.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs.len()) {
+            let _ = results[i].set(sample(&jobs[i]));
+        }
+    };
+    pool.in_place_scope(|scope| {
+        for _ in 0..pool.current_num_threads().min(jobs.len() - 1) {
+            scope.spawn(|_| work());
+        }
+        work();
+    });
+    results.into_iter().map(|result| result.into_inner().expect("every row was taken; this is a bug")).collect()
 }

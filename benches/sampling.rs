@@ -1,0 +1,237 @@
+//! What sampling costs over one read of the logits.
+//!
+//! Every figure is a ratio: microseconds per row of a job, over microseconds per row of one SIMD max pass
+//! over the same rows, measured turn by turn in the same run on one core, since absolute times on a shared
+//! machine say little. "hot" repeats one row, "b64" walks 64 different rows.
+//!
+//!   cargo bench                          the whole table
+//!   cargo bench -- --quick               V = 128,256 f32 only, fewer rounds
+//!   cargo bench -- --vocab 32000 --job top-p
+
+use croupier::backend::cpu::{CpuBackend, Level};
+use croupier::backend::{Backend, RowJob};
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use croupier::sampling::sample_row;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+#[path = "support/rows.rs"]
+mod rows;
+use rows::{Shape, reference_max};
+
+/// A parameter mix.
+struct Job {
+    name: &'static str,
+    filters: Filters,
+    penalised: bool,
+    logprobs: Option<LogprobsSpec<'static>>,
+    /// Goal and best peer as ratios, hot / b64, on peaked rows; "" where none is stated.
+    goal: &'static str,
+    peer: &'static str,
+    /// The goal on flat rows where it differs.
+    flat_goal: &'static str,
+}
+
+const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
+const PLAIN: Job = Job { name: "", filters: OFF, penalised: false, logprobs: None, goal: "", peer: "", flat_goal: "" };
+
+fn jobs() -> Vec<Job> {
+    let top_k_p = Filters { top_k: 50, top_p: 0.9, ..OFF };
+    vec![
+        Job {
+            name: "greedy",
+            filters: Filters { temperature: 0.0, ..OFF },
+            goal: "1.3/1.1",
+            peer: "29/8 llama.cpp",
+            ..PLAIN
+        },
+        Job {
+            name: "top-k 50",
+            filters: Filters { top_k: 50, ..OFF },
+            goal: "1.8/1.7",
+            peer: "25/8 llama.cpp",
+            ..PLAIN
+        },
+        Job {
+            name: "top-k 50, top-p .9, min-p .02",
+            filters: Filters { min_p: 0.02, ..top_k_p },
+            goal: "1.8/1.7",
+            peer: "25/7 llama.cpp",
+            ..PLAIN
+        },
+        Job {
+            name: "min-p .05",
+            filters: Filters { min_p: 0.05, ..OFF },
+            goal: "1.4/1.1",
+            peer: "45/13 llama.cpp",
+            ..PLAIN
+        },
+        Job { name: "temperature only", goal: "6.5/3", peer: "232/68 llama.cpp", ..PLAIN },
+        Job {
+            name: "top-p .9",
+            filters: Filters { top_p: 0.9, ..OFF },
+            goal: "7/6",
+            flat_goal: "17/13",
+            peer: "265/150 llama.cpp",
+            ..PLAIN
+        },
+        Job {
+            name: "penalties, raw top-20, k, p",
+            filters: top_k_p,
+            penalised: true,
+            logprobs: Some(TOP_20),
+            goal: "6/3",
+            peer: "100/35 llama.cpp, no logprobs",
+            ..PLAIN
+        },
+        Job { name: "top-k 5000", filters: Filters { top_k: 5000, ..OFF }, ..PLAIN },
+        Job { name: "score, raw top-20", logprobs: Some(TOP_20), ..PLAIN },
+    ]
+}
+
+struct Options {
+    quick: bool,
+    vocab: Option<usize>,
+    job: Option<String>,
+}
+
+impl Options {
+    fn parse() -> Self {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let value = |flag: &str| args.iter().position(|a| a == flag).and_then(|i| args.get(i + 1)).cloned();
+        Self {
+            quick: args.iter().any(|a| a == "--quick" || a == "--test"),
+            vocab: value("--vocab").and_then(|v| v.parse().ok()),
+            job: value("--job"),
+        }
+    }
+}
+
+/// Rows of one kind, encoded.
+struct Rows {
+    bytes: Vec<Vec<u8>>,
+    dtype: Dtype,
+    /// 64 tokens with history, ascending.
+    adjusts: Vec<TokenAdjust>,
+}
+
+impl Rows {
+    fn new(vocab: usize, dtype: Dtype, shape: Shape, count: usize) -> Self {
+        let bytes = (0..count).map(|i| dtype.encode(&rows::row(shape, vocab, i as u64))).collect();
+        let adjusts = (0..64).map(|i| TokenAdjust {
+            token: (i * (vocab / 64) + i * 7 % 50) as u32,
+            flags: TokenAdjust::SEEN,
+            bias: 0.0,
+            output_count: (i % 3) as u32,
+        });
+        Self { bytes, dtype, adjusts: adjusts.collect() }
+    }
+
+    fn job<'a>(&'a self, row: usize, job: &Job, uniform: u64) -> RowJob<'a> {
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 };
+        RowJob {
+            logits: Logits::new(self.dtype, &self.bytes[row]),
+            spec: RowSpec {
+                filters: job.filters,
+                penalties: if job.penalised { penalties } else { Penalties::OFF },
+                adjusts: if job.penalised { &self.adjusts } else { &[] },
+                banned: &[],
+                allowed: None,
+                action: if job.name.starts_with("score") {
+                    Action::Score { token: 17 }
+                } else {
+                    Action::Draw { uniform }
+                },
+                logprobs: job.logprobs,
+            },
+        }
+    }
+}
+
+/// Median over rounds of (reference seconds, job seconds), each per row; both measured in each round.
+fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job: impl FnMut(usize)) -> (f64, f64) {
+    let repeat = (64 / rows).max(1);
+    let mut time = |work: &mut dyn FnMut(usize)| {
+        let start = Instant::now();
+        for _ in 0..repeat {
+            (0..rows).for_each(&mut *work);
+        }
+        start.elapsed().as_secs_f64() / (repeat * rows) as f64
+    };
+    // One round of each warms caches and branch predictors alike.
+    time(&mut reference);
+    time(&mut job);
+    let mut pairs: Vec<(f64, f64)> = (0..rounds).map(|_| (time(&mut reference), time(&mut job))).collect();
+    pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+    pairs[pairs.len() / 2]
+}
+
+fn main() {
+    let options = Options::parse();
+    let rounds = if options.quick { 15 } else { 31 };
+    let level = Level::detect();
+    println!(
+        "one core, {}, {} rounds; x = times one SIMD max pass over the same rows in the same round",
+        level.name(),
+        rounds
+    );
+    println!("spec = the plain sequential specification, the same result bit for bit\n");
+    let vocabs =
+        options.vocab.map_or(if options.quick { vec![128_256] } else { vec![32_000, 128_256, 200_019] }, |v| vec![v]);
+    let dtypes = if options.quick { vec![Dtype::F32] } else { vec![Dtype::F32, Dtype::Bf16] };
+    for &vocab in &vocabs {
+        for &dtype in &dtypes {
+            for shape in [Shape::Peaked, Shape::Flat] {
+                table(&options, rounds, level, vocab, dtype, shape);
+            }
+        }
+    }
+}
+
+fn table(options: &Options, rounds: usize, level: Level, vocab: usize, dtype: Dtype, shape: Shape) {
+    let rows = Rows::new(vocab, dtype, shape, 64);
+    let mut backend = CpuBackend::with_level(1, level);
+    println!("V = {vocab}, {}, {} rows", dtype.name(), shape.name());
+    println!(
+        "  {:32} {:>8} {:>6} {:>8} {:>6} {:>8}   {:10} best peer",
+        "job", "hot us", "x", "b64 us", "x", "spec x", "goal"
+    );
+    for job in jobs().iter().filter(|job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted))) {
+        let mut uniform = 1u64;
+        let mut columns = vec![];
+        for count in [1, 64] {
+            let reference = |row: usize| {
+                black_box(reference_max(level, dtype, black_box(&rows.bytes[row])));
+            };
+            let sample = |row: usize| {
+                uniform = uniform.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                black_box(backend.run(&[black_box(rows.job(row, job, uniform))]));
+            };
+            columns.push(measure(rounds, count, reference, sample));
+        }
+        let spec = time_spec(&rows.job(0, job, 1 << 63));
+        let goal = if shape == Shape::Flat && !job.flat_goal.is_empty() { job.flat_goal } else { job.goal };
+        let [(hot_ref, hot), (b64_ref, b64)] = columns[..] else { unreachable!("two columns") };
+        println!(
+            "  {:32} {:8.1} {:6.2} {:8.1} {:6.2} {:8.0}   {:10} {}",
+            job.name,
+            hot * 1e6,
+            hot / hot_ref,
+            b64 * 1e6,
+            b64 / b64_ref,
+            spec.as_secs_f64() / hot_ref,
+            goal,
+            job.peer
+        );
+    }
+    println!();
+}
+
+fn time_spec(job: &RowJob<'_>) -> Duration {
+    let start = Instant::now();
+    let _ = black_box(sample_row(&job.logits, &job.spec));
+    start.elapsed()
+}

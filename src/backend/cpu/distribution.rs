@@ -1,0 +1,303 @@
+//! What a row's token is drawn from: temperature and the filters, each by the cheapest exact road.
+//!
+//! | filters | road |
+//! |---|---|
+//! | temperature 0 | the first token of the order |
+//! | top-k up to [`LIST_K`] | the k first tokens as a list; the other filters work on the list |
+//! | top-p | total mass; the list of the largest blocks if it reaches p, else a search |
+//! | larger top-k | a search by count |
+//! | min-p, none | masses by block; blocks without a mass that counts are skipped |
+
+use super::keys;
+use super::passes::{BLOCK, Keep, PAD, Weigh};
+use super::search::{self, Anchor, Goal, SearchStore};
+use super::select;
+use super::view::View;
+use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
+use crate::sampling::row::Filters;
+
+/// Largest top-k that is kept as a list.
+const LIST_K: usize = 1024;
+/// The list that top-p tries first holds the tokens at or above the maximum of this many blocks.
+const TOP_P_BLOCKS: usize = 64;
+/// ... unless that are more tokens than this, which a search finds faster than a sort.
+const TOP_P_LIST: usize = 2048;
+
+/// Storage of a distribution's lists, kept from row to row.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    /// Kept tokens of a list in order.
+    keys: Vec<u64>,
+    /// Their masses.
+    masses: Vec<u64>,
+    logits: Vec<f32>,
+    /// Kept mass by block.
+    sums: Vec<u64>,
+    search: SearchStore,
+}
+
+/// The tokens that are left and how they are weighed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Distribution {
+    weigh: Weigh,
+    /// Tokens with a larger key are cut off.
+    last_key: u64,
+    /// Tokens with a smaller mass are cut off.
+    need: u64,
+    total: u64,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Greedy.
+    One,
+    /// `Store::keys` and `masses` are all that is left.
+    List,
+    /// `Store::sums` is the kept mass by block.
+    Blocks,
+}
+
+impl Distribution {
+    /// All tokens at temperature 1: what raw logprobs are taken from.
+    pub(super) fn raw(view: &View<'_>, store: &mut Store) -> Self {
+        let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
+        let total = view.sums(weigh, None, &mut store.sums);
+        Self { weigh, last_key: u64::MAX, need: 0, total, kind: Kind::Blocks }
+    }
+
+    /// After temperature and filters. `same` is a distribution of the very same view at temperature 1 whose
+    /// sums are still in the store.
+    pub(super) fn processed(view: &View<'_>, filters: &Filters, same: Option<&Self>, store: &mut Store) -> Self {
+        let one = Weigh { max: view.max, scale: 1.0 };
+        if filters.temperature == 0.0 {
+            let last_key = keys::key(select::first(view), view.max);
+            return Self { weigh: one, last_key, need: 0, total: MASS_ONE, kind: Kind::One };
+        }
+        let weigh = Weigh { scale: mass::scale(filters.temperature), ..one };
+        let same = same.filter(|raw| raw.weigh.scale == weigh.scale);
+        let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
+        let all = Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks };
+        let top_k = if (filters.top_k as usize) < view.vocab_size() { filters.top_k as usize } else { 0 };
+        if top_k > 0 && top_k <= LIST_K.min(view.blocks()) {
+            select::top(view, top_k, &mut store.keys);
+            store.weigh_keys(view, weigh);
+            return all.list(filters.top_p, None, need, store);
+        }
+        let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
+        if filters.top_p < 1.0 {
+            all.top_p(view, filters.top_p, need, same, store)
+        } else {
+            all.keep(view, need, same, store)
+        }
+    }
+
+    /// Top-p (with `reach`, that weight) and min-p on the whole list in the store.
+    fn list(self, top_p: f32, reach: Option<u64>, need: u64, store: &mut Store) -> Self {
+        let reach = reach.unwrap_or_else(|| top_p_need(top_p, store.masses.iter().sum()));
+        if top_p < 1.0 {
+            let kept = store.reaching(reach).map_or(store.keys.len(), |at| at + 1);
+            store.truncate(kept);
+        }
+        let last_key = store.keys.last().copied().unwrap_or(u64::MAX);
+        if need > 0 {
+            store.retain(need);
+        }
+        Self { last_key, need, total: store.masses.iter().sum(), kind: Kind::List, ..self }
+    }
+
+    /// Top-k beyond lists: the cut, no masses yet.
+    fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
+        let goal = Goal { count: true, need: top_k as u64 };
+        let from = Anchor { logit: f32::INFINITY, weight: 0 };
+        let last_key = search::crossing(view, self.weigh, goal, from, &mut store.search).unwrap_or(u64::MAX);
+        Self { last_key, ..self }
+    }
+
+    /// Top-p over many tokens, then min-p.
+    fn top_p(self, view: &View<'_>, top_p: f32, need: u64, same: Option<&Self>, store: &mut Store) -> Self {
+        let total = self.keep(view, 0, same, store).total;
+        let reach = top_p_need(top_p, total);
+        let bound = select::bound_of_top(view, TOP_P_BLOCKS.min(view.blocks()));
+        view.collect(bound, &mut store.keys);
+        let mut from = Anchor { logit: f32::INFINITY, weight: 0 };
+        if store.keys.len() <= TOP_P_LIST {
+            store.keys.sort_unstable();
+            store.weigh_keys(view, self.weigh);
+            if store.reaching(reach).is_some() {
+                return self.list(top_p, Some(reach), need, store);
+            }
+            from = Anchor { logit: bound, weight: store.masses.iter().sum() };
+        }
+        // Share 0 still keeps the first token.
+        let goal = Goal { count: false, need: reach.max(1) };
+        let cut = search::crossing(view, self.weigh, goal, from, &mut store.search);
+        let last_key = cut.expect("the total reaches every share of itself; this is a bug");
+        let cut = Self { last_key, ..self };
+        if need > 0 { cut.keep(view, need, None, store) } else { cut.keep_searched(store) }
+    }
+
+    /// Kept mass by block from the last pass of a search by mass.
+    fn keep_searched(self, store: &mut Store) -> Self {
+        std::mem::swap(&mut store.sums, &mut store.search.sums);
+        let inside = &store.search.inside;
+        for ((&token, &logit), &mass) in inside.tokens.iter().zip(&inside.logits).zip(&inside.masses) {
+            if keys::key(token, logit) <= self.last_key {
+                store.sums[token as usize / BLOCK] += mass;
+            }
+        }
+        let total = store.sums[..].iter().sum();
+        Self { total, ..self }
+    }
+
+    /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
+    fn keep(self, view: &View<'_>, need: u64, same: Option<&Self>, store: &mut Store) -> Self {
+        if self.last_key == u64::MAX && need == 0 {
+            let total = same.map_or_else(|| view.sums(self.weigh, None, &mut store.sums), |raw| raw.total);
+            return Self { total, ..self };
+        }
+        let cut = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
+        let above = cut.max(self.reach_of(need));
+        let mut total = view.sums(self.weigh, Some(Keep { above, need }), &mut store.sums);
+        if self.last_key != u64::MAX && above == cut {
+            total += self.keep_ties(need, store);
+        }
+        Self { need, total, ..self }
+    }
+
+    /// Tokens with the very logit of the cut, which a comparison of logits alone leaves out.
+    fn keep_ties(&self, need: u64, store: &mut Store) -> u64 {
+        let cut = keys::logit(self.last_key);
+        let mass = self.mass(cut);
+        if mass < need {
+            return 0;
+        }
+        let inside = &store.search.inside;
+        let mut total = 0;
+        for (&token, &logit) in inside.tokens.iter().zip(&inside.logits) {
+            if logit == cut && keys::key(token, logit) <= self.last_key {
+                store.sums[token as usize / BLOCK] += mass;
+                total += mass;
+            }
+        }
+        total
+    }
+
+    /// A logit below which no mass reaches `need`: lets blocks be skipped. A little low, to be safe from
+    /// rounding; the masses themselves decide.
+    fn reach_of(&self, need: u64) -> f32 {
+        if need == 0 {
+            return f32::NEG_INFINITY;
+        }
+        let y = libm::log2(need as f64 / MASS_ONE as f64) - 1e-3;
+        let logit = (f64::from(self.weigh.max) + y / f64::from(self.weigh.scale)) as f32;
+        logit.next_down()
+    }
+
+    fn mass(&self, logit: f32) -> u64 {
+        mass::mass(mass::exponent(logit, self.weigh.max, self.weigh.scale))
+    }
+
+    /// Whether a token is left.
+    fn keeps(&self, token: u32, logit: f32) -> bool {
+        logit > f32::NEG_INFINITY
+            && keys::key(token, logit) <= self.last_key
+            && (self.need == 0 || self.mass(logit) >= self.need)
+    }
+
+    /// Inverse CDF in token-id order.
+    pub(super) fn draw(&self, view: &View<'_>, uniform: u64, store: &mut Store) -> u32 {
+        let point = mass::draw_point(uniform, self.total);
+        match self.kind {
+            Kind::One => keys::token(self.last_key),
+            Kind::List => store.draw(point),
+            Kind::Blocks => self.draw_from_blocks(view, point, store),
+        }
+    }
+
+    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, store: &Store) -> u32 {
+        let block = store.sums.iter().position(|&sum| {
+            let here = point < sum;
+            point -= if here { 0 } else { sum };
+            here
+        });
+        let block = block.expect("the point is below the total; this is a bug");
+        let values = view.block(block);
+        let mut masses = [0; BLOCK];
+        view.passes().masses(&values, self.weigh, &mut masses);
+        for (i, (&logit, &mass)) in values.iter().zip(&masses).enumerate() {
+            let token = (block * BLOCK + i) as u32;
+            if mass >= self.need && keys::key(token, logit) <= self.last_key {
+                if point < mass {
+                    return token;
+                }
+                point -= mass;
+            }
+        }
+        unreachable!("the block's kept masses sum to its sum")
+    }
+
+    /// Logprob of a token; −∞ if it is cut off.
+    pub(super) fn logprob(&self, view: &View<'_>, token: u32) -> f32 {
+        let logit = view.value(token);
+        if self.keeps(token, logit) { self.logprob_of(logit) } else { f32::NEG_INFINITY }
+    }
+
+    fn logprob_of(&self, logit: f32) -> f32 {
+        mass::logprob(mass::exponent(logit, self.weigh.max, self.weigh.scale), self.total)
+    }
+
+    /// The first `n` tokens that are left, with their logprobs.
+    pub(super) fn top(&self, view: &View<'_>, n: u32, keys: &mut Vec<u64>) -> Vec<(u32, f32)> {
+        select::top(view, (n as usize).min(view.vocab_size()), keys);
+        let entries = keys.iter().map(|&key| (keys::token(key), keys::logit(key)));
+        entries.filter(|&(t, x)| self.keeps(t, x)).map(|(t, x)| (t, self.logprob_of(x))).collect()
+    }
+}
+
+impl Store {
+    /// Masses of the keys.
+    fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
+        let padded = self.keys.len().next_multiple_of(PAD);
+        self.logits.clear();
+        self.logits.extend(self.keys.iter().map(|&key| keys::logit(key)));
+        self.logits.resize(padded, f32::NEG_INFINITY);
+        self.masses.resize(padded, 0);
+        view.passes().masses(&self.logits, weigh, &mut self.masses);
+        self.masses.truncate(self.keys.len());
+    }
+
+    /// Where the running mass reaches `need`.
+    fn reaching(&self, need: u64) -> Option<usize> {
+        let mut sum = 0;
+        self.masses.iter().position(|&mass| {
+            sum += mass;
+            sum >= need
+        })
+    }
+
+    fn truncate(&mut self, kept: usize) {
+        self.keys.truncate(kept);
+        self.masses.truncate(kept);
+    }
+
+    fn retain(&mut self, need: u64) {
+        let mut masses = self.masses.iter();
+        self.keys.retain(|_| masses.next().is_some_and(|&mass| mass >= need));
+        self.masses.retain(|&mass| mass >= need);
+    }
+
+    /// Inverse CDF in token-id order over the list.
+    fn draw(&mut self, mut point: u64) -> u32 {
+        let mut by_token: Vec<(u32, u64)> =
+            self.keys.iter().map(|&key| keys::token(key)).zip(self.masses.iter().copied()).collect();
+        by_token.sort_unstable_by_key(|&(token, _)| token);
+        for (token, mass) in by_token {
+            if point < mass {
+                return token;
+            }
+            point -= mass;
+        }
+        unreachable!("the point is below the total")
+    }
+}

@@ -1,0 +1,51 @@
+//! The order of tokens as one integer: a smaller key precedes.
+
+/// The key of a token: logit descending, then token id ascending, −0 equal to +0.
+#[inline(always)]
+pub(super) fn key(token: u32, logit: f32) -> u64 {
+    u64::from(!ascending(logit)) << 32 | u64::from(token)
+}
+
+/// The token of a key.
+#[inline(always)]
+pub(super) fn token(key: u64) -> u32 {
+    key as u32
+}
+
+/// The logit of a key; +0 for −0.
+#[inline(always)]
+pub(super) fn logit(key: u64) -> f32 {
+    from_ascending(!((key >> 32) as u32))
+}
+
+/// Floats as integers in ascending order. −0 is made +0 first.
+#[inline(always)]
+pub(super) fn ascending(value: f32) -> u32 {
+    let bits = (value + 0.0).to_bits();
+    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
+}
+
+/// The inverse of [`ascending`].
+#[inline(always)]
+pub(super) fn from_ascending(ordered: u32) -> f32 {
+    f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::order::Candidate;
+
+    #[test]
+    fn keys_are_the_order() {
+        let values = [f32::NEG_INFINITY, f32::MIN, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, f32::MAX];
+        for (i, &a) in values.iter().enumerate() {
+            for (j, &b) in values.iter().enumerate() {
+                let (left, right) = (Candidate { token: i as u32, logit: a }, Candidate { token: j as u32, logit: b });
+                assert_eq!(key(i as u32, a) < key(j as u32, b), left.precedes(&right), "{left:?} {right:?}");
+            }
+            assert_eq!(logit(key(7, a)), a);
+            assert_eq!(token(key(7, a)), 7);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
+
+use super::passes::{self, Keep, Range, Scan, Skip, Values, Weigh};
+use super::simd::portable::Portable;
+use super::simd::{Bf16, F16, F32};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2::Avx2, avx512::Avx512};
+use crate::sampling::logits::Dtype;
+
+/// An instruction set the passes are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// Any CPU.
+    Portable,
+}
+
+impl Level {
+    /// Every level, fastest first.
+    pub const ALL: [Level; 3] = [Level::Avx512, Level::Avx2, Level::Portable];
+
+    /// The fastest level of this CPU.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().find(|level| level.is_available()).unwrap_or(Level::Portable)
+    }
+
+    /// Whether this CPU has the instructions. The answer never changes.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx512 | Level::Avx2 => false,
+            Level::Portable => true,
+        }
+    }
+
+    /// Name as used in flags and server info.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Avx512 => "avx512",
+            Level::Avx2 => "avx2",
+            Level::Portable => "portable",
+        }
+    }
+
+    /// The passes of this level for rows of `dtype`.
+    ///
+    /// # Panics
+    /// If this CPU lacks the level, which makes every pass safe to call.
+    pub(super) fn passes(self, dtype: Dtype) -> Passes {
+        assert!(self.is_available(), "level {} was chosen on a CPU without it; this is a bug", self.name());
+        let tables = match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => &AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => &AVX2,
+            _ => &PORTABLE,
+        };
+        let table = match dtype {
+            Dtype::F32 => &tables[0],
+            Dtype::F16 => &tables[1],
+            Dtype::Bf16 => &tables[2],
+        };
+        Passes(table)
+    }
+}
+
+/// The passes of one level and number format. Exists only for levels that this CPU has.
+#[derive(Clone, Copy)]
+pub(super) struct Passes(&'static Table);
+
+/// See [`passes`] for each function.
+struct Table {
+    scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
+    sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
+    kept_sums: unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64,
+    collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
+    bracket: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
+    bracket_count: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
+    sample: unsafe fn(&[u8], Weigh, f32, &mut Values),
+    preceding: unsafe fn(&[u8], &[f32], Skip, f32) -> u64,
+    widen: unsafe fn(&[u8], usize, &mut [f32]),
+    count_ge: unsafe fn(&[f32], f32) -> usize,
+    sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
+    masses: unsafe fn(&[f32], Weigh, &mut [u64]),
+}
+
+/// Compiles each pass with a level's instructions, and lists the results for each number format.
+macro_rules! tables {
+    ($name:ident, $module:ident, $simd:ty $(, $features:literal)?) => {
+        mod $module {
+            use super::super::simd::Format;
+            use super::*;
+
+            tables!(@passes $simd, ($($features)?),
+                scan(row: &[u8], maxima: &mut [f32]) -> Scan,
+                sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
+                kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
+                collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
+                sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Values) -> (),
+                preceding(row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64,
+                widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
+            );
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn bracket<F: Format, const COUNT: bool>(
+                row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64], inside: &mut Values,
+            ) -> u64 {
+                // SAFETY: as for the passes above.
+                unsafe { passes::bracket::<$simd, F, COUNT>(row, maxima, weigh, range, sums, inside) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn count_ge(values: &[f32], bound: f32) -> usize {
+                // SAFETY: as for the passes above.
+                unsafe { passes::count_ge::<$simd>(values, bound) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn sum_ge(values: &[f32], masses: &[u64], bound: f32) -> u64 {
+                // SAFETY: as for the passes above.
+                unsafe { passes::sum_ge::<$simd>(values, masses, bound) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn masses(values: &[f32], weigh: Weigh, masses: &mut [u64]) {
+                // SAFETY: as for the passes above.
+                unsafe { passes::masses::<$simd>(values, weigh, masses) }
+            }
+
+            pub(super) const fn table<F: Format>() -> Table {
+                Table {
+                    scan: scan::<F>,
+                    sums: sums::<F>,
+                    kept_sums: kept_sums::<F>,
+                    collect: collect::<F>,
+                    bracket: bracket::<F, false>,
+                    bracket_count: bracket::<F, true>,
+                    sample: sample::<F>,
+                    preceding: preceding::<F>,
+                    widen: widen::<F>,
+                    count_ge,
+                    sum_ge,
+                    masses,
+                }
+            }
+        }
+
+        static $name: [Table; 3] = [$module::table::<F32>(), $module::table::<F16>(), $module::table::<Bf16>()];
+    };
+    (@passes $simd:ty, $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
+        $(tables!(@pass $simd, $features, $pass $args -> $output);)*
+    };
+    (@pass $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn $pass<F: Format>($($arg: $type),*) -> $output {
+            // SAFETY: compiled with the level's instructions; called only through a table of a level that
+            // the CPU has.
+            unsafe { passes::$pass::<$simd, F>($($arg),*) }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+tables!(AVX512, avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+tables!(AVX2, avx2, Avx2, "avx2,fma,f16c");
+tables!(PORTABLE, portable, Portable);
+
+/// Safe calls: the level is there, and the slices are as long as the passes index them.
+impl Passes {
+    pub(super) fn scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
+        // SAFETY: Passes exist only for levels that the CPU has (so below).
+        unsafe { (self.0.scan)(row, maxima) }
+    }
+
+    pub(super) fn sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.sums)(row, maxima, weigh, sums) }
+    }
+
+    pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
+    }
+
+    pub(super) fn collect(self, row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) {
+        // SAFETY: as above.
+        unsafe { (self.0.collect)(row, maxima, at_least, keys) }
+    }
+
+    /// With `count`, every mass is 1.
+    pub(super) fn bracket(
+        self,
+        (row, maxima): (&[u8], &[f32]),
+        count: bool,
+        weigh: Weigh,
+        range: Range,
+        sums: &mut [u64],
+        inside: &mut Values,
+    ) -> u64 {
+        let pass = if count { self.0.bracket_count } else { self.0.bracket };
+        // SAFETY: as above.
+        unsafe { pass(row, maxima, weigh, range, sums, inside) }
+    }
+
+    pub(super) fn sample(self, row: &[u8], weigh: Weigh, below: f32, spread: &mut Values) {
+        // SAFETY: as above.
+        unsafe { (self.0.sample)(row, weigh, below, spread) }
+    }
+
+    pub(super) fn preceding(self, row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.preceding)(row, maxima, skip, value) }
+    }
+
+    pub(super) fn widen(self, row: &[u8], block: usize, out: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { (self.0.widen)(row, block, out) }
+    }
+
+    pub(super) fn count_ge(self, values: &[f32], bound: f32) -> usize {
+        // SAFETY: as above.
+        unsafe { (self.0.count_ge)(values, bound) }
+    }
+
+    pub(super) fn sum_ge(self, values: &[f32], masses: &[u64], bound: f32) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.sum_ge)(values, masses, bound) }
+    }
+
+    pub(super) fn masses(self, values: &[f32], weigh: Weigh, masses: &mut [u64]) {
+        // SAFETY: as above.
+        unsafe { (self.0.masses)(values, weigh, masses) }
+    }
+}

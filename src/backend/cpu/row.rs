@@ -1,0 +1,70 @@
+//! One row on the CPU backend: [`sample_row`](crate::sampling::sample_row), fast.
+
+use super::distribution::{Distribution, Store};
+use super::level::Level;
+use super::view::{self, View, ViewStore};
+use crate::backend::RowJob;
+use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult, TokenLogprobs};
+
+/// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
+/// vocabulary limit.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    maxima: Vec<f32>,
+    view: ViewStore,
+    raw: Store,
+    processed: Store,
+    keys: Vec<u64>,
+}
+
+/// Samples or scores one row.
+pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) -> RowResult {
+    let Scratch { maxima, view, raw: raw_store, processed: processed_store, keys } = scratch;
+    let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, maxima);
+    if scan.nan {
+        return Err(RowError::Nan);
+    }
+    if scan.max == f32::INFINITY {
+        return Err(RowError::PositiveInfinity);
+    }
+    let raw = View::raw(level, job.logits, maxima, scan.max);
+    let adjusted = View::adjusted(&raw, &job.spec, view)?;
+    if adjusted.max == f32::NEG_INFINITY {
+        return Err(RowError::AllMasked);
+    }
+    let wanted = job.spec.logprobs;
+    let scored_raw = match (job.spec.action, wanted) {
+        (Action::Score { token }, Some(LogprobsSpec { mode: LogprobsMode::Raw, .. })) => Some(token),
+        _ => None,
+    };
+    let processed = match scored_raw {
+        // Nothing is drawn and nobody asks for the filtered distribution.
+        Some(_) => None,
+        None => Some(Distribution::processed(&adjusted, &job.spec.filters, None, processed_store)),
+    };
+    let token = match (job.spec.action, &processed) {
+        (Action::Draw { uniform }, Some(processed)) => processed.draw(&adjusted, uniform, processed_store),
+        (Action::Draw { .. }, None) => unreachable!("a draw has a distribution"),
+        (Action::Score { token }, _) => token,
+    };
+    let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
+        (LogprobsMode::Processed, Some(processed)) => report(processed, &adjusted, token, &wanted, keys),
+        _ => report(&Distribution::raw(&raw, raw_store), &raw, token, &wanted, keys),
+    });
+    Ok(RowOutput { token, logprobs })
+}
+
+fn report(
+    distribution: &Distribution,
+    view: &View<'_>,
+    token: u32,
+    wanted: &LogprobsSpec<'_>,
+    keys: &mut Vec<u64>,
+) -> TokenLogprobs {
+    TokenLogprobs {
+        logprob: distribution.logprob(view, token),
+        rank: view.rank(token),
+        top: distribution.top(view, wanted.top_n, keys),
+        requested: wanted.tokens.iter().map(|&token| distribution.logprob(view, token)).collect(),
+    }
+}

@@ -1,0 +1,53 @@
+//! The first tokens of a row's order, from its block maxima ("delegates", Dr. Top-k, arXiv 2109.08219).
+//!
+//! If k blocks have a maximum of at least t, then k tokens have, so the k first tokens all lie at or
+//! above t, in blocks whose maximum does. Only those blocks are read again.
+
+use super::keys::{ascending, from_ascending};
+use super::view::View;
+
+/// A bound that at least `k` tokens reach, and not many more. `f32::MIN`, which every token reaches that
+/// has a chance at all, when there are fewer blocks with one.
+pub(super) fn bound_of_top(view: &View<'_>, k: usize) -> f32 {
+    let count = |bound| view.passes().count_ge(view.maxima, bound);
+    if count(f32::MIN) < k {
+        return f32::MIN;
+    }
+    // Invariant: `low` is reached by at least k blocks, `high` by fewer.
+    let (mut low, mut high) = (ascending(f32::MIN), ascending(view.max) + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        let blocks = count(from_ascending(middle));
+        if blocks < k {
+            high = middle;
+        } else {
+            low = middle;
+            if blocks <= k + k / 8 {
+                break;
+            }
+        }
+    }
+    from_ascending(low)
+}
+
+/// Keys of the `k` first tokens with a finite logit, in order; fewer if there are fewer.
+pub(super) fn top(view: &View<'_>, k: usize, keys: &mut Vec<u64>) {
+    if k == 0 {
+        return keys.clear();
+    }
+    view.collect(bound_of_top(view, k), keys);
+    if keys.len() > k {
+        keys.select_nth_unstable(k - 1);
+        keys.truncate(k);
+    }
+    keys.sort_unstable();
+}
+
+/// The first token of the order.
+pub(super) fn first(view: &View<'_>) -> u32 {
+    let position = |values: &[f32]| values.iter().position(|&x| x == view.max);
+    let block = position(view.maxima).expect("some block holds the maximum; this is a bug");
+    let values = view.block(block);
+    let at = position(&values).expect("the block holds its maximum; this is a bug");
+    (block * super::passes::BLOCK + at) as u32
+}

@@ -1,0 +1,194 @@
+//! AVX2 with FMA and F16C: 8 lanes. Haswell and later, Zen and later.
+
+use super::Simd;
+use crate::sampling::mass::{EXP2, MASS_ONE, Y_FLOOR};
+use std::arch::x86_64::*;
+
+pub(in crate::backend::cpu) struct Avx2;
+
+/// `2^y * 2^40` per lane; below 2^-23 at y = −∞, so that its integer part is 0.
+#[inline(always)]
+unsafe fn scaled_exp2(y: __m256) -> __m256 {
+    // SAFETY: the caller has AVX2 and FMA.
+    unsafe {
+        // Keeps the exponent arithmetic below in range; every mass is 0 at the floor already.
+        let y = _mm256_max_ps(y, _mm256_set1_ps(Y_FLOOR));
+        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
+        let f = _mm256_sub_ps(y, n);
+        let coefficient = |i: usize| _mm256_set1_ps(EXP2[i] * MASS_ONE as f32);
+        let mut p = coefficient(5);
+        for i in (0..5).rev() {
+            p = _mm256_fmadd_ps(p, f, coefficient(i));
+        }
+        let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent))
+    }
+}
+
+/// Integer parts of four non-negative floats below 2^52, as u64.
+#[inline(always)]
+unsafe fn floor_u64(e: __m128) -> __m256i {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let floor = _mm256_floor_pd(_mm256_cvtps_pd(e));
+        // Adding 2^52 puts the integer into the low mantissa bits.
+        let magic = _mm256_set1_pd((1u64 << 52) as f64);
+        _mm256_castpd_si256(_mm256_xor_pd(_mm256_add_pd(floor, magic), magic))
+    }
+}
+
+#[inline(always)]
+unsafe fn halves(a: __m256) -> [__m128; 2] {
+    // SAFETY: the caller has AVX2.
+    unsafe { [_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)] }
+}
+
+#[inline(always)]
+unsafe fn sum_u64(a: __m256i) -> u64 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let pair = _mm_add_epi64(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        let high = _mm_unpackhi_epi64(pair, pair);
+        _mm_cvtsi128_si64(_mm_add_epi64(pair, high)).cast_unsigned()
+    }
+}
+
+// SAFETY (whole impl): the caller promises AVX2, FMA and F16C, and that pointers cover the lanes.
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    type Float = __m256;
+    type Mass = [__m256i; 2];
+    type Narrow = __m256i;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load_f32(from: *const u8) -> __m256 {
+        unsafe { _mm256_loadu_ps(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> __m256 {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, from: __m256) {
+        unsafe { _mm256_storeu_ps(to, from) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: __m256) -> f32 {
+        unsafe {
+            let [low, high] = halves(a);
+            let m = _mm_max_ps(low, high);
+            let m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+            _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps::<1>(m, m)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn either_nan(a: __m256, b: __m256) -> u32 {
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(a, b)).cast_unsigned() }
+    }
+    #[inline(always)]
+    unsafe fn ge(a: __m256, b: __m256) -> u32 {
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(a, b)).cast_unsigned() }
+    }
+    #[inline(always)]
+    unsafe fn gt(a: __m256, b: __m256) -> u32 {
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)).cast_unsigned() }
+    }
+    #[inline(always)]
+    unsafe fn where_gt(a: __m256, bound: __m256, value: __m256) -> __m256 {
+        unsafe {
+            let keep = _mm256_cmp_ps::<_CMP_GT_OQ>(a, bound);
+            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), value, keep)
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass(y: __m256) -> [__m256i; 2] {
+        unsafe {
+            let [low, high] = halves(scaled_exp2(y));
+            [floor_u64(low), floor_u64(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_zero() -> [__m256i; 2] {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn mass_add(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { [_mm256_add_epi64(a[0], b[0]), _mm256_add_epi64(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn mass_keep(a: [__m256i; 2], need: u64) -> [__m256i; 2] {
+        unsafe {
+            // Signed comparison: masses and needs are below 2^63.
+            let need = _mm256_set1_epi64x(need.cast_signed());
+            a.map(|a| _mm256_andnot_si256(_mm256_cmpgt_epi64(need, a), a))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_sum(a: [__m256i; 2]) -> u64 {
+        unsafe { sum_u64(_mm256_add_epi64(a[0], a[1])) }
+    }
+    #[inline(always)]
+    unsafe fn mass_load(from: *const u64) -> [__m256i; 2] {
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(4).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn mass_store(to: *mut u64, from: [__m256i; 2]) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), from[0]);
+            _mm256_storeu_si256(to.add(4).cast(), from[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_select(a: [__m256i; 2], lanes: u32) -> [__m256i; 2] {
+        unsafe {
+            // One bit per lane, spread to a full mask.
+            let all = _mm256_set1_epi64x(i64::from(lanes));
+            let bits = [_mm256_set_epi64x(8, 4, 2, 1), _mm256_set_epi64x(128, 64, 32, 16)];
+            let select = |a, bit| _mm256_and_si256(a, _mm256_cmpeq_epi64(_mm256_and_si256(all, bit), bit));
+            [select(a[0], bits[0]), select(a[1], bits[1])]
+        }
+    }
+    #[inline(always)]
+    unsafe fn narrow(y: __m256) -> __m256i {
+        unsafe { _mm256_cvttps_epi32(scaled_exp2(y)) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_zero() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+    #[inline(always)]
+    unsafe fn narrow_add(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_sum(a: __m256i) -> u64 {
+        unsafe {
+            let low = _mm256_cvtepu32_epi64(_mm256_castsi256_si128(a));
+            let high = _mm256_cvtepu32_epi64(_mm256_extracti128_si256::<1>(a));
+            sum_u64(_mm256_add_epi64(low, high))
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
+
+use super::Simd;
+use crate::sampling::mass::{EXP2, MASS_ONE};
+use std::arch::x86_64::*;
+
+pub(in crate::backend::cpu) struct Avx512;
+
+/// `2^y * 2^40` per lane, exact where the mass is an integer part of it; 0 at y = −∞.
+#[inline(always)]
+unsafe fn scaled_exp2(y: __m512) -> __m512 {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
+        let f = _mm512_sub_ps(y, n);
+        // A power of two times every coefficient scales the result exactly, so the factor costs nothing.
+        let coefficient = |i: usize| _mm512_set1_ps(EXP2[i] * MASS_ONE as f32);
+        let mut p = coefficient(5);
+        for i in (0..5).rev() {
+            p = _mm512_fmadd_ps(p, f, coefficient(i));
+        }
+        // At y = −∞, f and p are NaN and n is −∞: scalef defines that as 0. It is exact down to 2^-126,
+        // and everything below 1 has mass 0 anyway, so no clamp is needed.
+        _mm512_scalef_ps(p, n)
+    }
+}
+
+// SAFETY (whole impl): the caller promises AVX-512 F, BW, DQ and VL, and that pointers cover the lanes.
+impl Simd for Avx512 {
+    const LANES: usize = 16;
+    type Float = __m512;
+    type Mass = [__m512i; 2];
+    type Narrow = __m512i;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load_f32(from: *const u8) -> __m512 {
+        unsafe { _mm512_loadu_ps(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, from: __m512) {
+        unsafe { _mm512_storeu_ps(to, from) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: __m512) -> f32 {
+        unsafe { _mm512_reduce_max_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn either_nan(a: __m512, b: __m512) -> u32 {
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn ge(a: __m512, b: __m512) -> u32 {
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn gt(a: __m512, b: __m512) -> u32 {
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn where_gt(a: __m512, bound: __m512, value: __m512) -> __m512 {
+        unsafe {
+            let keep = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, bound);
+            _mm512_mask_blend_ps(keep, _mm512_set1_ps(f32::NEG_INFINITY), value)
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass(y: __m512) -> [__m512i; 2] {
+        unsafe {
+            let e = scaled_exp2(y);
+            // Conversion truncates, which is the floor of a mass.
+            [_mm512_cvttps_epi64(_mm512_castps512_ps256(e)), _mm512_cvttps_epi64(_mm512_extractf32x8_ps::<1>(e))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_zero() -> [__m512i; 2] {
+        unsafe { [_mm512_setzero_si512(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn mass_add(a: [__m512i; 2], b: [__m512i; 2]) -> [__m512i; 2] {
+        unsafe { [_mm512_add_epi64(a[0], b[0]), _mm512_add_epi64(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn mass_keep(a: [__m512i; 2], need: u64) -> [__m512i; 2] {
+        unsafe {
+            let need = _mm512_set1_epi64(need.cast_signed());
+            a.map(|a| _mm512_maskz_mov_epi64(_mm512_cmpge_epu64_mask(a, need), a))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_sum(a: [__m512i; 2]) -> u64 {
+        unsafe { _mm512_reduce_add_epi64(_mm512_add_epi64(a[0], a[1])).cast_unsigned() }
+    }
+    #[inline(always)]
+    unsafe fn mass_load(from: *const u64) -> [__m512i; 2] {
+        unsafe { [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(8).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn mass_store(to: *mut u64, from: [__m512i; 2]) {
+        unsafe {
+            _mm512_storeu_si512(to.cast(), from[0]);
+            _mm512_storeu_si512(to.add(8).cast(), from[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn mass_select(a: [__m512i; 2], lanes: u32) -> [__m512i; 2] {
+        unsafe { [_mm512_maskz_mov_epi64(lanes as u8, a[0]), _mm512_maskz_mov_epi64((lanes >> 8) as u8, a[1])] }
+    }
+    #[inline(always)]
+    unsafe fn narrow(y: __m512) -> __m512i {
+        unsafe { _mm512_cvttps_epi32(scaled_exp2(y)) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_zero() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn narrow_add(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn narrow_sum(a: __m512i) -> u64 {
+        unsafe {
+            let low = _mm512_cvtepu32_epi64(_mm512_castsi512_si256(a));
+            let high = _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64::<1>(a));
+            _mm512_reduce_add_epi64(_mm512_add_epi64(low, high)).cast_unsigned()
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The handful of vector operations that the passes in [`super::passes`] are written in, once per
+//! instruction set. A level supplies arithmetic only; every rule stays in the passes.
+//!
+//! All levels give the same bits: each operation is exact or one correctly rounded IEEE operation per
+//! lane, and sums are of integers.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod portable;
+
+/// Vector operations of one instruction set.
+///
+/// # Safety
+/// Every method must only be called when the CPU has the level's instructions (see
+/// [`Level::is_available`](super::level::Level::is_available)); loads read `LANES` values from their
+/// pointer, at any alignment.
+pub(super) trait Simd {
+    /// Values per vector; divides [`BLOCK`](super::passes::BLOCK).
+    const LANES: usize;
+    /// `LANES` f32.
+    type Float: Copy;
+    /// `LANES` u64 masses.
+    type Mass: Copy;
+    /// `LANES` u32 masses, for blocks whose masses are small.
+    type Narrow: Copy;
+
+    unsafe fn splat(value: f32) -> Self::Float;
+    unsafe fn load_f32(from: *const u8) -> Self::Float;
+    unsafe fn load_f16(from: *const u8) -> Self::Float;
+    unsafe fn load_bf16(from: *const u8) -> Self::Float;
+    unsafe fn store(to: *mut f32, from: Self::Float);
+
+    unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
+    unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// Lane maximum of values that are not NaN.
+    unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
+    unsafe fn reduce_max(a: Self::Float) -> f32;
+    /// Bit i: lane i of either is NaN.
+    unsafe fn either_nan(a: Self::Float, b: Self::Float) -> u32;
+    /// Bit i: `a[i] >= b[i]`.
+    unsafe fn ge(a: Self::Float, b: Self::Float) -> u32;
+    /// Bit i: `a[i] > b[i]`.
+    unsafe fn gt(a: Self::Float, b: Self::Float) -> u32;
+    /// `value` where `a > bound`, −∞ elsewhere.
+    unsafe fn where_gt(a: Self::Float, bound: Self::Float, value: Self::Float) -> Self::Float;
+
+    /// The mass of each lane's exponent, as [`mass`](crate::sampling::mass::mass); exponents <= 0 or −∞.
+    unsafe fn mass(y: Self::Float) -> Self::Mass;
+    unsafe fn mass_zero() -> Self::Mass;
+    unsafe fn mass_add(a: Self::Mass, b: Self::Mass) -> Self::Mass;
+    /// Masses below `need` become 0.
+    unsafe fn mass_keep(a: Self::Mass, need: u64) -> Self::Mass;
+    unsafe fn mass_sum(a: Self::Mass) -> u64;
+    unsafe fn mass_load(from: *const u64) -> Self::Mass;
+    unsafe fn mass_store(to: *mut u64, from: Self::Mass);
+    /// Masses whose bit in `lanes` is not set become 0.
+    unsafe fn mass_select(a: Self::Mass, lanes: u32) -> Self::Mass;
+
+    /// As `mass` for exponents at most [`NARROW_Y`](super::passes::NARROW_Y): a block of them fits a u32.
+    unsafe fn narrow(y: Self::Float) -> Self::Narrow;
+    unsafe fn narrow_zero() -> Self::Narrow;
+    unsafe fn narrow_add(a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
+    unsafe fn narrow_sum(a: Self::Narrow) -> u64;
+}
+
+/// A number format, as the passes load it.
+pub(super) trait Format {
+    /// Bytes per value.
+    const SIZE: usize;
+    /// The bytes of −∞, which pad the last block.
+    const NEG_INFINITY: [u8; 4];
+    /// Loads `S::LANES` values.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    unsafe fn load<S: Simd>(from: *const u8) -> S::Float;
+}
+
+pub(super) struct F32;
+pub(super) struct F16;
+pub(super) struct Bf16;
+
+impl Format for F32 {
+    const SIZE: usize = 4;
+    const NEG_INFINITY: [u8; 4] = f32::NEG_INFINITY.to_le_bytes();
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::Float {
+        // SAFETY: passed on.
+        unsafe { S::load_f32(from) }
+    }
+}
+
+impl Format for F16 {
+    const SIZE: usize = 2;
+    const NEG_INFINITY: [u8; 4] = [0x00, 0xFC, 0x00, 0xFC];
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::Float {
+        // SAFETY: passed on.
+        unsafe { S::load_f16(from) }
+    }
+}
+
+impl Format for Bf16 {
+    const SIZE: usize = 2;
+    const NEG_INFINITY: [u8; 4] = [0x80, 0xFF, 0x80, 0xFF];
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::Float {
+        // SAFETY: passed on.
+        unsafe { S::load_bf16(from) }
+    }
+}

@@ -1,0 +1,317 @@
+//! A row as the passes see it: the logits as they arrived, with some blocks replaced.
+//!
+//! Masks, bias and penalties touch few tokens, so the row is not copied: each block that holds a touched
+//! token is widened and adjusted on the side, and its maximum is hidden from the passes over the row. A
+//! pass over the side blocks, which lie together like a short row, completes the result. When most
+//! blocks are touched, or only listed tokens are allowed, the side blocks are the whole row.
+
+use super::keys;
+use super::level::{Level, Passes};
+use super::passes::{BLOCK, Keep, PAD, Range, Scan, Skip, Values, Weigh, blocks};
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::row::{RowError, RowSpec};
+
+/// With more than one block in this many touched, copying the whole row is cheaper.
+const DENSE_SHARE: usize = 4;
+
+/// A row with some blocks replaced.
+pub(super) struct View<'a> {
+    row: Logits<'a>,
+    passes: Passes,
+    /// Maxima as the passes over the row see them: −∞ for replaced blocks. Padded.
+    plain: &'a [f32],
+    side: Side<'a>,
+    /// Maxima of all blocks. Padded with −∞ to whole vectors.
+    pub(super) maxima: &'a [f32],
+    /// The largest value.
+    pub(super) max: f32,
+}
+
+/// Replaced blocks, ascending, lying together.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    passes: Passes,
+    blocks: &'a [u32],
+    values: &'a [f32],
+    maxima: &'a [f32],
+}
+
+/// Storage of a view's lists, kept from row to row.
+#[derive(Debug, Default)]
+pub(super) struct ViewStore {
+    plain: Vec<f32>,
+    maxima: Vec<f32>,
+    side_blocks: Vec<u32>,
+    side_values: Vec<f32>,
+    side_maxima: Vec<f32>,
+}
+
+/// Block maxima of `row`, padded, into `maxima`.
+pub(super) fn scan(passes: Passes, row: &Logits<'_>, maxima: &mut Vec<f32>) -> Scan {
+    let count = blocks(row.vocab_size());
+    maxima.clear();
+    maxima.resize(count.next_multiple_of(PAD), f32::NEG_INFINITY);
+    passes.scan(row.bytes(), maxima)
+}
+
+impl<'a> View<'a> {
+    /// The row as it arrived.
+    pub(super) fn raw(level: Level, row: Logits<'a>, maxima: &'a [f32], max: f32) -> Self {
+        let side = Side { passes: level.passes(Dtype::F32), blocks: &[], values: &[], maxima: &[] };
+        Self { row, passes: level.passes(row.dtype()), plain: maxima, side, maxima, max }
+    }
+
+    /// The row after masks, bias and penalties.
+    pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a mut ViewStore) -> Result<Self, RowError> {
+        let touched = spec.adjusts.len() + spec.banned.len();
+        if touched == 0 && spec.allowed.is_none() {
+            return Ok(View { ..*raw });
+        }
+        store.side_blocks.clear();
+        store.side_values.clear();
+        match spec.allowed {
+            Some(allowed) => store.only(raw, allowed),
+            None => store.touch(raw, spec),
+        }
+        store.apply(raw, spec);
+        store.finish(raw);
+        let max = maximum(&store.maxima);
+        if max == f32::INFINITY {
+            return Err(RowError::PositiveInfinity);
+        }
+        let side = Side {
+            passes: raw.side.passes,
+            blocks: &store.side_blocks,
+            values: &store.side_values,
+            maxima: &store.side_maxima,
+        };
+        Ok(Self { row: raw.row, passes: raw.passes, plain: &store.plain, side, maxima: &store.maxima, max })
+    }
+
+    /// Number of tokens.
+    pub(super) fn vocab_size(&self) -> usize {
+        self.row.vocab_size()
+    }
+
+    /// Number of blocks.
+    pub(super) fn blocks(&self) -> usize {
+        blocks(self.vocab_size())
+    }
+
+    /// The passes, for lists of values.
+    pub(super) fn passes(&self) -> Passes {
+        self.passes
+    }
+
+    /// The value of one token.
+    pub(super) fn value(&self, token: u32) -> f32 {
+        match self.side.blocks.binary_search(&(token / BLOCK as u32)) {
+            Ok(at) => self.side.values[at * BLOCK + token as usize % BLOCK],
+            Err(_) => self.row.get(token),
+        }
+    }
+
+    /// The values of one block, padded with −∞.
+    pub(super) fn block(&self, block: usize) -> [f32; BLOCK] {
+        let mut out = [0.0; BLOCK];
+        match self.side.blocks.binary_search(&(block as u32)) {
+            Ok(at) => out.copy_from_slice(&self.side.values[at * BLOCK..][..BLOCK]),
+            Err(_) => self.passes.widen(self.row.bytes(), block, &mut out),
+        }
+        out
+    }
+
+    /// Mass of each block, and their total; with `keep`, of the masses it allows.
+    pub(super) fn sums(&self, weigh: Weigh, keep: Option<Keep>, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| match keep {
+            Some(keep) => passes.kept_sums(row, maxima, weigh, keep, sums),
+            None => passes.sums(row, maxima, weigh, sums),
+        })
+    }
+
+    /// Mass at or above `range.high` by block and in total, and the values inside the range. With `count`
+    /// every mass is 1.
+    pub(super) fn bracket(
+        &self,
+        count: bool,
+        weigh: Weigh,
+        range: Range,
+        sums: &mut Vec<u64>,
+        inside: &mut Values,
+    ) -> u64 {
+        inside.clear();
+        let mut side_from = 0;
+        let total = self.by_block(sums, |passes, row, maxima, sums| {
+            side_from = inside.tokens.len();
+            passes.bracket((row, maxima), count, weigh, range, sums, inside)
+        });
+        if !self.side.blocks.is_empty() {
+            // The last pass was over the side blocks; its tokens count from their start.
+            inside.tokens[side_from..].iter_mut().for_each(|token| *token = self.side.token(*token));
+        }
+        total
+    }
+
+    /// Runs a pass over the row, then over the side blocks, and puts the latter's sums in their places.
+    fn by_block(&self, sums: &mut Vec<u64>, mut pass: impl FnMut(Passes, &[u8], &[f32], &mut [u64]) -> u64) -> u64 {
+        let count = self.blocks();
+        sums.clear();
+        sums.resize(count + self.side.blocks.len(), 0);
+        let (row_sums, side_sums) = sums.split_at_mut(count);
+        let mut total = 0;
+        if self.side.blocks.len() < count {
+            total += pass(self.passes, self.row.bytes(), self.plain, row_sums);
+        }
+        if !side_sums.is_empty() {
+            total += pass(self.side.passes, self.side.bytes(), self.side.maxima, side_sums);
+        }
+        for (&block, &sum) in self.side.blocks.iter().zip(side_sums.iter()) {
+            row_sums[block as usize] = sum;
+        }
+        sums.truncate(count);
+        total
+    }
+
+    /// Keys of the tokens at or above `at_least`, which is finite; in no particular order.
+    pub(super) fn collect(&self, at_least: f32, keys: &mut Vec<u64>) {
+        keys.clear();
+        if self.side.blocks.len() < self.blocks() {
+            self.passes.collect(self.row.bytes(), self.plain, at_least, keys);
+        }
+        if !self.side.blocks.is_empty() {
+            let from = keys.len();
+            self.side.passes.collect(self.side.bytes(), self.side.maxima, at_least, keys);
+            for key in &mut keys[from..] {
+                *key = *key & !0xFFFF_FFFF | u64::from(self.side.token(keys::token(*key)));
+            }
+        }
+    }
+
+    /// A sample of the values below a bound; replaced blocks show their old values, since it only guesses.
+    pub(super) fn sample(&self, weigh: Weigh, below: f32, spread: &mut Values) {
+        spread.clear();
+        self.passes.sample(self.row.bytes(), weigh, below, spread);
+    }
+
+    /// 1 + the number of tokens that precede `token`.
+    pub(super) fn rank(&self, token: u32) -> u32 {
+        let value = self.value(token);
+        if value == f32::NEG_INFINITY {
+            return self.rank_of_masked(token);
+        }
+        let own = token as usize / BLOCK;
+        let mut count = self.passes.preceding(self.row.bytes(), self.plain, Skip { from: own, to: own + 1 }, value);
+        if !self.side.blocks.is_empty() {
+            let from = self.side.blocks.partition_point(|&block| (block as usize) < own);
+            let to = from + usize::from(self.side.blocks.get(from) == Some(&(own as u32)));
+            count += self.side.passes.preceding(self.side.bytes(), self.side.maxima, Skip { from, to }, value);
+        }
+        let in_block = token as usize % BLOCK;
+        let values = self.block(own);
+        let before = values.iter().enumerate().filter(|&(i, &x)| x > value || (x == value && i < in_block)).count();
+        1 + count as u32 + before as u32
+    }
+
+    /// The rank of a token at −∞, the value that also stands for hidden blocks and padding: rare, so
+    /// plainly one by one.
+    fn rank_of_masked(&self, token: u32) -> u32 {
+        let before = |t: u32, x: f32| x > f32::NEG_INFINITY || t < token;
+        let count = |b: usize| {
+            let tokens = (b * BLOCK) as u32..((b + 1) * BLOCK).min(self.vocab_size()) as u32;
+            tokens.zip(self.block(b)).filter(|&(t, x)| before(t, x)).count() as u32
+        };
+        1 + (0..self.blocks()).map(count).sum::<u32>()
+    }
+}
+
+impl Side<'_> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self.values)
+    }
+
+    /// The token of a place among the side blocks.
+    fn token(&self, place: u32) -> u32 {
+        self.blocks[place as usize / BLOCK] * BLOCK as u32 + place % BLOCK as u32
+    }
+}
+
+impl ViewStore {
+    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`.
+    fn only(&mut self, raw: &View<'_>, allowed: &[u32]) {
+        self.side_blocks.extend(0..raw.blocks() as u32);
+        self.side_values.resize(raw.blocks() * BLOCK, f32::NEG_INFINITY);
+        for &token in allowed {
+            self.side_values[token as usize] = raw.row.get(token);
+        }
+    }
+
+    /// Side blocks that hold every touched token, with their old values.
+    fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+        self.side_blocks.extend(tokens.map(|token| token / BLOCK as u32));
+        // Both lists ascend; only where they meet is there anything to sort.
+        self.side_blocks.sort_unstable();
+        self.side_blocks.dedup();
+        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() {
+            self.side_blocks.clear();
+            self.side_blocks.extend(0..raw.blocks() as u32);
+        }
+        self.side_values.resize(self.side_blocks.len() * BLOCK, 0.0);
+        for (&block, values) in self.side_blocks.iter().zip(self.side_values.chunks_exact_mut(BLOCK)) {
+            raw.passes.widen(raw.row.bytes(), block as usize, values);
+        }
+    }
+
+    /// Adjusts the side values.
+    fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        let whole = self.side_blocks.len() == raw.blocks();
+        let mut at = 0;
+        for adjust in spec.adjusts {
+            let place = place(&self.side_blocks, whole, adjust.token, &mut at);
+            let value = &mut self.side_values[place];
+            *value = adjust.apply(*value, &spec.penalties);
+        }
+        at = 0;
+        for &token in spec.banned {
+            let place = place(&self.side_blocks, whole, token, &mut at);
+            self.side_values[place] = f32::NEG_INFINITY;
+        }
+    }
+
+    /// Maxima of the side blocks, and the two lists of maxima that follow from them.
+    fn finish(&mut self, raw: &View<'_>) {
+        self.side_maxima.clear();
+        self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
+        raw.side.passes.scan(bytemuck::cast_slice(&self.side_values), &mut self.side_maxima);
+        self.plain.clear();
+        self.plain.extend_from_slice(raw.maxima);
+        self.maxima.clear();
+        self.maxima.extend_from_slice(raw.maxima);
+        for (&block, &max) in self.side_blocks.iter().zip(&self.side_maxima) {
+            self.plain[block as usize] = f32::NEG_INFINITY;
+            self.maxima[block as usize] = max;
+        }
+    }
+}
+
+/// Where `token` lies among the side values; `at` walks along `side_blocks` with ascending tokens.
+fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize {
+    if whole {
+        return token as usize;
+    }
+    while side_blocks[*at] < token / BLOCK as u32 {
+        *at += 1;
+    }
+    *at * BLOCK + token as usize % BLOCK
+}
+
+/// The largest of a padded list. Lane-wise, so that it compiles to vector maxima.
+fn maximum(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; PAD];
+    for chunk in values.chunks_exact(PAD) {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}

@@ -1,0 +1,276 @@
+//! Every backend equals the specification bit for bit: every dtype, instruction set, thread count and
+//! batch arrangement, on rows that aim at the boundaries.
+
+use croupier::backend::cpu::{CpuBackend, Level};
+use croupier::backend::{Backend, RowJob};
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
+use croupier::sampling::sample_row;
+use proptest::prelude::*;
+
+/// A row with everything it borrows.
+#[derive(Debug, Clone)]
+struct Case {
+    dtype: Dtype,
+    /// Bytes before the row, so that it is unaligned.
+    shift: usize,
+    bytes: Vec<u8>,
+    filters: Filters,
+    penalties: Penalties,
+    adjusts: Vec<TokenAdjust>,
+    banned: Vec<u32>,
+    allowed: Option<Vec<u32>>,
+    action: Action,
+    logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
+}
+
+impl Case {
+    fn new(dtype: Dtype, logits: &[f32]) -> Self {
+        Self {
+            dtype,
+            shift: 0,
+            bytes: dtype.encode(logits),
+            filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            penalties: Penalties::OFF,
+            adjusts: vec![],
+            banned: vec![],
+            allowed: None,
+            action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
+            logprobs: Some((5, LogprobsMode::Processed, vec![0])),
+        }
+    }
+
+    fn job(&self) -> RowJob<'_> {
+        let logprobs = self.logprobs.as_ref();
+        RowJob {
+            logits: Logits::new(self.dtype, &self.bytes[self.shift..]),
+            spec: RowSpec {
+                filters: self.filters,
+                penalties: self.penalties,
+                adjusts: &self.adjusts,
+                banned: &self.banned,
+                allowed: self.allowed.as_deref(),
+                action: self.action,
+                logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
+            },
+        }
+    }
+
+    fn expected(&self) -> RowResult {
+        let job = self.job();
+        sample_row(&job.logits, &job.spec)
+    }
+}
+
+/// Bits instead of values, so that −0 and 0 differ and NaN would show.
+fn bits(result: &RowResult) -> String {
+    match result {
+        Ok(output) => {
+            let logprobs = output.logprobs.as_ref().map(|l| {
+                let top: Vec<(u32, u32)> = l.top.iter().map(|&(t, x)| (t, x.to_bits())).collect();
+                let requested: Vec<u32> = l.requested.iter().map(|x| x.to_bits()).collect();
+                (l.logprob.to_bits(), l.rank, top, requested)
+            });
+            format!("{} {logprobs:?}", output.token)
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+fn backends() -> Vec<(String, CpuBackend)> {
+    let mut all = vec![];
+    for level in Level::ALL {
+        if level.is_available() {
+            all.push((level.name().to_owned(), CpuBackend::with_level(1, level)));
+        } else {
+            println!("SKIPPED level {}: this CPU does not have it", level.name());
+        }
+    }
+    all
+}
+
+fn check(case: &Case) {
+    let expected = bits(&case.expected());
+    for (name, backend) in &mut backends() {
+        let got = bits(&backend.run(&[case.job()])[0]);
+        assert_eq!(got, expected, "{name} on {}", summary(case));
+    }
+}
+
+fn summary(case: &Case) -> String {
+    let mut short = case.clone();
+    short.bytes.truncate(64);
+    format!("{} bytes, {short:?}", case.bytes.len())
+}
+
+/// A small generator, so that rows are long without proptest recording every value.
+struct Lcg(u64);
+
+impl Lcg {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let x = self.0;
+        (x ^ x >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD) >> 16
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 8 & 0xFF_FFFF) as f32 / (1 << 24) as f32
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Shapes of rows: spread, ties, peaks, masks, zeros of both signs, neighbours one bit apart.
+fn row(shape: u8, vocab: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Lcg(seed);
+    let normal = |rng: &mut Lcg| (0..6).map(|_| rng.unit()).sum::<f32>() - 3.0;
+    (0..vocab)
+        .map(|_| match shape {
+            0 => normal(&mut rng) * 1.4,
+            1 => normal(&mut rng) * 3.5,
+            2 => {
+                if rng.below(200) == 0 {
+                    12.0 + 4.0 * normal(&mut rng)
+                } else {
+                    normal(&mut rng) * 2.0
+                }
+            }
+            3 => rng.below(3) as f32,
+            4 => 2.5,
+            5 => {
+                if rng.below(2) == 0 {
+                    0.0
+                } else {
+                    -0.0
+                }
+            }
+            6 => {
+                if rng.below(10) == 0 {
+                    normal(&mut rng)
+                } else {
+                    f32::NEG_INFINITY
+                }
+            }
+            7 => f32::from_bits(0x4120_0000 + rng.below(4) as u32),
+            8 => normal(&mut rng) * 40.0,
+            9 => -(rng.below(1000) as f32) * 0.05,
+            10 => {
+                if rng.below(100) == 0 {
+                    f32::MAX
+                } else {
+                    -f32::MAX
+                }
+            }
+            _ => f32::from_bits((rng.next() as u32) & 0x00FF_FFFF),
+        })
+        .collect()
+}
+
+const SHAPES: u8 = 12;
+
+fn filters() -> impl Strategy<Value = Filters> {
+    let temperature = prop_oneof![Just(0.0f32), Just(1.0), 0.05f32..3.0, Just(1e-5), Just(1e5)];
+    let top_k = prop_oneof![3 => Just(0u32), 1 => 1..100u32, 1 => Just(1), 1 => 100..6000u32, 1 => Just(u32::MAX)];
+    let top_p = prop_oneof![2 => Just(1.0f32), 1 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(0.5), 1 => Just(0.9), 1 => Just(0.999_999)];
+    let min_p = prop_oneof![2 => Just(0.0f32), 1 => 0.0f32..1.0, 1 => Just(1.0), 1 => Just(1e-13), 1 => 1e-6f32..1e-2];
+    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| Filters {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+    })
+}
+
+fn ascending(mut tokens: Vec<u32>, vocab: usize) -> Vec<u32> {
+    tokens.iter_mut().for_each(|t| *t %= vocab as u32);
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens
+}
+
+prop_compose! {
+    fn case()(
+        vocab in prop_oneof![
+            1..300usize,
+            Just(127usize), Just(128), Just(129), Just(2047), Just(2049), 4000..9000usize
+        ],
+        shape in 0..SHAPES,
+        dtype in prop::sample::select(&Dtype::ALL[..]),
+        shift in 0..3usize,
+        filters in filters(),
+        (repetition, frequency, presence) in (
+            prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]
+        ),
+        touched in prop_oneof![
+            2 => Just(vec![]),
+            2 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 1..40),
+            1 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 100..400)
+        ],
+        ban_first in any::<bool>(),
+        banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
+        allowed in prop_oneof![
+            4 => Just(None),
+            1 => prop::collection::vec(any::<u32>(), 1..50).prop_map(Some),
+            1 => prop::collection::vec(any::<u32>(), 300..3000).prop_map(Some)
+        ],
+        (uniform, score, seed) in (any::<u64>(), prop::option::weighted(0.2, any::<u32>()), any::<u64>()),
+        logprobs in prop::option::of((
+            0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
+            prop::collection::vec(any::<u32>(), 0..5)
+        )),
+    ) -> Case {
+        let logits = row(shape, vocab, seed);
+        let mut tokens: Vec<_> = touched;
+        tokens.iter_mut().for_each(|t| t.0 %= vocab as u32);
+        if ban_first && let Some(first) = tokens.first_mut() {
+            // The most likely token, so that the adjusted maximum is another.
+            let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(t, _)| t);
+            *first = (best as u32, 1, 0.0, 0);
+        }
+        tokens.sort_by_key(|t| t.0);
+        tokens.dedup_by_key(|t| t.0);
+        let adjusts = tokens.into_iter().map(|(token, flags, bias, output_count)| {
+            // Mostly unbanned: bit 0 bans.
+            let flags = if output_count == 3 { flags } else { flags & !1 };
+            TokenAdjust { token, flags, bias, output_count }
+        }).collect();
+        let case = Case::new(dtype, &logits);
+        let mut bytes = vec![0xAB; shift];
+        bytes.extend_from_slice(&case.bytes);
+        Case {
+            shift, bytes, filters, adjusts,
+            penalties: Penalties { repetition, frequency, presence },
+            banned: ascending(banned, vocab),
+            allowed: allowed.map(|a| ascending(a, vocab)),
+            action: score.map_or(Action::Draw { uniform }, |t| Action::Score { token: t % vocab as u32 }),
+            logprobs: logprobs.map(|(n, mode, ids)| (n, mode, ids.into_iter().map(|t| t % vocab as u32).collect())),
+            ..case
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
+
+    #[test]
+    fn fast_equals_specification(case in case()) {
+        check(&case);
+    }
+
+    #[test]
+    fn batches_and_threads_change_nothing(cases in prop::collection::vec(case(), 1..12), threads in 1..5usize) {
+        let expected: Vec<String> = cases.iter().map(|case| bits(&case.expected())).collect();
+        let mut backend = CpuBackend::new(threads);
+        let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
+        let got: Vec<String> = backend.run(&jobs).iter().map(bits).collect();
+        prop_assert_eq!(got, expected);
+    }
+}
+
+/// More cases where time allows: PROPTEST_CASES.
+fn cases(default: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
