@@ -2,7 +2,7 @@
 
 use crate::admin;
 use crate::backend::{Backend, BackendInfo, cpu::CpuBackend};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
 use crate::rpc::health::{Health, State};
@@ -176,6 +176,8 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 /// The gRPC servers of all transports.
 struct Serving {
     servers: JoinSet<Result<(), String>>,
+    /// No new calls; those there may finish.
+    refuse: CancellationToken,
     /// No new connections; those there may finish.
     stop: CancellationToken,
     /// Connections are cut.
@@ -195,6 +197,7 @@ impl Serving {
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let tokens = (stop.clone(), kill.clone());
         let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
+        let refuse = service.drain_token();
         let routes = server::routes(service, health, config);
         let mut servers = JoinSet::new();
         if let Some(tcp) = tcp {
@@ -204,7 +207,7 @@ impl Serving {
         if let Some(uds) = uds {
             servers.spawn(server::serve(uds, guard.of(Transport::Uds), routes, config, config.http2.frame_size_uds));
         }
-        Self { servers, stop, kill }
+        Self { servers, refuse, stop, kill }
     }
 
     async fn run(
@@ -237,6 +240,7 @@ impl Serving {
         // First of all, so that nobody sends work here who can still choose.
         health.set(State::Draining).await;
         tokio::time::sleep(config.lame_duck).await;
+        self.refuse.cancel();
         self.stop.cancel();
         let all_ended = async { while self.servers.join_next().await.is_some() {} };
         if timeout_at(deadline, all_ended).await.is_ok() {
@@ -282,6 +286,11 @@ pub fn run(config: Config) -> ExitCode {
 
 fn run_logged(config: Config) -> Result<Drained, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("croupier-io").build()?;
+    for (variable, setting) in
+        config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    {
+        tracing::warn!("{variable} is no setting and is ignored; did you mean {setting}?");
+    }
     let ended = runtime.block_on(async {
         let stop = shutdown::on_signal()?;
         App::bind(config).await?.serve(stop).await

@@ -20,12 +20,20 @@ struct Confined {
 }
 
 const CONFINED: &[Confined] = &[
-    Confined { word: "tonic", only_in: GRPC, why: "gRPC is spoken in one place, so that the rest can be tested without it" },
+    Confined {
+        word: "tonic",
+        only_in: GRPC,
+        why: "gRPC is spoken in one place, so that the rest can be tested without it",
+    },
     Confined { word: "prost", only_in: GRPC, why: "as tonic" },
     Confined { word: "crate::proto", only_in: GRPC, why: "wire types end where the wire ends" },
     Confined { word: "cudarc", only_in: &["backend/cuda", "region"], why: "one door to the device" },
     Confined { word: "\"croupier_", only_in: &["metrics"], why: "metric names are a contract, written once" },
-    Confined { word: "clap", only_in: &["config"], why: "the command line is one source of configuration among several" },
+    Confined {
+        word: "clap",
+        only_in: &["config"],
+        why: "the command line is one source of configuration among several",
+    },
     Confined {
         word: "unsafe",
         only_in: &["backend/cpu", "backend/cuda", "region"],
@@ -144,7 +152,7 @@ fn starts_word(line: &str, word: &str) -> bool {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
         let ends = match word {
-            "\"croupier_" => true, // any metric
+            "\"croupier_" => true,                                          // any metric
             "tonic" | "prost" => !after.is_some_and(char::is_alphanumeric), // tonic_health too
             _ => !after.is_some_and(inside),
         };

@@ -110,8 +110,10 @@ fn step(texts: &Texts, open: bool) -> proto::Step {
         prompt_token_ids: prompt(id),
         output_token_ids: texts[id as usize].clone(),
     };
-    let sample = |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
-    let rows: Vec<u8> = (0..SEQUENCES).flat_map(|id| model(id, &texts[id as usize])).flat_map(f32::to_le_bytes).collect();
+    let sample =
+        |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
+    let rows: Vec<u8> =
+        (0..SEQUENCES).flat_map(|id| model(id, &texts[id as usize])).flat_map(f32::to_le_bytes).collect();
     proto::Step {
         open: if open { (0..SEQUENCES).map(opening).collect() } else { Vec::new() },
         work: (0..SEQUENCES).map(sample).collect(),

@@ -14,6 +14,7 @@ mod values;
 
 pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};
 pub use defaults::default_parameters_table;
+pub use resolve::unknown_variables;
 pub use settings::reference_table;
 
 use crate::limits::Limits;

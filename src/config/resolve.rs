@@ -39,6 +39,20 @@ fn in_file(path: &Option<String>, setting: &Setting) -> String {
     format!("{}: {}", path.as_deref().unwrap_or_default(), setting.key())
 }
 
+/// Environment variables that look like misspelt settings, each with the setting it looks like. Not a mistake: Kubernetes
+/// makes variables such as `CROUPIER_PORT_50051_TCP` for a service of this name.
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    let known: Vec<String> = SETTINGS.iter().map(Setting::env).chain([env_name(CONFIG)]).collect();
+    let prefix = env_name("");
+    let ours = names.filter(|name| name.starts_with(&prefix) && !known.contains(name));
+    let alike = ours.filter_map(|name| {
+        let rests = known.iter().filter_map(|k| k.strip_prefix(&prefix));
+        let near = file::nearest(&name[prefix.len()..], rests).map(|rest| format!("{prefix}{rest}"))?;
+        Some((name, near))
+    });
+    alike.collect()
+}
+
 /// What no setting can know alone.
 fn cross_check(config: &Config, problems: &mut Vec<String>) {
     let limits = &config.limits;

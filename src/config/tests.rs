@@ -183,3 +183,11 @@ fn healthcheck_asks_where_serve_would_listen() {
     assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
     assert!(mistakes(&["healthcheck", "--timeout=x"], &[("CROUPIER_THREADS", "0")]).contains("2 mistakes"));
 }
+
+#[test]
+fn misspelt_variables_are_noticed_and_those_of_kubernetes_are_not() {
+    let names =
+        ["CROUPIER_THREAD", "CROUPIER_THREADS", "CROUPIER_SERVICE_HOST", "CROUPIER_PORT_50051_TCP_ADDR", "PATH"];
+    let found = unknown_variables(names.iter().map(|&name| name.to_owned()));
+    assert_eq!(found, [("CROUPIER_THREAD".to_owned(), "CROUPIER_THREADS".to_owned())]);
+}

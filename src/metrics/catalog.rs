@@ -127,7 +127,7 @@ catalog! {
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
-        "Connections, streams, steps and sequences refused because a limit was reached, by limit.");
+        "Connections, calls and steps refused: a limit was reached, the server stops, or a message is wrong.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
     IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Logits bytes received and not yet answered.");

@@ -39,6 +39,8 @@ pub(super) const REFUSALS: &[&str] = &[
     "first_byte_timeout",
     "draining",
     "engine_stopped",
+    "invalid_field",
+    "unimplemented_field",
     OTHER,
 ];
 

@@ -261,3 +261,39 @@ impl<T: Connected> Connected for Connection<T> {
         self.io.connect_info()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::BackendInfo;
+    use crate::limits::Limits;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Refuses three times, as a process without descriptors does, then connects.
+    struct Exhausted(AtomicUsize);
+
+    impl Accept for Exhausted {
+        type Io = tokio::io::DuplexStream;
+
+        async fn accept(&self) -> io::Result<Self::Io> {
+            const EMFILE: i32 = 24;
+            match self.0.fetch_add(1, Ordering::Relaxed) {
+                0..3 => Err(io::Error::from_raw_os_error(EMFILE)),
+                _ => Ok(tokio::io::duplex(64).0),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn accept_errors_are_counted_and_survived() {
+        let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
+        let metrics = Metrics::new(&Limits::default(), &info);
+        let guard = Guard::one_request(1, Duration::from_secs(60), metrics.clone());
+        let listener = Exhausted(AtomicUsize::new(0));
+        let connection = guard.next(&listener).await;
+        assert!(metrics.render().contains("croupier_accept_errors_total 3"));
+        assert_eq!(guard.permits.available_permits(), 0);
+        drop(connection);
+        assert_eq!(guard.permits.available_permits(), 1);
+    }
+}

@@ -5,7 +5,6 @@ use super::health::Health;
 use super::listener::{Accept, Guard, incoming};
 use crate::config::Config;
 use crate::proto::FILE_DESCRIPTOR_SET;
-use crate::proto::sampler_server::SamplerServer;
 use std::time::Duration;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
@@ -17,8 +16,7 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// Everything that is served.
 #[must_use]
 pub fn routes(service: Service, health: &Health, config: &Config) -> Routes {
-    let sampler = SamplerServer::new(service).max_decoding_message_size(config.limits.max_message_bytes);
-    let routes = Routes::new(sampler).add_service(HealthServer::new(health.service()));
+    let routes = Routes::new(service.into_server()).add_service(HealthServer::new(health.service()));
     if !config.reflection {
         return routes;
     }
