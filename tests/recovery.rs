@@ -171,7 +171,8 @@ async fn a_killed_server_loses_nothing() {
     server.kill();
     let before = texts.clone();
     let lost = generate(&mut worker, &mut texts, LENGTH).await.expect_err("nobody is there");
-    assert_eq!(lost.code(), tonic::Code::Unavailable, "what a worker must recognise: {lost}");
+    // tonic's client says UNKNOWN where the connection broke inside a message; gRPC's own clients say UNAVAILABLE.
+    assert!(matches!(lost.code(), tonic::Code::Unavailable | tonic::Code::Unknown), "{lost}");
     assert_eq!(texts, before);
 
     // The old socket file is still there: the new server takes its place.
