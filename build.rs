@@ -12,6 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".croupier.v1.InlineLogits")
         .bytes(".croupier.v1.DenseDraft")
+        // Looks at each request before it is decoded; see there.
+        .codec_path("crate::rpc::codec::Codec")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -10,6 +10,15 @@ pub enum Error {
     /// The message's shape or the stream's configuration is wrong.
     #[error("{0}")]
     Invalid(FieldError),
+    /// The message is not protobuf.
+    #[error("the message cannot be decoded: {0}")]
+    Malformed(String),
+    /// The message has more parts than one message may.
+    #[error("the message has more than {limit} sub-messages; split it")]
+    TooManyItems {
+        /// How many it may have.
+        limit: usize,
+    },
     /// Asked for something this server does not have yet.
     #[error("{0}")]
     Unimplemented(FieldError),
@@ -60,6 +69,8 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "INVALID_FIELD",
+            Self::Malformed(_) => "MALFORMED_MESSAGE",
+            Self::TooManyItems { .. } => "TOO_MANY_ITEMS",
             Self::Unimplemented(_) => "UNIMPLEMENTED_FIELD",
             Self::Refused(refusal) => refusal.reason(),
             Self::Draining => "DRAINING",

@@ -318,7 +318,8 @@ mod tests {
     #[test]
     fn each_list_is_checked_and_named() {
         let logprobs = |top_n, token_ids| Some(LogprobsParams { top_n, mode: LogprobsMode::Raw, token_ids });
-        let cases: [(&str, fn(&mut SamplingParams)); 8] = [
+        type Change = fn(&mut SamplingParams);
+        let cases: [(&str, Change); 8] = [
             ("logit_bias[1]", |p| p.logit_bias = vec![(1, 0.0), (100, 0.0)]),
             ("logit_bias[0].bias", |p| p.logit_bias = vec![(1, f32::NEG_INFINITY)]),
             ("logit_bias", |p| p.logit_bias = vec![(1, 0.0), (1, 1.0)]),

@@ -1,5 +1,7 @@
 //! The main road over real sockets: opening, sampling, scoring, finishing, closing, reconnecting.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use croupier::backend::cpu::CpuBackend;
@@ -27,4 +29,209 @@ async fn a_sequence_is_opened_sampled_and_closed_on_every_transport() {
         worker.step(Step { close_sequence_ids: vec![1, 99], ..Default::default() }).await;
         server.expect_sequences(0).await;
     }
+}
+
+#[tokio::test]
+async fn a_sequence_ends_for_the_reason_that_is_reported() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![3], ..config() }).await;
+    let only = |token| SamplingParams { allowed_token_ids: vec![token], ..seeded(1) };
+    let cases = [
+        (only(3), FinishReason::Eos),
+        (SamplingParams { stop_token_ids: vec![3], ..only(3) }, FinishReason::StopToken),
+        (SamplingParams { max_tokens: Some(1), ..only(4) }, FinishReason::MaxTokens),
+        (SamplingParams { ignore_eos: Some(true), ..only(3) }, FinishReason::Unspecified),
+        (only(4), FinishReason::Unspecified),
+    ];
+    for (id, (params, expected)) in (1..).zip(cases) {
+        worker.step(open_step(vec![open(id, params)])).await;
+        let result = worker.step(sample_step(&[(id, logits(id, 0))])).await;
+        token(&result.work[0]);
+        assert_eq!(result.work[0].finish_reason(), expected, "sequence {id}");
+        let again = worker.step(sample_step(&[(id, logits(id, 1))])).await;
+        let ended = expected != FinishReason::Unspecified;
+        assert_eq!(again.work[0].status(), if ended { RowStatus::SequenceFinished } else { RowStatus::Ok });
+    }
+}
+
+#[tokio::test]
+async fn min_tokens_and_bad_words_hold_over_the_wire() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![3], ..config() }).await;
+    let min = SamplingParams { min_tokens: Some(2), temperature: Some(0.0), ..Default::default() };
+    let words = vec![TokenSequence { token_ids: vec![8, 3] }];
+    let bad = SamplingParams { bad_words: words, temperature: Some(0.0), ..Default::default() };
+    worker.step(open_step(vec![open(1, min), open(2, bad)])).await;
+    // Token 3 is the best, 8 the next: both rows of each step are the same.
+    let row: Vec<f32> =
+        (0..VOCAB).map(|token| [(3, 9.0), (8, 8.0)].iter().find(|x| x.0 == token).map_or(0.0, |x| x.1)).collect();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let result = worker.step(sample_step(&[(1, row.clone())])).await;
+        tokens.push(token(&result.work[0]));
+    }
+    assert_eq!(tokens, [8, 8, 3]);
+    // The re-opened text ends with 8, so the bad word may not be completed.
+    worker.step(Step { close_sequence_ids: vec![2], ..Default::default() }).await;
+    let words = vec![TokenSequence { token_ids: vec![8, 3] }];
+    let bad = SamplingParams { bad_words: words, temperature: Some(0.0), ..Default::default() };
+    worker.step(open_step(vec![OpenSequence { output_token_ids: vec![8], ..open(2, bad) }])).await;
+    assert_eq!(token(&worker.step(sample_step(&[(2, row.clone())])).await.work[0]), 8);
+}
+
+#[tokio::test]
+async fn what_is_sampled_with_logprobs_is_what_is_scored() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    for mode in [LogprobsMode::Raw, LogprobsMode::Processed] {
+        let id = mode as u64;
+        let wanted = LogprobsParams { top_n: 3, mode: mode.into(), token_ids: vec![7, 49] };
+        let params = SamplingParams {
+            temperature: Some(0.8),
+            top_k: Some(20),
+            frequency_penalty: Some(0.7),
+            repetition_penalty: Some(1.2),
+            logprobs: Some(wanted.clone()),
+            ..seeded(5)
+        };
+        let open = OpenSequence { prompt_token_ids: vec![1, 2, 3], ..open(id, params) };
+        // The same text twice: once sampled token by token, once scored in one piece before its first token.
+        let twin = OpenSequence { sequence_id: id + 100, ..open.clone() };
+        worker.step(open_step(vec![open, twin])).await;
+        let mut sampled = Vec::new();
+        for position in 0..6 {
+            let result = worker.step(sample_step(&[(id, logits(9, position))])).await;
+            sampled.push(result.work[0].tokens[0].clone());
+        }
+        assert!(sampled.iter().all(|token| token.logprob.is_some() && token.top_token_ids.len() == 3));
+        let token_ids = sampled.iter().map(|token| token.token_id).collect();
+        let rows: Vec<_> = (0..6).map(|position| logits(9, position)).collect();
+        let score = score_work(Some(id + 100), ScoreWork { token_ids, logprobs: Some(wanted) });
+        let result = worker.step(Step { work: vec![score], logits: inline(&rows), ..Default::default() }).await;
+        assert_eq!(result.work[0].status(), RowStatus::Ok);
+        assert_eq!(result.work[0].tokens, sampled, "{mode:?}");
+        // Nothing was committed: the twin starts where it was.
+        let result = worker.step(sample_step(&[(id + 100, logits(9, 0))])).await;
+        assert_eq!(result.work[0].tokens[0], sampled[0]);
+    }
+}
+
+#[tokio::test]
+async fn raw_scores_need_no_sequence() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let score = score_work(None, ScoreWork { token_ids: vec![4, 5], logprobs: None });
+    let rows = [vec![0.0; VOCAB as usize], vec![0.0; VOCAB as usize]];
+    let result = worker.step(Step { work: vec![score], logits: inline(&rows), ..Default::default() }).await;
+    let ranks: Vec<_> = result.work[0].tokens.iter().map(|token| (token.token_id, token.rank)).collect();
+    assert_eq!(ranks, [(4, Some(5)), (5, Some(6))], "of equal logits the smaller id comes first");
+    let logprob = result.work[0].tokens[0].logprob.unwrap();
+    assert!((logprob + (VOCAB as f32).ln()).abs() < 1e-5, "{logprob}");
+}
+
+/// Every number format, with and without padding, with the last row cut short or not.
+#[tokio::test]
+async fn rows_are_found_whatever_the_format_and_stride() {
+    let server = TestServer::start().await;
+    let formats = [LogitsDtype::F32, LogitsDtype::F16, LogitsDtype::Bf16];
+    for (dtype, format) in Dtype::ALL.into_iter().zip(formats) {
+        let mut worker = server.worker_with(StreamConfig { logits_dtype: format.into(), ..config() }).await;
+        let greedy = SamplingParams { temperature: Some(0.0), ..Default::default() };
+        worker.step(open_step((0..3).map(|id| open(id, greedy.clone())).collect())).await;
+        for (stride, last_is_short) in [(0, false), (VOCAB, false), (VOCAB + 14, false), (VOCAB + 3, true)] {
+            let width = stride.max(VOCAB) as usize;
+            let mut data = Vec::new();
+            for id in 0..3 {
+                // The padding would win if it counted.
+                let mut row = vec![9.0; width];
+                row[..VOCAB as usize].fill(0.0);
+                row[10 + id] = 1.0;
+                data.extend(dtype.encode(&row[..if last_is_short && id == 2 { VOCAB as usize } else { width }]));
+            }
+            let logits = Some(step::Logits::Inline(InlineLogits { data: data.into(), row_stride: stride }));
+            let work = (0..3).map(sample_work).collect();
+            let result = worker.step(Step { work, logits, ..Default::default() }).await;
+            assert_eq!(result.work.iter().map(token).collect::<Vec<_>>(), [10, 11, 12], "{format:?} {stride}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sequences_may_share_a_row_and_rows_may_be_skipped() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let greedy = SamplingParams { temperature: Some(0.0), ..Default::default() };
+    worker.step(open_step((0..4).map(|id| open(id, greedy.clone())).collect())).await;
+    let rows: Vec<Vec<f32>> = (0..4).map(|r| (0..VOCAB).map(|t| if t == r { 1.0 } else { 0.0 }).collect()).collect();
+    let row = |id, first_row| Work { first_row, ..sample_work(id) };
+    let work = vec![row(0, Some(2)), row(1, Some(2)), row(2, None), row(3, Some(0))];
+    let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
+    assert_eq!(result.work.iter().map(token).collect::<Vec<_>>(), [2, 2, 3, 0]);
+}
+
+#[tokio::test]
+async fn replies_come_in_order_and_all_of_them_after_a_half_close() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1)), open(2, seeded(2))])).await;
+    let sent: Vec<u64> = {
+        let mut ids = Vec::new();
+        for position in 0..40 {
+            ids.push(worker.send_step(sample_step(&[(1 + position % 2, logits(1, position))])).await);
+        }
+        ids
+    };
+    worker.half_close();
+    let mut answered = Vec::new();
+    for _ in &sent {
+        answered.push(worker.step_reply().await.unwrap().step_id);
+    }
+    assert_eq!(answered, sent);
+    assert!(worker.reply().await.unwrap().is_none());
+    drop(worker);
+    server.expect_sequences(0).await;
+}
+
+#[tokio::test]
+async fn a_stream_cut_in_the_middle_frees_everything() {
+    let gate = Gate::default();
+    let server = TestServer::with_backend(gate.clone(), |_| ()).await;
+    let mut workers = Vec::new();
+    for _ in 0..8 {
+        let mut worker = server.worker().await;
+        worker.step(open_step((0..100).map(|id| open(id, seeded(id))).collect())).await;
+        worker.send_step(sample_step(&[(1, logits(1, 0))])).await;
+        worker.send_step(sample_step(&[(1, logits(1, 1))])).await;
+        workers.push(worker);
+        gate.wait_for_batch().await;
+        gate.open();
+    }
+    server.expect_sequences(800).await;
+    drop(workers);
+    server.expect_sequences(0).await;
+}
+
+#[tokio::test]
+async fn a_draining_server_takes_no_new_calls_and_finishes_the_old() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    server.draining.cancel();
+    let status = server.stream().await.err().unwrap();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert_eq!(violation(&status).1, "DRAINING");
+    let sample = server.client().await.sample(SampleRequest::default()).await.unwrap_err();
+    assert_eq!(sample.code(), tonic::Code::Unavailable);
+    token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
+}
+
+#[tokio::test]
+async fn the_server_says_what_it_is() {
+    let server = TestServer::start().await;
+    let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.backend.as_str(), info.version.as_str()), ("cpu", env!("CARGO_PKG_VERSION")));
+    assert_eq!((info.data_paths, info.work_kinds), (vec!["inline".to_owned()], vec!["sample".into(), "score".into()]));
+    assert_eq!(info.logits_dtypes, ["f32", "f16", "bf16"]);
+    assert!(info.parameters.contains(&"bad_words".to_owned()));
+    assert_eq!(info.limits.unwrap().max_streams, 256);
 }

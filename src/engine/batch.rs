@@ -1,6 +1,6 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
-use super::rows::{RowSource, run_rows};
+use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Done, Opened, RowFailure, RowStatus, Step, Work, WorkKind};
 use crate::backend::Backend;
@@ -9,7 +9,7 @@ use crate::permits::Permit;
 use crate::sampling::row::RowOutput;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 /// Steps taken together, and their results once run.
@@ -59,10 +59,12 @@ impl Batch {
                 Opened { sequence_id: open.sequence_id, result }
             })
             .collect();
+        // An id whose opening failed may be open all the same, as another text that must go on untouched.
+        let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
         let expired = step.deadline.is_some_and(|deadline| self.now > deadline);
         let mut plan = Vec::with_capacity(step.work.len());
         for work in &step.work {
-            let planned = if failed_to_open(&open, work) {
+            let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
                 Err(unknown_sequence("the sequence could not be opened in this step"))
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
@@ -80,7 +82,7 @@ impl Batch {
     pub(super) fn run(&mut self, streams: &HashMap<StreamId, Stream>, backend: &mut dyn Backend) {
         // Planned rows always have a source. Should one not, none may run: results are told apart by order.
         self.results = match self.sources(streams) {
-            Some(sources) => run_rows(&sources, backend),
+            Some(sources) => run_rows(&sources, MAX_AHEAD_ENTRIES, backend),
             None => vec![Err(RowFailure::new(RowStatus::Internal, "a row of the batch was lost")); self.rows],
         };
     }
@@ -104,12 +106,6 @@ impl Batch {
 
 fn unknown_sequence(message: &'static str) -> RowFailure {
     RowFailure::new(RowStatus::UnknownSequence, message)
-}
-
-/// Whether the work is for a sequence whose opening failed in the same step. Its id may be open all the
-/// same, as another text that must go on untouched.
-fn failed_to_open(open: &[Opened], work: &Work) -> bool {
-    open.iter().any(|opened| opened.result.is_err() && Some(opened.sequence_id) == work.sequence_id)
 }
 
 /// The rows a work needs, or why it cannot be done.

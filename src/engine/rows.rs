@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Entries of histories held at a time for rows that look ahead. Such rows run in several rounds rather
 /// than hold a copy of a long history each.
-const MAX_AHEAD_ENTRIES: usize = 1 << 20;
+pub(super) const MAX_AHEAD_ENTRIES: usize = 1 << 20;
 
 /// Where a row's logits and specification come from.
 #[derive(Debug)]
@@ -116,11 +116,16 @@ fn untouched(action: Action) -> RowSpec<'static> {
     }
 }
 
-/// Runs all rows; one result per row, in order.
-pub(super) fn run_rows(sources: &[RowSource<'_>], backend: &mut dyn Backend) -> Vec<Result<RowOutput, RowFailure>> {
+/// Runs all rows; one result per row, in order. No more than `max_entries` of histories that look ahead
+/// are held at a time (beside one history, which has to fit).
+pub(super) fn run_rows(
+    sources: &[RowSource<'_>],
+    max_entries: usize,
+    backend: &mut dyn Backend,
+) -> Vec<Result<RowOutput, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
     while let Some(rest) = sources.get(results.len()..).filter(|rest| !rest.is_empty()) {
-        let ahead = histories(rest, MAX_AHEAD_ENTRIES);
+        let ahead = histories(rest, max_entries);
         let jobs: Vec<RowJob<'_>> = rest.iter().zip(&ahead).map(|(source, ahead)| source.job(ahead.as_ref())).collect();
         results.extend(run_guarded(backend, &jobs));
     }

@@ -1,1 +1,274 @@
+//! The engine's state machine without its thread: what makes a batch, and what comes of it.
+
 use super::*;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::{BackendInfo, RowJob};
+use crate::params::{LogprobsParams, SamplingParams};
+use crate::sampling::logits::Dtype;
+use crate::sampling::row::{LogprobsMode, RowResult};
+use crate::sequence::rules::Rules;
+use crate::sequence::{OpenError, Sequence};
+use std::time::Duration;
+use step::*;
+
+const VOCAB: u32 = 16;
+
+/// The state, its admission, and a clock that stands still.
+struct Bench {
+    state: State,
+    admission: Admission,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Limits)) -> Self {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        let admission = Admission::new(&limits, &Metrics::noop());
+        let state = State::new(Arc::new(limits), Metrics::noop(), Arc::clone(&admission.sequences));
+        Self { state, admission, now: Instant::now() }
+    }
+
+    fn stream(&mut self, stream: StreamId) -> mpsc::Receiver<StepReply> {
+        let (replies, receiver) = mpsc::channel(64);
+        let spec = StreamSpec { replies, model: Metrics::noop().model("test"), permit: None };
+        self.state.apply(Command::Open { stream, spec });
+        receiver
+    }
+
+    fn submit(&mut self, stream: StreamId, step: Step) {
+        let permits = self.admission.step(&step).expect("room");
+        self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits }) });
+    }
+
+    /// Runs one batch; says how many steps it took.
+    fn run(&mut self) -> usize {
+        self.run_on(&mut CpuBackend::new(1))
+    }
+
+    fn run_on(&mut self, backend: &mut dyn Backend) -> usize {
+        let mut batch = self.state.gather(self.now);
+        let steps = batch.steps.len();
+        self.state.run(&mut batch, backend);
+        self.state.commit(batch, self.now);
+        steps
+    }
+}
+
+fn sequence(change: impl FnOnce(&mut SamplingParams)) -> Sequence {
+    let mut params = SamplingParams::default();
+    change(&mut params);
+    Sequence::open(Arc::new(Rules::new(params, &[])), 11, &[], &[])
+}
+
+fn opens(ids: &[u64]) -> Vec<Open> {
+    ids.iter().map(|&sequence_id| Open { sequence_id, sequence: Ok(sequence(|_| ())) }).collect()
+}
+
+fn block(rows: u64) -> LogitsBlock {
+    let values: Vec<f32> = (0..rows * u64::from(VOCAB)).map(|i| (i * 7 % 13) as f32 / 4.0).collect();
+    LogitsBlock::new(Dtype::F32.encode(&values).into(), Dtype::F32, VOCAB, 0).expect("whole rows")
+}
+
+fn step(id: u64, open: Vec<Open>, sample: &[u64]) -> Step {
+    let work = (0..).zip(sample);
+    let work: Vec<_> = work
+        .map(|(first_row, &sequence)| Work { sequence_id: Some(sequence), first_row, kind: Ok(WorkKind::Sample) })
+        .collect();
+    let logits = block(work.len() as u64);
+    Step { id, close: Vec::new(), open, work, logits, received: Instant::now(), deadline: None }
+}
+
+fn statuses(reply: &StepReply) -> Vec<Option<RowStatus>> {
+    reply.work.iter().map(|work| work.as_ref().err().map(|failure| failure.status)).collect()
+}
+
+fn ids(replies: &mut mpsc::Receiver<StepReply>) -> Vec<u64> {
+    std::iter::from_fn(|| replies.try_recv().ok()).map(|reply| reply.id).collect()
+}
+
+#[test]
+fn waiting_steps_of_all_streams_make_one_batch() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    bench.submit(1, step(1, opens(&[1, 2]), &[1]));
+    bench.submit(1, step(2, vec![], &[2]));
+    bench.submit(2, step(3, opens(&[1]), &[1]));
+    assert_eq!(bench.run(), 3);
+    assert_eq!((ids(&mut one), ids(&mut two)), (vec![1, 2], vec![3]));
+    assert!(!bench.state.has_work());
+}
+
+#[test]
+fn a_step_on_a_busy_sequence_waits_and_so_does_all_behind_it() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    bench.submit(1, step(1, opens(&[1, 2]), &[1]));
+    bench.submit(1, step(2, vec![], &[1]));
+    bench.submit(1, step(3, vec![], &[2]));
+    bench.submit(2, step(4, opens(&[1]), &[1]));
+    assert_eq!(bench.run(), 2);
+    assert_eq!((ids(&mut one), ids(&mut two)), (vec![1], vec![4]));
+    assert_eq!(bench.run(), 2);
+    assert_eq!(ids(&mut one), [2, 3]);
+    // Closing touches a sequence as much as sampling does.
+    bench.submit(1, step(5, vec![], &[1]));
+    bench.submit(1, Step { close: vec![1], ..step(6, vec![], &[]) });
+    assert_eq!((bench.run(), ids(&mut one)), (1, vec![5]));
+    assert_eq!((bench.run(), ids(&mut one)), (1, vec![6]));
+    assert_eq!(bench.admission.sequences.used(), 2);
+}
+
+#[test]
+fn a_batch_is_bounded_by_rows_and_streams_take_turns() {
+    let mut bench = Bench::new(|limits| limits.max_rows_per_step = 2);
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    for id in 1..=2 {
+        bench.submit(1, step(id, opens(&[id]), &[id]));
+        bench.submit(2, step(id, opens(&[id]), &[id]));
+    }
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![1], vec![1]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![2], vec![2]));
+}
+
+#[test]
+fn rows_past_the_deadline_change_nothing() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    let mut late = step(1, opens(&[1]), &[1]);
+    late.deadline = Some(bench.now - Duration::from_millis(1));
+    bench.submit(1, late);
+    let mut timely = step(2, vec![], &[1]);
+    timely.deadline = Some(bench.now);
+    bench.submit(1, timely);
+    bench.run();
+    assert_eq!(statuses(&replies.try_recv().expect("a reply")), [Some(RowStatus::DeadlineExceeded)]);
+    let reply = replies.try_recv().expect("a reply");
+    assert_eq!(statuses(&reply), [None], "the sequence was opened, and its position is still 0");
+}
+
+#[test]
+fn a_stream_that_is_gone_costs_nothing() {
+    let mut bench = Bench::new(|_| ());
+    let gone = bench.stream(1);
+    bench.submit(1, step(1, opens(&[1]), &[1]));
+    drop(gone);
+    assert_eq!(bench.run(), 0, "nobody waits for its steps");
+    bench.state.apply(Command::Close { stream: 1 });
+    let mut replies = bench.stream(2);
+    bench.submit(2, step(1, opens(&[1, 2, 3]), &[1]));
+    bench.run();
+    assert_eq!((ids(&mut replies), bench.admission.sequences.used()), (vec![1], 3));
+    bench.submit(2, step(2, vec![], &[1]));
+    bench.state.apply(Command::Close { stream: 2 });
+    assert_eq!((bench.state.streams(), bench.admission.sequences.used()), (0, 0));
+    assert_eq!((bench.run(), bench.admission.step(&step(1, vec![], &[])).is_ok()), (0, true));
+}
+
+#[test]
+fn room_is_taken_and_given_back() {
+    let mut bench = Bench::new(|limits| {
+        (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 5 * 64, 1);
+    });
+    let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(crate::error::Refusal::reason);
+    assert_eq!(refused(&bench, step(1, vec![], &[1; 6])), Some("BYTES_IN_FLIGHT"));
+    let shared = Step { logits: block(1), ..step(1, vec![], &[1; 17]) };
+    assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));
+    let mut replies = bench.stream(1);
+    bench.submit(1, step(1, opens(&[1]), &[1]));
+    bench.submit(1, step(2, opens(&[2]), &[2]));
+    assert_eq!(refused(&bench, step(3, vec![], &[3])), Some("QUEUE_FULL"));
+    bench.run();
+    bench.run();
+    assert_eq!(ids(&mut replies), [1, 2]);
+    assert_eq!(refused(&bench, step(3, vec![], &[3; 5])), None);
+}
+
+struct Panics;
+
+impl Backend for Panics {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        panic!("a test of panics");
+    }
+}
+
+#[test]
+fn a_panic_of_the_backend_fails_its_rows_and_changes_nothing() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    bench.submit(1, step(1, opens(&[1]), &[1]));
+    bench.run_on(&mut Panics);
+    assert_eq!(statuses(&replies.try_recv().expect("a reply")), [Some(RowStatus::Internal)]);
+    bench.submit(1, step(2, vec![], &[1]));
+    bench.run();
+    bench.submit(1, step(3, opens(&[2]), &[2]));
+    bench.run();
+    let tokens: Vec<u32> = std::iter::from_fn(|| replies.try_recv().ok())
+        .map(|mut reply| match reply.work.pop() {
+            Some(Ok(Done::Sampled { output, .. })) => output.token,
+            other => panic!("expected a token, got {other:?}"),
+        })
+        .collect();
+    assert_eq!(tokens[0], tokens[1], "the sequence is where it was before the panic");
+}
+
+#[test]
+fn work_on_an_id_whose_opening_failed_touches_no_other_text() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    bench.submit(1, step(1, opens(&[1]), &[]));
+    bench.submit(1, step(2, opens(&[1]), &[1]));
+    bench.run();
+    let _opened = replies.try_recv().expect("a reply");
+    let reply = replies.try_recv().expect("a reply");
+    assert_eq!(reply.open[0].result, Err(OpenError::AlreadyExists));
+    assert_eq!(statuses(&reply), [Some(RowStatus::UnknownSequence)]);
+}
+
+/// Histories that look ahead are held in rounds; their bound must not show in the results.
+#[test]
+fn processed_scores_do_not_depend_on_rounds() {
+    let tokens: Vec<u32> = (0..8).map(|i| i % 3).collect();
+    let logprobs = LogprobsParams { top_n: 2, mode: LogprobsMode::Processed, token_ids: vec![] };
+    let kind = WorkKind::Score(Score { tokens, logprobs });
+    let text = sequence(|p| (p.frequency_penalty, p.bad_words) = (0.5, vec![vec![1, 2], vec![0, 1, 3]]));
+    let logits = block(8);
+    let sources: Vec<_> = (0..8)
+        .map(|row| {
+            rows::RowSource::new(logits.row(row as u64).expect("a row"), &kind, Some(&text), row).expect("a source")
+        })
+        .collect();
+    let mut backend = CpuBackend::new(1);
+    let whole = rows::run_rows(&sources, usize::MAX, &mut backend);
+    assert_eq!(whole.len(), 8);
+    for bound in [0, 1, 5] {
+        assert_eq!(rows::run_rows(&sources, bound, &mut backend), whole);
+    }
+    // And each is what the sequence would have been asked had it emitted the tokens before.
+    let WorkKind::Score(score) = &kind else { unreachable!() };
+    let mut grown = text.clone();
+    for (row, result) in whole.iter().enumerate() {
+        let single = Score { tokens: vec![score.tokens[row]], logprobs: score.logprobs.clone() };
+        let single = WorkKind::Score(single);
+        let source = rows::RowSource::new(logits.row(row as u64).expect("a row"), &single, Some(&grown), 0);
+        assert_eq!(&rows::run_rows(&[source.expect("a source")], 0, &mut backend)[0], result);
+        grown.commit(score.tokens[row]);
+    }
+}
+
+#[test]
+fn the_thread_ends_with_its_last_handle() {
+    let limits = Arc::new(Limits::default());
+    let (handle, thread) = Engine::start(Box::new(CpuBackend::new(1)), limits, Metrics::noop());
+    let mut stream = handle.open_stream(None, Metrics::noop().model("test"), 1).expect("a stream");
+    drop(handle);
+    stream.submit(step(1, opens(&[1]), &[1])).expect("room");
+    let reply = stream.replies.blocking_recv().expect("a reply");
+    assert_eq!(statuses(&reply), [None]);
+    drop(stream);
+    thread.join().expect("the thread ends");
+}

@@ -41,7 +41,7 @@ pub struct DecodeStream {
 enum Phase {
     /// The first message has not come; the permit is the stream's place on the server.
     Unconfigured(Option<Permit>),
-    Configured(Config, StreamHandle),
+    Configured(Box<Config>, StreamHandle),
 }
 
 /// Where a reply comes from.
@@ -92,7 +92,7 @@ impl DecodeStream {
         let model = self.shared.metrics.model(&config.model);
         let stream = self.shared.engine.open_stream(permit.take(), model, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(model = config.model, "a stream is configured");
-        self.phase = Phase::Configured(config, stream);
+        self.phase = Phase::Configured(Box::new(config), stream);
         Ok(Due::Ready(Response::Ready(proto::StreamReady {
             server_version: info::VERSION.to_owned(),
             backend: self.shared.info.name.to_owned(),

@@ -2,6 +2,7 @@
 //!
 //! Read [`decode`] (the stream's life), `convert` (where wire and domain meet), `status` (errors).
 
+pub(crate) mod codec;
 mod convert;
 mod decode;
 pub mod health;

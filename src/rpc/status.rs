@@ -14,6 +14,7 @@ const DOMAIN: &str = "croupier";
 pub(super) fn from_error(error: &Error) -> Status {
     let (code, field, retry) = match error {
         Error::Invalid(field) => (Code::InvalidArgument, Some(field), None),
+        Error::Malformed(_) | Error::TooManyItems { .. } => (Code::InvalidArgument, None, None),
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),

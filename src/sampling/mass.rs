@@ -84,12 +84,17 @@ pub fn draw_point(uniform: u64, total: u64) -> u64 {
     ((u128::from(uniform) * u128::from(total)) >> 64) as u64
 }
 
-/// Natural logarithm of a token's probability, from its unclamped exponent and the total mass:
-/// `y ln 2 - ln(total / 2^40)` in f64, then rounded once. True far below the smallest mass, −∞ only for
-/// a masked token. `ln` is the portable one of the `libm` crate: the platform's own differ in last bits.
+/// `ln(total / 2^40)`, by the portable logarithm of the `libm` crate: the platforms' own differ in last bits.
 #[must_use]
-pub fn logprob(y: f32, total: u64) -> f32 {
-    let log_total = libm::log(total as f64 / MASS_ONE as f64);
+pub fn log_total(total: u64) -> f64 {
+    libm::log(total as f64 / MASS_ONE as f64)
+}
+
+/// Natural logarithm of a token's probability, from its unclamped exponent and the distribution's
+/// [`log_total`]: `y ln 2 - ln(total / 2^40)` in f64, then rounded once. True far below the smallest mass,
+/// −∞ only for a masked token.
+#[must_use]
+pub fn logprob(y: f32, log_total: f64) -> f32 {
     // Adding 0 makes −0 a +0: which zero a distance of nothing has depends on the signs of zero logits.
     (f64::from(y) * std::f64::consts::LN_2 - log_total) as f32 + 0.0
 }
@@ -147,8 +152,8 @@ mod tests {
         let y = -200.0f32;
         assert_eq!(mass(y), 0);
         let expected = f64::from(y) * std::f64::consts::LN_2;
-        assert!((f64::from(logprob(y, MASS_ONE)) - expected).abs() < 1e-4);
-        assert_eq!(logprob(f32::NEG_INFINITY, MASS_ONE), f32::NEG_INFINITY);
-        assert_eq!(logprob(0.0, MASS_ONE), 0.0);
+        assert!((f64::from(logprob(y, log_total(MASS_ONE))) - expected).abs() < 1e-4);
+        assert_eq!(logprob(f32::NEG_INFINITY, 0.0), f32::NEG_INFINITY);
+        assert_eq!(logprob(-0.0, 0.0).to_bits(), 0);
     }
 }

@@ -122,7 +122,8 @@ impl Distribution {
     fn logprob(&self, token: u32) -> f32 {
         let kept = self.kept.iter().find(|w| w.candidate.token == token);
         kept.map_or(f32::NEG_INFINITY, |w| {
-            mass::logprob(mass::exponent(w.candidate.logit, self.max, self.scale), self.total)
+            let y = mass::exponent(w.candidate.logit, self.max, self.scale);
+            mass::logprob(y, mass::log_total(self.total))
         })
     }
 

@@ -1,1 +1,177 @@
+use super::*;
+use crate::params::{LogprobsParams, SamplingParams};
+use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::row::LogprobsMode;
+use proptest::prelude::*;
 
+const EOS: [u32; 2] = [2, 9];
+
+fn opened(change: impl FnOnce(&mut SamplingParams), prompt: &[u32], output: &[u32]) -> Sequence {
+    let mut params = SamplingParams::default();
+    change(&mut params);
+    params.validate(100, 20).expect("valid parameters");
+    Sequence::open(Arc::new(Rules::new(params, &EOS)), 7, prompt, output)
+}
+
+/// All that a backend is told about the next row.
+fn next_row(sequence: &Sequence) -> String {
+    format!("{:?}", sequence.spec(sequence.draw(Purpose::Sample)))
+}
+
+fn banned(sequence: &Sequence) -> Vec<u32> {
+    sequence.spec(sequence.draw(Purpose::Sample)).banned.to_vec()
+}
+
+#[test]
+fn a_stop_token_goes_before_eos_and_both_before_the_length() {
+    let (stop_eos, stop, both) = (vec![2, 3], vec![3], |p: &mut SamplingParams| p.max_tokens = 1);
+    type Change = Box<dyn Fn(&mut SamplingParams)>;
+    let cases: [(Option<FinishReason>, u32, Change); 8] = [
+        (None, 5, Box::new(|_| ())),
+        (Some(FinishReason::Eos), 2, Box::new(|_| ())),
+        (Some(FinishReason::Eos), 9, Box::new(both)),
+        (Some(FinishReason::MaxTokens), 5, Box::new(both)),
+        (Some(FinishReason::StopToken), 3, Box::new(move |p| (p.max_tokens, p.stop_token_ids) = (1, stop.clone()))),
+        (None, 2, Box::new(|p| p.ignore_eos = true)),
+        (Some(FinishReason::MaxTokens), 2, Box::new(|p| (p.ignore_eos, p.max_tokens) = (true, 1))),
+        // Asked for as a stop token, EOS ends the sequence whatever ignore_eos says.
+        (
+            Some(FinishReason::StopToken),
+            2,
+            Box::new(move |p| (p.ignore_eos, p.stop_token_ids) = (true, stop_eos.clone())),
+        ),
+    ];
+    for (expected, token, change) in cases {
+        let mut sequence = opened(&change, &[1], &[]);
+        assert_eq!(sequence.commit(token), expected);
+        assert_eq!(sequence.finished(), expected);
+        assert_eq!(opened(&change, &[1], &[token]).finished(), expected, "re-opened");
+    }
+}
+
+#[test]
+fn ends_are_banned_until_min_tokens() {
+    let mut sequence = opened(|p| (p.min_tokens, p.stop_token_ids) = (2, vec![30, 2, 1]), &[], &[]);
+    assert_eq!(banned(&sequence), [1, 2, 9, 30]);
+    sequence.commit(5);
+    assert_eq!(banned(&sequence), [1, 2, 9, 30]);
+    sequence.commit(5);
+    assert_eq!(banned(&sequence), [0; 0]);
+    let ignoring = opened(|p| (p.min_tokens, p.ignore_eos, p.stop_token_ids) = (2, true, vec![30]), &[], &[]);
+    assert_eq!(banned(&ignoring), [30]);
+}
+
+#[test]
+fn a_bad_word_is_not_completed() {
+    let words = || vec![vec![4], vec![5, 6], vec![5, 5, 7], vec![8, 5, 6]];
+    // The prompt does not count: a bad word is one that the output would hold.
+    let mut sequence = opened(|p| p.bad_words = words(), &[5, 5], &[]);
+    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.to_vec();
+    assert_eq!(adjusts, [TokenAdjust { token: 4, flags: TokenAdjust::BANNED, ..TokenAdjust::default() }]);
+    assert_eq!(banned(&sequence), [0; 0], "a word longer than the history");
+    sequence.commit(5);
+    assert_eq!(banned(&sequence), [6]);
+    sequence.commit(5);
+    assert_eq!(banned(&sequence), [6, 7]);
+    sequence.commit(8);
+    assert_eq!(banned(&sequence), [0; 0]);
+    sequence.commit(5);
+    assert_eq!(banned(&sequence), [6]);
+}
+
+#[test]
+fn history_is_counted_only_when_a_penalty_asks() {
+    let mut plain = opened(|p| p.logit_bias = vec![(9, 1.0), (3, -1.0)], &[1, 2], &[3]);
+    plain.commit(4);
+    let tokens = |s: &Sequence| s.spec(s.draw(Purpose::Sample)).adjusts.iter().map(|a| a.token).collect::<Vec<_>>();
+    assert_eq!(tokens(&plain), [3, 9]);
+    let mut counting = opened(|p| p.frequency_penalty = 0.5, &[1, 2], &[3, 3]);
+    counting.commit(3);
+    let spec = counting.spec(counting.draw(Purpose::Sample));
+    let three = TokenAdjust { token: 3, flags: TokenAdjust::SEEN, bias: 0.0, output_count: 3 };
+    assert_eq!(spec.adjusts, [three], "the prompt matters to the repetition penalty alone");
+    assert_eq!(tokens(&opened(|p| p.repetition_penalty = 1.1, &[2, 1, 1], &[3])), [1, 2, 3]);
+}
+
+#[test]
+fn a_plain_sequence_takes_less_than_a_kibibyte() {
+    // With its own parameters, and its place in the table at the worst load of the map.
+    let bytes = size_of::<Sequence>() + size_of::<Rules>() + 3 * size_of::<(u64, Sequence, u64, usize)>();
+    assert!(bytes <= 1024, "{bytes} bytes");
+    let mut sequence = opened(|_| (), &[1; 1000], &[]);
+    for _ in 0..1000 {
+        sequence.commit(5);
+    }
+    assert!(sequence.ahead().weight() <= 1, "history grows without being needed");
+}
+
+prop_compose! {
+    fn any_params()(
+        penalties in (prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]),
+        presence in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+        bias in prop::collection::btree_map(0u32..20, -2.0f32..2.0, 0..5),
+        lists in prop::collection::vec(prop::collection::vec(0u32..20, 0..4), 3),
+        bad_words in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..5),
+        ends in (0u32..6, 0u32..10, any::<bool>()),
+        top_n in 0u32..3,
+    ) -> SamplingParams {
+        let logprobs = LogprobsParams { top_n, mode: LogprobsMode::Processed, token_ids: lists[0].clone() };
+        SamplingParams {
+            repetition_penalty: penalties.0,
+            frequency_penalty: penalties.1,
+            presence_penalty: presence,
+            logit_bias: bias.into_iter().collect(),
+            allowed_token_ids: lists[0].clone(),
+            banned_token_ids: lists[1].clone(),
+            stop_token_ids: lists[2].clone(),
+            bad_words,
+            min_tokens: ends.0,
+            max_tokens: if ends.1 == 0 { 0 } else { ends.1 + 6 },
+            ignore_eos: ends.2,
+            logprobs: (top_n > 0).then_some(logprobs),
+            ..SamplingParams::default()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn reopened_with_its_tokens_a_sequence_goes_on_bit_for_bit(
+        params in any_params(),
+        prompt in prop::collection::vec(0u32..20, 0..10),
+        tokens in prop::collection::vec(0u32..6, 0..20),
+        seed in any::<u64>(),
+    ) {
+        prop_assert!(params.validate(20, 20).is_ok());
+        let rules = Arc::new(Rules::new(params, &EOS));
+        let mut grown = Sequence::open(Arc::clone(&rules), seed, &prompt, &[]);
+        let mut ahead = grown.ahead();
+        let fresh = grown.clone();
+        for at in 0..=tokens.len() {
+            let reopened = Sequence::open(Arc::clone(&rules), seed, &prompt, &tokens[..at]);
+            prop_assert_eq!(next_row(&grown), next_row(&reopened));
+            prop_assert_eq!(grown.finished(), reopened.finished());
+            prop_assert_eq!(grown.history_len(), reopened.history_len());
+            prop_assert_eq!(&ahead, &grown.ahead(), "looking ahead is not emitting");
+            let spec = next_row(&grown);
+            prop_assert_eq!(&spec, &format!("{:?}", fresh.spec_ahead(&ahead, grown.draw(Purpose::Sample))));
+            if let Some(&token) = tokens.get(at) {
+                grown.commit(token);
+                fresh.grow(&mut ahead, token);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_backend_is_told_is_in_order_and_without_repeats(
+        params in any_params(),
+        prompt in prop::collection::vec(0u32..20, 0..10),
+        tokens in prop::collection::vec(0u32..20, 0..20),
+    ) {
+        let sequence = Sequence::open(Arc::new(Rules::new(params, &EOS)), 1, &prompt, &tokens);
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        prop_assert!(spec.adjusts.is_sorted_by(|a, b| a.token < b.token));
+        prop_assert!(spec.banned.is_sorted_by(|a, b| a < b));
+        prop_assert!(spec.allowed.is_none_or(|ids| ids.is_sorted_by(|a, b| a < b)));
+    }
+}

@@ -92,6 +92,10 @@ impl TestServer {
     }
 
     pub async fn client(&self) -> SamplerClient<Channel> {
+        SamplerClient::new(self.channel().await)
+    }
+
+    pub async fn channel(&self) -> Channel {
         let channel = match &self.address {
             Address::Tcp(address) => Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await,
             Address::Unix(dir) => {
@@ -99,7 +103,7 @@ impl TestServer {
                 Endpoint::from_shared(format!("unix://{}", path.display())).unwrap().connect().await
             }
         };
-        SamplerClient::new(channel.unwrap())
+        channel.unwrap()
     }
 
     /// A configured stream.

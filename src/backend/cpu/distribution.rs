@@ -14,7 +14,7 @@ use super::search::{self, Anchor, Goal, SearchStore};
 use super::select;
 use super::view::View;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
-use crate::sampling::row::Filters;
+use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
 
 /// Largest top-k that is kept as a list.
 const LIST_K: usize = 1024;
@@ -156,10 +156,10 @@ impl Distribution {
             let total = same.map_or_else(|| view.sums(self.weigh, None, &mut store.sums), |raw| raw.total);
             return Self { total, ..self };
         }
-        let cut = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
-        let above = cut.max(self.reach_of(need));
-        let mut total = view.sums(self.weigh, Some(Keep { above, need }), &mut store.sums);
-        if self.last_key != u64::MAX && above == cut {
+        let above = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
+        let keep = Keep { above, need, skip: self.reach_of(need) };
+        let mut total = view.sums(self.weigh, Some(keep), &mut store.sums);
+        if self.last_key != u64::MAX {
             total += self.keep_ties(need, store);
         }
         Self { need, total, ..self }
@@ -237,21 +237,28 @@ impl Distribution {
         unreachable!("the block's kept masses sum to its sum")
     }
 
-    /// Logprob of a token; −∞ if it is cut off.
-    pub(super) fn logprob(&self, view: &View<'_>, token: u32) -> f32 {
-        let logit = view.value(token);
-        if self.keeps(token, logit) { self.logprob_of(logit) } else { f32::NEG_INFINITY }
-    }
-
-    fn logprob_of(&self, logit: f32) -> f32 {
-        mass::logprob(mass::exponent(logit, self.weigh.max, self.weigh.scale), self.total)
-    }
-
-    /// The first `n` tokens that are left, with their logprobs.
-    pub(super) fn top(&self, view: &View<'_>, n: u32, keys: &mut Vec<u64>) -> Vec<(u32, f32)> {
-        select::top(view, (n as usize).min(view.vocab_size()), keys);
-        let entries = keys.iter().map(|&key| (keys::token(key), keys::logit(key)));
-        entries.filter(|&(t, x)| self.keeps(t, x)).map(|(t, x)| (t, self.logprob_of(x))).collect()
+    /// What is reported about a token.
+    pub(super) fn report(
+        &self,
+        view: &View<'_>,
+        token: u32,
+        wanted: &LogprobsSpec<'_>,
+        keys: &mut Vec<u64>,
+    ) -> TokenLogprobs {
+        let log_total = mass::log_total(self.total);
+        let of_logit = |logit| mass::logprob(mass::exponent(logit, self.weigh.max, self.weigh.scale), log_total);
+        let of_token = |token| {
+            let logit = view.value(token);
+            if self.keeps(token, logit) { of_logit(logit) } else { f32::NEG_INFINITY }
+        };
+        select::top(view, (wanted.top_n as usize).min(view.vocab_size()), keys);
+        let first = keys.iter().map(|&key| (keys::token(key), keys::logit(key)));
+        TokenLogprobs {
+            logprob: of_token(token),
+            rank: view.rank(token),
+            top: first.filter(|&(t, x)| self.keeps(t, x)).map(|(t, x)| (t, of_logit(x))).collect(),
+            requested: wanted.tokens.iter().map(|&token| of_token(token)).collect(),
+        }
     }
 }
 

@@ -89,7 +89,8 @@ pub(super) struct Passes(&'static Table);
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
-    kept_sums: unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64,
+    /// By need, by cut, by both.
+    kept_sums: [unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64; 3],
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
     bracket: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
     bracket_count: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
@@ -111,12 +112,19 @@ macro_rules! tables {
             tables!(@passes $simd, ($($features)?),
                 scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
-                kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
                 collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
                 sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Values) -> (),
                 preceding(row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64,
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
             );
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn kept_sums<F: Format, const CUT: bool, const NEED: bool>(
+                row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64],
+            ) -> u64 {
+                // SAFETY: as for the passes above.
+                unsafe { passes::kept_sums::<$simd, F, CUT, NEED>(row, maxima, weigh, keep, sums) }
+            }
 
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn bracket<F: Format, const COUNT: bool>(
@@ -148,7 +156,7 @@ macro_rules! tables {
                 Table {
                     scan: scan::<F>,
                     sums: sums::<F>,
-                    kept_sums: kept_sums::<F>,
+                    kept_sums: [kept_sums::<F, false, true>, kept_sums::<F, true, false>, kept_sums::<F, true, true>],
                     collect: collect::<F>,
                     bracket: bracket::<F, false>,
                     bracket_count: bracket::<F, true>,
@@ -196,8 +204,14 @@ impl Passes {
     }
 
     pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {
+        let which = match (keep.above > f32::NEG_INFINITY, keep.need > 0) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => 2,
+        };
+        let pass = self.0.kept_sums[which];
         // SAFETY: as above.
-        unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
+        unsafe { pass(row, maxima, weigh, keep, sums) }
     }
 
     pub(super) fn collect(self, row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) {

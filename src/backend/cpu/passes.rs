@@ -31,6 +31,8 @@ pub(super) const NARROW_Y: f32 = -13.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
 const NO_MASS_Y: f32 = -41.5;
 
+/// Vectors of a block at the narrowest level.
+const MAX_VECTORS: usize = BLOCK / 8;
 /// [`sample`] looks at one block in this many.
 const SAMPLE_STRIDE: usize = 4;
 
@@ -55,13 +57,15 @@ pub(super) struct Weigh {
     pub(super) scale: f32,
 }
 
-/// What a mass must satisfy to be counted.
+/// What a value must satisfy for its mass to be counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keep {
-    /// Only values above this.
+    /// Only values above this; −∞ where there is no cut.
     pub(super) above: f32,
     /// Only masses of at least this.
     pub(super) need: u64,
+    /// No value of a block whose maximum is at most this has such a mass.
+    pub(super) skip: f32,
 }
 
 /// A range of blocks to leave out, possibly empty.
@@ -196,9 +200,10 @@ pub(super) unsafe fn sums<S: Simd, F: Format>(row: &[u8], maxima: &[f32], weigh:
     }
 }
 
-/// As [`sums`], of the masses that `keep` allows.
+/// As [`sums`], of the masses that `keep` allows. Without `CUT`, `keep.above` is not looked at; without
+/// `NEED`, `keep.need` is not.
 #[inline(always)]
-pub(super) unsafe fn kept_sums<S: Simd, F: Format>(
+pub(super) unsafe fn kept_sums<S: Simd, F: Format, const CUT: bool, const NEED: bool>(
     row: &[u8],
     maxima: &[f32],
     weigh: Weigh,
@@ -212,12 +217,15 @@ pub(super) unsafe fn kept_sums<S: Simd, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
-            if maxima[b] > keep.above && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
+            let reaches = maxima[b] > keep.skip && (!CUT || maxima[b] > keep.above);
+            if reaches && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
                 let (at, mut sum) = (rows.get(b), S::mass_zero());
                 for v in 0..BLOCK / S::LANES {
                     let x = load::<S, F>(at, v);
-                    let y = S::where_gt(x, above, exponent::<S>(x, max, scale));
-                    sum = S::mass_add(sum, S::mass_keep(S::mass(y), keep.need));
+                    let y = exponent::<S>(x, max, scale);
+                    let y = if CUT { S::where_gt(x, above, y) } else { y };
+                    let mass = S::mass(y);
+                    sum = if NEED { S::mass_add_ge(sum, mass, keep.need) } else { S::mass_add(sum, mass) };
                 }
                 sums[b] = S::mass_sum(sum);
                 total += sums[b];
@@ -266,7 +274,7 @@ pub(super) struct Range {
 }
 
 /// Mass (or with `COUNT` the number) of the values at or above `high` by block, and the values in
-/// `low..high`. Returns the total of the former.
+/// `low..high` without their masses. Returns the total of the former.
 #[inline(always)]
 pub(super) unsafe fn bracket<S: Simd, F: Format, const COUNT: bool>(
     row: &[u8],
@@ -276,12 +284,11 @@ pub(super) unsafe fn bracket<S: Simd, F: Format, const COUNT: bool>(
     sums: &mut [u64],
     inside: &mut Values,
 ) -> u64 {
-    // SAFETY: see the module; the stores fit the arrays, whose length is that of the longest vector.
+    // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
         let (low, high) = (S::splat(range.low), S::splat(range.high));
-        let (mut values, mut masses) = ([0.0f32; PAD], [1u64; PAD]);
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
@@ -289,38 +296,48 @@ pub(super) unsafe fn bracket<S: Simd, F: Format, const COUNT: bool>(
                 continue;
             }
             let (at, mut sum, mut count) = (rows.get(b), S::mass_zero(), 0);
+            // Which values are inside, by vector. They are listed after the block: a call in between would
+            // push every vector register to memory.
+            let (mut listed, mut any) = ([0u32; MAX_VECTORS], 0);
             for v in 0..BLOCK / S::LANES {
                 let x = load::<S, F>(at, v);
-                let from_low = S::ge(x, low);
-                if from_low == 0 {
-                    continue;
-                }
                 let above = S::ge(x, high);
-                let mut lanes = from_low & !above;
+                listed[v] = S::ge(x, low) & !above;
+                any |= listed[v];
                 if COUNT {
                     count += u64::from(above.count_ones());
                 } else {
-                    let mass = S::mass(exponent::<S>(x, max, scale));
-                    sum = S::mass_add(sum, S::mass_select(mass, above));
-                    if lanes != 0 {
-                        S::mass_store(masses.as_mut_ptr(), mass);
-                    }
-                }
-                if lanes != 0 {
-                    S::store(values.as_mut_ptr(), x);
-                }
-                while lanes != 0 {
-                    let lane = lanes.trailing_zeros() as usize & (PAD - 1);
-                    inside.logits.push(values[lane]);
-                    inside.tokens.push((b * BLOCK + v * S::LANES + lane) as u32);
-                    inside.masses.push(masses[lane]);
-                    lanes &= lanes - 1;
+                    sum = S::mass_add_lanes(sum, S::mass(exponent::<S>(x, max, scale)), above);
                 }
             }
             sums[b] = if COUNT { count } else { S::mass_sum(sum) };
             total += sums[b];
+            if any != 0 {
+                list::<S, F>(at, b, &listed, inside);
+            }
         }
         total
+    }
+}
+
+/// Lists the values of a block whose bits are set.
+#[inline(always)]
+unsafe fn list<S: Simd, F: Format>(at: *const u8, block: usize, listed: &[u32; MAX_VECTORS], inside: &mut Values) {
+    // SAFETY: see the module; the store fits `values`, whose length is that of the longest vector.
+    unsafe {
+        let mut values = [0.0f32; PAD];
+        for v in 0..BLOCK / S::LANES {
+            let mut lanes = listed[v];
+            if lanes != 0 {
+                S::store(values.as_mut_ptr(), load::<S, F>(at, v));
+            }
+            while lanes != 0 {
+                let lane = lanes.trailing_zeros() as usize & (PAD - 1);
+                inside.logits.push(values[lane]);
+                inside.tokens.push((block * BLOCK + v * S::LANES + lane) as u32);
+                lanes &= lanes - 1;
+            }
+        }
     }
 }
 
@@ -405,7 +422,7 @@ pub(super) unsafe fn sum_ge<S: Simd>(values: &[f32], masses: &[u64], bound: f32)
         let mut sum = S::mass_zero();
         for (values, masses) in values.chunks_exact(S::LANES).zip(masses.chunks_exact(S::LANES)) {
             let lanes = S::ge(S::load_f32(values.as_ptr().cast()), bound);
-            sum = S::mass_add(sum, S::mass_select(S::mass_load(masses.as_ptr()), lanes));
+            sum = S::mass_add_lanes(sum, S::mass_load(masses.as_ptr()), lanes);
         }
         S::mass_sum(sum)
     }

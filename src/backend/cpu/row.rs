@@ -4,7 +4,7 @@ use super::distribution::{Distribution, Store};
 use super::level::Level;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
-use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult, TokenLogprobs};
+use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
 /// vocabulary limit.
@@ -48,23 +48,8 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
         (Action::Score { token }, _) => token,
     };
     let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
-        (LogprobsMode::Processed, Some(processed)) => report(processed, &adjusted, token, &wanted, keys),
-        _ => report(&Distribution::raw(&raw, raw_store), &raw, token, &wanted, keys),
+        (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys),
+        _ => Distribution::raw(&raw, raw_store).report(&raw, token, &wanted, keys),
     });
     Ok(RowOutput { token, logprobs })
-}
-
-fn report(
-    distribution: &Distribution,
-    view: &View<'_>,
-    token: u32,
-    wanted: &LogprobsSpec<'_>,
-    keys: &mut Vec<u64>,
-) -> TokenLogprobs {
-    TokenLogprobs {
-        logprob: distribution.logprob(view, token),
-        rank: view.rank(token),
-        top: distribution.top(view, wanted.top_n, keys),
-        requested: wanted.tokens.iter().map(|&token| distribution.logprob(view, token)).collect(),
-    }
 }

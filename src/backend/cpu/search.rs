@@ -1,22 +1,24 @@
 //! Where a prefix of the order reaches a given weight, when the prefix is too long to sort.
 //!
-//! The weight of a token is its mass (top-p) or 1 (top-k). A sample guesses a narrow range of logits
-//! around the place, one pass over the row weighs everything above the range exactly and lists what is
-//! inside, and the list is resolved exactly. A guess that missed says by how much, so the next is much
-//! narrower; after [`MAX_GUESSES`] the whole remaining interval is listed, which bounds the cost.
+//! The weight of a token is its mass (top-p) or 1 (top-k). A sample guesses the logit, and one pass over
+//! the row weighs everything above that logit exactly. The guess is off by a per cent or so; now that it
+//! is known by how much, the sample has to bridge only that, so its error is far smaller: a second pass
+//! lists the values in a narrow range, which are resolved exactly. A range that missed is a better guess
+//! again; after [`MAX_GUESSES`] the whole remaining interval is listed, which bounds the cost.
 
 use super::keys::{ascending, from_ascending, key};
+use super::level::Passes;
 use super::passes::{Range, Values, Weigh};
 use super::view::View;
-use crate::sampling::mass::{self, MASS_ONE};
+use crate::sampling::mass::MASS_BITS;
 
 /// Guesses before the whole remaining interval is listed.
 const MAX_GUESSES: usize = 4;
-/// Half width of a guess in (upper bounds of) standard deviations of the sampled weight. Wider lists more
-/// values, narrower misses more often: 1 misses in fewer than one of ten rows.
-const GUESS_DEVIATIONS: f64 = 1.0;
+/// Half width of a listed range in standard deviations of the sampled weight. Wider lists more values,
+/// narrower misses more often: 2 misses in one of twenty rows.
+const DEVIATIONS: f64 = 2.0;
 /// Bisection steps of a guess: its precision only has to match the sample's.
-const GUESS_STEPS: usize = 18;
+const STEPS: usize = 16;
 
 /// What a prefix is weighed by, and how much it needs.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +43,7 @@ pub(super) struct SearchStore {
     pub(super) sums: Vec<u64>,
     /// Values in the last range.
     pub(super) inside: Values,
-    spread: Values,
+    sample: Values,
 }
 
 /// The key of the last token of the smallest prefix of the order that weighs `goal.need`; `None` if all
@@ -53,13 +55,16 @@ pub(super) fn crossing(
     from: Anchor,
     store: &mut SearchStore,
 ) -> Option<u64> {
-    let mut guess = Guess::new(view, weigh, goal, from, &mut store.spread);
+    let guess = Guess::new(view, weigh, goal, from, &mut store.sample);
+    let below = guess.logit(&store.sample, from);
+    let weight = view.weight_above(goal.count, weigh, below, &mut store.sums);
+    let weighed = Anchor { logit: next_up(below), weight };
     // Invariant: the crossing is below `upper` and, if `lower` is set, not below that.
-    let (mut upper, mut lower) = (from, None::<Anchor>);
+    let (mut upper, mut lower) = if weight < goal.need { (weighed, None) } else { (from, Some(weighed)) };
     for attempt in 0.. {
         let floor = lower.map_or(f32::MIN, |anchor| anchor.logit);
         let range = if attempt < MAX_GUESSES {
-            guess.range(&store.spread, upper, lower)
+            guess.range(&store.sample, upper, lower)
         } else {
             Range { low: floor, high: upper.logit }
         };
@@ -76,6 +81,11 @@ pub(super) fn crossing(
         }
     }
     unreachable!("the range of the whole interval either holds the crossing or there is none")
+}
+
+/// The next float in the order of [`ascending`], in which both zeros are one.
+fn next_up(logit: f32) -> f32 {
+    from_ascending(ascending(logit) + 1)
 }
 
 /// The key at which the listed values, in order, reach `need`.
@@ -107,73 +117,84 @@ fn resolve(view: &View<'_>, range: Range, need: u64, inside: &mut Values) -> u64
     unreachable!("the ties weigh what is missing")
 }
 
-/// Guesses ranges from a sample of the row.
+/// Guesses places from a sample of the row.
 struct Guess {
     weigh: Weigh,
     goal: Goal,
-    passes: super::level::Passes,
+    passes: Passes,
     /// Sampled weight per weight of the row.
     ratio: f64,
+    /// Sum of squares over sum of the sampled weights: variance per weight.
+    spread: f64,
 }
 
 impl Guess {
-    fn new(view: &View<'_>, weigh: Weigh, goal: Goal, from: Anchor, spread: &mut Values) -> Self {
-        view.sample(weigh, from.logit, spread);
-        let ratio = spread.logits.len() as f64 / view.vocab_size() as f64;
-        Self { weigh, goal, passes: view.passes(), ratio }
+    fn new(view: &View<'_>, weigh: Weigh, goal: Goal, from: Anchor, sample: &mut Values) -> Self {
+        view.sample(weigh, from.logit, sample);
+        let ratio = sample.logits.len() as f64 / view.vocab_size() as f64;
+        let (mut sum, mut squares) = (1.0f64, 1.0f64);
+        if !goal.count {
+            for &mass in &sample.masses {
+                sum += mass as f64;
+                squares += mass as f64 * mass as f64;
+            }
+        }
+        Self { weigh, goal, passes: view.passes(), ratio, spread: squares / sum }
+    }
+
+    /// About where the crossing is, seen from a place above it.
+    fn logit(&self, sample: &Values, upper: Anchor) -> f32 {
+        self.reaching(sample, (self.goal.need - upper.weight) as f64 * self.ratio, f32::MIN, upper.logit)
     }
 
     /// A range that probably holds the crossing, not empty, within the known interval.
-    fn range(&mut self, spread: &Values, upper: Anchor, lower: Option<Anchor>) -> Range {
-        let to_upper = self.goal.need - upper.weight;
+    fn range(&self, sample: &Values, upper: Anchor, lower: Option<Anchor>) -> Range {
+        let floor = lower.map_or(f32::MIN, |anchor| anchor.logit);
+        let up = self.goal.need - upper.weight;
+        // The nearer anchor gives the better estimate.
         let (target, distance) = match lower {
-            // The nearer anchor gives the better estimate.
-            Some(lower) if lower.weight - self.goal.need < to_upper => {
+            Some(lower) if lower.weight - self.goal.need < up => {
                 let distance = (lower.weight - self.goal.need) as f64 * self.ratio;
-                (self.weight(spread, lower.logit) - distance, distance)
+                (self.weight(sample, lower.logit) - distance, distance)
             }
             _ => {
-                let distance = to_upper as f64 * self.ratio;
-                (self.weight(spread, upper.logit) + distance, distance)
+                let distance = up as f64 * self.ratio;
+                (self.weight(sample, upper.logit) + distance, distance)
             }
         };
-        // A sampled weight is a sum of weights of at most `heaviest`, so its variance is at most this.
-        let heaviest = self.heaviest(upper.logit);
-        let margin = GUESS_DEVIATIONS * (heaviest * distance.max(heaviest)).sqrt();
-        let floor = lower.map_or(f32::MIN, |anchor| anchor.logit);
-        let low = self.reaching(spread, target + margin, floor, upper.logit);
-        let high = self.reaching(spread, target - margin, floor, upper.logit);
-        // One step up keeps the range from being empty; `reaching` itself is reached by enough.
-        let above = |logit: f32| from_ascending(ascending(logit) + 1);
-        Range { low, high: above(high).max(above(low)).min(upper.logit) }
-    }
-
-    fn heaviest(&self, logit: f32) -> f64 {
-        if self.goal.count {
-            return 1.0;
-        }
-        let y = mass::exponent(logit.min(self.weigh.max), self.weigh.max, self.weigh.scale);
-        mass::mass(y).min(MASS_ONE) as f64
+        let margin = DEVIATIONS * (self.spread * distance.max(self.spread)).sqrt();
+        let low = self.reaching(sample, target + margin, floor, upper.logit);
+        let high = self.reaching(sample, target - margin, low, upper.logit);
+        Range { low, high: next_up(high).min(upper.logit) }
     }
 
     /// Sampled weight at or above `logit`.
-    fn weight(&self, spread: &Values, logit: f32) -> f64 {
+    fn weight(&self, sample: &Values, logit: f32) -> f64 {
         if self.goal.count {
-            self.passes.count_ge(&spread.logits, logit.max(f32::MIN)) as f64
+            self.passes.count_ge(&sample.logits, logit.max(f32::MIN)) as f64
         } else {
-            self.passes.sum_ge(&spread.logits, &spread.masses, logit) as f64
+            self.passes.sum_ge(&sample.logits, &sample.masses, logit) as f64
         }
     }
 
     /// About the largest logit at or above which the sample weighs `target`, from `floor` to below `top`.
-    fn reaching(&self, spread: &Values, target: f64, floor: f32, top: f32) -> f32 {
-        let (mut low, mut high) = (ascending(floor), ascending(top.min(self.weigh.max)));
-        for _ in 0..GUESS_STEPS {
-            if high - low <= 1 {
+    fn reaching(&self, sample: &Values, target: f64, floor: f32, top: f32) -> f32 {
+        // Nothing further below the maximum than this has mass, so masses are bisected from there.
+        let massless = self.weigh.max - 1.1 * MASS_BITS as f32 / self.weigh.scale;
+        let from_massless = !self.goal.count && self.weight(sample, massless) >= target;
+        let start = if from_massless { massless.max(floor) } else { floor };
+        let (mut low, mut high) = (ascending(start), ascending(top.min(self.weigh.max)));
+        for _ in 0..STEPS {
+            if high <= low + 1 {
                 break;
             }
-            let middle = low + (high - low) / 2;
-            if self.weight(spread, from_ascending(middle)) >= target { low = middle } else { high = middle }
+            let middle = if start > f32::MIN {
+                // Even steps in logits, since integers are dense around 0.
+                ascending(from_ascending(low) / 2.0 + from_ascending(high) / 2.0).clamp(low + 1, high - 1)
+            } else {
+                low + (high - low) / 2
+            };
+            if self.weight(sample, from_ascending(middle)) >= target { low = middle } else { high = middle }
         }
         from_ascending(low)
     }

@@ -129,6 +129,16 @@ impl<'a> View<'a> {
         })
     }
 
+    /// Mass of the values above `above`; with `count` their number. `sums` is only a place to work in.
+    pub(super) fn weight_above(&self, count: bool, weigh: Weigh, above: f32, sums: &mut Vec<u64>) -> u64 {
+        if !count {
+            return self.sums(weigh, Some(Keep { above, need: 0, skip: above }), sums);
+        }
+        let none = Skip { from: 0, to: 0 };
+        let row = self.passes.preceding(self.row.bytes(), self.plain, none, above);
+        row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, none, above)
+    }
+
     /// Mass at or above `range.high` by block and in total, and the values inside the range. With `count`
     /// every mass is 1.
     pub(super) fn bracket(
@@ -149,6 +159,14 @@ impl<'a> View<'a> {
             // The last pass was over the side blocks; its tokens count from their start.
             inside.tokens[side_from..].iter_mut().for_each(|token| *token = self.side.token(*token));
         }
+        inside.masses.clear();
+        inside.masses.resize(inside.logits.len().next_multiple_of(PAD), u64::from(count));
+        if !count {
+            inside.pad();
+            self.passes.masses(&inside.logits, weigh, &mut inside.masses);
+            inside.logits.truncate(inside.tokens.len());
+        }
+        inside.masses.truncate(inside.tokens.len());
         total
     }
 

@@ -22,6 +22,8 @@ pub(in crate::rpc) fn step(
     seeds: &SeedSource,
     received: Instant,
 ) -> Result<Step, Error> {
+    check_len("open", wire.open.len(), config)?;
+    check_len("close_sequence_ids", wire.close_sequence_ids.len(), config)?;
     let logits = match wire.logits {
         Some(proto::step::Logits::Inline(inline)) => {
             inline_logits(inline, config).map_err(|e| Error::Invalid(e.within("inline")))?
@@ -37,6 +39,15 @@ pub(in crate::rpc) fn step(
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
     Ok(Step { id: wire.step_id, close: wire.close_sequence_ids, open, work, logits, received, deadline })
+}
+
+/// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
+fn check_len(field: &str, len: usize, config: &Config) -> Result<(), Error> {
+    let limit = config.limits.max_sequences;
+    if len > limit {
+        return Err(Error::invalid(field, format!("has {len} entries, max_sequences is {limit}; split the step")));
+    }
+    Ok(())
 }
 
 /// Logits carried in the message.

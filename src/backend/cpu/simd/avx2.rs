@@ -139,11 +139,12 @@ impl Simd for Avx2 {
         unsafe { [_mm256_add_epi64(a[0], b[0]), _mm256_add_epi64(a[1], b[1])] }
     }
     #[inline(always)]
-    unsafe fn mass_keep(a: [__m256i; 2], need: u64) -> [__m256i; 2] {
+    unsafe fn mass_add_ge(sum: [__m256i; 2], a: [__m256i; 2], need: u64) -> [__m256i; 2] {
         unsafe {
             // Signed comparison: masses and needs are below 2^63.
             let need = _mm256_set1_epi64x(need.cast_signed());
-            a.map(|a| _mm256_andnot_si256(_mm256_cmpgt_epi64(need, a), a))
+            let add = |sum, a| _mm256_add_epi64(sum, _mm256_andnot_si256(_mm256_cmpgt_epi64(need, a), a));
+            [add(sum[0], a[0]), add(sum[1], a[1])]
         }
     }
     #[inline(always)]
@@ -162,13 +163,14 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn mass_select(a: [__m256i; 2], lanes: u32) -> [__m256i; 2] {
+    unsafe fn mass_add_lanes(sum: [__m256i; 2], a: [__m256i; 2], lanes: u32) -> [__m256i; 2] {
         unsafe {
             // One bit per lane, spread to a full mask.
             let all = _mm256_set1_epi64x(i64::from(lanes));
             let bits = [_mm256_set_epi64x(8, 4, 2, 1), _mm256_set_epi64x(128, 64, 32, 16)];
-            let select = |a, bit| _mm256_and_si256(a, _mm256_cmpeq_epi64(_mm256_and_si256(all, bit), bit));
-            [select(a[0], bits[0]), select(a[1], bits[1])]
+            let mask = |bit| _mm256_cmpeq_epi64(_mm256_and_si256(all, bit), bit);
+            let add = |sum, a, bit| _mm256_add_epi64(sum, _mm256_and_si256(a, mask(bit)));
+            [add(sum[0], a[0], bits[0]), add(sum[1], a[1], bits[1])]
         }
     }
     #[inline(always)]

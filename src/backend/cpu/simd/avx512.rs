@@ -107,10 +107,11 @@ impl Simd for Avx512 {
         unsafe { [_mm512_add_epi64(a[0], b[0]), _mm512_add_epi64(a[1], b[1])] }
     }
     #[inline(always)]
-    unsafe fn mass_keep(a: [__m512i; 2], need: u64) -> [__m512i; 2] {
+    unsafe fn mass_add_ge(sum: [__m512i; 2], a: [__m512i; 2], need: u64) -> [__m512i; 2] {
         unsafe {
             let need = _mm512_set1_epi64(need.cast_signed());
-            a.map(|a| _mm512_maskz_mov_epi64(_mm512_cmpge_epu64_mask(a, need), a))
+            let add = |sum, a| _mm512_mask_add_epi64(sum, _mm512_cmpge_epu64_mask(a, need), sum, a);
+            [add(sum[0], a[0]), add(sum[1], a[1])]
         }
     }
     #[inline(always)]
@@ -129,8 +130,11 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn mass_select(a: [__m512i; 2], lanes: u32) -> [__m512i; 2] {
-        unsafe { [_mm512_maskz_mov_epi64(lanes as u8, a[0]), _mm512_maskz_mov_epi64((lanes >> 8) as u8, a[1])] }
+    unsafe fn mass_add_lanes(sum: [__m512i; 2], a: [__m512i; 2], lanes: u32) -> [__m512i; 2] {
+        unsafe {
+            let add = |sum, a, lanes| _mm512_mask_add_epi64(sum, lanes, sum, a);
+            [add(sum[0], a[0], lanes as u8), add(sum[1], a[1], (lanes >> 8) as u8)]
+        }
     }
     #[inline(always)]
     unsafe fn narrow(y: __m512) -> __m512i {

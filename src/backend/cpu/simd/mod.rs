@@ -50,13 +50,13 @@ pub(super) trait Simd {
     unsafe fn mass(y: Self::Float) -> Self::Mass;
     unsafe fn mass_zero() -> Self::Mass;
     unsafe fn mass_add(a: Self::Mass, b: Self::Mass) -> Self::Mass;
-    /// Masses below `need` become 0.
-    unsafe fn mass_keep(a: Self::Mass, need: u64) -> Self::Mass;
+    /// `sum + a` where `a >= need`, `sum` elsewhere.
+    unsafe fn mass_add_ge(sum: Self::Mass, a: Self::Mass, need: u64) -> Self::Mass;
     unsafe fn mass_sum(a: Self::Mass) -> u64;
     unsafe fn mass_load(from: *const u64) -> Self::Mass;
     unsafe fn mass_store(to: *mut u64, from: Self::Mass);
-    /// Masses whose bit in `lanes` is not set become 0.
-    unsafe fn mass_select(a: Self::Mass, lanes: u32) -> Self::Mass;
+    /// `sum + a` in the lanes whose bit is set, `sum` elsewhere.
+    unsafe fn mass_add_lanes(sum: Self::Mass, a: Self::Mass, lanes: u32) -> Self::Mass;
 
     /// As `mass` for exponents at most [`NARROW_Y`](super::passes::NARROW_Y): a block of them fits a u32.
     unsafe fn narrow(y: Self::Float) -> Self::Narrow;

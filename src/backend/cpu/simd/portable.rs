@@ -96,8 +96,8 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] + b[i])
     }
     #[inline(always)]
-    unsafe fn mass_keep(a: [u64; N], need: u64) -> [u64; N] {
-        a.map(|mass| if mass >= need { mass } else { 0 })
+    unsafe fn mass_add_ge(sum: [u64; N], a: [u64; N], need: u64) -> [u64; N] {
+        std::array::from_fn(|i| if a[i] >= need { sum[i] + a[i] } else { sum[i] })
     }
     #[inline(always)]
     unsafe fn mass_sum(a: [u64; N]) -> u64 {
@@ -114,8 +114,8 @@ impl Simd for Portable {
         unsafe { to.cast::<[u64; N]>().write_unaligned(from) }
     }
     #[inline(always)]
-    unsafe fn mass_select(a: [u64; N], lanes: u32) -> [u64; N] {
-        std::array::from_fn(|i| if lanes >> i & 1 == 1 { a[i] } else { 0 })
+    unsafe fn mass_add_lanes(sum: [u64; N], a: [u64; N], lanes: u32) -> [u64; N] {
+        std::array::from_fn(|i| if lanes >> i & 1 == 1 { sum[i] + a[i] } else { sum[i] })
     }
     #[inline(always)]
     unsafe fn narrow(y: [f32; N]) -> [u32; N] {

@@ -1,0 +1,213 @@
+//! Protobuf over tonic, with a look at each request before it is decoded.
+//!
+//! Two bytes on the wire can be an empty sub-message that takes hundreds once decoded, so a message within
+//! the size limit could still take a hundred times its size. The look counts sub-messages without
+//! decoding anything. It also lets a message that is not protobuf end in INVALID_ARGUMENT, where tonic's
+//! own codec would call that an internal fault.
+
+use super::status;
+use crate::error::Error;
+use crate::proto;
+use bytes::Buf;
+use prost::Message;
+use std::marker::PhantomData;
+use tonic::Status;
+use tonic::codec::{Codec as TonicCodec, DecodeBuf, Decoder as TonicDecoder};
+use tonic_prost::ProstEncoder;
+
+/// Most sub-messages of one request, of all kinds together.
+const MAX_SUB_MESSAGES: usize = 1 << 18;
+
+/// Which fields of a message are sub-messages, and theirs.
+#[derive(Debug)]
+pub(crate) struct Shape(&'static [(u64, &'static Shape)]);
+
+static LEAF: Shape = Shape(&[]);
+static PARAMS: Shape = Shape(&[(8, &LEAF), (11, &LEAF), (17, &LEAF), (18, &LEAF)]);
+static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
+static OPEN: Shape = Shape(&[(2, &PARAMS)]);
+static SCORE: Shape = Shape(&[(2, &LEAF)]);
+static VERIFY: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &LEAF), (6, &LEAF)]);
+static WORK: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &SCORE), (6, &VERIFY)]);
+static STEP: Shape = Shape(&[(3, &OPEN), (4, &WORK), (5, &LEAF), (6, &LEAF)]);
+static DECODE_REQUEST: Shape = Shape(&[(1, &CONFIG), (2, &STEP)]);
+static ROW: Shape = Shape(&[(1, &PARAMS)]);
+static SAMPLE_REQUEST: Shape = Shape(&[(5, &PARAMS), (6, &ROW), (7, &LEAF)]);
+
+/// A message as it is decoded here: requests have a shape to look at, replies come from a server that is
+/// trusted.
+pub(crate) trait Looked {
+    /// Its sub-messages.
+    const SHAPE: Option<&'static Shape> = None;
+}
+
+impl Looked for proto::DecodeRequest {
+    const SHAPE: Option<&'static Shape> = Some(&DECODE_REQUEST);
+}
+impl Looked for proto::SampleRequest {
+    const SHAPE: Option<&'static Shape> = Some(&SAMPLE_REQUEST);
+}
+impl Looked for proto::GetServerInfoRequest {}
+impl Looked for proto::DecodeResponse {}
+impl Looked for proto::SampleResponse {}
+impl Looked for proto::GetServerInfoResponse {}
+
+/// The codec of the generated service.
+#[derive(Debug)]
+pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
+
+/// Decodes messages after a look at them.
+#[derive(Debug)]
+pub(crate) struct Decoder<U>(PhantomData<U>);
+
+impl<T, U> Default for Codec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> TonicCodec for Codec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Looked + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = Decoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Decoder(PhantomData)
+    }
+}
+
+impl<U: Message + Default + Looked> TonicDecoder for Decoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // Taken out of the receive buffer, not copied; logits become slices of it.
+        let message = buffer.copy_to_bytes(buffer.remaining());
+        let decoded = match U::SHAPE {
+            Some(shape) => look(&message, shape).and_then(|()| U::decode(message).map_err(malformed)),
+            None => U::decode(message).map_err(malformed),
+        };
+        decoded.map(Some).map_err(|error| status::from_error(&error))
+    }
+}
+
+fn malformed(error: prost::DecodeError) -> Error {
+    Error::Malformed(error.to_string())
+}
+
+/// Counts the sub-messages of a request.
+fn look(message: &[u8], shape: &Shape) -> Result<(), Error> {
+    let mut room = MAX_SUB_MESSAGES;
+    count(message, shape, &mut room)
+}
+
+/// Counts down `room` for each sub-message in `bytes`. The depth is that of the shape.
+fn count(mut bytes: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes)?;
+        match tag & 7 {
+            0 => drop(varint(&mut bytes)?),
+            1 => drop(take(&mut bytes, 8)?),
+            5 => drop(take(&mut bytes, 4)?),
+            2 => {
+                let len = varint(&mut bytes)?;
+                let field = take(&mut bytes, len)?;
+                if let Some((_, shape)) = shape.0.iter().find(|(number, _)| *number == tag >> 3) {
+                    *room = room.checked_sub(1).ok_or(Error::TooManyItems { limit: MAX_SUB_MESSAGES })?;
+                    count(field, shape, room)?;
+                }
+            }
+            // Groups are older than proto3 and would hide what is in them.
+            _ => return Err(Error::Malformed("groups are not part of this protocol".to_owned())),
+        }
+    }
+    Ok(())
+}
+
+fn take<'a>(bytes: &mut &'a [u8], len: u64) -> Result<&'a [u8], Error> {
+    let taken = usize::try_from(len).ok().and_then(|len| bytes.split_at_checked(len));
+    let (field, rest) = taken.ok_or_else(|| Error::Malformed("a field ends past its message".to_owned()))?;
+    *bytes = rest;
+    Ok(field)
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, Error> {
+    prost::encoding::decode_varint(bytes).map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn step(step: proto::Step) -> Vec<u8> {
+        proto::DecodeRequest { request: Some(proto::decode_request::Request::Step(step)) }.encode_to_vec()
+    }
+
+    fn counted(bytes: &[u8], shape: &Shape) -> usize {
+        let mut room = usize::MAX;
+        count(bytes, shape, &mut room).expect("well formed");
+        usize::MAX - room
+    }
+
+    #[test]
+    fn every_sub_message_counts() {
+        let params = proto::SamplingParams {
+            logit_bias: vec![proto::LogitBias::default(); 2],
+            bad_words: vec![proto::TokenSequence::default(); 3],
+            logprobs: Some(proto::LogprobsParams::default()),
+            acceptance: Some(proto::AcceptanceParams::default()),
+            ..Default::default()
+        };
+        let open = proto::OpenSequence { params: Some(params.clone()), ..Default::default() };
+        let score = proto::ScoreWork { logprobs: Some(proto::LogprobsParams::default()), ..Default::default() };
+        let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
+        let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
+        let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
+        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 7) + 5 * 3 + 1);
+        let row = proto::SampleRow { params: Some(params), ..Default::default() };
+        let message =
+            proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
+        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 9 + 1);
+    }
+
+    #[test]
+    fn too_many_are_refused_before_they_are_decoded() {
+        let full = |count| step(proto::Step { work: vec![proto::Work::default(); count], ..Default::default() });
+        assert_eq!(look(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(()));
+        let refused = look(&full(MAX_SUB_MESSAGES), &DECODE_REQUEST);
+        assert_eq!(refused, Err(Error::TooManyItems { limit: MAX_SUB_MESSAGES }));
+    }
+
+    #[test]
+    fn what_is_not_protobuf_is_malformed() {
+        for bytes in [
+            &[0xFF][..],
+            &[0x12, 5, 0],
+            &[0x0B],
+            &[0x0C],
+            &[0x0F],
+            &[0x09, 1],
+            &[0x12, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1],
+        ] {
+            assert!(matches!(look(bytes, &DECODE_REQUEST), Err(Error::Malformed(_))), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_looked_at_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = look(&bytes, &DECODE_REQUEST);
+            let _ = look(&bytes, &SAMPLE_REQUEST);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A test at the bound of every limit: what fits works, one more is refused by name, and room comes back.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use croupier::proto::*;
+use std::time::Duration;
+use support::*;
+use tonic::Code;
+use tonic_types::StatusExt;
+
+#[tokio::test]
+async fn streams_per_server() {
+    let server = TestServer::with_limits(|limits| limits.max_streams = 2).await;
+    let (first, _second) = (server.worker().await, server.worker().await);
+    let status = server.stream().await.err().expect("a third stream is refused");
+    assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "TOO_MANY_STREAMS"));
+    let retry = status.get_error_details().retry_info().and_then(|info| info.retry_delay);
+    assert_eq!(retry, Some(Duration::from_secs(1)));
+    drop(first);
+    for _ in 0..200 {
+        if server.stream().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the place of a dropped stream never came back");
+}
+
+#[tokio::test]
+async fn sequences_per_stream_and_per_server() {
+    let server =
+        TestServer::with_limits(|limits| (limits.max_sequences_per_stream, limits.max_sequences) = (2, 3)).await;
+    let (mut one, mut two) = (server.worker().await, server.worker().await);
+    let opens = |ids: [u64; 3]| open_step(ids.map(|id| open(id, seeded(id))).to_vec());
+    let statuses = |result: StepResult| result.open.iter().map(|o| o.status()).collect::<Vec<_>>();
+    use OpenStatus::{Ok, ResourceExhausted};
+    let result = one.step(opens([1, 2, 3])).await;
+    assert!(result.open[2].error.as_ref().unwrap().message.contains("max_sequences_per_stream"));
+    assert_eq!(statuses(result), [Ok, Ok, ResourceExhausted]);
+    let result = two.step(opens([1, 2, 3])).await;
+    assert!(result.open[1].error.as_ref().unwrap().message.contains("max_sequences"));
+    assert_eq!(statuses(result), [Ok, ResourceExhausted, ResourceExhausted]);
+    // A step closes before it opens.
+    let result = one.step(Step { close_sequence_ids: vec![1], ..open_step(vec![open(3, seeded(3))]) }).await;
+    assert_eq!(statuses(result), [Ok]);
+    drop(one);
+    server.expect_sequences(1).await;
+    assert_eq!(two.step(open_step(vec![open(2, seeded(2))])).await.open[0].status(), Ok);
+    let sample = SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: vec![SampleRow { row: Some(0), ..Default::default() }; 2],
+        logits: Some(InlineLogits { data: vec![0; VOCAB as usize * 4].into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let status = server.client().await.sample(sample).await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "TOO_MANY_SEQUENCES"));
+    let status = two.failing_step(open_step((0..4).map(|id| open(id, seeded(id))).collect())).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+}
+
+#[tokio::test]
+async fn history_of_a_sequence() {
+    let server = TestServer::with_limits(|limits| limits.max_history_tokens = 4).await;
+    let mut worker = server.worker().await;
+    let long = OpenSequence { prompt_token_ids: vec![1; 3], output_token_ids: vec![1; 2], ..open(1, seeded(1)) };
+    let fits = OpenSequence { prompt_token_ids: vec![1; 3], ..open(2, seeded(1)) };
+    let result = worker.step(open_step(vec![long, fits])).await;
+    assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);
+    assert_eq!(result.open[1].status(), OpenStatus::Ok);
+    token(&worker.step(sample_step(&[(2, logits(1, 0))])).await.work[0]);
+    let result = worker.step(sample_step(&[(2, logits(1, 1))])).await;
+    assert_eq!(result.work[0].status(), RowStatus::HistoryLimit);
+}
+
+#[tokio::test]
+async fn rows_vocabulary_and_top_logprobs() {
+    let server = TestServer::with_limits(|limits| {
+        (limits.max_rows_per_step, limits.max_vocab_size, limits.max_top_logprobs) = (2, VOCAB, 1);
+    })
+    .await;
+    let mut worker = server.worker().await;
+    let top = |top_n| {
+        let logprobs = Some(LogprobsParams { top_n, ..Default::default() });
+        SamplingParams { logprobs, ..seeded(1) }
+    };
+    let result = worker.step(open_step(vec![open(1, top(1)), open(2, top(2)), open(3, seeded(3))])).await;
+    assert_eq!(result.open[1].error.as_ref().unwrap().field, "params.logprobs.top_n");
+    let rows = |count| Step {
+        work: (0..count)
+            .map(|_| Work { first_row: Some(0), ..score_work(None, ScoreWork { token_ids: vec![1], logprobs: None }) })
+            .collect(),
+        logits: inline(&[logits(1, 0)]),
+        ..Default::default()
+    };
+    assert_eq!(worker.step(rows(2)).await.work.len(), 2);
+    let status = worker.failing_step(rows(3)).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.work"));
+    let mut stream = server.stream().await.unwrap();
+    stream.send(decode_request::Request::Config(StreamConfig { vocab_size: VOCAB + 1, ..config() })).await;
+    assert_eq!(violation(&stream.reply().await.unwrap_err()).0, "config.vocab_size");
+}
+
+#[tokio::test]
+async fn bytes_of_a_message() {
+    let row = VOCAB as usize * 4;
+    let server = TestServer::with_limits(|limits| limits.max_message_bytes = 10 * row).await;
+    let mut worker = server.worker().await;
+    let of = |rows: usize| Step { logits: inline(&vec![logits(1, 0); rows]), ..Default::default() };
+    worker.step(of(9)).await;
+    assert_eq!(worker.failing_step(of(10)).await.code(), Code::OutOfRange);
+}
+
+/// A server whose backend stands still: what arrives stays in flight.
+async fn held(change: impl FnOnce(&mut croupier::limits::Limits)) -> (TestServer, Gate, Worker) {
+    let gate = Gate::default();
+    let server = TestServer::with_backend(gate.clone(), change).await;
+    let mut worker = server.worker().await;
+    worker.step(open_step((0..40).map(|id| open(id, seeded(id))).collect())).await;
+    worker.send_step(sample_step(&[(0, logits(0, 0))])).await;
+    gate.wait_for_batch().await;
+    (server, gate, worker)
+}
+
+/// A step of `rows` rows on sequences from `first` on.
+fn step_of(first: u64, rows: u64) -> Step {
+    sample_step(&(first..first + rows).map(|id| (id, logits(id, 0))).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn steps_waiting() {
+    refused_at_the_bound("QUEUE_FULL", |limits| limits.max_queued_steps = 1, &[1], 1).await;
+}
+
+#[tokio::test]
+async fn bytes_in_flight() {
+    let four_rows = 4 * VOCAB as usize * 4;
+    refused_at_the_bound("BYTES_IN_FLIGHT", |limits| limits.max_bytes_in_flight = four_rows, &[2, 1], 1).await;
+}
+
+#[tokio::test]
+async fn rows_in_flight() {
+    // Sixteen full steps: one row is at the backend, so the last of these fits in part only.
+    refused_at_the_bound("ROWS_IN_FLIGHT", |limits| limits.max_rows_per_step = 5, &[5; 15], 5).await;
+}
+
+/// While a step of one row is at the backend, steps of `fits` rows are taken, and one of `more` rows is
+/// refused untouched. When there is room again it is taken.
+async fn refused_at_the_bound(
+    reason: &str,
+    bound: impl FnOnce(&mut croupier::limits::Limits),
+    fits: &[u64],
+    more: u64,
+) {
+    let (server, gate, mut worker) = held(bound).await;
+    for &rows in fits {
+        worker.send_step(step_of(1, rows)).await;
+    }
+    let too_much = || Step { open: vec![open(99, seeded(1))], ..step_of(20, more) };
+    let id = worker.send_step(too_much()).await;
+    // All are sent before anything is done.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.open();
+    for _ in 0..=fits.len() {
+        let result = worker.step_reply().await.unwrap();
+        assert!(result.refusal.is_none());
+    }
+    let result = worker.step_reply().await.unwrap();
+    let refusal = result.refusal.expect("a refusal");
+    assert_eq!((refusal.reason.as_str(), result.step_id), (reason, id));
+    assert!(refusal.retry_after_ms > 0 && result.open.is_empty() && result.work.is_empty());
+    server.expect_sequences(40).await;
+    let result = worker.step(too_much()).await;
+    assert_eq!(result.open[0].status(), OpenStatus::Ok);
+    result.work.iter().for_each(|done| assert_eq!(done.status(), RowStatus::Ok));
+}
+
+#[tokio::test]
+async fn steps_in_flight_per_stream_hold_back_reading() {
+    // Two steps may wait, so two in flight are never refused: were a third read, one would be.
+    let bounds = |limits: &mut croupier::limits::Limits| {
+        (limits.max_steps_in_flight_per_stream, limits.max_queued_steps) = (2, 2);
+    };
+    let (_server, gate, mut worker) = held(bounds).await;
+    for id in 1..=20 {
+        worker.send_step(step_of(id, 1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    gate.open();
+    for _ in 0..=20 {
+        assert!(worker.step_reply().await.unwrap().refusal.is_none(), "waiting is not refusing");
+    }
+}
+
+#[tokio::test]
+async fn deadline_of_a_step() {
+    let (server, gate, mut worker) = held(|_| ()).await;
+    worker.send_step(Step { deadline_ms: 1, ..step_of(1, 2) }).await;
+    worker.send_step(Step { deadline_ms: 60_000, ..step_of(3, 1) }).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.open();
+    token(&worker.step_reply().await.unwrap().work[0]);
+    let late = worker.step_reply().await.unwrap();
+    assert!(late.work.iter().all(|done| done.status() == RowStatus::DeadlineExceeded));
+    token(&worker.step_reply().await.unwrap().work[0]);
+    // They are where they were: position 0.
+    let now = token(&worker.step(step_of(1, 1)).await.work[0]);
+    let mut other = server.worker().await;
+    let mut fresh = step_of(1, 1);
+    fresh.open = vec![open(1, seeded(1))];
+    assert_eq!(token(&other.step(fresh).await.work[0]), now);
+}

@@ -1,0 +1,160 @@
+//! The stateless road: the same tokens as on a stream, a status for every row, nothing left behind.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use croupier::proto::*;
+use std::time::Duration;
+use support::*;
+use tonic::{Code, Request};
+
+fn request(rows: Vec<SampleRow>, logits: &[Vec<f32>]) -> SampleRequest {
+    let Some(step::Logits::Inline(inline)) = inline(logits) else { unreachable!() };
+    SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows,
+        logits: Some(inline),
+        ..Default::default()
+    }
+}
+
+fn row(params: SamplingParams) -> SampleRow {
+    SampleRow { params: Some(params), ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_row_gets_the_token_that_a_stream_would_give() {
+    let server = TestServer::start().await;
+    let params = SamplingParams {
+        temperature: Some(1.3),
+        frequency_penalty: Some(0.4),
+        logprobs: Some(LogprobsParams { top_n: 2, mode: LogprobsMode::Processed.into(), token_ids: vec![1] }),
+        ..seeded(77)
+    };
+    let mut worker = server.worker().await;
+    let text = OpenSequence { prompt_token_ids: vec![4, 5], ..open(1, params.clone()) };
+    worker.step(open_step(vec![text])).await;
+    let mut client = server.client().await;
+    let mut output = Vec::new();
+    for position in 0..10 {
+        let streamed = worker.step(sample_step(&[(1, logits(3, position))])).await;
+        let row = SampleRow { prompt_token_ids: vec![4, 5], output_token_ids: output.clone(), ..row(params.clone()) };
+        let answer = client.sample(request(vec![row], &[logits(3, position)])).await.unwrap().into_inner();
+        assert_eq!(answer.rows[0].token.as_ref(), streamed.work[0].tokens.first());
+        assert_eq!(answer.rows[0].seed, 77);
+        output.push(token(&streamed.work[0]));
+    }
+    server.expect_sequences(1).await;
+}
+
+#[tokio::test]
+async fn a_chosen_seed_is_reported_and_replays_the_row() {
+    let server = TestServer::start().await;
+    let mut client = server.client().await;
+    let rows = vec![row(SamplingParams::default()); 20];
+    let logits = vec![logits(1, 0); 20];
+    let first = client.sample(request(rows, &logits)).await.unwrap().into_inner();
+    let seeds: std::collections::HashSet<u64> = first.rows.iter().map(|row| row.seed).collect();
+    assert_eq!(seeds.len(), 20, "every row has a seed of its own");
+    let rows = first.rows.iter().map(|chosen| row(seeded(chosen.seed))).collect();
+    let again = client.sample(request(rows, &logits)).await.unwrap().into_inner();
+    assert_eq!(again, first);
+}
+
+#[tokio::test]
+async fn every_row_has_its_own_status() {
+    let server = TestServer::start().await;
+    let shared = SampleRow { row: Some(0), ..row(seeded(1)) };
+    let rows = vec![
+        row(seeded(1)),
+        row(SamplingParams { temperature: Some(-1.0), ..Default::default() }),
+        row(seeded(2)),
+        shared,
+        row(SamplingParams { max_tokens: Some(1), ..seeded(1) }),
+        SampleRow { row: Some(9), ..row(seeded(1)) },
+        SampleRow { row: Some(0), output_token_ids: vec![VOCAB], ..row(seeded(1)) },
+        SampleRow {
+            row: Some(0),
+            params: Some(SamplingParams {
+                acceptance: Some(AcceptanceParams { rule: 3, ..Default::default() }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        },
+    ];
+    let mut nan = logits(2, 0);
+    nan[3] = f32::NAN;
+    let answer = server.client().await.sample(request(rows, &[logits(1, 0), logits(1, 0), nan])).await.unwrap();
+    let rows = answer.into_inner().rows;
+    let statuses: Vec<_> = rows.iter().map(SampleRowResult::status).collect();
+    assert_eq!(
+        statuses,
+        [
+            RowStatus::Ok,
+            RowStatus::InvalidWork,
+            RowStatus::NanLogits,
+            RowStatus::Ok,
+            RowStatus::Ok,
+            RowStatus::RowOutOfRange,
+            RowStatus::InvalidWork,
+            RowStatus::Unimplemented
+        ]
+    );
+    assert!(rows[1].message.starts_with("params.temperature"), "{}", rows[1].message);
+    assert!(rows[6].message.starts_with("output_token_ids[0]"), "{}", rows[6].message);
+    assert_eq!(rows[0].token, rows[3].token);
+    assert_eq!(rows[4].finish_reason(), FinishReason::MaxTokens);
+    server.expect_sequences(0).await;
+}
+
+#[tokio::test]
+async fn a_misshapen_batch_is_refused_whole() {
+    let server = TestServer::start().await;
+    let good = || request(vec![row(seeded(1))], &[logits(1, 0)]);
+    let data = |len: usize, row_stride| Some(InlineLogits { data: vec![0; len].into(), row_stride });
+    let cases = [
+        ("vocab_size", SampleRequest { vocab_size: 0, ..good() }),
+        ("logits_dtype", SampleRequest { logits_dtype: 4, ..good() }),
+        ("model", SampleRequest { model: "\u{7}".into(), ..good() }),
+        ("eos_token_ids[0]", SampleRequest { eos_token_ids: vec![VOCAB], ..good() }),
+        ("logits", SampleRequest { logits: None, ..good() }),
+        ("logits.data", SampleRequest { logits: data(3, 0), ..good() }),
+        ("logits.row_stride", SampleRequest { logits: data(VOCAB as usize * 4, 1), ..good() }),
+        ("rows", SampleRequest { rows: vec![row(seeded(1)); 4097], ..good() }),
+        (
+            "default_params.top_p",
+            SampleRequest { default_params: Some(SamplingParams { top_p: Some(2.0), ..Default::default() }), ..good() },
+        ),
+    ];
+    let mut client = server.client().await;
+    for (field, request) in cases {
+        let status = client.sample(request).await.unwrap_err();
+        assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, field));
+    }
+    assert!(
+        client
+            .sample(SampleRequest { rows: vec![], logits: None, ..good() })
+            .await
+            .unwrap()
+            .into_inner()
+            .rows
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_call_past_its_deadline_leaves_nothing() {
+    let gate = Gate::default();
+    let server = TestServer::with_backend(gate.clone(), |limits| limits.max_queued_steps = 1).await;
+    let mut client = server.client().await;
+    let mut call = Request::new(request(vec![row(seeded(1))], &[logits(1, 0)]));
+    call.set_timeout(Duration::from_millis(100));
+    let status = client.sample(call).await.unwrap_err();
+    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+    gate.open();
+    server.expect_sequences(0).await;
+    let answer = client.sample(request(vec![row(seeded(1))], &[logits(1, 0)])).await.unwrap().into_inner();
+    assert_eq!(answer.rows[0].status(), RowStatus::Ok);
+}
