@@ -8,6 +8,8 @@
 //!   cargo bench -- --quick               V = 128,256 f32 only, fewer rounds
 //!   cargo bench -- --vocab 32000 --job top-p
 
+#![allow(clippy::print_stdout)] // it prints a table
+
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -154,7 +156,7 @@ impl Rows {
 /// Median over rounds of (reference seconds, job seconds), each per row; both measured in each round.
 fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job: impl FnMut(usize)) -> (f64, f64) {
     let repeat = (64 / rows).max(1);
-    let mut time = |work: &mut dyn FnMut(usize)| {
+    let time = |work: &mut dyn FnMut(usize)| {
         let start = Instant::now();
         for _ in 0..repeat {
             (0..rows).for_each(&mut *work);

@@ -5,7 +5,7 @@ use croupier::sampling::logits::Dtype;
 
 /// How probability is spread over a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// A few tokens hold most of the mass, as in fluent text: the nucleus of 0.9 has tens of tokens.
     Peaked,
     /// Standard deviation 1: the nucleus of 0.9 is more than half of the vocabulary.
@@ -13,7 +13,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Shape::Peaked => "peaked",
             Shape::Flat => "flat",
@@ -22,7 +22,7 @@ impl Shape {
 }
 
 /// A row of this shape; the same for the same seed.
-pub fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 12345;
     let mut unit = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -43,7 +43,7 @@ pub fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
 }
 
 /// The largest value of a row: one read, one comparison per value, nothing kept.
-pub fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
+pub(crate) fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 && dtype != Dtype::F16 {
         // SAFETY: the level was detected.

@@ -85,15 +85,18 @@ impl Level {
 #[derive(Clone, Copy)]
 pub(super) struct Passes(&'static Table);
 
+type KeptSums = unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64;
+type Bracket = unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64;
+
 /// See [`passes`] for each function.
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
     /// By need, by cut, by both.
-    kept_sums: [unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64; 3],
+    kept_sums: [KeptSums; 3],
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
-    bracket: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
-    bracket_count: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64,
+    bracket: Bracket,
+    bracket_count: Bracket,
     sample: unsafe fn(&[u8], Weigh, f32, &mut Values),
     preceding: unsafe fn(&[u8], &[f32], Skip, f32) -> u64,
     widen: unsafe fn(&[u8], usize, &mut [f32]),

@@ -17,6 +17,9 @@
 //! Every function requires the level's instructions. Slices are checked by their callers: block slices
 //! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
 
+// Blocks and vectors are counted, since their number is also their place in the row.
+#![allow(clippy::needless_range_loop)]
+
 use super::keys::key;
 use super::simd::{Format, Simd};
 use std::marker::PhantomData;
