@@ -22,7 +22,7 @@ pub use address::Address;
 pub use baseline::{BaselineArgs, serve_baseline};
 pub use mix::Mix;
 pub use pool::Distribution;
-pub use report::{Report, RoundReport, SideReport, StepTimes};
+pub use report::{Report, SideReport, StepTimes};
 
 use crate::sampling::logits::Dtype;
 use std::process::ExitCode;
@@ -155,35 +155,37 @@ pub enum BenchError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// The subcommand `bench`: measures and prints.
+/// The subcommand `bench`: measures and prints. A server that gave no token at all is a failure.
 #[must_use]
+#[allow(clippy::print_stdout)] // The result of the command.
 pub fn main(args: BenchArgs) -> ExitCode {
     let json = args.json;
-    finish(block_on(run(args)).map(|report| if json { format!("{}\n", report.to_json()) } else { report.to_string() }))
+    let report = match block_on(run(args)) {
+        Ok(report) => report,
+        Err(error) => return failed(&error),
+    };
+    if json {
+        println!("{}", report.to_json())
+    } else {
+        print!("{report}")
+    }
+    if report.croupier.tokens_per_second > 0.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The hidden subcommand `bench-baseline-server`.
 #[must_use]
 pub fn baseline_main(args: BaselineArgs) -> ExitCode {
-    finish(block_on(serve_baseline(args)).map(|()| String::new()))
+    block_on(serve_baseline(args)).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+#[allow(clippy::print_stderr)] // Why the command has no result.
+fn failed(error: &BenchError) -> ExitCode {
+    eprintln!("croupier: {error}");
+    ExitCode::FAILURE
 }
 
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     tokio::runtime::Runtime::new()?.block_on(work)
-}
-
-#[allow(clippy::print_stdout, clippy::print_stderr)] // The result of the command, and why there is none.
-fn finish(result: Result<String, BenchError>) -> ExitCode {
-    match result {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("croupier: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// Measures, with progress on stderr.
@@ -216,7 +218,7 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
             None => None,
         };
         let croupier = load::measure(&args, &addr, &pool, &progress.of("croupier", round)).await?;
-        rounds.push(RoundReport { croupier, bare });
+        rounds.push(report::RoundReport { croupier, bare });
     }
     progress.finish();
     Ok(Report::new(&args, &addr, server, rounds))

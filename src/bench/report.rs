@@ -34,7 +34,7 @@ pub struct SideReport {
 
 /// One round: Croupier and, if asked for, the bare stream beside it.
 #[derive(Debug)]
-pub struct RoundReport {
+pub(super) struct RoundReport {
     pub(super) croupier: Tally,
     pub(super) bare: Option<Tally>,
 }
