@@ -1,7 +1,8 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
 use crate::admin;
-use crate::backend::{Backend, BackendInfo, cpu::CpuBackend};
+use crate::backend::cpu::{CpuBackend, Level};
+use crate::backend::{Backend, BackendInfo};
 use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
@@ -71,6 +72,21 @@ pub struct Addresses {
     pub admin: Option<SocketAddr>,
 }
 
+impl Addresses {
+    fn log_ready(&self, backend: &BackendInfo) {
+        tracing::info!(
+            tcp = self.tcp.map(display),
+            uds = self.uds.as_ref().map(|path| display(path.display())),
+            admin = self.admin.map(display),
+            backend = backend.name,
+            device = backend.device,
+            threads = backend.parallelism,
+            version = env!("CARGO_PKG_VERSION"),
+            "ready"
+        );
+    }
+}
+
 /// How the end of serving went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
@@ -104,7 +120,10 @@ impl App {
     /// # Errors
     /// The first socket that cannot be opened.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let backend: Box<dyn Backend> = Box::new(CpuBackend::new(config.threads()));
+        let backend: Box<dyn Backend> = {
+            let level = config.simd.unwrap_or_else(Level::detect);
+            Box::new(CpuBackend::with_level(config.threads(), level))
+        };
         let info = backend.info();
         let metrics = Metrics::new(&config.limits, &info);
         let tcp = bind_tcp(config.listen).await?;
@@ -144,7 +163,7 @@ impl App {
             Service::new(engine, limits, self.config.defaults.clone(), self.info.clone(), self.metrics.clone());
         let mut serving = Serving::start(&self.config, self.tcp, self.uds, service, &health, &self.metrics);
         health.set(State::Ready).await;
-        tracing::info!(addresses = ?self.addresses, backend = self.info.name, device = self.info.device, "ready");
+        self.addresses.log_ready(&self.info);
         serving.run(stop, engine_ended, &health, &self.config).await
     }
 }

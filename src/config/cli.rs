@@ -124,7 +124,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
 }
 
 pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set).allow_hyphen_values(true)
+    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
 }
 
 /// Parses the arguments and environment of this process.

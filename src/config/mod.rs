@@ -17,6 +17,7 @@ pub use defaults::default_parameters_table;
 pub use resolve::unknown_variables;
 pub use settings::reference_table;
 
+use crate::backend::cpu::Level;
 use crate::limits::Limits;
 use crate::params::SamplingParams;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,19 +26,6 @@ use std::time::Duration;
 
 /// Exit code for mistakes in the configuration.
 pub const EXIT_CONFIG: u8 = 2;
-
-/// Which instructions the CPU backend may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Simd {
-    /// The best this CPU has.
-    Auto,
-    /// AVX-512.
-    Avx512,
-    /// AVX2 with FMA.
-    Avx2,
-    /// Only what every CPU has.
-    Portable,
-}
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +60,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
     pub threads: Option<usize>,
-    /// Instructions the CPU backend may use.
-    pub simd: Simd,
+    /// Instructions the CPU backend uses; `None`: the fastest that this CPU has.
+    pub simd: Option<Level>,
     /// A connection must have sent its HTTP/2 preface by then.
     pub first_byte_timeout: Duration,
     /// Time between HTTP/2 pings to a silent client; zero: none.
@@ -106,7 +94,7 @@ impl Default for Config {
             uds: None,
             admin: local(9464),
             threads: None,
-            simd: Simd::Auto,
+            simd: None,
             first_byte_timeout: Duration::from_secs(5),
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(20),

@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::values::{self, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
+use crate::backend::cpu::Level;
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -276,33 +277,11 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
 ];
 
-fn simd(text: &str) -> Result<super::Simd, String> {
-    let level = values::one_of(text, &SIMD)?;
-    match level {
-        super::Simd::Avx512 if !has_avx512() => Err("this CPU has no avx512; write auto".to_owned()),
-        super::Simd::Avx2 if !has_avx2() => Err("this CPU has no avx2 with fma; write auto".to_owned()),
-        _ => Ok(level),
+fn simd(text: &str) -> Result<Option<Level>, String> {
+    match values::one_of(text, &SIMD)? {
+        Some(level) if !level.is_available() => Err(format!("this CPU has no {}; write auto", level.name())),
+        choice => Ok(choice),
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx512() -> bool {
-    false
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
 }
 
 fn log_level(text: &str) -> Result<String, String> {

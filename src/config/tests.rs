@@ -102,6 +102,11 @@ fn every_mistake_of_every_source_is_told_at_once() {
 }
 
 #[test]
+fn a_flag_is_not_the_value_of_the_flag_before_it() {
+    assert!(mistakes(&["--uds", "--listen", "none"], &[("CROUPIER_THREADS", "x")]).contains("--uds"));
+}
+
+#[test]
 fn a_broken_file_is_told() {
     let (_dir, path) = file("max_streams = = 1");
     assert!(mistakes(&["--config", &path], &[]).contains("is not TOML"));

@@ -1,6 +1,7 @@
 //! How single values are read from text and shown as text.
 
-use super::{LogFormat, Simd};
+use super::LogFormat;
+use crate::backend::cpu::Level;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -114,9 +115,13 @@ pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
     words.iter().find(|(_, v)| v == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
 }
 
-/// Words of [`Simd`].
-pub(super) const SIMD: [(&str, Simd); 4] =
-    [("auto", Simd::Auto), ("avx512", Simd::Avx512), ("avx2", Simd::Avx2), ("portable", Simd::Portable)];
+/// Words of a level choice.
+pub(super) const SIMD: [(&str, Option<Level>); 4] = [
+    ("auto", None),
+    (Level::Avx512.name(), Some(Level::Avx512)),
+    (Level::Avx2.name(), Some(Level::Avx2)),
+    (Level::Portable.name(), Some(Level::Portable)),
+];
 /// Words of [`LogFormat`].
 pub(super) const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 

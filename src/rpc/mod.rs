@@ -1,6 +1,7 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`decode`] (the stream's life), `convert` (where wire and domain meet), `status` (errors).
+//! Read [`listener`] and [`server`] (how a connection gets in), [`decode`] (the stream's life), `convert`
+//! (where wire and domain meet), `status` (errors).
 
 pub(crate) mod codec;
 mod convert;

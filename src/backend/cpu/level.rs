@@ -51,7 +51,7 @@ impl Level {
 
     /// Name as used in flags and server info.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Level::Avx512 => "avx512",
             Level::Avx2 => "avx2",

@@ -1,0 +1,160 @@
+//! The passes over a row, each written once over [`Simd`] and [`Format`].
+//!
+//! A row is read in blocks of [`BLOCK`] values. The first pass keeps each block's maximum; every later
+//! pass looks at the maximum first and skips blocks that cannot matter. The last block is padded with −∞.
+//!
+//! | pass | reads | gives |
+//! |---|---|---|
+//! | [`scan`] | the row | block maxima, whether a NaN was met |
+//! | [`sums`] | blocks with mass | mass of each block, total |
+//! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
+//! | [`bracket`] | blocks reaching `low` | mass at or above `high`, values in `low..high` |
+//! | [`widen`] | one block | its values as f32 |
+//! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
+//! | [`preceding`] | blocks reaching a value | how many values precede it |
+//!
+//! # Safety
+//! Every function requires the level's instructions. Slices are checked by their callers: block slices
+//! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
+
+mod find;
+mod weigh;
+
+pub(super) use find::{collect, count_ge, preceding, sample, scan, sum_ge, widen};
+pub(super) use weigh::{bracket, kept_sums, masses, sums};
+
+use super::simd::{Format, Simd};
+use std::marker::PhantomData;
+
+/// Values per block.
+pub(super) const BLOCK: usize = 128;
+/// Block maxima and other float lists are padded with −∞ to a multiple of this.
+pub(super) const PAD: usize = 16;
+/// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
+/// them that meet in one lane fit an i32.
+pub(super) const NARROW_Y: f32 = -13.0;
+/// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
+const NO_MASS_Y: f32 = -41.5;
+
+/// Vectors of a block at the narrowest level.
+const MAX_VECTORS: usize = BLOCK / 8;
+/// [`sample`] looks at one block in this many.
+const SAMPLE_STRIDE: usize = 4;
+
+/// Number of blocks of a row of `values` values.
+pub(super) fn blocks(values: usize) -> usize {
+    values.div_ceil(BLOCK)
+}
+
+/// What [`scan`] found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scan {
+    pub(super) max: f32,
+    pub(super) nan: bool,
+}
+
+/// How values become masses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weigh {
+    /// The row's maximum; no value in a block that is looked at exceeds it.
+    pub(super) max: f32,
+    /// From [`scale`](crate::sampling::mass::scale).
+    pub(super) scale: f32,
+}
+
+/// What a value must satisfy for its mass to be counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep {
+    /// Only values above this; −∞ where there is no cut.
+    pub(super) above: f32,
+    /// Only masses of at least this.
+    pub(super) need: u64,
+    /// No value of a block whose maximum is at most this has such a mass.
+    pub(super) skip: f32,
+}
+
+/// Bounds of a [`bracket`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range {
+    /// Inclusive; finite.
+    pub(super) low: f32,
+    /// Exclusive.
+    pub(super) high: f32,
+}
+
+/// A range of blocks to leave out, possibly empty.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Skip {
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// Values with their tokens and masses; the three lists are parallel.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    pub(super) logits: Vec<f32>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) masses: Vec<u64>,
+}
+
+impl Values {
+    pub(super) fn clear(&mut self) {
+        self.logits.clear();
+        self.tokens.clear();
+        self.masses.clear();
+    }
+
+    /// Pads logits with −∞ and masses with 0 for whole vectors; tokens keep their number.
+    pub(super) fn pad(&mut self) {
+        let padded = self.logits.len().next_multiple_of(PAD);
+        self.logits.resize(padded, f32::NEG_INFINITY);
+        self.masses.resize(padded, 0);
+    }
+}
+
+/// Pointers to the blocks of a row; the last one may be a padded copy.
+struct Blocks<'a, F> {
+    row: &'a [u8],
+    full: usize,
+    tail: [u8; BLOCK * 4],
+    format: PhantomData<F>,
+}
+
+impl<'a, F: Format> Blocks<'a, F> {
+    #[inline(always)]
+    fn new(row: &'a [u8]) -> Self {
+        let full = row.len() / (BLOCK * F::SIZE);
+        let mut tail = [0; BLOCK * 4];
+        let rest = &row[full * BLOCK * F::SIZE..];
+        if !rest.is_empty() {
+            for (at, byte) in tail.iter_mut().enumerate() {
+                *byte = F::NEG_INFINITY[at % 4];
+            }
+            tail[..rest.len()].copy_from_slice(rest);
+        }
+        Self { row, full, tail, format: PhantomData }
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        blocks(self.row.len() / F::SIZE)
+    }
+
+    /// BLOCK values, readable at any alignment.
+    #[inline(always)]
+    fn get(&self, block: usize) -> *const u8 {
+        if block < self.full { self.row[block * BLOCK * F::SIZE..].as_ptr() } else { self.tail.as_ptr() }
+    }
+}
+
+#[inline(always)]
+unsafe fn load<S: Simd, F: Format>(block: *const u8, vector: usize) -> S::Float {
+    // SAFETY: vector < BLOCK / LANES, so the load stays inside the block.
+    unsafe { F::load::<S>(block.add(vector * S::LANES * F::SIZE)) }
+}
+
+#[inline(always)]
+unsafe fn exponent<S: Simd>(x: S::Float, max: S::Float, scale: S::Float) -> S::Float {
+    // SAFETY: passed on.
+    unsafe { S::mul(S::sub(x, max), scale) }
+}
