@@ -1,13 +1,15 @@
 //! The `croupier` program.
 
 use croupier::config::{self, Command};
-use croupier::{app, healthcheck};
+use croupier::{app, bench, healthcheck};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match config::parse_process() {
         Ok(Command::Serve(config)) => app::run(*config),
         Ok(Command::Healthcheck(args)) => healthcheck::run(&args),
+        Ok(Command::Bench(args)) => bench::main(args),
+        Ok(Command::BenchBaseline(args)) => bench::baseline_main(args),
         Err(stop) => stop.report(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, values};
+use super::{Config, EXIT_CONFIG, bench, values};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::OsString;
@@ -20,9 +20,10 @@ pub enum Command {
     Serve(Box<Config>),
     /// Ask a running server how it is.
     Healthcheck(HealthcheckArgs),
-    // BENCH: the place for `Bench(crate::bench::BenchArgs)`. With `BenchArgs: clap::Args` it also takes
-    // `.subcommand(BenchArgs::augment_args(clap::Command::new("bench")))` in `command_line` and
-    // `Some(("bench", sub)) => BenchArgs::from_arg_matches(sub)` in `parse`.
+    /// Measure a server.
+    Bench(crate::bench::BenchArgs),
+    /// Serve the bare stream that the server is measured against.
+    BenchBaseline(crate::bench::BaselineArgs),
 }
 
 /// Whom `croupier healthcheck` asks.
@@ -105,6 +106,8 @@ pub fn command_line() -> clap::Command {
         .subcommand_required(true)
         .subcommand(serve)
         .subcommand(healthcheck_command(config))
+        .subcommand(bench::command())
+        .subcommand(bench::baseline_command())
 }
 
 fn healthcheck_command(config: Arg) -> clap::Command {
@@ -120,7 +123,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
 }
 
-fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
 }
 
@@ -141,6 +144,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
     let (matches, problems) = matches(args)?;
     match matches.subcommand() {
         Some((HEALTHCHECK, sub)) => healthcheck(sub, env, problems).map(Command::Healthcheck),
+        Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
+        Some((bench::BASELINE, sub)) => {
+            bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
+        }
         Some((_, sub)) => {
             let config = resolve(&|name| flag(sub, name), env, problems);
             config.map(|config| Command::Serve(Box::new(config))).map_err(|problems| Stop::mistakes(&problems))
@@ -200,7 +207,7 @@ fn take_out(error: &clap::Error, args: &mut Vec<OsString>) -> bool {
     true
 }
 
-fn flag(matches: &ArgMatches, name: &str) -> Option<String> {
+pub(super) fn flag(matches: &ArgMatches, name: &str) -> Option<String> {
     matches.try_get_one::<String>(name).ok().flatten().cloned()
 }
 

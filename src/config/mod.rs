@@ -4,6 +4,7 @@
 //! environment variables, keys of the file, `--help` and `docs/configuration.md` all follow from that list. Everything
 //! is checked before anything is opened, and all mistakes are told at once.
 
+mod bench;
 mod cli;
 mod defaults;
 mod file;

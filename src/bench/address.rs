@@ -1,0 +1,77 @@
+//! Where a server listens, as people write it.
+
+use super::Transport;
+use std::path::PathBuf;
+
+/// `unix:PATH` or `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A TCP address.
+    Tcp(String),
+    /// The path of a Unix socket.
+    Uds(PathBuf),
+}
+
+impl Address {
+    /// Its kind of socket.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        match self {
+            Address::Tcp(_) => Transport::Tcp,
+            Address::Uds(_) => Transport::Uds,
+        }
+    }
+}
+
+impl Default for Address {
+    /// Where `croupier serve` listens unless told otherwise.
+    fn default() -> Self {
+        Address::Tcp("127.0.0.1:50051".to_owned())
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            // gRPC's own naming allows unix:///absolute too.
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return if path.is_empty() { Err("unix: needs a path".to_owned()) } else { Ok(Address::Uds(path.into())) };
+        }
+        let text = text.strip_prefix("http://").unwrap_or(text);
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Address::Tcp(text.to_owned())),
+            _ => Err(format!("\"{text}\" is no address; write HOST:PORT or unix:PATH")),
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(address) => f.write_str(address),
+            Address::Uds(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_are_read_and_nonsense_is_refused() {
+        for (text, read) in [
+            ("unix:/run/s", Ok(Address::Uds("/run/s".into()))),
+            ("unix:///run/s", Ok(Address::Uds("/run/s".into()))),
+            ("localhost:1", Ok(Address::Tcp("localhost:1".into()))),
+            ("http://[::1]:50051", Ok(Address::Tcp("[::1]:50051".into()))),
+        ] {
+            assert_eq!(text.parse(), read);
+        }
+        for text in ["", "unix:", "host", "host:", ":1", "host:70000"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Sequences whose rows travel in one message.
+
+use super::BenchArgs;
+use super::pool::RowPool;
+use crate::proto::{self, step::Logits, work::Kind};
+use tokio::time::Instant;
+
+/// Tokens a sequence has before another takes its place, so that histories stay as long as real ones.
+const OUTPUT_TOKENS: u32 = 1024;
+/// Prompt tokens of a sequence.
+const PROMPT_TOKENS: u32 = 64;
+
+/// Some sequences of a stream, in step with each other.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// When the current step was to be sent; its time runs from here.
+    pub(super) due: Instant,
+    /// Ids of the first generation; later ones add `batch`.
+    ids: std::ops::Range<u64>,
+    stream: u64,
+    generation: u64,
+    turn: u64,
+    outputs: u32,
+}
+
+impl Group {
+    /// The sequences of a stream, as few to a group as fit a message.
+    pub(super) fn split(args: &BenchArgs, stream: u64) -> Vec<Group> {
+        let (batch, rows) = (args.batch as u64, args.rows_per_message());
+        let group = |first: u64| Group {
+            due: Instant::now(),
+            ids: first..(first + rows as u64).min(batch),
+            stream,
+            generation: 0,
+            // Each group starts elsewhere in the pool.
+            turn: first * 7,
+            outputs: 0,
+        };
+        (0..batch).step_by(rows).map(group).collect()
+    }
+
+    /// The next step. Called again for a refused step, which changed nothing.
+    pub(super) fn step(&self, step_id: usize, args: &BenchArgs, pool: &RowPool) -> proto::Step {
+        let shift = self.generation * args.batch as u64;
+        let ids = self.ids.start + shift..self.ids.end + shift;
+        let (mut open, mut close) = (Vec::new(), Vec::new());
+        if self.outputs == 0 {
+            open = ids.clone().map(|id| self.open(id, args)).collect();
+            if self.generation > 0 {
+                close = ids.clone().map(|id| id - args.batch as u64).collect();
+            }
+        }
+        let sample =
+            |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
+        let data = pool.slice(self.ids.clone().count(), self.turn);
+        proto::Step {
+            step_id: step_id as u64,
+            close_sequence_ids: close,
+            open,
+            work: ids.map(sample).collect(),
+            logits: Some(Logits::Inline(proto::InlineLogits { data, row_stride: 0 })),
+            deadline_ms: 0,
+        }
+    }
+
+    /// The step was done; the next is due then.
+    pub(super) fn answered(&mut self, due: Instant) {
+        self.due = due;
+        self.turn += 1;
+        self.outputs += 1;
+        if self.outputs == OUTPUT_TOKENS {
+            self.outputs = 0;
+            self.generation += 1;
+        }
+    }
+
+    fn open(&self, id: u64, args: &BenchArgs) -> proto::OpenSequence {
+        let prompt = (0..PROMPT_TOKENS).map(|i| (id as u32).wrapping_mul(31).wrapping_add(i * 97) % args.vocab);
+        proto::OpenSequence {
+            sequence_id: id,
+            params: Some(args.mix.params(id, args.seed ^ (self.stream << 32))),
+            prompt_token_ids: prompt.collect(),
+            output_token_ids: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> BenchArgs {
+        BenchArgs { vocab: 16, batch: 5, message_bytes: 2 * 64, ..Default::default() }
+    }
+
+    #[test]
+    fn every_sequence_is_in_one_group_and_messages_are_of_the_size_asked_for() {
+        let groups = Group::split(&args(), 0);
+        let ids: Vec<_> = groups.iter().map(|group| group.ids.clone()).collect();
+        assert_eq!(ids, [0..2, 2..4, 4..5]);
+    }
+
+    #[test]
+    fn a_full_sequence_gives_way_to_a_new_one() {
+        let args = args();
+        let pool = RowPool::new(&args);
+        let mut group = Group::split(&args, 0).remove(1);
+        let first = group.step(1, &args, &pool);
+        assert_eq!(first.open.iter().map(|open| open.sequence_id).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(group.step(1, &args, &pool), first, "a refused step is sent again as it was");
+        for _ in 0..OUTPUT_TOKENS {
+            group.answered(Instant::now());
+        }
+        let next = group.step(1, &args, &pool);
+        assert_eq!(next.close_sequence_ids, [2, 3]);
+        assert_eq!(next.open.iter().map(|open| open.sequence_id).collect::<Vec<_>>(), [7, 8]);
+    }
+}

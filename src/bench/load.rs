@@ -1,0 +1,255 @@
+//! One round of load against one server.
+
+use super::group::Group;
+use super::pool::RowPool;
+use super::progress::Counter;
+use super::{Address, BenchArgs, BenchError, client};
+use crate::proto::decode_request::Request as Ask;
+use crate::proto::decode_response::Response as Answer;
+use crate::proto::{self, DecodeRequest, StepResult};
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Streaming;
+
+/// How long replies may take to come in after the round.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The longest step that is told apart from longer ones, in nanoseconds.
+const LONGEST: u64 = 600_000_000_000;
+
+/// What came back within the window of measurement.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) tokens: u64,
+    pub(super) steps: u64,
+    /// Times of steps, in nanoseconds.
+    pub(super) times: Histogram<u64>,
+    /// What was not OK, by reason.
+    pub(super) failures: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    fn new() -> Self {
+        let times = Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds in order and three digits are allowed");
+        Self { tokens: 0, steps: 0, times, failures: BTreeMap::new() }
+    }
+
+    fn fail(&mut self, reason: impl Into<String>) {
+        *self.failures.entry(reason.into()).or_default() += 1;
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        self.tokens += other.tokens;
+        self.steps += other.steps;
+        self.times.add(&other.times).expect("the bounds are the same");
+        for (reason, count) in &other.failures {
+            *self.failures.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+/// Runs all streams for the warm-up and the duration.
+pub(super) async fn measure(
+    args: &BenchArgs,
+    addr: &Address,
+    pool: &RowPool,
+    counter: &Counter,
+) -> Result<Tally, BenchError> {
+    let from = Instant::now() + args.warmup;
+    let shared = Arc::new(Shared {
+        args: args.clone(),
+        pool: pool.clone(),
+        counter: counter.clone(),
+        from,
+        until: from + args.duration,
+    });
+    let watch = counter.watch();
+    let mut streams = tokio::task::JoinSet::new();
+    for number in 0..args.streams as u64 {
+        let (addr, shared) = (addr.clone(), Arc::clone(&shared));
+        streams.spawn(async move { Worker::open(number, &addr, shared).await?.run().await });
+    }
+    let mut all = Tally::new();
+    let mut last_error = None;
+    while let Some(ended) = streams.join_next().await {
+        match ended.expect("a stream's task does not panic") {
+            Ok(tally) => all.merge(&tally),
+            Err(BenchError::Stream(status)) => {
+                all.fail(format!("stream {}", code_name(status.code())));
+                last_error = Some(BenchError::Stream(status));
+            }
+            Err(other) => last_error = Some(other),
+        }
+    }
+    watch.abort();
+    match last_error {
+        Some(error) if all.tokens == 0 => Err(error),
+        _ => Ok(all),
+    }
+}
+
+fn code_name(code: tonic::Code) -> String {
+    format!("{code:?}")
+}
+
+/// What all streams of a round have in common.
+#[derive(Debug)]
+struct Shared {
+    args: BenchArgs,
+    pool: RowPool,
+    counter: Counter,
+    from: Instant,
+    until: Instant,
+}
+
+/// One worker: a connection with one stream.
+struct Worker {
+    shared: Arc<Shared>,
+    requests: mpsc::Sender<DecodeRequest>,
+    replies: Streaming<proto::DecodeResponse>,
+    groups: Vec<Group>,
+    /// Groups whose next step is not due yet.
+    waiting: BTreeMap<(Instant, usize), ()>,
+    tally: Tally,
+}
+
+impl Worker {
+    async fn open(number: u64, addr: &Address, shared: Arc<Shared>) -> Result<Self, BenchError> {
+        let groups = Group::split(&shared.args, number);
+        let (requests, outbox) = mpsc::channel(groups.len() + 1);
+        let config = Ask::Config(proto::StreamConfig {
+            vocab_size: shared.args.vocab,
+            logits_dtype: wire_dtype(shared.args.dtype).into(),
+            model: "bench".to_owned(),
+            ..Default::default()
+        });
+        // Capacity for every group and the configuration: sending never waits here, only in the transport.
+        requests.try_send(DecodeRequest { request: Some(config) }).map_err(|_| closed())?;
+        let mut client = client::connect(addr).await?;
+        let outbox = tokio_stream::wrappers::ReceiverStream::new(outbox);
+        let mut replies = client.decode(outbox).await.map_err(ended)?.into_inner();
+        replies.message().await.map_err(ended)?.ok_or_else(closed)?;
+        Ok(Self { shared, requests, replies, groups, waiting: BTreeMap::new(), tally: Tally::new() })
+    }
+
+    async fn run(mut self) -> Result<Tally, BenchError> {
+        let now = Instant::now();
+        for group in 0..self.groups.len() {
+            self.groups[group].due = now;
+            self.send(group)?;
+        }
+        let until = self.shared.until;
+        while Instant::now() < until {
+            let next_due = self.waiting.first_key_value().map(|(&(due, _), ())| due);
+            tokio::select! {
+                reply = self.replies.message() => match reply {
+                    Ok(Some(reply)) => self.receive(reply)?,
+                    Ok(None) => return self.broken(closed()),
+                    Err(status) => return self.broken(ended(status)),
+                },
+                () = tokio::time::sleep_until(next_due.unwrap_or(until)) => self.send_due()?,
+            }
+        }
+        self.drain().await;
+        Ok(self.tally)
+    }
+
+    /// A stream that ended early: what it did counts, and so does its end.
+    fn broken(mut self, error: BenchError) -> Result<Tally, BenchError> {
+        match error {
+            BenchError::Stream(status) if self.tally.tokens > 0 => {
+                self.tally.fail(format!("stream {}", code_name(status.code())));
+                Ok(self.tally)
+            }
+            error => Err(error),
+        }
+    }
+
+    fn send(&mut self, group: usize) -> Result<(), BenchError> {
+        let step = self.groups[group].step(group, &self.shared.args, &self.shared.pool);
+        self.requests.try_send(DecodeRequest { request: Some(Ask::Step(step)) }).map_err(|_| closed())
+    }
+
+    fn send_due(&mut self) -> Result<(), BenchError> {
+        let now = Instant::now();
+        while let Some(entry) = self.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (_, group) = *entry.key();
+            entry.remove();
+            self.send(group)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, reply: proto::DecodeResponse) -> Result<(), BenchError> {
+        let Some(Answer::Step(result)) = reply.response else { return Err(closed()) };
+        let group = result.step_id as usize;
+        let now = Instant::now();
+        if group >= self.groups.len() {
+            self.tally.fail("a reply to no step");
+            return Ok(());
+        }
+        if let Some(refusal) = &result.refusal {
+            self.tally.fail(format!("refused {}", refusal.reason));
+            let again = now + Duration::from_millis(u64::from(refusal.retry_after_ms.max(1)));
+            self.waiting.insert((again, group), ());
+            return Ok(());
+        }
+        self.count(group, &result, now);
+        let rate = self.shared.args.rate;
+        let due = if rate > 0.0 { self.groups[group].due + Duration::from_secs_f64(rate.recip()) } else { now };
+        self.groups[group].answered(due);
+        if due > now {
+            self.waiting.insert((due, group), ());
+            return Ok(());
+        }
+        self.send(group)
+    }
+
+    fn count(&mut self, group: usize, result: &StepResult, now: Instant) {
+        let ok = i32::from(proto::RowStatus::Ok);
+        let tokens = result.work.iter().filter(|work| work.status == ok).map(|work| work.tokens.len() as u64).sum();
+        self.shared.counter.add(tokens);
+        if !(self.shared.from..self.shared.until).contains(&now) {
+            return;
+        }
+        self.tally.tokens += tokens;
+        self.tally.steps += 1;
+        let time = now.saturating_duration_since(self.groups[group].due);
+        self.tally.times.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
+        for work in result.work.iter().filter(|work| work.status != ok) {
+            self.tally.fail(format!("row {}", work.status().as_str_name()));
+        }
+        for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
+            self.tally.fail(format!("open {}", open.status().as_str_name()));
+        }
+    }
+
+    /// Ends the stream as a worker would, so that the next round finds an idle server.
+    async fn drain(&mut self) {
+        let (closed, _) = mpsc::channel(1);
+        self.requests = closed;
+        let rest = async { while let Ok(Some(_)) = self.replies.message().await {} };
+        let _ = tokio::time::timeout(DRAIN, rest).await;
+    }
+}
+
+fn wire_dtype(dtype: crate::sampling::logits::Dtype) -> proto::LogitsDtype {
+    use crate::sampling::logits::Dtype;
+    match dtype {
+        Dtype::F32 => proto::LogitsDtype::F32,
+        Dtype::F16 => proto::LogitsDtype::F16,
+        Dtype::Bf16 => proto::LogitsDtype::Bf16,
+    }
+}
+
+fn ended(status: tonic::Status) -> BenchError {
+    BenchError::Stream(Box::new(status))
+}
+
+fn closed() -> BenchError {
+    ended(tonic::Status::unavailable("the stream ended early"))
+}

@@ -1,0 +1,238 @@
+//! The load generator behind `croupier bench`: real gRPC clients that send logits and wait for tokens.
+//!
+//! What is measured: each stream is one connection that carries several groups of sequences, as many to a message as
+//! fit [`BenchArgs::message_bytes`]. A group's next row is sent when its last token is back, as a model would; the
+//! groups of a stream are in flight together. The time of a step runs from handing the message to the transport to
+//! reading its reply, so waiting for flow control counts. With [`BenchArgs::rate`] the steps have a timetable and the
+//! time runs from when a step was due, which corrects for coordinated omission; without it there is no timetable to
+//! fall behind: the load is closed, as decoding is.
+
+mod address;
+mod baseline;
+mod child;
+mod client;
+mod group;
+mod load;
+mod mix;
+mod pool;
+mod progress;
+mod report;
+
+pub use address::Address;
+pub use baseline::{BaselineArgs, serve_baseline};
+pub use mix::Mix;
+pub use pool::Distribution;
+pub use report::{Report, SideReport, StepTimes};
+
+use crate::sampling::logits::Dtype;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What `croupier bench` is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchArgs {
+    /// The server. `None`: [`Address::default`], unless `spawn`.
+    pub addr: Option<Address>,
+    /// Start a server as a child process, listening on this kind of socket.
+    pub spawn: Option<Transport>,
+    /// Concurrent streams, each on its own connection.
+    pub streams: usize,
+    /// Sequences per stream.
+    pub batch: usize,
+    /// Logits per row.
+    pub vocab: u32,
+    /// Number format of the logits.
+    pub dtype: Dtype,
+    /// What the sequences ask for.
+    pub mix: Mix,
+    /// What the rows look like.
+    pub distribution: Distribution,
+    /// How long each round measures.
+    pub duration: Duration,
+    /// How long each round runs before it measures.
+    pub warmup: Duration,
+    /// Rows are put into one message up to this many bytes; at least one.
+    pub message_bytes: usize,
+    /// Steps per second of each group of sequences. 0: as fast as the replies come.
+    pub rate: f64,
+    /// Rounds. 0: three with `baseline`, else one.
+    pub rounds: usize,
+    /// Also measure a bare tonic stream, alternately.
+    pub baseline: bool,
+    /// Seed of rows and sequences.
+    pub seed: u64,
+    /// Print one JSON object instead of a table.
+    pub json: bool,
+}
+
+impl Default for BenchArgs {
+    fn default() -> Self {
+        Self {
+            addr: None,
+            spawn: None,
+            streams: 1,
+            batch: 64,
+            vocab: 128_256,
+            dtype: Dtype::F32,
+            mix: Mix::TopK,
+            distribution: Distribution::Peaked,
+            duration: Duration::from_secs(5),
+            warmup: Duration::from_secs(1),
+            message_bytes: 1 << 20,
+            rate: 0.0,
+            rounds: 0,
+            baseline: false,
+            seed: 1,
+            json: false,
+        }
+    }
+}
+
+impl BenchArgs {
+    fn row_bytes(&self) -> usize {
+        self.vocab as usize * self.dtype.size()
+    }
+
+    fn rows_per_message(&self) -> usize {
+        (self.message_bytes / self.row_bytes()).clamp(1, self.batch)
+    }
+
+    fn round_count(&self) -> usize {
+        match (self.rounds, self.baseline) {
+            (0, true) => 3,
+            (0, false) => 1,
+            (rounds, _) => rounds,
+        }
+    }
+}
+
+/// Kinds of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP on the loopback interface.
+    Tcp,
+    /// A Unix socket.
+    Uds,
+}
+
+impl Transport {
+    /// Names and values, for the command line.
+    pub const NAMES: [(&str, Transport); 2] = [("tcp", Transport::Tcp), ("uds", Transport::Uds)];
+}
+
+/// Why a measurement came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// Nobody answers.
+    #[error(
+        "cannot reach {addr}: {reason}\nStart a server with `croupier serve`, name one with --addr, or let this command start one with --spawn uds"
+    )]
+    Unreachable {
+        /// Who was called.
+        addr: Address,
+        /// What went wrong, in words.
+        reason: String,
+    },
+    /// A child process did not start.
+    #[error("cannot start {what}: {reason}")]
+    Spawn {
+        /// Which process.
+        what: &'static str,
+        /// What went wrong, in words.
+        reason: String,
+    },
+    /// The server ended a stream before anything was measured.
+    #[error("the server ended the stream: {0}")]
+    Stream(Box<tonic::Status>),
+    /// Arguments that make no sense together.
+    #[error("{0}")]
+    Args(String),
+    /// Nothing could be written or listened on.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The baseline server failed.
+    #[error(transparent)]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// The subcommand `bench`: measures and prints. A server that gave no token at all is a failure.
+#[must_use]
+#[allow(clippy::print_stdout)] // The result of the command.
+pub fn main(args: BenchArgs) -> ExitCode {
+    let json = args.json;
+    let report = match block_on(run(args)) {
+        Ok(report) => report,
+        Err(error) => return failed(&error),
+    };
+    if json {
+        println!("{}", report.to_json())
+    } else {
+        print!("{report}")
+    }
+    if report.croupier.tokens_per_second > 0.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The hidden subcommand `bench-baseline-server`.
+#[must_use]
+pub fn baseline_main(args: BaselineArgs) -> ExitCode {
+    block_on(serve_baseline(args)).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+#[allow(clippy::print_stderr)] // Why the command has no result.
+fn failed(error: &BenchError) -> ExitCode {
+    eprintln!("croupier: {error}");
+    ExitCode::FAILURE
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+    tokio::runtime::Runtime::new()?.block_on(work)
+}
+
+/// Measures, with progress on stderr.
+///
+/// # Errors
+/// See [`BenchError`]. Refusals and failed rows are not errors but part of the report.
+pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
+    check(&args)?;
+    let spawned = args.spawn.map(child::Child::server).transpose()?;
+    let addr = match (&spawned, &args.addr) {
+        (Some(child), _) => child.addr().clone(),
+        (None, Some(addr)) => addr.clone(),
+        (None, None) => Address::default(),
+    };
+    let server = match &spawned {
+        Some(child) => child.wait_until_ready().await?,
+        None => client::server_info(&addr).await?,
+    };
+    let baseline = args.baseline.then(|| child::Child::baseline(addr.transport())).transpose()?;
+    if let Some(child) = &baseline {
+        child.wait_until_ready().await?;
+    }
+    let pool = pool::RowPool::new(&args);
+    let progress = progress::Progress::start(&args);
+    let mut rounds = Vec::new();
+    for round in 1..=args.round_count() {
+        // Alternately, so that a neighbour's noise meets both sides.
+        let bare = match &baseline {
+            Some(child) => Some(load::measure(&args, child.addr(), &pool, &progress.of("bare tonic", round)).await?),
+            None => None,
+        };
+        let croupier = load::measure(&args, &addr, &pool, &progress.of("croupier", round)).await?;
+        rounds.push(report::RoundReport { croupier, bare });
+    }
+    progress.finish();
+    Ok(Report::new(&args, &addr, server, rounds))
+}
+
+fn check(args: &BenchArgs) -> Result<(), BenchError> {
+    let wrong = |text: &str| Err(BenchError::Args(text.to_owned()));
+    match args {
+        BenchArgs { addr: Some(_), spawn: Some(_), .. } => wrong("give --addr or --spawn, not both"),
+        BenchArgs { streams: 0, .. } => wrong("--streams must be at least 1"),
+        BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
+        BenchArgs { vocab: 0, .. } => wrong("--vocab must be at least 1"),
+        BenchArgs { duration: Duration::ZERO, .. } => wrong("--duration must be positive"),
+        BenchArgs { rate, .. } if !(0.0..=1e6).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
+        _ => Ok(()),
+    }
+}

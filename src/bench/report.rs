@@ -1,0 +1,209 @@
+//! What came of a measurement, for people and for programs.
+
+use super::load::Tally;
+use super::{Address, BenchArgs};
+use crate::proto::GetServerInfoResponse;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Times of steps, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct StepTimes {
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// One side in one round.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SideReport {
+    /// Tokens that came back, per second.
+    pub tokens_per_second: f64,
+    /// Logits of those tokens, in 10^9 bytes per second.
+    pub gigabytes_per_second: f64,
+    /// Messages answered.
+    pub steps: u64,
+    /// From handing a message to the transport (with a rate: from when it was due) to its reply.
+    pub step_milliseconds: StepTimes,
+    /// What was not OK, by reason.
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// One round: Croupier and, if asked for, the bare stream beside it.
+#[derive(Debug)]
+pub(super) struct RoundReport {
+    pub(super) croupier: Tally,
+    pub(super) bare: Option<Tally>,
+}
+
+/// Everything that was measured. Figures are medians over the rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Where the server listened.
+    pub address: String,
+    /// Its version, backend, device and sampling threads.
+    pub server: String,
+    /// The load, in words.
+    pub load: String,
+    /// What the time of a step is.
+    pub step_time_is: &'static str,
+    /// Rounds measured.
+    pub rounds: usize,
+    /// Croupier.
+    pub croupier: SideReport,
+    /// The bare tonic stream.
+    pub baseline: Option<SideReport>,
+    /// Croupier's share of the bare stream's bytes per second: median of the rounds' ratios.
+    pub share_of_baseline: Option<f64>,
+    /// The ratio in each round.
+    pub shares: Vec<f64>,
+}
+
+impl Report {
+    pub(super) fn new(
+        args: &BenchArgs,
+        addr: &Address,
+        server: GetServerInfoResponse,
+        rounds: Vec<RoundReport>,
+    ) -> Self {
+        let share = |round: &RoundReport| {
+            round
+                .bare
+                .as_ref()
+                .filter(|bare| bare.tokens > 0)
+                .map(|bare| round.croupier.tokens as f64 / bare.tokens as f64)
+        };
+        let shares: Vec<f64> = rounds.iter().filter_map(share).collect();
+        let croupier: Vec<&Tally> = rounds.iter().map(|round| &round.croupier).collect();
+        let bare: Vec<&Tally> = rounds.iter().filter_map(|round| round.bare.as_ref()).collect();
+        Self {
+            address: addr.to_string(),
+            server: format!("{} {}, {}, {} threads", server.version, server.backend, server.device, server.parallelism),
+            load: describe(args),
+            step_time_is: step_time_is(args),
+            rounds: rounds.len(),
+            croupier: side(args, &croupier),
+            baseline: (!bare.is_empty()).then(|| side(args, &bare)),
+            share_of_baseline: (!shares.is_empty()).then(|| median(shares.iter().copied())),
+            shares,
+        }
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a report has only strings and finite numbers")
+    }
+}
+
+fn describe(args: &BenchArgs) -> String {
+    let pace =
+        if args.rate > 0.0 { format!("{} steps/s each", args.rate) } else { "as fast as replies come".to_owned() };
+    format!(
+        "{} streams x {} sequences, {} {} logits a row ({}), {} rows a message ({} KiB), mix {}, {pace}, {:?} a round",
+        args.streams,
+        args.batch,
+        args.vocab,
+        args.dtype.name(),
+        args.distribution.name(),
+        args.rows_per_message(),
+        args.rows_per_message() * args.row_bytes() / 1024,
+        args.mix.name(),
+        args.duration,
+    )
+}
+
+fn step_time_is(args: &BenchArgs) -> &'static str {
+    if args.rate > 0.0 {
+        "from when the message was due to its reply (corrected for coordinated omission)"
+    } else {
+        "from handing the message to the transport to its reply (closed loop: the next waits for its tokens)"
+    }
+}
+
+fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
+    let seconds = args.duration.as_secs_f64();
+    let of = |figure: &dyn Fn(&Tally) -> f64| median(rounds.iter().map(|tally| figure(tally)));
+    let milliseconds = |quantile: f64| of(&|tally| tally.times.value_at_quantile(quantile) as f64 / 1e6);
+    let mut failures = BTreeMap::new();
+    for (reason, count) in rounds.iter().flat_map(|tally| &tally.failures) {
+        *failures.entry(reason.clone()).or_default() += count;
+    }
+    let tokens_per_second = of(&|tally| tally.tokens as f64 / seconds);
+    SideReport {
+        tokens_per_second,
+        gigabytes_per_second: tokens_per_second * args.row_bytes() as f64 / 1e9,
+        steps: rounds.iter().map(|tally| tally.steps).sum(),
+        step_milliseconds: StepTimes {
+            p50: milliseconds(0.5),
+            p99: milliseconds(0.99),
+            p999: milliseconds(0.999),
+            max: of(&|tally| tally.times.max() as f64 / 1e6),
+        },
+        failures,
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "server  {} at {}", self.server, self.address)?;
+        writeln!(f, "load    {}", self.load)?;
+        writeln!(f, "step    {}", self.step_time_is)?;
+        writeln!(f, "rounds  {}, medians shown\n", self.rounds)?;
+        writeln!(
+            f,
+            "{:12} {:>12} {:>8} {:>9} {:>9} {:>9} {:>9}",
+            "", "tokens/s", "GB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms"
+        )?;
+        row(f, "croupier", &self.croupier)?;
+        if let Some(baseline) = &self.baseline {
+            row(f, "bare tonic", baseline)?;
+        }
+        if let Some(share) = self.share_of_baseline {
+            let each: Vec<String> = self.shares.iter().map(|share| format!("{share:.2}")).collect();
+            writeln!(f, "\ncroupier / bare tonic  {share:.2}  (rounds: {}; goal 0.80)", each.join(", "))?;
+        }
+        writeln!(f)?;
+        failures(f, "croupier", &self.croupier)?;
+        self.baseline.as_ref().map_or(Ok(()), |baseline| failures(f, "bare tonic", baseline))
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
+    let StepTimes { p50, p99, p999, max } = side.step_milliseconds;
+    let (tokens, gigabytes) = (side.tokens_per_second, side.gigabytes_per_second);
+    writeln!(f, "{name:12} {tokens:>12.0} {gigabytes:>8.2} {p50:>9.3} {p99:>9.3} {p999:>9.3} {max:>9.3}")
+}
+
+fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
+    if side.failures.is_empty() {
+        return writeln!(f, "{name}: no errors, no refusals");
+    }
+    side.failures.iter().try_for_each(|(reason, count)| writeln!(f, "{name}: {count} x {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_takes_the_middle() {
+        assert_eq!(median([].into_iter()), 0.0);
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line of `croupier bench`.
+
+use super::cli::{flag, option};
+use super::values;
+use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, Mix, Transport};
+use crate::params::MAX_VOCAB_SIZE;
+use crate::sampling::logits::Dtype;
+use clap::{ArgAction, ArgMatches};
+use std::time::Duration;
+
+pub(super) const BENCH: &str = "bench";
+pub(super) const BASELINE: &str = "bench-baseline-server";
+
+const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)];
+
+/// `croupier bench` as clap sees it. The defaults in the help are those of [`BenchArgs`].
+pub(super) fn command() -> clap::Command {
+    let d = BenchArgs::default();
+    let with = |name, value, help: &'static str, default: String| {
+        option(name, value, help).help(format!("{help} [default: {default}]"))
+    };
+    clap::Command::new(BENCH)
+        .about("Measure a server: send it logits as workers do and count the tokens that come back")
+        .after_help("Everything at once, with a server of its own: croupier bench --spawn uds --baseline")
+        .arg(with("addr", "ADDR", "The server, HOST:PORT or unix:PATH", Address::default().to_string()))
+        .arg(option("spawn", "SOCKET", "Start a server for the measurement, on tcp or uds"))
+        .arg(with("streams", "N", "Concurrent streams, each on its own connection", d.streams.to_string()))
+        .arg(with("batch", "N", "Sequences per stream", d.batch.to_string()))
+        .arg(with("vocab", "N", "Logits per row", d.vocab.to_string()))
+        .arg(with("dtype", "NAME", "Number format of the logits: f32, f16 or bf16", d.dtype.name().to_owned()))
+        .arg(with(
+            "mix",
+            "NAME",
+            "What sequences ask for: greedy, top-k, temperature, top-p, min-p, full (penalties, raw logprobs, top-20, top-k, top-p) or mixed",
+            d.mix.name().to_owned(),
+        ))
+        .arg(with("distribution", "NAME", "What rows look like: peaked or flat", d.distribution.name().to_owned()))
+        .arg(with("duration", "TIME", "How long a round measures", values::show_duration(d.duration)))
+        .arg(with("warmup", "TIME", "How long a round runs before it measures", values::show_duration(d.warmup)))
+        .arg(with("message-bytes", "SIZE", "Rows go into one message up to this size, at least one", values::show_size(d.message_bytes as u64)))
+        .arg(with("rate", "HZ", "Steps per second of each message's sequences, for latency at a given load; 0: as fast as replies come", d.rate.to_string()))
+        .arg(with("rounds", "N", "Rounds, medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
+        .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
+        .arg(switch("baseline", "Also measure a bare tonic stream, alternately, and show the ratio"))
+        .arg(switch("json", "Print one JSON object instead of a table"))
+}
+
+/// The hidden `croupier bench-baseline-server`.
+pub(super) fn baseline_command() -> clap::Command {
+    clap::Command::new(BASELINE).hide(true).arg(option("addr", "ADDR", "Where to listen").required(true))
+}
+
+fn switch(name: &'static str, help: &'static str) -> clap::Arg {
+    clap::Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
+}
+
+/// The arguments that clap read.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchArgs, Vec<String>> {
+    let d = BenchArgs::default();
+    let mut reader = Reader { matches, problems };
+    let seconds = Duration::ZERO..=Duration::from_secs(24 * 3600);
+    let args = BenchArgs {
+        addr: reader.read("addr", None, |t| t.parse::<Address>().map(Some)),
+        spawn: reader.read("spawn", None, |t| values::one_of(t, &Transport::NAMES).map(Some)),
+        streams: reader.read("streams", d.streams, |t| values::count(t, 1..=4096)),
+        batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),
+        vocab: reader.read("vocab", d.vocab, |t| values::count(t, 1..=MAX_VOCAB_SIZE)),
+        dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
+        mix: reader.read("mix", d.mix, |t| values::one_of(t, &Mix::NAMES)),
+        distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
+        duration: reader.read("duration", d.duration, |t| values::duration(t, seconds.clone())),
+        warmup: reader.read("warmup", d.warmup, |t| values::duration(t, seconds.clone())),
+        message_bytes: reader
+            .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
+        rate: reader.read("rate", d.rate, |t| t.parse().map_err(|_| format!("\"{t}\" is not a number"))),
+        rounds: reader.read("rounds", d.rounds, |t| values::count(t, 0..=1000)),
+        seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
+        baseline: matches.get_flag("baseline"),
+        json: matches.get_flag("json"),
+    };
+    reader.end(args)
+}
+
+/// The arguments of the hidden command.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn baseline_args(matches: &ArgMatches, problems: Vec<String>) -> Result<BaselineArgs, Vec<String>> {
+    let mut reader = Reader { matches, problems };
+    let addr = reader.read("addr", Address::default(), str::parse);
+    reader.end(BaselineArgs { addr })
+}
+
+/// Reads flags, keeping the mistakes.
+struct Reader<'a> {
+    matches: &'a ArgMatches,
+    problems: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn read<T>(&mut self, name: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
+        let Some(text) = flag(self.matches, name) else { return default };
+        parse(&text).unwrap_or_else(|mistake| {
+            self.problems.push(format!("--{name}: {mistake}"));
+            default
+        })
+    }
+
+    fn end<T>(self, args: T) -> Result<T, Vec<String>> {
+        if self.problems.is_empty() { Ok(args) } else { Err(self.problems) }
+    }
+}

@@ -1,0 +1,47 @@
+//! `croupier bench` as people run it.
+
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    let binary = env!("CARGO_BIN_EXE_croupier");
+    Command::new(binary).arg("bench").args(args).output().expect("the program runs")
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else")
+}
+
+const SMALL: [&str; 9] = ["--vocab", "512", "--batch", "6", "--duration", "300ms", "--warmup", "50ms", "--json"];
+
+#[test]
+fn one_command_starts_measures_and_compares() {
+    for socket in ["uds", "tcp"] {
+        let small = ["--spawn", socket, "--baseline", "--rounds", "1", "--mix", "mixed", "--streams", "2"];
+        let report = json(&bench(&[&small[..], &SMALL[..]].concat()));
+        for side in ["croupier", "baseline"] {
+            assert!(report[side]["tokens_per_second"].as_f64() > Some(0.0), "{report}");
+            assert!(report[side]["step_milliseconds"]["p50"].as_f64() > Some(0.0), "{report}");
+            assert_eq!(report[side]["failures"], serde_json::json!({}), "{report}");
+        }
+        assert!(report["share_of_baseline"].as_f64() > Some(0.0), "{report}");
+    }
+}
+
+#[test]
+fn a_timetable_sets_the_pace() {
+    // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine; without a
+    // timetable they would be tens of thousands.
+    let timed = ["--spawn", "uds", "--rate", "50", "--message-bytes", "6144"];
+    let report = json(&bench(&[&timed[..], &SMALL[..]].concat()));
+    let tokens_per_second = report["croupier"]["tokens_per_second"].as_f64().expect("a number");
+    assert!((100.0..=450.0).contains(&tokens_per_second), "{report}");
+}
+
+#[test]
+fn without_a_server_it_says_how_to_get_one() {
+    let output = bench(&["--addr", "unix:/nowhere/croupier.sock"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("/nowhere/croupier.sock") && said.contains("--spawn"), "{said}");
+}

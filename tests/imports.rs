@@ -1,0 +1,252 @@
+//! Holds the rules of who may use what, by reading `src/`.
+//!
+//! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as each rule's
+//! own tests below show that it can fail.
+
+#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Longer files are two files.
+const MOST_LINES: usize = 400;
+/// Files that were longer when this rule came; they may only shrink.
+const OVERLONG: &[(&str, usize)] = &[("backend/cpu/passes.rs", 445)];
+/// A SAFETY comment stands at most this many lines above its `unsafe`.
+const SAFETY_WITHIN: usize = 6;
+
+/// A word that may stand only below some paths of `src/`.
+struct Confined {
+    /// See [`uses`].
+    word: &'static str,
+    only_in: &'static [&'static str],
+    why: &'static str,
+}
+
+const CONFINED: &[Confined] = &[
+    Confined {
+        word: "tonic",
+        only_in: GRPC,
+        why: "gRPC is spoken in one place, so that the rest can be tested without it",
+    },
+    Confined { word: "prost", only_in: GRPC, why: "as tonic" },
+    Confined { word: "crate::proto", only_in: GRPC, why: "wire types end where the wire ends" },
+    Confined { word: "cudarc", only_in: &["backend/cuda", "region"], why: "one door to the device" },
+    Confined { word: "\"croupier_", only_in: &["metrics"], why: "metric names are a contract, written once" },
+    Confined {
+        word: "clap",
+        only_in: &["config"],
+        why: "the command line is one source of configuration among several",
+    },
+    Confined {
+        word: "unsafe",
+        only_in: &["backend/cpu", "backend/cuda", "region"],
+        why: "it is needed for SIMD, CUDA and shared memory only",
+    },
+];
+
+/// The service and the load generator's client; the generated code itself.
+const GRPC: &[&str] = &["rpc", "bench", "app.rs", "lib.rs"];
+
+/// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
+/// the server: only `app`, `config` and `main` may know it.
+const LAYERS: &[&[&str]] = &[
+    &["sampling", "speculative", "proto"],
+    &["params"],
+    &["limits"],
+    &["error", "permits", "backend", "region"],
+    &["metrics", "sequence"],
+    &["engine"],
+    &["bench", "config", "telemetry", "shutdown"],
+    &["rpc"],
+    &["admin", "healthcheck"],
+    &["app"],
+    &["lib", "main"],
+];
+
+/// One source file: its path below `src/` and its text.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn is_below(&self, place: &str) -> bool {
+        self.path == place
+            || self.path == format!("{place}.rs")
+            || self.path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// The module directly below the root.
+    fn module(&self) -> &str {
+        let first = self.path.split('/').next().unwrap_or(&self.path);
+        first.strip_suffix(".rs").unwrap_or(first)
+    }
+
+    /// Lines with their numbers, without comments and without the unit tests at the end: those may look at anything.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let code = |line: &'_ str| -> usize { line.find("//").unwrap_or(line.len()) };
+        let lines = self.text.lines().take_while(|line| *line != "mod tests {" && !self.path.ends_with("tests.rs"));
+        lines.enumerate().map(move |(i, line)| (i + 1, &line[..code(line)]))
+    }
+}
+
+/// Every place that breaks a rule, as text for people.
+fn violations(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        confined(source, &mut found);
+        layered(source, &mut found);
+        safety(source, &mut found);
+        let lines = source.text.lines().count();
+        let most = OVERLONG.iter().find(|(path, _)| *path == source.path).map_or(MOST_LINES, |&(_, most)| most);
+        if lines > most {
+            found.push(format!("{}: {lines} lines, at most {most}; split it", source.path));
+        }
+    }
+    found
+}
+
+fn confined(source: &Source, found: &mut Vec<String>) {
+    for rule in CONFINED.iter().filter(|rule| !rule.only_in.iter().any(|place| source.is_below(place))) {
+        for (number, _) in source.code().filter(|(_, line)| uses(line, rule.word)) {
+            found.push(format!("{}:{number}: {} belongs in {:?}: {}", source.path, rule.word, rule.only_in, rule.why));
+        }
+    }
+}
+
+fn layered(source: &Source, found: &mut Vec<String>) {
+    let rank = |module: &str| LAYERS.iter().position(|layer| layer.contains(&module));
+    let own = source.module();
+    let Some(own_rank) = rank(own) else {
+        found.push(format!("{}: module {own} has no place in LAYERS", source.path));
+        return;
+    };
+    for (number, line) in source.code() {
+        for used in line.split("crate::").skip(1).flat_map(used_modules) {
+            match rank(used) {
+                Some(used_rank) if used_rank <= own_rank => {}
+                Some(_) => found.push(format!("{}:{number}: {own} uses {used}, which stands above it", source.path)),
+                None => found.push(format!("{}:{number}: {own} uses {used:?}, which is not in LAYERS", source.path)),
+            }
+        }
+    }
+}
+
+/// The modules named by what follows `crate::` in a line: one, or a list.
+fn used_modules(after: &str) -> Vec<&str> {
+    let name = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    match after.strip_prefix('{') {
+        None => vec![&after[..name(after)]],
+        Some(list) => {
+            let names = list.trim_end_matches(['}', ';']).split(',').map(str::trim);
+            // A module, and not an item of a list inside the list.
+            names.filter(|n| !n.is_empty()).map(|n| &n[..name(n)]).collect()
+        }
+    }
+}
+
+fn safety(source: &Source, found: &mut Vec<String>) {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let asks = |line: &str| ["unsafe {", "unsafe impl", "unsafe extern"].iter().any(|word| line.contains(word));
+    for (number, _) in source.code().filter(|(_, line)| asks(line)) {
+        let mut near = lines[number.saturating_sub(1 + SAFETY_WITHIN)..number].iter();
+        // One reason for a whole impl of one-line wrappers: it holds up to the brace that ends the item.
+        let mut item = lines[..number].iter().rev().take_while(|line| **line != "}");
+        if !near.any(|line| line.contains("// SAFETY:")) && !item.any(|line| line.contains("// SAFETY (whole")) {
+            found.push(format!("{}:{number}: unsafe without a SAFETY comment", source.path));
+        }
+    }
+}
+
+/// Whether `line` uses `word`: a path that begins with a crate or module (tonic_health is of tonic), a keyword, or the
+/// start of a string literal. Words inside a text are no use.
+fn uses(line: &str, word: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        let path = after.strip_prefix('_').map_or(after, |rest| rest.trim_start_matches(inside));
+        let ends = match word {
+            "unsafe" | "crate::proto" => !after.starts_with(inside),
+            _ => word.starts_with('"') || path.starts_with("::"),
+        };
+        ends && !before.ends_with(inside)
+    })
+}
+
+fn read(folder: &Path, root: &Path, sources: &mut Vec<Source>) {
+    let mut entries: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            read(&path, root, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let below = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+            sources.push(Source { path: below, text });
+        }
+    }
+}
+
+#[test]
+fn the_sources_keep_the_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut sources = Vec::new();
+    read(&root, &root, &mut sources);
+    assert!(sources.len() > 10, "the sources were not found");
+    let report = violations(&sources).iter().fold(String::new(), |mut report, violation| {
+        writeln!(report, "  src/{violation}").unwrap();
+        report
+    });
+    assert!(report.is_empty(), "import rules are broken:\n{report}");
+}
+
+/// What the rules say about one planted file.
+fn planted(path: &str, text: &str) -> usize {
+    violations(&[Source { path: path.to_owned(), text: text.to_owned() }]).len()
+}
+
+#[test]
+fn a_planted_word_is_found_outside_its_place_only() {
+    for (word, home, elsewhere) in [
+        ("use tonic::Status;", "rpc/mod.rs", "engine/mod.rs"),
+        ("use tonic_health::pb;", "rpc/health.rs", "healthcheck.rs"),
+        ("use prost::Message;", "bench/load.rs", "admin.rs"),
+        ("use crate::proto;", "rpc/mod.rs", "engine/mod.rs"),
+        ("let x: crate::proto::Step;", "rpc/decode.rs", "engine/step.rs"),
+        ("use cudarc::driver;", "backend/cuda/mod.rs", "backend/mod.rs"),
+        ("const NAME: &str = \"croupier_rows_total\";", "metrics/catalog.rs", "rpc/mod.rs"),
+        ("use clap::Parser;", "config/cli.rs", "app.rs"),
+        ("// SAFETY: planted\nunsafe { f() }", "backend/cpu/avx2.rs", "engine/mod.rs"),
+    ] {
+        assert_eq!(planted(home, word), 0, "{word} in {home}");
+        assert_eq!(planted(elsewhere, word), 1, "{word} in {elsewhere}");
+    }
+    assert_eq!(planted("engine/mod.rs", "// tonic::Status is not seen here\nlet text = \"a tonic stream\";"), 0);
+    assert_eq!(planted("engine/mod.rs", "mod tests {\n    use tonic::Status;\n}"), 0);
+    assert_eq!(planted("engine/mod.rs", "//! unsafe, clap and prost in a comment"), 0);
+}
+
+#[test]
+fn a_planted_import_against_the_direction_is_found() {
+    assert_eq!(planted("rpc/mod.rs", "use crate::engine::Handle;"), 0);
+    assert_eq!(planted("engine/mod.rs", "use crate::rpc::Service;"), 1);
+    assert_eq!(planted("backend/cpu/mod.rs", "use crate::engine::Step;"), 1);
+    assert_eq!(planted("sampling/row.rs", "use crate::params::SamplingParams;"), 1);
+    assert_eq!(planted("engine/mod.rs", "use crate::{app, limits, rpc};"), 2, "a list hides nothing");
+    assert_eq!(planted("unheard_of.rs", ""), 1, "a new module must be given its place");
+}
+
+#[test]
+fn planted_unsafe_without_a_reason_and_overlong_files_are_found() {
+    assert_eq!(planted("backend/cpu/avx2.rs", "let x = unsafe { f() };"), 1);
+    assert_eq!(planted("backend/cpu/avx2.rs", "// SAFETY: planted\nlet x = unsafe { f() };"), 0);
+    let whole = "// SAFETY (whole impl): planted\nimpl A {\nfn f() {\nunsafe { f() }\n    }\n}\n";
+    assert_eq!(planted("backend/cpu/avx2.rs", whole), 0);
+    assert_eq!(
+        planted("backend/cpu/avx2.rs", &format!("{whole}fn g() {{ unsafe {{ f() }} }}\n{}", "//\n".repeat(9))),
+        1
+    );
+    assert_eq!(planted("params.rs", &"x\n".repeat(MOST_LINES)), 0);
+    assert_eq!(planted("params.rs", &"x\n".repeat(MOST_LINES + 1)), 1);
+}
