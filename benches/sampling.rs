@@ -1,8 +1,8 @@
 //! What sampling costs over one read of the logits.
 //!
 //! Every figure is a ratio: microseconds per row of a job, over microseconds per row of one SIMD max pass
-//! over the same rows, measured turn by turn in the same run on one core, since absolute times on a shared
-//! machine say little. "hot" repeats one row, "b64" walks 64 different rows.
+//! over the same rows, measured turn by turn in the same run on one core, the least of many rounds each,
+//! since absolute times on a shared machine say little. "hot" repeats one row, "b64" walks 64 different rows.
 //!
 //!   cargo bench                          the whole table
 //!   cargo bench -- --quick               V = 128,256 f32 only, fewer rounds
@@ -153,7 +153,8 @@ impl Rows {
     }
 }
 
-/// Median over rounds of (reference seconds, job seconds), each per row; both measured in each round.
+/// Least seconds per row over the rounds, of the reference and of the job, measured turn by turn: whatever
+/// else runs on the machine only adds time.
 fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job: impl FnMut(usize)) -> (f64, f64) {
     let repeat = (64 / rows).max(1);
     let time = |work: &mut dyn FnMut(usize)| {
@@ -163,12 +164,12 @@ fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job
         }
         start.elapsed().as_secs_f64() / (repeat * rows) as f64
     };
-    // One round of each warms caches and branch predictors alike.
-    time(&mut reference);
-    time(&mut job);
-    let mut pairs: Vec<(f64, f64)> = (0..rounds).map(|_| (time(&mut reference), time(&mut job))).collect();
-    pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
-    pairs[pairs.len() / 2]
+    // The first round of each warms caches and branch predictors.
+    let mut least = (f64::MAX, f64::MAX);
+    for _ in 0..=rounds {
+        least = (least.0.min(time(&mut reference)), least.1.min(time(&mut job)));
+    }
+    least
 }
 
 fn main() {
@@ -176,7 +177,7 @@ fn main() {
     let rounds = if options.quick { 15 } else { 31 };
     let level = Level::detect();
     println!(
-        "one core, {}, {} rounds; x = times one SIMD max pass over the same rows in the same round",
+        "one core, {}, least of {} rounds; x = times one SIMD max pass over the same rows, measured in turn",
         level.name(),
         rounds
     );

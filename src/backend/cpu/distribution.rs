@@ -253,9 +253,11 @@ impl Distribution {
         };
         select::top(view, (wanted.top_n as usize).min(view.vocab_size()), keys);
         let first = keys.iter().map(|&key| (keys::token(key), keys::logit(key)));
+        // The listed tokens are the first of the order, so their places are their ranks.
+        let place = keys.iter().position(|&key| keys::token(key) == token);
         TokenLogprobs {
             logprob: of_token(token),
-            rank: view.rank(token),
+            rank: place.map_or_else(|| view.rank(token), |place| place as u32 + 1),
             top: first.filter(|&(t, x)| self.keeps(t, x)).map(|(t, x)| (t, of_logit(x))).collect(),
             requested: wanted.tokens.iter().map(|&token| of_token(token)).collect(),
         }

@@ -13,8 +13,20 @@ pub(super) fn bound_of_top(view: &View<'_>, k: usize) -> f32 {
     if count(f32::MIN) < k {
         return f32::MIN;
     }
-    // Invariant: `low` is reached by at least k blocks, `high` by fewer.
-    let (mut low, mut high) = (ascending(f32::MIN), ascending(view.max) + 1);
+    // Invariant: `low` is reached by at least k blocks, `high` by fewer. Strides that double find the scale
+    // of the row in a few counts; halving the integers alone would spend eight on exponents.
+    let (mut low, mut high) = (f32::MIN, ascending(view.max) + 1);
+    let mut stride = 1.0f32;
+    while low == f32::MIN && stride < f32::MAX {
+        let reach = (view.max - stride).max(f32::MIN);
+        if count(reach) >= k {
+            low = reach
+        } else {
+            high = high.min(ascending(reach))
+        }
+        stride *= 2.0;
+    }
+    let mut low = ascending(low);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let blocks = count(from_ascending(middle));
