@@ -10,7 +10,7 @@ use crate::rpc::health::{Health, State};
 use crate::rpc::listener::Guard;
 use crate::rpc::uds::UdsListener;
 use crate::rpc::{Service, server};
-use crate::{shutdown, telemetry};
+use crate::{memory, shutdown, telemetry};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -285,6 +285,7 @@ impl Serving {
 #[must_use]
 #[allow(clippy::print_stderr)] // Before logging is set up there is nothing else.
 pub fn run(config: Config) -> ExitCode {
+    memory::keep_large_buffers();
     let guard = match telemetry::init(config.log_format, &config.log_level) {
         Ok(guard) => guard,
         Err(error) => {

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod error;
 pub mod healthcheck;
 pub mod limits;
+pub mod memory;
 pub mod metrics;
 pub mod params;
 pub mod permits;

@@ -25,6 +25,8 @@ pub struct BaselineArgs {
 /// # Errors
 /// When the address cannot be listened on.
 pub async fn serve_baseline(args: BaselineArgs) -> Result<(), BenchError> {
+    // The same allocator settings, so that the ratio shows what sampling costs and nothing else.
+    crate::memory::keep_large_buffers();
     let http2 = Config::default().http2;
     let frame = match args.addr {
         Address::Tcp(_) => http2.frame_size_tcp,

@@ -23,6 +23,10 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Batches below this are sampled by the calling thread alone: about 40 us of work, which is what waking
+/// another thread costs, in time for the first row and in processor time taken from whoever sends the next.
+const SHARE_FROM_BYTES: usize = 2 << 20;
+
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
@@ -34,6 +38,7 @@ pub struct CpuBackend {
     threads: usize,
     /// Threads beside the calling one, which samples too; absent when it is alone.
     pool: Option<rayon::ThreadPool>,
+    share_from_bytes: usize,
 }
 
 impl CpuBackend {
@@ -55,7 +60,13 @@ impl CpuBackend {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
             builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
         });
-        Self { level, threads, pool }
+        Self { level, threads, pool, share_from_bytes: SHARE_FROM_BYTES }
+    }
+
+    /// Spreads batches over the threads from this size on. The result does not depend on it.
+    #[must_use]
+    pub fn sharing_from(self, bytes: usize) -> Self {
+        Self { share_from_bytes: bytes, ..self }
     }
 }
 
@@ -68,9 +79,9 @@ impl Backend for CpuBackend {
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
         let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, scratch));
+        let bytes: usize = jobs.iter().map(|job| job.logits.bytes().len()).sum();
         match &self.pool {
-            // One row is not worth waking a thread for.
-            Some(pool) if jobs.len() > 1 => share(pool, jobs, sample),
+            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, sample),
             _ => jobs.iter().map(sample).collect(),
         }
     }
