@@ -40,8 +40,8 @@ const CONFINED: &[Confined] = &[
     },
     Confined {
         word: "unsafe",
-        only_in: &["backend/cpu", "backend/cuda", "region"],
-        why: "it is needed for SIMD, CUDA and shared memory only",
+        only_in: &["backend/cpu", "backend/cuda", "region", "memory"],
+        why: "it is needed for SIMD, CUDA, shared memory and the allocator's settings only",
     },
 ];
 
@@ -51,7 +51,7 @@ const GRPC: &[&str] = &["rpc", "bench", "app.rs", "lib.rs"];
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
 const LAYERS: &[&[&str]] = &[
-    &["sampling", "speculative", "proto"],
+    &["sampling", "speculative", "proto", "memory"],
     &["params"],
     &["limits"],
     &["error", "permits", "backend", "region"],
