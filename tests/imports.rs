@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Longer files are two files.
 const MOST_LINES: usize = 400;
 /// Files that were longer when this rule came; they may only shrink.
-const OVERLONG: &[(&str, usize)] = &[("backend/cpu/passes.rs", 445)];
+const OVERLONG: &[(&str, usize)] = &[];
 /// A SAFETY comment stands at most this many lines above its `unsafe`.
 const SAFETY_WITHIN: usize = 6;
 
@@ -51,9 +51,9 @@ const GRPC: &[&str] = &["rpc", "bench", "app.rs", "lib.rs"];
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
 const LAYERS: &[&[&str]] = &[
-    &["sampling", "speculative", "proto", "memory"],
-    &["params"],
-    &["limits"],
+    &["params", "proto", "memory"],
+    &["limits", "sampling"],
+    &["speculative"],
     &["error", "permits", "backend", "region"],
     &["metrics", "sequence"],
     &["engine"],

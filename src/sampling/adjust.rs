@@ -4,28 +4,7 @@
 //! needs only the tokens it knows something about; all others keep their logit. The order is fixed:
 //! ban, bias, repetition penalty, frequency penalty, presence penalty.
 
-/// The three penalties of a sequence. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
-/// frequency and presence penalty, OpenAI API.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Penalties {
-    /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
-    pub repetition: f32,
-    /// Subtracted once per occurrence in the output. 0: off.
-    pub frequency: f32,
-    /// Subtracted once if the token is in the output. 0: off.
-    pub presence: f32,
-}
-
-impl Penalties {
-    /// No penalty.
-    pub const OFF: Penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
-
-    /// Whether every penalty is off, so that history does not matter.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
-        *self == Self::OFF
-    }
-}
+pub use crate::params::Penalties;
 
 /// What a sequence knows about one token. Plain data, the same on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

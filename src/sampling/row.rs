@@ -1,19 +1,7 @@
 //! What is asked of one row, and what comes of it. Every backend takes and gives these types.
 
-use super::adjust::{Penalties, TokenAdjust};
-
-/// The filters between the adjusted logits and the draw, in this order.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Filters {
-    /// 0: greedy.
-    pub temperature: f32,
-    /// 0: off.
-    pub top_k: u32,
-    /// 1: off.
-    pub top_p: f32,
-    /// 0: off.
-    pub min_p: f32,
-}
+use super::adjust::TokenAdjust;
+pub use crate::params::{Filters, LogprobsMode, Penalties};
 
 /// Everything besides its logits that decides one row's result.
 #[derive(Debug, Clone, Copy)]
@@ -59,15 +47,6 @@ pub struct LogprobsSpec<'a> {
     pub mode: LogprobsMode,
     /// Tokens whose logprobs are wanted too; all in the vocabulary.
     pub tokens: &'a [u32],
-}
-
-/// Which distribution logprobs describe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogprobsMode {
-    /// The logits as sent, at temperature 1.
-    Raw,
-    /// What the token is drawn from. Greedy: all probability on the greedy choice.
-    Processed,
 }
 
 /// What came of a row.

@@ -1,0 +1,211 @@
+//! One sequence's sampling parameters: names, defaults and ranges, in this one place.
+//!
+//! [`SamplingParams`] as the fields stand may hold anything; [`SamplingParams::validate`] says whether a
+//! sequence may be opened with it.
+
+mod check;
+
+pub use check::check_tokens;
+
+/// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
+pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
+/// Least positive temperature; below it the exponent scale would lose meaning. 0 is greedy.
+pub const MIN_TEMPERATURE: f32 = 1e-5;
+/// Largest temperature.
+pub const MAX_TEMPERATURE: f32 = 1e5;
+/// Largest repetition penalty.
+pub const MAX_REPETITION_PENALTY: f32 = 1e4;
+/// Largest absolute frequency or presence penalty.
+pub const MAX_ADDITIVE_PENALTY: f32 = 1e4;
+/// Largest absolute logit bias.
+pub const MAX_LOGIT_BIAS: f32 = 1e6;
+/// Most EOS token ids of a stream, and most stop token ids of a sequence.
+pub const MAX_STOP_TOKEN_IDS: usize = 64;
+/// Most bad words of a sequence.
+pub const MAX_BAD_WORDS: usize = 1024;
+/// Most tokens of one bad word.
+pub const MAX_BAD_WORD_TOKENS: usize = 64;
+/// Most token ids whose logprobs may be asked for by id.
+pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
+
+/// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
+pub const SUPPORTED: [&str; 17] = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "bad_words",
+    "min_tokens",
+    "max_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "seed",
+    "logprobs",
+];
+
+/// The filters between the adjusted logits and the draw, in this order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Filters {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: off.
+    pub top_k: u32,
+    /// 1: off.
+    pub top_p: f32,
+    /// 0: off.
+    pub min_p: f32,
+}
+
+/// The three penalties of a sequence. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
+/// frequency and presence penalty, OpenAI API.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Penalties {
+    /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
+    pub repetition: f32,
+    /// Subtracted once per occurrence in the output. 0: off.
+    pub frequency: f32,
+    /// Subtracted once if the token is in the output. 0: off.
+    pub presence: f32,
+}
+
+impl Penalties {
+    /// No penalty.
+    pub const OFF: Penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+
+    /// Whether every penalty is off, so that history does not matter.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::OFF
+    }
+}
+
+/// Which distribution logprobs describe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogprobsMode {
+    /// The logits as sent, at temperature 1.
+    Raw,
+    /// What the token is drawn from. Greedy: all probability on the greedy choice.
+    Processed,
+}
+
+/// A field and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    /// Path of the field, such as `params.temperature`.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl FieldError {
+    /// An error at `field`.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+
+    /// The same error seen from outside: `outer.field`.
+    #[must_use]
+    pub fn within(mut self, outer: &str) -> Self {
+        self.field = format!("{outer}.{}", self.field);
+        self
+    }
+}
+
+/// What to report about each token of a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogprobsParams {
+    /// How many of the most likely tokens to list.
+    pub top_n: u32,
+    /// Which distribution.
+    pub mode: LogprobsMode,
+    /// Tokens whose logprobs are wanted too.
+    pub token_ids: Vec<u32>,
+}
+
+/// One sequence's parameters. [`Default`] is everything off at temperature 1: plain sampling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// 0: greedy, or 1e-5 ..= 1e5.
+    pub temperature: f32,
+    /// Keep exactly this many tokens. 0: off.
+    pub top_k: u32,
+    /// Keep the smallest prefix with this probability. 0 ..= 1; 1: off.
+    pub top_p: f32,
+    /// Keep tokens with this share of the largest probability. 0 ..= 1; 0: off.
+    pub min_p: f32,
+    /// 1e-4 ..= 1e4; 1: off.
+    pub repetition_penalty: f32,
+    /// −1e4 ..= 1e4; 0: off.
+    pub frequency_penalty: f32,
+    /// −1e4 ..= 1e4; 0: off.
+    pub presence_penalty: f32,
+    /// Token and bias, −1e6 ..= 1e6; no token twice.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Only these tokens; empty: all.
+    pub allowed_token_ids: Vec<u32>,
+    /// Not these tokens.
+    pub banned_token_ids: Vec<u32>,
+    /// Token sequences that may not be completed.
+    pub bad_words: Vec<Vec<u32>>,
+    /// EOS and stop tokens are banned until the output has this many tokens.
+    pub min_tokens: u32,
+    /// The sequence ends when its output has this many tokens. 0: no limit.
+    pub max_tokens: u32,
+    /// Tokens that end the sequence.
+    pub stop_token_ids: Vec<u32>,
+    /// EOS tokens do not end the sequence.
+    pub ignore_eos: bool,
+    /// Seed of every random decision; `None`: the server chooses.
+    pub seed: Option<u64>,
+    /// What to report; `None`: only tokens.
+    pub logprobs: Option<LogprobsParams>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            banned_token_ids: Vec::new(),
+            bad_words: Vec::new(),
+            min_tokens: 0,
+            max_tokens: 0,
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            seed: None,
+            logprobs: None,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Temperature and truncation.
+    #[must_use]
+    pub fn filters(&self) -> Filters {
+        Filters { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    }
+
+    /// Repetition, frequency and presence penalty.
+    #[must_use]
+    pub fn penalties(&self) -> Penalties {
+        Penalties {
+            repetition: self.repetition_penalty,
+            frequency: self.frequency_penalty,
+            presence: self.presence_penalty,
+        }
+    }
+}
