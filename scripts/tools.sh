@@ -67,3 +67,14 @@ promtool_from_debian() {
     rm -rf "$work"
     return $code
 }
+
+# From source: there is no package of it.
+tool_grpcurl() {
+    if ! command -v grpcurl; then
+        local folder="$tools_root/grpcurl"
+        if [[ ! -x "$folder/grpcurl" ]]; then
+            GOBIN="$folder" go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3 >&2 || return
+        fi
+        echo "$folder/grpcurl"
+    fi
+}

@@ -1,0 +1,48 @@
+"""The README's commands do what the README says. Only the server's address is another one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language, word):
+    """The one block of this language that holds `word`."""
+    found = [b for b in re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S) if word in b]
+    assert len(found) == 1, f"README.md has {len(found)} {language} blocks with {word}"
+    return found[0]
+
+
+def run(command, **more):
+    """Output of a command in the root of the repository, with this Python as `python`."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def elsewhere(text, server):
+    assert text.count(DEFAULT_ADDRESS) >= 1, f"{DEFAULT_ADDRESS} is not in:\n{text}"
+    return text.replace(DEFAULT_ADDRESS, server.tcp)
+
+
+def test_the_python_snippet_prints_what_is_shown(server):
+    # What pip installs is here already, in the version that the tests ask for.
+    setup = [line for line in block("sh", "grpc_tools.protoc").splitlines() if not line.startswith("pip install ")]
+    run(["bash", "-ec", "\n".join(setup)])
+    snippet = block("python", "Decode")
+    assert run(["python", "-"], input=elsewhere(snippet, server)) == block("text", "[")
+
+
+@pytest.mark.skipif(not os.environ.get("GRPCURL"), reason="GRPCURL does not name a grpcurl, README's line is NOT run")
+def test_the_grpcurl_line_answers_what_is_shown(server):
+    line = elsewhere(block("sh", "grpcurl -plaintext"), server)
+    answer = run(["bash", "-ec", line.replace("grpcurl", os.environ["GRPCURL"], 1)])
+    assert json.loads(answer) == json.loads(block("json", "rows"))
