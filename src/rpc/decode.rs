@@ -17,6 +17,7 @@ use crate::proto;
 use crate::proto::decode_request::Request;
 use crate::proto::decode_response::Response;
 use std::collections::VecDeque;
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -90,7 +91,8 @@ impl DecodeStream {
         let limits = &self.shared.limits;
         let config = config(wire, &self.shared.defaults, limits).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
-        let stream = self.shared.engine.open_stream(permit.take(), model, limits.max_steps_in_flight_per_stream)?;
+        let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
+        let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(model = config.model, "a stream is configured");
         self.phase = Phase::Configured(Box::new(config), stream);
         Ok(Due::Ready(Response::Ready(proto::StreamReady {
@@ -162,7 +164,13 @@ impl DecodeStream {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => self.end(status),
+            Some(Err(status)) => {
+                // The codec's errors are ours, all others the transport's.
+                if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Error>()) {
+                    self.shared.metrics.refused(error.reason());
+                }
+                self.end(status);
+            }
             None => self.requests = None,
         }
         Poll::Ready(Some(()))
