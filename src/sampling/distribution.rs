@@ -25,7 +25,7 @@ impl Distribution {
         Ok(Self::processed(&adjusted, best, spec))
     }
 
-    /// The tokens that are left, in [order](super::order). A token far below the first may have mass 0.
+    /// The tokens that are left, in [order]. A token far below the first may have mass 0.
     #[must_use]
     pub fn kept(&self) -> &[Weighted] {
         &self.kept
