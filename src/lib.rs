@@ -17,6 +17,7 @@ pub mod rpc;
 pub mod sampling;
 pub mod sequence;
 pub mod shutdown;
+pub mod speculative;
 pub mod telemetry;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.

@@ -7,6 +7,10 @@
 
 #![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
 
+#[path = "support/chi_square.rs"]
+mod chi_square;
+
+use chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::Penalties;
@@ -14,10 +18,6 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 
-/// Of one test, one-sided.
-const FALSE_ALARM: f64 = 1e-6;
-/// The standard normal deviate with that upper tail.
-const DEVIATE: f64 = 4.753_424;
 const DRAWS: u64 = 200_000;
 
 const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
@@ -70,32 +70,6 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
         counts[results[0].as_ref().expect("the row is fine").token as usize] += 1;
     }
     counts
-}
-
-/// The chi-square statistic's standard normal deviate (Wilson and Hilferty 1931), tokens of small
-/// expectation pooled so that each class expects at least ten. Infinite if a token without probability
-/// was drawn.
-fn deviate(counts: &[u64], expected: &[f64]) -> f64 {
-    let draws: u64 = counts.iter().sum();
-    let (mut statistic, mut classes) = (0.0, 0u32);
-    let mut pool = (0.0, 0.0);
-    for (&count, &p) in counts.iter().zip(expected) {
-        if p == 0.0 && count > 0 {
-            return f64::INFINITY;
-        }
-        pool = (pool.0 + count as f64, pool.1 + p * draws as f64);
-        if pool.1 >= 10.0 {
-            statistic += (pool.0 - pool.1).powi(2) / pool.1;
-            classes += 1;
-            pool = (0.0, 0.0);
-        }
-    }
-    if classes < 2 {
-        return 0.0;
-    }
-    let freedom = f64::from(classes - 1);
-    let spread = 2.0 / (9.0 * freedom);
-    ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
 }
 
 fn check(name: &str, logits: &[f32], dtype: Dtype, filters: Filters) {

@@ -15,7 +15,8 @@ pub enum Purpose {
     Accept = 2,
     /// The recovered token after a rejection.
     Residual = 3,
-    /// The bonus token after a fully accepted draft.
+    /// Not used: the bonus token after a fully accepted draft is drawn with [`Purpose::Sample`], so that it
+    /// is the token that a plain row would have drawn there.
     Bonus = 4,
 }
 
@@ -42,7 +43,14 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// A uniform 64-bit number: key = `seed`, counter = (`position`, `purpose`, 0).
 #[must_use]
 pub fn uniform(seed: u64, position: u64, purpose: Purpose) -> u64 {
-    let counter = [position as u32, (position >> 32) as u32, purpose as u32, 0];
+    uniform_at(seed, position, purpose, 0)
+}
+
+/// One of several uniform 64-bit numbers of a position and purpose: counter = (`position`, `purpose`,
+/// `index`). Index 0 is [`uniform`].
+#[must_use]
+pub fn uniform_at(seed: u64, position: u64, purpose: Purpose, index: u32) -> u64 {
+    let counter = [position as u32, (position >> 32) as u32, purpose as u32, index];
     let words = philox4x32_10(counter, [seed as u32, (seed >> 32) as u32]);
     u64::from(words[0]) | u64::from(words[1]) << 32
 }
@@ -76,5 +84,7 @@ mod tests {
         assert_ne!(base, uniform(7, 4, Purpose::Sample));
         assert_ne!(base, uniform(7, 3 | 1 << 32, Purpose::Sample));
         assert_ne!(base, uniform(7, 3, Purpose::Draft));
+        assert_ne!(base, uniform_at(7, 3, Purpose::Sample, 1));
+        assert_eq!(base, uniform_at(7, 3, Purpose::Sample, 0));
     }
 }

@@ -1,0 +1,145 @@
+//! What a row's token is drawn from: the tokens that masks and filters left, with their integer masses.
+
+use super::filters::{self, Weighted};
+use super::logits::Logits;
+use super::mass;
+use super::order::{self, Candidate};
+use super::row::{RowError, RowSpec};
+
+/// Tokens with probability, in order, and the numbers their logprobs come from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distribution {
+    kept: Vec<Weighted>,
+    total: u64,
+    max: f32,
+    scale: f32,
+}
+
+impl Distribution {
+    /// What a plain row with these logits would be drawn from.
+    ///
+    /// # Errors
+    /// [`RowError`] when the row has no distribution; see its variants.
+    pub fn of(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Self, RowError> {
+        let (adjusted, best) = adjusted(&widened(logits)?, spec)?;
+        Ok(Self::processed(&adjusted, best, spec))
+    }
+
+    /// The tokens that are left, in [order]. A token far below the first may have mass 0.
+    #[must_use]
+    pub fn kept(&self) -> &[Weighted] {
+        &self.kept
+    }
+
+    /// The sum of all masses.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The mass of a token; 0 if it is not kept.
+    #[must_use]
+    pub fn mass_of(&self, token: u32) -> u64 {
+        self.kept.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass)
+    }
+
+    /// Every token with a finite logit, at temperature 1.
+    pub(super) fn raw(raw: &[f32]) -> Self {
+        let max = order::first(raw).map_or(0.0, |c| c.logit);
+        let scale = mass::scale(1.0);
+        let kept = weigh(raw, max, scale);
+        Self { total: filters::total(&kept), kept, max, scale }
+    }
+
+    /// After temperature and filters. Greedy keeps the first token alone.
+    pub(super) fn processed(adjusted: &[f32], best: Candidate, spec: &RowSpec<'_>) -> Self {
+        if spec.filters.temperature == 0.0 {
+            let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
+            return Self { kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0 };
+        }
+        let scale = mass::scale(spec.filters.temperature);
+        let mut kept = weigh(adjusted, best.logit, scale);
+        filters::top_k(&mut kept, spec.filters.top_k);
+        filters::top_p(&mut kept, spec.filters.top_p);
+        filters::min_p(&mut kept, spec.filters.min_p);
+        Self { total: filters::total(&kept), kept, max: best.logit, scale }
+    }
+
+    /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point.
+    ///
+    /// # Panics
+    /// Never: the point is below the total.
+    #[must_use]
+    pub fn draw(&self, uniform: u64) -> u32 {
+        let point = mass::draw_point(uniform, self.total);
+        let mut by_id = self.kept.clone();
+        by_id.sort_unstable_by_key(|w| w.candidate.token);
+        let mut sum = 0;
+        let drawn = by_id.iter().find(|w| {
+            sum += w.mass;
+            sum > point
+        });
+        drawn.expect("the point is below the total; this is a bug").candidate.token
+    }
+
+    /// A token's logprob; −∞ if it is not kept.
+    #[must_use]
+    pub fn logprob(&self, token: u32) -> f32 {
+        let kept = self.kept.iter().find(|w| w.candidate.token == token);
+        kept.map_or(f32::NEG_INFINITY, |w| {
+            let y = mass::exponent(w.candidate.logit, self.max, self.scale);
+            mass::logprob(y, mass::log_total(self.total))
+        })
+    }
+
+    pub(super) fn top(&self, n: u32) -> Vec<(u32, f32)> {
+        self.kept.iter().take(n as usize).map(|w| (w.candidate.token, self.logprob(w.candidate.token))).collect()
+    }
+}
+
+/// Tokens with a finite logit, in order, with their masses.
+fn weigh(row: &[f32], max: f32, scale: f32) -> Vec<Weighted> {
+    let all = row.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit });
+    let mut kept: Vec<Weighted> = all
+        .filter(|c| c.logit > f32::NEG_INFINITY)
+        .map(|candidate| Weighted { candidate, mass: mass::mass(mass::exponent(candidate.logit, max, scale)) })
+        .collect();
+    kept.sort_unstable_by(|a, b| a.candidate.order(&b.candidate));
+    kept
+}
+
+/// The row as sent, if it can have a distribution.
+pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
+    let raw = logits.widen();
+    if raw.iter().any(|x| x.is_nan()) {
+        return Err(RowError::Nan);
+    }
+    if raw.contains(&f32::INFINITY) {
+        return Err(RowError::PositiveInfinity);
+    }
+    Ok(raw)
+}
+
+/// The row after masks, bias and penalties, and its first token.
+pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Candidate), RowError> {
+    let mut row = raw.to_vec();
+    for adjust in spec.adjusts {
+        let logit = &mut row[adjust.token as usize];
+        *logit = adjust.apply(*logit, &spec.penalties);
+    }
+    for &token in spec.banned {
+        row[token as usize] = f32::NEG_INFINITY;
+    }
+    if let Some(allowed) = spec.allowed {
+        for (token, logit) in row.iter_mut().enumerate() {
+            if allowed.binary_search(&(token as u32)).is_err() {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    if row.contains(&f32::INFINITY) {
+        return Err(RowError::PositiveInfinity);
+    }
+    let best = order::first(&row).filter(|c| c.logit > f32::NEG_INFINITY).ok_or(RowError::AllMasked)?;
+    Ok((row, best))
+}

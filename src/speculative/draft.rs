@@ -1,0 +1,250 @@
+//! Draft tokens and the distributions they were drawn from.
+
+use super::weights::Weights;
+use crate::sampling::distribution::Distribution;
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::mass::MASS_ONE;
+
+/// Why a draft is no draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DraftError {
+    /// A row of another length than the vocabulary, or token ids and probabilities of different number.
+    #[error("the draft distribution has {found} entries where {expected} are needed")]
+    Length {
+        /// As many as were sent.
+        found: usize,
+        /// As many as are needed.
+        expected: usize,
+    },
+    /// A probability is NaN, infinite or negative.
+    #[error("the draft probability of token {token} is not a number of at least 0")]
+    NotAProbability {
+        /// Its token.
+        token: u32,
+    },
+    /// The probabilities do not sum to 1.
+    #[error("the draft probabilities do not sum to 1")]
+    Sum,
+    /// A token of a sparse row is not in the vocabulary.
+    #[error("token {token} of the draft distribution is not in the vocabulary")]
+    OutOfVocabulary {
+        /// The token.
+        token: u32,
+    },
+    /// A token stands in a sparse row twice.
+    #[error("token {token} stands twice in the draft distribution")]
+    Twice {
+        /// The token.
+        token: u32,
+    },
+    /// The draft token cannot have come from that distribution.
+    #[error("the draft token {token} has draft probability 0")]
+    Impossible {
+        /// The token.
+        token: u32,
+    },
+    /// A parent that is neither -1 nor an earlier draft token, or parents that are not one per draft token.
+    #[error("the parents are not a tree: each must be -1 or the index of an earlier draft token")]
+    Parents,
+}
+
+/// What a draft token was drawn from. For a token that has siblings in a tree: what it was drawn from
+/// given its earlier siblings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DraftDistribution(Weights);
+
+impl DraftDistribution {
+    /// The distribution that draft work drew a token from.
+    #[must_use]
+    pub fn kept(distribution: &Distribution) -> Self {
+        Self(distribution.into())
+    }
+
+    /// A proposer without chance (n-gram, suffix, greedy draft, the most likely candidates): probability 1
+    /// on its token.
+    #[must_use]
+    pub fn deterministic(token: u32) -> Self {
+        Self(Weights::certain(token))
+    }
+
+    /// Probabilities of all tokens, in any of the number formats.
+    ///
+    /// # Errors
+    /// [`DraftError`] unless there are `vocab_size` numbers of at least 0 that sum to 1.
+    pub fn dense(probs: &Logits<'_>, vocab_size: u32) -> Result<Self, DraftError> {
+        check_len(probs.vocab_size(), vocab_size as usize)?;
+        let entries = (0..vocab_size).map(|token| (token, probs.get(token))).collect();
+        Self::sent(entries, tolerance(probs.dtype()))
+    }
+
+    /// Probabilities of the tokens that have any, in any order.
+    ///
+    /// # Errors
+    /// [`DraftError`] unless the tokens are in the vocabulary, each once, with numbers of at least 0 that sum
+    /// to 1.
+    pub fn sparse(tokens: &[u32], probs: &[f32], vocab_size: u32) -> Result<Self, DraftError> {
+        check_len(probs.len(), tokens.len())?;
+        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+            return Err(DraftError::OutOfVocabulary { token });
+        }
+        let mut entries: Vec<_> = tokens.iter().copied().zip(probs.iter().copied()).collect();
+        entries.sort_unstable_by_key(|&(token, _)| token);
+        if let Some(twice) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(DraftError::Twice { token: twice[0].0 });
+        }
+        Self::sent(entries, tolerance(Dtype::F32))
+    }
+
+    /// From entries in token order.
+    fn sent(entries: Vec<(u32, f32)>, tolerance: f64) -> Result<Self, DraftError> {
+        if let Some(&(token, _)) = entries.iter().find(|(_, prob)| !prob.is_finite() || *prob < 0.0) {
+            return Err(DraftError::NotAProbability { token });
+        }
+        // Such a row cannot sum to 1; without it the sum of the integers fits.
+        if entries.iter().any(|&(_, prob)| prob > 2.0) {
+            return Err(DraftError::Sum);
+        }
+        let weights = Weights::new(entries.into_iter().map(|(token, prob)| (token, sent_mass(prob))));
+        let sum = weights.total() as f64 / MASS_ONE as f64;
+        if (sum - 1.0).abs() > tolerance { Err(DraftError::Sum) } else { Ok(Self(weights)) }
+    }
+
+    /// The weights.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.0
+    }
+}
+
+/// How far from 1 a row may sum. A bf16 has 8 significant bits: rounding each number to one may move the sum
+/// of a peaked row by 2^-9.
+fn tolerance(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 | Dtype::F16 => 1e-3,
+        Dtype::Bf16 => 1e-3 + 1.0 / 512.0,
+    }
+}
+
+/// A probability as an integer: `floor(prob * 2^40)`, but at least 1 for a token that may be drawn at all, so
+/// that whatever can be proposed can be verified.
+fn sent_mass(prob: f32) -> u64 {
+    let mass = (f64::from(prob) * MASS_ONE as f64) as u64;
+    if prob > 0.0 { mass.max(1) } else { 0 }
+}
+
+fn check_len(found: usize, expected: usize) -> Result<(), DraftError> {
+    if found == expected { Ok(()) } else { Err(DraftError::Length { found, expected }) }
+}
+
+/// A proposed token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    token: u32,
+    distribution: DraftDistribution,
+}
+
+impl Draft {
+    /// A token of the vocabulary that was drawn from `distribution`.
+    ///
+    /// # Errors
+    /// [`DraftError::Impossible`] if it has no probability there.
+    pub fn new(token: u32, distribution: DraftDistribution) -> Result<Self, DraftError> {
+        if distribution.weights().share(token) > 0.0 {
+            Ok(Self { token, distribution })
+        } else {
+            Err(DraftError::Impossible { token })
+        }
+    }
+
+    /// A token of the vocabulary from a proposer without chance.
+    #[must_use]
+    pub fn deterministic(token: u32) -> Self {
+        Self { token, distribution: DraftDistribution::deterministic(token) }
+    }
+
+    /// The token.
+    #[must_use]
+    pub fn token(&self) -> u32 {
+        self.token
+    }
+
+    /// What it was drawn from.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        self.distribution.weights()
+    }
+
+    /// Whether no other token could have been proposed. So for every proposer without chance, whether it says
+    /// so or sends a distribution of one token.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.weights().is_certain()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dense(probs: &[f32], vocab_size: u32) -> Result<DraftDistribution, DraftError> {
+        DraftDistribution::dense(&Logits::new(Dtype::F32, &Dtype::F32.encode(probs)), vocab_size)
+    }
+
+    #[test]
+    fn dense_rows_are_checked() {
+        use DraftError::*;
+        let cases: [(&[f32], _); 9] = [
+            (&[0.5, 0.5], Err(Length { found: 2, expected: 3 })),
+            (&[0.5, f32::NAN, 0.5], Err(NotAProbability { token: 1 })),
+            (&[f32::INFINITY, 0.0, 0.0], Err(NotAProbability { token: 0 })),
+            (&[1.5, 0.0, -0.5], Err(NotAProbability { token: 2 })),
+            (&[0.0, 0.0, 0.0], Err(Sum)),
+            (&[0.5, 0.5, 0.002], Err(Sum)),
+            (&[f32::MAX, f32::MAX, f32::MAX], Err(Sum)),
+            (&[0.5, 0.5, 0.0009], Ok(())),
+            (&[-0.0, 1.0, 1e-40], Ok(())),
+        ];
+        for (probs, expected) in cases {
+            assert_eq!(dense(probs, 3).map(|_| ()), expected, "{probs:?}");
+        }
+    }
+
+    #[test]
+    fn sparse_rows_are_checked() {
+        use DraftError::*;
+        let cases: [(&[u32], &[f32], _); 6] = [
+            (&[1, 2], &[1.0], Err(Length { found: 1, expected: 2 })),
+            (&[1, 9], &[0.5, 0.5], Err(OutOfVocabulary { token: 9 })),
+            (&[4, 2, 4], &[0.4, 0.2, 0.4], Err(Twice { token: 4 })),
+            (&[4, 2], &[0.4, f32::NEG_INFINITY], Err(NotAProbability { token: 2 })),
+            (&[], &[], Err(Sum)),
+            (&[4, 2], &[0.25, 0.75], Ok(())),
+        ];
+        for (tokens, probs, expected) in cases {
+            assert_eq!(DraftDistribution::sparse(tokens, probs, 9).map(|_| ()), expected, "{tokens:?} {probs:?}");
+        }
+    }
+
+    #[test]
+    fn dense_and_sparse_are_the_same_numbers() {
+        let sparse = DraftDistribution::sparse(&[2, 0], &[0.3, 0.7], 4).unwrap();
+        assert_eq!(dense(&[0.7, 0.0, 0.3, 0.0], 4).unwrap(), sparse);
+    }
+
+    #[test]
+    fn a_peaked_row_in_bf16_passes() {
+        for peak in 0..1000 {
+            let peak = 0.9 + peak as f32 * 1e-4;
+            let bytes = Dtype::Bf16.encode(&[peak, 1.0 - peak]);
+            assert!(DraftDistribution::dense(&Logits::new(Dtype::Bf16, &bytes), 2).is_ok(), "{peak}");
+        }
+    }
+
+    #[test]
+    fn a_token_must_be_possible() {
+        let row = dense(&[1.0, 0.0, 1e-40], 3).unwrap();
+        assert!(Draft::new(0, row.clone()).is_ok());
+        assert_eq!(Draft::new(1, row.clone()), Err(DraftError::Impossible { token: 1 }));
+        assert!(Draft::new(2, row).is_ok(), "unlikely is not impossible");
+    }
+}

@@ -1,0 +1,143 @@
+//! Trees of draft tokens and the walk along them. A chain is a tree without siblings.
+
+use super::draft::{Draft, DraftError};
+use super::judge::Judge;
+use super::numbers::Numbers;
+use super::rejection::{self, Dealt};
+use super::rule::AcceptanceRule;
+use super::verified::Verified;
+use super::{Target, VerifyError, distribution};
+
+/// The shape of a draft. Node `i` is draft token `i`; siblings stand in the order they are tried in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// The children of the root, then those of each node.
+    children: Vec<Vec<usize>>,
+}
+
+impl Tree {
+    /// From the parent of each draft token: an earlier token's index, or -1.
+    ///
+    /// # Errors
+    /// [`DraftError::Parents`] if one is anything else, or there are not `len` of them.
+    pub fn new(parents: &[i32], len: usize) -> Result<Self, DraftError> {
+        if parents.len() != len {
+            return Err(DraftError::Parents);
+        }
+        let mut children = vec![Vec::new(); len + 1];
+        for (node, &parent) in parents.iter().enumerate() {
+            let above = usize::try_from(i64::from(parent) + 1).map_err(|_| DraftError::Parents)?;
+            if above > node {
+                return Err(DraftError::Parents);
+            }
+            children[above].push(node);
+        }
+        Ok(Self { children })
+    }
+
+    /// Each token follows the one before it.
+    #[must_use]
+    pub fn chain(len: usize) -> Self {
+        let only = |node: usize| if node < len { vec![node] } else { Vec::new() };
+        Self { children: (0..=len).map(only).collect() }
+    }
+
+    /// Number of draft tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.children.len() - 1
+    }
+
+    /// Whether there is no draft token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether each token follows the one before it.
+    #[must_use]
+    pub fn is_chain(&self) -> bool {
+        *self == Self::chain(self.len())
+    }
+
+    /// What was proposed after the last node of `path`.
+    pub(super) fn after(&self, path: &[usize]) -> &[usize] {
+        &self.children[row_after(path)]
+    }
+}
+
+/// The row that follows the last node of `path`: 0 follows the sequence, `i + 1` follows draft token `i`.
+pub(super) fn row_after(path: &[usize]) -> usize {
+    path.last().map_or(0, |&node| node + 1)
+}
+
+/// The tokens of a path.
+pub(super) fn tokens_of(drafts: &[Draft], path: &[usize]) -> Vec<u32> {
+    path.iter().map(|&node| drafts[node].token()).collect()
+}
+
+/// Walks from the root as far as draft tokens are accepted, and draws the token that comes then.
+pub(super) fn walk(
+    drafts: &[Draft],
+    tree: &Tree,
+    rule: &AcceptanceRule,
+    numbers: &Numbers,
+    target: &mut impl Target,
+) -> Result<Verified, VerifyError> {
+    match Judge::of(rule) {
+        None => sampled(drafts, tree, numbers, target),
+        Some(judge) => judge.longest(drafts, tree, numbers, target),
+    }
+}
+
+/// The walk of the lossless rules: siblings in turn, from each position to the first that is accepted.
+fn sampled(
+    drafts: &[Draft],
+    tree: &Tree,
+    numbers: &Numbers,
+    target: &mut impl Target,
+) -> Result<Verified, VerifyError> {
+    let (mut path, mut emitted, mut trials) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        let here = distribution(target, row_after(&path), &emitted)?;
+        match rejection::deal(numbers, path.len(), &here, tree.after(&path), drafts, &mut trials) {
+            Dealt::Accepted(node) => {
+                path.push(node);
+                emitted.push(drafts[node].token());
+                if target.ends(&emitted) {
+                    break;
+                }
+            }
+            Dealt::Drawn(token) => {
+                emitted.push(token);
+                break;
+            }
+        }
+    }
+    Ok(Verified { accepted_path: path, emitted, lossless: true, trials })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_checked() {
+        let cases: [(&[i32], usize, bool); 8] = [
+            (&[], 0, true),
+            (&[-1, 0, 1], 3, true),
+            (&[-1, -1, 0, 0, 1], 5, true),
+            (&[-1, 0], 3, false),
+            (&[0], 1, false),
+            (&[-1, 2, 1], 3, false),
+            (&[-2], 1, false),
+            (&[-1, i32::MAX], 2, false),
+        ];
+        for (parents, len, fine) in cases {
+            assert_eq!(Tree::new(parents, len).is_ok(), fine, "{parents:?}");
+        }
+        assert!(Tree::new(&[-1, 0, 1], 3).unwrap().is_chain());
+        assert!(!Tree::new(&[-1, -1], 2).unwrap().is_chain());
+        assert_eq!(Tree::new(&[-1, -1, 0, 0, 1], 5).unwrap().after(&[0]), [2, 3]);
+    }
+}

@@ -1,0 +1,59 @@
+//! What comes of a verification.
+
+use crate::sampling::distribution::Distribution;
+
+/// The outcome of a draft.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verified {
+    /// The accepted draft tokens by their indices, root first.
+    pub accepted_path: Vec<usize>,
+    /// The tokens to emit: the accepted ones and, unless the sequence ends with the last of them, one more:
+    /// recovered after a rejection, the bonus otherwise. Never empty.
+    pub emitted: Vec<u32>,
+    /// Whether they have the target's distribution.
+    pub lossless: bool,
+    /// The tests that were made, in order.
+    pub trials: Vec<Trial>,
+}
+
+impl Verified {
+    /// How many draft tokens were accepted.
+    #[must_use]
+    pub fn accepted_count(&self) -> usize {
+        self.accepted_path.len()
+    }
+}
+
+/// One draft token that was tested, for metrics. If draft tokens were drawn from the distributions that were
+/// claimed, the sum of `expected` over many trials is the number of accepted tokens, up to chance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trial {
+    /// The draft token's index.
+    pub index: usize,
+    /// How many tokens of the draft stand before it.
+    pub depth: usize,
+    /// Whether it was accepted.
+    pub accepted: bool,
+    /// The probability that a token from its draft distribution is accepted here. Rejection: the sum of
+    /// min(target, draft). Block verification: of being accepted given the draft tokens before it.
+    pub expected: f64,
+    /// The total variation between what was to be drawn and the draft distribution: 0 for equal ones, 1 for
+    /// disjoint ones. For a later sibling, what was to be drawn is the residual.
+    pub total_variation: f64,
+    /// For the token at which acceptance stopped: 1 + the number of kept tokens of the target before it; one
+    /// more than all of them if masks or filters removed it.
+    pub rejected_rank: Option<u32>,
+}
+
+impl Trial {
+    pub(super) fn new(index: usize, depth: usize, accepted: bool, expected: f64, total_variation: f64) -> Self {
+        Self { index, depth, accepted, expected, total_variation, rejected_rank: None }
+    }
+
+    /// With the rank, if it was rejected.
+    pub(super) fn ranked(mut self, target: &Distribution, token: u32) -> Self {
+        let rank = || 1 + target.kept().iter().take_while(|w| w.candidate.token != token).count() as u32;
+        self.rejected_rank = (!self.accepted).then(rank);
+        self
+    }
+}

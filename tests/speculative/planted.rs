@@ -1,0 +1,52 @@
+//! Wrong rules, as they were found in the field or are easily written, so that the tests can show their power.
+
+use crate::reference;
+use crate::world::{Rows, dense};
+use croupier::sampling::philox::{Purpose, uniform};
+use croupier::sequence::Sequence;
+use croupier::speculative::Target;
+use croupier::speculative::draft::Draft;
+use croupier::speculative::numbers::unit;
+use croupier::speculative::verified::Verified;
+use croupier::speculative::weights::Weights;
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// Nothing: the reference as it is.
+    Nothing,
+    /// A draft token is accepted with the target's probability, whatever the draft's.
+    AcceptOnTarget,
+    /// The recovered token comes from the target itself.
+    NoResidual,
+    /// As that, but not the rejected token.
+    OnlyNotTheSame,
+}
+
+impl Planted {
+    /// Rejection sampling of a chain, with the error.
+    pub fn verify(self, sequence: &Sequence, drafts: &[Draft], rows: &mut Rows<'_>) -> Verified {
+        let mut emitted: Vec<u32> = Vec::new();
+        let number = |at: usize, purpose| unit(uniform(sequence.seed(), sequence.position() + at as u64, purpose));
+        let mut rejected = None;
+        for (at, draft) in drafts.iter().enumerate() {
+            let target = dense(&Weights::from(&rows.distribution(at, &emitted).unwrap()));
+            let (proposed, token) = (dense(draft.weights()), draft.token() as usize);
+            let chance = if self == Self::AcceptOnTarget { target[token] } else { target[token] / proposed[token] };
+            if number(at, Purpose::Accept) < chance {
+                emitted.push(draft.token());
+                continue;
+            }
+            rejected = Some(match self {
+                Self::NoResidual => target,
+                Self::OnlyNotTheSame => reference::beyond(1.0, &target, &reference::one_hot(token, target.len())),
+                Self::Nothing | Self::AcceptOnTarget => reference::beyond(1.0, &target, &proposed),
+            });
+            break;
+        }
+        let accepted = emitted.len();
+        let next = rejected.unwrap_or_else(|| dense(&Weights::from(&rows.distribution(accepted, &emitted).unwrap())));
+        emitted.push(reference::draw(&next, number(accepted, Purpose::Residual)));
+        Verified { accepted_path: (0..accepted).collect(), emitted, lossless: false, trials: Vec::new() }
+    }
+}

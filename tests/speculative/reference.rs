@@ -1,0 +1,132 @@
+//! The naive reference: distributions from the parameters' definitions and verification from the papers, in
+//! f64 over the whole vocabulary, with random numbers given as real numbers.
+
+use croupier::params::SamplingParams;
+
+/// What a plain row is drawn from: bans, bias, penalties, softmax, top-k, top-p, min-p, by definition.
+pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Vec<f64> {
+    let count = |tokens: &[u32], token| tokens.iter().filter(|&&t| t == token).count() as f64;
+    let adjusted: Vec<f64> = (0..logits.len() as u32)
+        .map(|token| {
+            let allowed = params.allowed_token_ids.is_empty() || params.allowed_token_ids.contains(&token);
+            let ended = |word: &Vec<u32>| {
+                word.split_last().is_some_and(|(&last, before)| last == token && output.ends_with(before))
+            };
+            let too_early = output.len() < params.min_tokens as usize && params.stop_token_ids.contains(&token);
+            if !allowed || params.banned_token_ids.contains(&token) || params.bad_words.iter().any(ended) || too_early {
+                return f64::NEG_INFINITY;
+            }
+            let bias: f64 = params.logit_bias.iter().filter(|b| b.0 == token).map(|b| f64::from(b.1)).sum();
+            let mut x = f64::from(logits[token as usize]) + bias;
+            let times = count(output, token);
+            let repetition = f64::from(params.repetition_penalty);
+            if count(prompt, token) + times > 0.0 {
+                x = if x > 0.0 { x / repetition } else { x * repetition };
+            }
+            let presence = if times > 0.0 { f64::from(params.presence_penalty) } else { 0.0 };
+            x - times * f64::from(params.frequency_penalty) - presence
+        })
+        .collect();
+    filtered(&adjusted, params)
+}
+
+fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..adjusted.len()).collect();
+    order.sort_by(|&a, &b| adjusted[b].total_cmp(&adjusted[a]).then(a.cmp(&b)));
+    let max = adjusted[order[0]];
+    if params.temperature == 0.0 {
+        return one_hot(order[0], adjusted.len());
+    }
+    let mut weights: Vec<f64> = adjusted.iter().map(|x| ((x - max) / f64::from(params.temperature)).exp()).collect();
+    let mut keep = if params.top_k == 0 { order.len() } else { order.len().min(params.top_k as usize) };
+    if params.top_p < 1.0 {
+        let total: f64 = order[..keep].iter().map(|&t| weights[t]).sum();
+        let mut sum = 0.0;
+        let crossing = order[..keep].iter().position(|&t| {
+            sum += weights[t];
+            sum >= f64::from(params.top_p) * total
+        });
+        keep = crossing.map_or(keep, |at| at + 1);
+    }
+    order[keep..].iter().for_each(|&t| weights[t] = 0.0);
+    weights.iter_mut().for_each(|w| *w = if *w >= f64::from(params.min_p) { *w } else { 0.0 });
+    normalised(&weights)
+}
+
+pub fn one_hot(token: usize, len: usize) -> Vec<f64> {
+    (0..len).map(|t| if t == token { 1.0 } else { 0.0 }).collect()
+}
+
+pub fn normalised(weights: &[f64]) -> Vec<f64> {
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / total).collect()
+}
+
+/// `max(factor * target - draft, 0)`.
+pub fn beyond(factor: f64, target: &[f64], draft: &[f64]) -> Vec<f64> {
+    target.iter().zip(draft).map(|(t, d)| (factor * t - d).max(0.0)).collect()
+}
+
+/// Inverse CDF.
+pub fn draw(distribution: &[f64], u: f64) -> u32 {
+    let total: f64 = distribution.iter().sum();
+    let mut sum = 0.0;
+    let drawn = distribution.iter().position(|w| {
+        sum += w / total;
+        sum > u
+    });
+    drawn.unwrap_or(distribution.len() - 1) as u32
+}
+
+/// Leviathan et al. 2023, algorithm 1, with Chen et al.'s test by test order: how many are accepted, and the
+/// distribution of the next token. `targets` has one row more than `drafts`.
+pub fn rejection(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>], u: &[f64]) -> (usize, Vec<f64>) {
+    for (i, &token) in tokens.iter().enumerate() {
+        let (t, d) = (targets[i][token as usize], drafts[i][token as usize]);
+        if u[i] >= t / d {
+            return (i, normalised(&beyond(1.0, &targets[i], &drafts[i])));
+        }
+    }
+    (tokens.len(), targets[tokens.len()].clone())
+}
+
+/// `p_i` and `h_i` of Sun et al. 2025 for i = 1 .. k.
+pub fn block_tests(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>]) -> Vec<(f64, f64)> {
+    let k = tokens.len();
+    let mut p = 1.0f64;
+    (0..k)
+        .map(|i| {
+            p = (p * targets[i][tokens[i] as usize] / drafts[i][tokens[i] as usize]).min(1.0);
+            let h = if i + 1 == k {
+                p
+            } else {
+                let z: f64 = beyond(p, &targets[i + 1], &drafts[i + 1]).iter().sum();
+                if p == 1.0 { 1.0 } else { z / (z + 1.0 - p) }
+            };
+            (p, h)
+        })
+        .collect()
+}
+
+/// Sun et al. 2025, algorithm 2.
+pub fn block(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>], u: &[f64]) -> (usize, Vec<f64>) {
+    let tests = block_tests(tokens, drafts, targets);
+    let accepted = (0..tokens.len()).rev().find(|&i| u[i] < tests[i].1).map_or(0, |i| i + 1);
+    if accepted == tokens.len() {
+        return (accepted, targets[accepted].clone());
+    }
+    let p = if accepted == 0 { 1.0 } else { tests[accepted - 1].0 };
+    (accepted, normalised(&beyond(p, &targets[accepted], &drafts[accepted])))
+}
+
+/// SpecInfer, algorithm 2, at one node: which sibling is accepted, or the distribution of the token instead.
+pub fn siblings(tokens: &[u32], drafts: &[Vec<f64>], target: &[f64], u: &[f64]) -> Result<usize, Vec<f64>> {
+    let mut left = target.to_vec();
+    for (i, &token) in tokens.iter().enumerate() {
+        if u[i] < left[token as usize] / drafts[i][token as usize] {
+            return Ok(i);
+        }
+        left = normalised(&beyond(1.0, &left, &drafts[i]));
+    }
+    Err(left)
+}

@@ -1,0 +1,232 @@
+//! The rules that are not lossless, what is reported for metrics, and rows that are no distribution.
+
+use crate::world::{Model, Source, World, distribution};
+use croupier::params::SamplingParams;
+use croupier::sampling::distribution::Distribution;
+use croupier::sampling::row::{Action, RowError};
+use croupier::sequence::Sequence;
+use croupier::speculative::draft::{Draft, DraftDistribution};
+use croupier::speculative::numbers::Numbers;
+use croupier::speculative::relaxed::Relaxed;
+use croupier::speculative::rule::AcceptanceRule::{self, Block, Greedy, Rejection, Synthetic, Typical};
+use croupier::speculative::tree::Tree;
+use croupier::speculative::verified::Verified;
+use croupier::speculative::{Target, VerifyError, synthetic, typical, verify_chain, verify_tree};
+
+const NUMBERS: Numbers = Numbers { seed: 7, start: 0 };
+
+/// Rows given as probabilities, in the order of draft tokens; the text ends with token 3.
+struct Given {
+    rows: Vec<Vec<f32>>,
+    temperature: f32,
+    asked: Vec<usize>,
+}
+
+impl Given {
+    fn new(rows: &[&[f32]]) -> Self {
+        Self { rows: rows.iter().map(|row| row.to_vec()).collect(), temperature: 1.0, asked: Vec::new() }
+    }
+
+    fn at(&self, row: usize, temperature: f32) -> Result<Distribution, RowError> {
+        let params = SamplingParams { temperature, ..SamplingParams::default() };
+        let world = World { params, ..World::new(Rejection, Source::Kept) };
+        let sequence: Sequence = world.open(0, &[]);
+        let logits: Vec<f32> = self.rows[row].iter().map(|p| p.ln()).collect();
+        distribution(&logits, &sequence.spec(Action::Score { token: 0 }))
+    }
+}
+
+impl Target for Given {
+    fn distribution(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
+        self.asked.push(row);
+        self.at(row, self.temperature)
+    }
+
+    fn relaxed(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
+        self.at(row, 1.0)
+    }
+
+    fn ends(&mut self, path: &[u32]) -> bool {
+        path.last() == Some(&3)
+    }
+}
+
+fn certain(tokens: &[u32]) -> Vec<Draft> {
+    tokens.iter().map(|&token| Draft::deterministic(token)).collect()
+}
+
+/// Draft tokens from a flat distribution over four tokens.
+fn flat(tokens: &[u32]) -> Vec<Draft> {
+    let flat = DraftDistribution::sparse(&[0, 1, 2, 3], &[0.25; 4], 4).unwrap();
+    tokens.iter().map(|&token| Draft::new(token, flat.clone()).unwrap()).collect()
+}
+
+fn chain(drafts: &[Draft], rule: AcceptanceRule, rows: &mut Given) -> Verified {
+    verify_chain(drafts, &rule, &NUMBERS, rows).unwrap()
+}
+
+const A: &[f32] = &[0.6, 0.3, 0.1, 0.0];
+const B: &[f32] = &[0.1, 0.2, 0.7, 0.0];
+const C: &[f32] = &[0.0, 0.0, 0.5, 0.5];
+
+#[test]
+fn greedy_match_is_greedy_at_any_temperature() {
+    let rows = || Given::new(&[A, B, A]);
+    for (tokens, path, emitted) in
+        [([0, 2], vec![0, 1], vec![0, 2, 0]), ([0, 1], vec![0], vec![0, 2]), ([2, 2], vec![], vec![0])]
+    {
+        let verified = chain(&flat(&tokens), Greedy, &mut rows());
+        assert_eq!(
+            (verified.accepted_path, verified.emitted, verified.lossless),
+            (path.clone(), emitted.clone(), false)
+        );
+        let verified = chain(&flat(&tokens), Greedy, &mut Given { temperature: 0.0, ..rows() });
+        assert_eq!((verified.accepted_path, verified.emitted, verified.lossless), (path, emitted, true));
+    }
+}
+
+#[test]
+fn typical_acceptance_by_hand() {
+    // H(A) = 0.898 nats: min(0.2, 0.3 * 0.407) = 0.122, so tokens 0 and 1 pass. H(C) = ln 2: 0.15.
+    let rule = Typical(typical::Typical { epsilon: 0.2, alpha: 0.3 });
+    for (token, accepted) in [(0, 1), (1, 1), (2, 0), (3, 0)] {
+        let verified = chain(&flat(&[token]), rule, &mut Given::new(&[A, C]));
+        assert_eq!(verified.accepted_count(), accepted, "{token}");
+        assert!(!verified.lossless);
+        assert_eq!(verified.trials[0].expected, 0.5, "two of four flat draft tokens pass");
+    }
+}
+
+#[test]
+fn relaxed_acceptance_by_hand() {
+    let accepted = |top_n, delta, token, temperature| {
+        let mut rows = Given { temperature, ..Given::new(&[A, C]) };
+        let verified = chain(&flat(&[token]), AcceptanceRule::Relaxed(Relaxed { top_n, delta }), &mut rows);
+        assert!(!verified.lossless);
+        verified.accepted_count() == 1
+    };
+    for temperature in [0.0, 1.0] {
+        assert_eq!([0, 1, 2, 3].map(|t| accepted(10, 0.31, t, temperature)), [true, true, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|t| accepted(1, 1.0, t, temperature)), [true, false, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|t| accepted(10, 1.0, t, temperature)), [true, true, true, false]);
+        assert_eq!([0, 1, 2, 3].map(|t| accepted(10, 0.0, t, temperature)), [true, false, false, false]);
+    }
+    // After a rejection a greedy sequence goes on greedily.
+    let mut rows = Given { temperature: 0.0, ..Given::new(&[A, C]) };
+    assert_eq!(chain(&flat(&[2]), AcceptanceRule::Relaxed(Relaxed { top_n: 2, delta: 1.0 }), &mut rows).emitted, [0]);
+}
+
+#[test]
+fn synthetic_acceptance_has_its_rate() {
+    for rate in [0.0f32, 0.3, 1.0] {
+        let world =
+            World { parents: (-1..3).collect(), ..World::new(Synthetic(synthetic::Synthetic { rate }), Source::Dense) };
+        let (mut rounds, mut accepted, mut expected) = (0u32, 0usize, 0.0);
+        for seed in 0..2000 {
+            world.text(seed, 1, |verified| {
+                assert!(!verified.lossless);
+                rounds += 1;
+                accepted += verified.accepted_count();
+                expected += verified.trials.iter().map(|trial| trial.expected).sum::<f64>();
+            });
+        }
+        let mean = accepted as f64 / f64::from(rounds);
+        let rate = f64::from(rate);
+        let should = rate + rate.powi(2) + rate.powi(3) + rate.powi(4);
+        assert!((mean - should).abs() < 0.08 && (mean - expected / f64::from(rounds)).abs() < 0.08, "{mean} {should}");
+    }
+}
+
+#[test]
+fn judges_take_the_longest_path() {
+    // 0 - 2, 1 - 3; both children of the root are typical; only below the second does it go on.
+    let tree = Tree::new(&[-1, -1, 0, 1, 3], 5).unwrap();
+    let mut rows = Given::new(&[A, B, &[0.0, 1.0, 0.0, 0.0], A, &[0.0, 1.0, 0.0, 0.0], C]);
+    let rule = Typical(typical::Typical { epsilon: 0.2, alpha: 1.0 });
+    let verified = verify_tree(&certain(&[0, 1, 0, 1, 1]), &tree, &rule, &NUMBERS, &mut rows).unwrap();
+    assert_eq!(verified.accepted_path, [1, 3, 4]);
+    assert_eq!(verified.emitted[..3], [1, 1, 1]);
+    assert_eq!(verified.trials.iter().map(|trial| trial.index).collect::<Vec<_>>(), [1, 3, 4]);
+}
+
+#[test]
+fn trials_by_hand() {
+    let verified = chain(&flat(&[3]), Rejection, &mut Given::new(&[A, C]));
+    let trial = verified.trials[0];
+    assert!(!trial.accepted && trial.rejected_rank == Some(4) && verified.emitted.len() == 1);
+    // min(target, draft): 0.25 + 0.25 + 0.1; the target has 0.35 + 0.05 beyond the draft.
+    assert!((trial.expected - 0.6).abs() < 1e-6 && (trial.total_variation - 0.4).abs() < 1e-6);
+    let tree = Tree::new(&[-1, -1], 2).unwrap();
+    let verified = verify_tree(&flat(&[3, 3]), &tree, &Rejection, &NUMBERS, &mut Given::new(&[A, C, C])).unwrap();
+    // What is left is 7/8 and 1/8 on tokens 0 and 1.
+    let second = verified.trials[1];
+    assert!((second.expected - 0.375).abs() < 1e-6 && (second.total_variation - 0.625).abs() < 1e-6);
+    // Candidates without chance: 0.3 for the first, then 0.1 of the 0.7 that are left.
+    let verified =
+        verify_tree(&certain(&[1, 2]), &tree, &Rejection, &Numbers { seed: 7, start: 3 }, &mut Given::new(&[A, B, B]))
+            .unwrap();
+    assert!((verified.trials[0].expected - 0.3).abs() < 1e-6);
+    assert!(verified.trials.get(1).is_none_or(|trial| (trial.expected - 1.0 / 7.0).abs() < 1e-6));
+}
+
+#[test]
+fn blocks_report_what_they_expect() {
+    let verified = chain(&flat(&[1, 2]), Block, &mut Given::new(&[&[0.5, 0.125, 0.25, 0.125], B, C]));
+    // p_1 = 1/2. Then min(p_1 * target, draft): 0.05 + 0.1 + 0.25.
+    assert!((verified.trials[0].expected - 0.75).abs() < 1e-6);
+    assert!((verified.trials[1].expected - 0.4).abs() < 1e-6);
+    assert!((verified.trials[1].total_variation - 0.45).abs() < 1e-6);
+}
+
+/// What lies behind the end of the text is dropped, and no token follows it.
+#[test]
+fn a_draft_token_may_end_the_text() {
+    let ending = &[0.0, 0.0, 0.0, 1.0];
+    for rule in [Rejection, Block, Greedy, Typical(Default::default())] {
+        for drafts in [certain(&[3, 1]), flat(&[3, 1])] {
+            let mut rows = Given::new(&[ending, A, A]);
+            let verified = chain(&drafts, rule, &mut rows);
+            assert_eq!((verified.accepted_path, verified.emitted), (vec![0], vec![3]), "{rule:?}");
+            assert!(rows.asked.iter().all(|&row| row == 0), "{rule:?}");
+        }
+    }
+}
+
+/// A row that is no distribution fails the verification if it is needed, and is not asked for if it is not.
+#[test]
+fn rows_without_a_distribution() {
+    let nan: &[f32] = &[f32::NAN, 0.1, 0.1, 0.1];
+    let masked: &[f32] = &[0.0; 4];
+    for rule in [Rejection, Block, Greedy, Typical(Default::default()), Synthetic(synthetic::Synthetic { rate: 1.0 })] {
+        for (bad, error) in [(nan, RowError::Nan), (masked, RowError::AllMasked)] {
+            for (row, rows) in [(0, [bad, A, A]), (1, [A, bad, A]), (2, [A, A, bad])] {
+                // Token 0 is the most likely one: with this draft it is accepted for sure.
+                let found = verify_chain(&flat(&[0, 0]), &rule, &NUMBERS, &mut Given::new(&rows));
+                assert_eq!(found, Err(VerifyError { row, error }), "{rule:?}");
+            }
+        }
+        if !matches!(rule, Synthetic(_)) {
+            let fine = chain(&flat(&[3, 0]), rule, &mut Given::new(&[A, nan, nan]));
+            assert_eq!(fine.emitted.len(), 1, "{rule:?}");
+        }
+    }
+}
+
+/// What the target removed is never emitted, however it was drafted.
+#[test]
+fn removed_tokens_stay_removed() {
+    let rules = [Rejection, Block, Greedy, Typical(typical::Typical { epsilon: 0.0, alpha: 0.3 })];
+    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 100, delta: 1.0 });
+    for rule in rules.into_iter().chain([relaxed]) {
+        for source in [Source::Kept, Source::Dense, Source::Deterministic] {
+            let params = SamplingParams { banned_token_ids: vec![1, 3], ..SamplingParams::default() };
+            // A draft model that wants nothing but what is banned; kept drafts have the ban as well.
+            let draft = Model::random(2, 4.0).map(|token, x| if token % 2 == 1 { x + 8.0 } else { x });
+            let world = World { params, draft, ..World::new(rule, source) };
+            for seed in 0..100 {
+                let text = world.text(seed, 12, |_| ());
+                assert!(!text.contains(&1) && !text.contains(&3), "{rule:?} {source:?}");
+            }
+        }
+    }
+}

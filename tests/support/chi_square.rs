@@ -1,0 +1,38 @@
+//! Whether counts have the distribution they should: the chi-square test.
+//!
+//! Seeds of tests are fixed, so a run is repeatable. Had they been random, one comparison would raise a false
+//! alarm with probability [`FALSE_ALARM`].
+
+#![allow(unreachable_pub)] // More than one test program has this as a module.
+
+/// Of one comparison, one-sided.
+pub const FALSE_ALARM: f64 = 1e-6;
+/// The standard normal deviate with that upper tail.
+pub const DEVIATE: f64 = 4.753_424;
+
+/// The chi-square statistic's standard normal deviate (Wilson and Hilferty 1931), tokens of small
+/// expectation pooled so that each class expects at least ten. Infinite if a token without probability
+/// was drawn.
+#[must_use]
+pub fn deviate(counts: &[u64], expected: &[f64]) -> f64 {
+    let draws: u64 = counts.iter().sum();
+    let (mut statistic, mut classes) = (0.0, 0u32);
+    let mut pool = (0.0, 0.0);
+    for (&count, &p) in counts.iter().zip(expected) {
+        if p == 0.0 && count > 0 {
+            return f64::INFINITY;
+        }
+        pool = (pool.0 + count as f64, pool.1 + p * draws as f64);
+        if pool.1 >= 10.0 {
+            statistic += (pool.0 - pool.1).powi(2) / pool.1;
+            classes += 1;
+            pool = (0.0, 0.0);
+        }
+    }
+    if classes < 2 {
+        return 0.0;
+    }
+    let freedom = f64::from(classes - 1);
+    let spread = 2.0 / (9.0 * freedom);
+    ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
+}
