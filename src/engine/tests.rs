@@ -300,10 +300,12 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
     let admission = Arc::new(Admission::new(&limits, &Metrics::noop()));
     let handle = Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)) };
     let run = |ids: &[u64]| handle.run_alone(step(1, opens(ids), ids), Metrics::noop().model("test"));
-    let refusal = |ids| run(ids).err().and_then(|error| match error {
-        Error::Refused(refusal) => Some(refusal),
-        _ => None,
-    });
+    let refusal = |ids| {
+        run(ids).err().and_then(|error| match error {
+            Error::Refused(refusal) => Some(refusal),
+            _ => None,
+        })
+    };
     // More than one stream may have: a step that runs alone is bound by its rows and the server only.
     let (two, one) = (run(&[1, 2]), run(&[]));
     assert_eq!((two.is_ok(), one.is_ok(), handle.open_sequences()), (true, true, 3), "none at all takes a place too");
