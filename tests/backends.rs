@@ -374,6 +374,25 @@ fn named_edges() {
             "the most likely token banned, far above the rest",
             Case { banned: vec![7], ..Case::new(Dtype::F32, &[vec![0.0; 7], vec![3e38], vec![0.5; 900]].concat()) },
         ),
+        (
+            "min_p between two masses that stand in the wrong order",
+            Case {
+                filters: Filters { temperature: std::f32::consts::LOG2_E, min_p: 0.757_854_7, ..off },
+                logprobs: processed(2).map(|(n, mode, _)| (n, mode, vec![])),
+                ..Case::new(Dtype::F32, &[0.0, -0.400_006_95, -0.400_006_98, -30.0])
+            },
+        ),
+        (
+            "banned giants that a sample still sees",
+            Case {
+                filters: Filters { temperature: 1e-5, top_p: 0.5, ..off },
+                banned: vec![0, 1, 2, 3],
+                ..Case::new(
+                    Dtype::F32,
+                    &(0..20_000).map(|i| if i < 4 { 1e6 } else { (i % 4) as f32 * 1e-6 }).collect::<Vec<_>>(),
+                )
+            },
+        ),
         ("one token", Case::new(Dtype::F16, &[-3.0])),
         ("one token left", Case::new(Dtype::F32, &[vec![f32::NEG_INFINITY; 400], vec![-5.0]].concat())),
         ("NaN in the tail", Case::new(Dtype::F32, &[vec![0.0; 400], vec![f32::NAN]].concat())),

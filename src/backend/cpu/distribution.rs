@@ -66,16 +66,14 @@ impl Distribution {
         Self { weigh, last_key: u64::MAX, need: 0, total, kind: Kind::Blocks }
     }
 
-    /// After temperature and filters. `same` is a distribution of the very same view at temperature 1 whose
-    /// sums are still in the store.
-    pub(super) fn processed(view: &View<'_>, filters: &Filters, same: Option<&Self>, store: &mut Store) -> Self {
+    /// After temperature and filters.
+    pub(super) fn processed(view: &View<'_>, filters: &Filters, store: &mut Store) -> Self {
         let one = Weigh { max: view.max, scale: 1.0 };
         if filters.temperature == 0.0 {
             let last_key = keys::key(select::first(view), view.max);
             return Self { weigh: one, last_key, need: 0, total: MASS_ONE, kind: Kind::One };
         }
         let weigh = Weigh { scale: mass::scale(filters.temperature), ..one };
-        let same = same.filter(|raw| raw.weigh.scale == weigh.scale);
         let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
         let all = Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks };
         let top_k = if (filters.top_k as usize) < view.vocab_size() { filters.top_k as usize } else { 0 };
@@ -85,11 +83,7 @@ impl Distribution {
             return all.list(filters.top_p, None, need, store);
         }
         let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
-        if filters.top_p < 1.0 {
-            all.top_p(view, filters.top_p, need, same, store)
-        } else {
-            all.keep(view, need, same, store)
-        }
+        if filters.top_p < 1.0 { all.top_p(view, filters.top_p, need, store) } else { all.keep(view, need, store) }
     }
 
     /// Top-p (with `reach`, that weight) and min-p on the whole list in the store.
@@ -115,8 +109,8 @@ impl Distribution {
     }
 
     /// Top-p over many tokens, then min-p.
-    fn top_p(self, view: &View<'_>, top_p: f32, need: u64, same: Option<&Self>, store: &mut Store) -> Self {
-        let total = self.keep(view, 0, same, store).total;
+    fn top_p(self, view: &View<'_>, top_p: f32, need: u64, store: &mut Store) -> Self {
+        let total = self.keep(view, 0, store).total;
         let reach = top_p_need(top_p, total);
         let bound = select::bound_of_top(view, TOP_P_BLOCKS.min(view.blocks()));
         view.collect(bound, &mut store.keys);
@@ -134,7 +128,7 @@ impl Distribution {
         let cut = search::crossing(view, self.weigh, goal, from, &mut store.search);
         let last_key = cut.expect("the total reaches every share of itself; this is a bug");
         let cut = Self { last_key, ..self };
-        if need > 0 { cut.keep(view, need, None, store) } else { cut.keep_searched(store) }
+        if need > 0 { cut.keep(view, need, store) } else { cut.keep_searched(store) }
     }
 
     /// Kept mass by block from the last pass of a search by mass.
@@ -151,9 +145,9 @@ impl Distribution {
     }
 
     /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
-    fn keep(self, view: &View<'_>, need: u64, same: Option<&Self>, store: &mut Store) -> Self {
+    fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
         if self.last_key == u64::MAX && need == 0 {
-            let total = same.map_or_else(|| view.sums(self.weigh, None, &mut store.sums), |raw| raw.total);
+            let total = view.sums(self.weigh, None, &mut store.sums);
             return Self { total, ..self };
         }
         let above = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
@@ -205,6 +199,10 @@ impl Distribution {
             && (self.need == 0 || self.mass(logit) >= self.need)
     }
 
+    fn retain_kept(&self, keys: &mut Vec<u64>) {
+        keys.retain(|&key| self.keeps(keys::token(key), keys::logit(key)));
+    }
+
     /// Inverse CDF in token-id order.
     pub(super) fn draw(&self, view: &View<'_>, uniform: u64, store: &mut Store) -> u32 {
         let point = mass::draw_point(uniform, self.total);
@@ -251,14 +249,23 @@ impl Distribution {
             let logit = view.value(token);
             if self.keeps(token, logit) { of_logit(logit) } else { f32::NEG_INFINITY }
         };
-        select::top(view, (wanted.top_n as usize).min(view.vocab_size()), keys);
-        let first = keys.iter().map(|&key| (keys::token(key), keys::logit(key)));
+        let n = (wanted.top_n as usize).min(view.vocab_size());
+        select::top(view, n, keys);
         // The listed tokens are the first of the order, so their places are their ranks.
         let place = keys.iter().position(|&key| keys::token(key) == token);
+        let rank = place.map_or_else(|| view.rank(token), |place| place as u32 + 1);
+        self.retain_kept(keys);
+        if keys.len() < n && self.need > 0 {
+            // Masses are not strictly ordered like logits, so a kept token may stand behind one that min-p cut.
+            view.collect(self.reach_of(self.need).max(f32::MIN), keys);
+            self.retain_kept(keys);
+            keys.sort_unstable();
+            keys.truncate(n);
+        }
         TokenLogprobs {
             logprob: of_token(token),
-            rank: place.map_or_else(|| view.rank(token), |place| place as u32 + 1),
-            top: first.filter(|&(t, x)| self.keeps(t, x)).map(|(t, x)| (t, of_logit(x))).collect(),
+            rank,
+            top: keys.iter().map(|&key| (keys::token(key), of_logit(keys::logit(key)))).collect(),
             requested: wanted.tokens.iter().map(|&token| of_token(token)).collect(),
         }
     }

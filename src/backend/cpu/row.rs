@@ -40,7 +40,7 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
     let processed = match scored_raw {
         // Nothing is drawn and nobody asks for the filtered distribution.
         Some(_) => None,
-        None => Some(Distribution::processed(&adjusted, &job.spec.filters, None, processed_store)),
+        None => Some(Distribution::processed(&adjusted, &job.spec.filters, processed_store)),
     };
     let token = match (job.spec.action, &processed) {
         (Action::Draw { uniform }, Some(processed)) => processed.draw(&adjusted, uniform, processed_store),

@@ -208,7 +208,8 @@ impl<'a> View<'a> {
     /// A sample of the values below a bound; replaced blocks show their old values, since it only guesses.
     pub(super) fn sample(&self, weigh: Weigh, below: f32, spread: &mut Values) {
         spread.clear();
-        self.passes.sample(self.row.bytes(), weigh, below, spread);
+        // Old values may exceed the adjusted maximum, where no mass is defined.
+        self.passes.sample(self.row.bytes(), weigh, below.min(self.max.next_up()), spread);
     }
 
     /// 1 + the number of tokens that precede `token`.
