@@ -10,6 +10,8 @@ use support::*;
 use tonic::Code;
 use tonic_types::StatusExt;
 
+const TOKENS: &str = "croupier_tokens_total{model=\"default\"}";
+
 #[tokio::test]
 async fn streams_per_server() {
     let server = TestServer::with_limits(|limits| limits.max_streams = 2).await;
@@ -48,17 +50,43 @@ async fn sequences_per_stream_and_per_server() {
     drop(one);
     server.expect_sequences(1).await;
     assert_eq!(two.step(open_step(vec![open(2, seeded(2))])).await.open[0].status(), Ok);
-    let sample = SampleRequest {
+    let status = two.failing_step(open_step((0..4).map(|id| open(id, seeded(id))).collect())).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+}
+
+#[tokio::test]
+async fn sequences_of_a_stateless_batch() {
+    let server = TestServer::with_limits(|limits| {
+        (limits.max_sequences_per_stream, limits.max_sequences, limits.max_rows_per_step) = (1, 3, 4);
+    })
+    .await;
+    let sample = |rows| SampleRequest {
         vocab_size: VOCAB,
         logits_dtype: LogitsDtype::F32.into(),
-        rows: vec![SampleRow { row: Some(0), ..Default::default() }; 2],
+        rows: vec![SampleRow { row: Some(0), ..Default::default() }; rows],
         logits: Some(InlineLogits { data: vec![0; VOCAB as usize * 4].into(), row_stride: 0 }),
         ..Default::default()
     };
-    let status = server.client().await.sample(sample).await.unwrap_err();
+    let mut client = server.client().await;
+    let answer = client.sample(sample(3)).await.unwrap().into_inner();
+    assert!(answer.rows.iter().all(|row| row.status() == RowStatus::Ok), "what one stream may open is no bound");
+    server.expect_sequences(0).await;
+    // What no waiting could make fit is no matter of waiting.
+    for (rows, limit) in [(4, "max_sequences"), (5, "max_rows_per_step")] {
+        let status = client.sample(sample(rows)).await.unwrap_err();
+        assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "rows"));
+        assert!(status.message().contains(limit), "{status}");
+    }
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let drawn = server.series(TOKENS);
+    let status = client.sample(sample(3)).await.unwrap_err();
     assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "TOO_MANY_SEQUENCES"));
-    let status = two.failing_step(open_step((0..4).map(|id| open(id, seeded(id))).collect())).await;
-    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert_eq!(server.series(TOKENS), drawn, "all or nothing: the rows that would fit are not drawn");
+    drop(worker);
+    server.expect_sequences(0).await;
+    client.sample(sample(3)).await.expect("there is room again");
+    assert_eq!(server.series(TOKENS), drawn + 3.0);
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use crate::error::Refusal;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::permits::{Counter, Permit};
+use crate::sequence::table::Table;
+use metrics::Gauge;
 use std::sync::Arc;
 
 /// Room for steps, streams and sequences.
@@ -15,7 +17,8 @@ pub(super) struct Admission {
     bytes: Arc<Counter>,
     rows: Arc<Counter>,
     streams: Arc<Counter>,
-    pub(super) sequences: Arc<Counter>,
+    sequences: Arc<Counter>,
+    max_sequences_per_stream: usize,
 }
 
 /// The room of one step.
@@ -35,6 +38,7 @@ impl Admission {
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
             sequences: Counter::new(limits.max_sequences, metrics.sequences.clone()),
+            max_sequences_per_stream: limits.max_sequences_per_stream,
         }
     }
 
@@ -49,5 +53,23 @@ impl Admission {
     /// Room for a stream.
     pub(super) fn stream(&self) -> Result<Permit, Refusal> {
         self.streams.take(1).ok_or(Refusal::TooManyStreams)
+    }
+
+    /// A stream's table: each sequence takes its place on the server when it is opened.
+    pub(super) fn table(&self) -> Table {
+        Table::new(self.max_sequences_per_stream, Arc::clone(&self.sequences))
+    }
+
+    /// The table of a stream of one step, and places on the server for all that the step opens: one at
+    /// least, so that such streams are bounded too.
+    pub(super) fn reserved_table(&self, step: &Step) -> Result<(Table, Permit), Refusal> {
+        let places = step.open.len();
+        let permit = self.sequences.take(places.max(1)).ok_or(Refusal::TooManySequences)?;
+        Ok((Table::new(places, Counter::new(places, Gauge::noop())), permit))
+    }
+
+    /// Sequences open on the server, or about to be.
+    pub(super) fn open_sequences(&self) -> usize {
+        self.sequences.used()
     }
 }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage};
 use crate::permits::Permit;
+use crate::sequence::table::Table;
 use admission::Admission;
 use state::{Command, Queued, State, StreamId, StreamSpec};
 use std::sync::Arc;
@@ -40,8 +41,9 @@ impl Engine {
     #[must_use]
     pub fn start(backend: Box<dyn Backend>, limits: Arc<Limits>, metrics: Metrics) -> (Handle, JoinHandle<()>) {
         let admission = Arc::new(Admission::new(&limits, &metrics));
-        let state = State::new(limits, metrics.clone(), Arc::clone(&admission.sequences));
-        // The channel is bounded by what goes in: steps hold a place in the queue, streams one of their own.
+        let state = State::new(limits, metrics.clone());
+        // The channel is bounded by what goes in: steps hold a place in the queue, streams one of their own
+        // or, when they have one step, the places of its sequences.
         let (commands, inbox) = thread_channel::channel();
         let thread = std::thread::Builder::new()
             .name("croupier-engine".to_owned())
@@ -68,27 +70,39 @@ impl Handle {
         self.admission.stream().map_err(Error::Refused)
     }
 
-    /// Opens a stream on which at most `capacity` steps are in flight at a time. `permit` is held until
-    /// the engine has freed the stream's state; a stream of one step needs none.
+    /// Opens a stream on which at most `capacity` steps are in flight at a time. `permit`, from
+    /// [`Self::admit_stream`], is held until the engine has freed the stream's state.
     ///
     /// # Errors
     /// When the engine has stopped.
-    pub fn open_stream(
-        &self,
-        permit: Option<Permit>,
-        model: ModelMetrics,
-        capacity: usize,
-    ) -> Result<StreamHandle, Error> {
+    pub fn open_stream(&self, permit: Permit, model: ModelMetrics, capacity: usize) -> Result<StreamHandle, Error> {
+        self.open(self.admission.table(), permit, model, capacity)
+    }
+
+    /// Runs a step on a stream of its own. Room for all it needs is taken before the engine hears of it,
+    /// so either all of its sequences can be opened, or nothing happens.
+    ///
+    /// # Errors
+    /// When the step is refused, untouched, or the engine has stopped.
+    pub fn run_alone(&self, step: Step, model: ModelMetrics) -> Result<StreamHandle, Error> {
+        let permits = self.admission.step(&step).map_err(Error::Refused)?;
+        let (table, places) = self.admission.reserved_table(&step).map_err(Error::Refused)?;
+        let stream = self.open(table, places, model, 1)?;
+        stream.queue(Queued { step, permits })?;
+        Ok(stream)
+    }
+
+    fn open(&self, table: Table, permit: Permit, model: ModelMetrics, capacity: usize) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, permit } })?;
+        self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
         Ok(StreamHandle { stream, engine: self.clone(), replies })
     }
 
-    /// Sequences open on the server.
+    /// Sequences open on the server, or about to be.
     #[must_use]
     pub fn open_sequences(&self) -> usize {
-        self.admission.sequences.used()
+        self.admission.open_sequences()
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {
@@ -111,8 +125,11 @@ impl StreamHandle {
     /// When the step is refused, untouched, or the engine has stopped.
     pub fn submit(&self, step: Step) -> Result<(), Error> {
         let permits = self.engine.admission.step(&step).map_err(Error::Refused)?;
-        let queued = Box::new(Queued { step, permits });
-        self.engine.send(Command::Step { stream: self.stream, queued })
+        self.queue(Queued { step, permits })
+    }
+
+    fn queue(&self, queued: Queued) -> Result<(), Error> {
+        self.engine.send(Command::Step { stream: self.stream, queued: Box::new(queued) })
     }
 
     /// The next reply, in step order; `None` when the engine has stopped.

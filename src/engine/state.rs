@@ -11,7 +11,7 @@ use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
-use crate::permits::{Counter, Permit};
+use crate::permits::Permit;
 use crate::sampling::row::RowOutput;
 use crate::sequence::table::Table;
 use std::collections::{HashMap, VecDeque};
@@ -35,8 +35,10 @@ pub(super) enum Command {
 pub(super) struct StreamSpec {
     pub(super) replies: mpsc::Sender<StepReply>,
     pub(super) model: ModelMetrics,
-    /// Its place among the server's streams, held until the engine has forgotten it; a one-off has none.
-    pub(super) permit: Option<Permit>,
+    pub(super) table: Table,
+    /// Its place among the server's streams, or those of all its sequences; held until the engine has
+    /// forgotten it.
+    pub(super) permit: Permit,
 }
 
 /// A step that waits, and the room it takes.
@@ -53,7 +55,7 @@ pub(super) struct Stream {
     pub(super) model: ModelMetrics,
     replies: mpsc::Sender<StepReply>,
     waiting: VecDeque<Box<Queued>>,
-    _permit: Option<Permit>,
+    _permit: Permit,
 }
 
 /// All of the engine's state.
@@ -62,24 +64,22 @@ pub(super) struct State {
     streams: HashMap<StreamId, Stream>,
     /// Streams with waiting steps, the next to be served first; each once.
     ready: VecDeque<StreamId>,
-    sequences: Arc<Counter>,
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
 }
 
 impl State {
-    pub(super) fn new(limits: Arc<Limits>, metrics: Metrics, sequences: Arc<Counter>) -> Self {
+    pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
         let (streams, ready) = (HashMap::new(), VecDeque::new());
-        Self { streams, ready, sequences, limits, metrics, batches: 0 }
+        Self { streams, ready, limits, metrics, batches: 0 }
     }
 
     /// Takes in what arrived.
     pub(super) fn apply(&mut self, command: Command) {
         match command {
             Command::Open { stream, spec } => {
-                let StreamSpec { replies, model, permit } = spec;
-                let table = Table::new(self.limits.max_sequences_per_stream, Arc::clone(&self.sequences));
+                let StreamSpec { replies, model, table, permit } = spec;
                 let waiting = VecDeque::new();
                 self.streams.insert(stream, Stream { table, model, replies, waiting, _permit: permit });
             }

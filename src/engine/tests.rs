@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{BackendInfo, RowJob};
+use crate::error::Refusal;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::{LogprobsMode, RowResult};
@@ -25,13 +26,14 @@ impl Bench {
         let mut limits = Limits::default();
         change(&mut limits);
         let admission = Admission::new(&limits, &Metrics::noop());
-        let state = State::new(Arc::new(limits), Metrics::noop(), Arc::clone(&admission.sequences));
+        let state = State::new(Arc::new(limits), Metrics::noop());
         Self { state, admission, now: Instant::now() }
     }
 
     fn stream(&mut self, stream: StreamId) -> mpsc::Receiver<StepReply> {
         let (replies, receiver) = mpsc::channel(64);
-        let spec = StreamSpec { replies, model: Metrics::noop().model("test"), permit: None };
+        let (table, permit) = (self.admission.table(), self.admission.stream().expect("room"));
+        let spec = StreamSpec { replies, model: Metrics::noop().model("test"), table, permit };
         self.state.apply(Command::Open { stream, spec });
         receiver
     }
@@ -116,7 +118,7 @@ fn a_step_on_a_busy_sequence_waits_and_so_does_all_behind_it() {
     bench.submit(1, Step { close: vec![1], ..step(6, vec![], &[]) });
     assert_eq!((bench.run(), ids(&mut one)), (1, vec![5]));
     assert_eq!((bench.run(), ids(&mut one)), (1, vec![6]));
-    assert_eq!(bench.admission.sequences.used(), 2);
+    assert_eq!(bench.admission.open_sequences(), 2);
 }
 
 #[test]
@@ -158,10 +160,10 @@ fn a_stream_that_is_gone_costs_nothing() {
     let mut replies = bench.stream(2);
     bench.submit(2, step(1, opens(&[1, 2, 3]), &[1]));
     bench.run();
-    assert_eq!((ids(&mut replies), bench.admission.sequences.used()), (vec![1], 3));
+    assert_eq!((ids(&mut replies), bench.admission.open_sequences()), (vec![1], 3));
     bench.submit(2, step(2, vec![], &[1]));
     bench.state.apply(Command::Close { stream: 2 });
-    assert_eq!((bench.state.streams(), bench.admission.sequences.used()), (0, 0));
+    assert_eq!((bench.state.streams(), bench.admission.open_sequences()), (0, 0));
     assert_eq!((bench.run(), bench.admission.step(&step(1, vec![], &[])).is_ok()), (0, true));
 }
 
@@ -264,11 +266,40 @@ fn processed_scores_do_not_depend_on_rounds() {
 fn the_thread_ends_with_its_last_handle() {
     let limits = Arc::new(Limits::default());
     let (handle, thread) = Engine::start(Box::new(CpuBackend::new(1)), limits, Metrics::noop());
-    let mut stream = handle.open_stream(None, Metrics::noop().model("test"), 1).expect("a stream");
+    let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
+    let mut stream = stream.expect("a stream");
     drop(handle);
     stream.submit(step(1, opens(&[1]), &[1])).expect("room");
     let reply = stream.replies.blocking_recv().expect("a reply");
     assert_eq!(statuses(&reply), [None]);
     drop(stream);
     thread.join().expect("the thread ends");
+}
+
+#[test]
+fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
+    let limits = Limits { max_sequences: 3, max_sequences_per_stream: 1, max_queued_steps: 2, ..Limits::default() };
+    let (commands, inbox) = thread_channel::channel();
+    let admission = Arc::new(Admission::new(&limits, &Metrics::noop()));
+    let handle = Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)) };
+    let run = |ids: &[u64]| handle.run_alone(step(1, opens(ids), ids), Metrics::noop().model("test"));
+    let refusal = |ids| {
+        run(ids).err().and_then(|error| match error {
+            Error::Refused(refusal) => Some(refusal),
+            _ => None,
+        })
+    };
+    // More than one stream may have: a step that runs alone is bound by its rows and the server only.
+    let (two, one) = (run(&[1, 2]), run(&[]));
+    assert_eq!((two.is_ok(), one.is_ok(), handle.open_sequences()), (true, true, 3), "none at all takes a place too");
+    let queue_full = refusal(&[]);
+    assert_eq!(inbox.try_iter().count(), 4, "each is opened and sent its step");
+    // Its commands were taken off the channel and dropped, and with them all room.
+    drop((two, one));
+    assert_eq!((queue_full, handle.open_sequences()), (Some(Refusal::QueueFull), 0));
+    inbox.try_iter().for_each(drop);
+    let two = run(&[1, 2]);
+    assert_eq!((refusal(&[1, 2]), handle.open_sequences()), (Some(Refusal::TooManySequences), 2));
+    assert_eq!(inbox.try_iter().count(), 2, "of what is refused the engine hears nothing");
+    drop(two);
 }

@@ -90,7 +90,8 @@ impl DecodeStream {
         let limits = &self.shared.limits;
         let config = config(wire, &self.shared.defaults, limits).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
-        let stream = self.shared.engine.open_stream(permit.take(), model, limits.max_steps_in_flight_per_stream)?;
+        let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
+        let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(model = config.model, "a stream is configured");
         self.phase = Phase::Configured(Box::new(config), stream);
         Ok(Due::Ready(Response::Ready(proto::StreamReady {

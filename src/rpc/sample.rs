@@ -5,10 +5,10 @@ use super::Shared;
 use super::convert::config::config;
 use super::convert::{reply, step};
 use crate::engine::step::{Open, Step, Work, WorkKind};
-use crate::error::{Error, Refusal};
+use crate::error::Error;
+use crate::limits::Limits;
 use crate::metrics::Stage;
 use crate::proto;
-use crate::sequence::OpenError;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Response, Status};
@@ -49,12 +49,8 @@ pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Resul
     shared.admit()?;
     let received = Instant::now();
     let (model, step) = read(shared, request, received)?;
-    let mut stream = shared.engine.open_stream(None, shared.metrics.model(&model), 1)?;
-    stream.submit(step)?;
+    let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
-    if answer.open.iter().any(|opened| matches!(opened.result, Err(OpenError::SequenceLimit(_)))) {
-        return Err(Error::Refused(Refusal::TooManySequences));
-    }
     shared.metrics.stage(Stage::Total, received.elapsed());
     let rows = answer.open.into_iter().zip(answer.work);
     Ok(proto::SampleResponse { rows: rows.map(|(opened, result)| reply::sample_row(opened, result)).collect() })
@@ -70,11 +66,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
         default_params: request.default_params,
     };
     let config = config(wire, &shared.defaults, &shared.limits)?;
-    let limit = shared.limits.max_rows_per_step;
-    if request.rows.len() > limit {
-        let message = format!("has {} rows, max_rows_per_step is {limit}; split the batch", request.rows.len());
-        return Err(Error::invalid("rows", message));
-    }
+    check_rows(request.rows.len(), &shared.limits)?;
     if request.logits.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }
@@ -89,6 +81,16 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
     }
     let step = Step { id: 0, close: Vec::new(), open, work, logits, received, deadline: None };
     Ok((config.model, step))
+}
+
+/// More rows than either limit could never be taken, so there is nothing to wait for.
+fn check_rows(rows: usize, limits: &Limits) -> Result<(), Error> {
+    for (name, limit) in [("max_rows_per_step", limits.max_rows_per_step), ("max_sequences", limits.max_sequences)] {
+        if rows > limit {
+            return Err(Error::invalid("rows", format!("has {rows} rows, {name} is {limit}; split the batch")));
+        }
+    }
+    Ok(())
 }
 
 fn opened(id: u64, row: proto::SampleRow, open: impl FnOnce(proto::OpenSequence) -> Open) -> Open {

@@ -37,6 +37,7 @@ pub enum Transport {
 pub struct TestServer {
     pub engine: Handle,
     pub draining: CancellationToken,
+    metrics: Metrics,
     address: Address,
     _stop: DropGuard,
 }
@@ -66,8 +67,9 @@ impl TestServer {
     pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
         let limits = Arc::new(limits);
         let info = backend.info();
-        let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), Metrics::noop());
-        let service = Service::new(engine.clone(), limits, Defaults::default(), info, Metrics::noop());
+        let metrics = Metrics::new(&limits, &info);
+        let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
+        let service = Service::new(engine.clone(), limits, Defaults::default(), info, metrics.clone());
         let (draining, stop) = (service.drain_token(), CancellationToken::new());
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)
@@ -88,7 +90,7 @@ impl TestServer {
                 Address::Unix(dir)
             }
         };
-        Self { engine, draining, address, _stop: stop.drop_guard() }
+        Self { engine, draining, metrics, address, _stop: stop.drop_guard() }
     }
 
     pub async fn client(&self) -> SamplerClient<Channel> {
@@ -127,6 +129,13 @@ impl TestServer {
         let mut client = self.client().await;
         let replies = client.decode(ReceiverStream::new(receiver)).await?.into_inner();
         Ok(Worker { requests: Some(requests), replies, steps: 0 })
+    }
+
+    /// The value of one series of its metrics.
+    pub fn series(&self, series: &str) -> f64 {
+        let text = self.metrics.render();
+        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
     }
 
     /// Waits until this many sequences are open on the server.
