@@ -35,6 +35,13 @@ pub(super) struct Taken {
     pub(super) permits: (Permit, Permit),
 }
 
+impl Taken {
+    /// Rows to run, and so results.
+    pub(super) fn rows(&self) -> usize {
+        self.plan.iter().flatten().sum()
+    }
+}
+
 impl Batch {
     pub(super) fn new(number: u64, now: Instant) -> Self {
         Self { number, now, steps: Vec::new(), rows: 0, results: Vec::new() }
@@ -149,7 +156,7 @@ fn may_sample(sequence: Option<&Sequence>, limits: &Limits) -> Result<(), RowFai
     Ok(())
 }
 
-/// What came of a work whose rows have run; commits its token.
+/// What came of a work whose rows have run, `results` being theirs; commits its token.
 pub(super) fn finish(
     table: &mut Table,
     work: Work,
@@ -163,10 +170,6 @@ pub(super) fn finish(
             let finish = sequence.commit(output.token);
             Ok(Done::Sampled { output, finish })
         }
-        WorkKind::Score(score) => {
-            // All of them are taken, failed or not: the next work's results follow.
-            let results: Vec<_> = results.take(score.tokens.len()).collect();
-            results.into_iter().collect::<Result<_, _>>().map(Done::Scored)
-        }
+        WorkKind::Score(_) => results.collect::<Result<_, _>>().map(Done::Scored),
     }
 }

@@ -134,9 +134,12 @@ impl State {
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
         let mut results = batch.results.into_iter();
         for taken in batch.steps {
+            // The step's own results, whether or not anybody still waits for them.
+            let mut own = results.by_ref().take(taken.rows());
             if let Some(stream) = self.streams.get_mut(&taken.stream) {
-                stream.answer(taken, &mut results, now);
+                stream.answer(taken, &mut own, now);
             }
+            own.for_each(drop);
         }
     }
 
@@ -158,8 +161,10 @@ impl Stream {
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
             let done = planned.and_then(|rows| {
-                let results = results.by_ref().take(rows);
-                finish(&mut self.table, asked, results)
+                let mut own = results.by_ref().take(rows);
+                let done = finish(&mut self.table, asked, &mut own);
+                own.for_each(drop);
+                done
             });
             record(&self.model, &done);
             work.push(done);

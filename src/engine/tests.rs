@@ -186,6 +186,23 @@ fn room_is_taken_and_given_back() {
     assert_eq!(refused(&bench, step(3, vec![], &[3; 5])), None);
 }
 
+#[test]
+fn results_of_a_stream_that_went_meanwhile_are_no_other_streams() {
+    let mut bench = Bench::new(|_| ());
+    let (_gone, mut replies) = (bench.stream(1), bench.stream(2));
+    let only = |token| Open { sequence_id: 1, sequence: Ok(sequence(|p| p.allowed_token_ids = vec![token])) };
+    bench.submit(1, step(1, vec![only(3)], &[1]));
+    bench.submit(2, step(2, vec![only(5)], &[1]));
+    let mut batch = bench.state.gather(bench.now);
+    bench.state.run(&mut batch, &mut CpuBackend::new(1));
+    bench.state.apply(Command::Close { stream: 1 });
+    bench.state.commit(batch, bench.now);
+    match replies.try_recv().expect("a reply").work.pop() {
+        Some(Ok(Done::Sampled { output, .. })) => assert_eq!(output.token, 5),
+        other => panic!("expected a token, got {other:?}"),
+    }
+}
+
 struct Panics;
 
 impl Backend for Panics {
