@@ -98,7 +98,7 @@ impl Refusal {
         match self {
             Self::QueueFull => "too many steps wait for the backend (max_queued_steps)",
             Self::BytesInFlight => "too many bytes of logits are in flight (max_bytes_in_flight)",
-            Self::RowsInFlight => "too many rows are in flight",
+            Self::RowsInFlight => "too many rows are in flight (sixteen times max_rows_per_step)",
             Self::TooManyStreams => "too many streams are open (max_streams)",
             Self::TooManySequences => "too many sequences are open (max_sequences)",
         }
@@ -110,6 +110,22 @@ impl Refusal {
         match self {
             Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight => Duration::from_millis(5),
             Self::TooManyStreams | Self::TooManySequences => Duration::from_secs(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_names_the_setting_to_raise() {
+        use Refusal::{BytesInFlight, QueueFull, RowsInFlight, TooManySequences, TooManyStreams};
+        let settings = format!("{:?}", crate::limits::Limits::default());
+        for refusal in [QueueFull, BytesInFlight, RowsInFlight, TooManyStreams, TooManySequences] {
+            let words = refusal.message().split(|c: char| !c.is_ascii_lowercase() && c != '_');
+            let named = words.filter(|word| word.starts_with("max_") && settings.contains(&format!("{word}:")));
+            assert_eq!(named.count(), 1, "{}", refusal.message());
         }
     }
 }
