@@ -4,6 +4,59 @@
 use crate::params::FieldError;
 use std::time::Duration;
 
+/// Declares the reasons and their names, so that none can be left out of [`Reason::ALL`].
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $reason:ident = $name:literal;)*) => {
+        /// Why a connection, call or step was refused or ended: a closed set, for clients and metrics.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Reason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the enum.
+            pub const ALL: &[Self] = &[$(Self::$reason),*];
+
+            /// Stable name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// [`Refusal::QueueFull`].
+    QueueFull = "QUEUE_FULL";
+    /// [`Refusal::BytesInFlight`].
+    BytesInFlight = "BYTES_IN_FLIGHT";
+    /// [`Refusal::RowsInFlight`].
+    RowsInFlight = "ROWS_IN_FLIGHT";
+    /// More connections than `max_connections`.
+    TooManyConnections = "TOO_MANY_CONNECTIONS";
+    /// [`Refusal::TooManyStreams`].
+    TooManyStreams = "TOO_MANY_STREAMS";
+    /// [`Refusal::TooManySequences`].
+    TooManySequences = "TOO_MANY_SEQUENCES";
+    /// A connection stayed silent.
+    FirstByteTimeout = "FIRST_BYTE_TIMEOUT";
+    /// [`Error::Draining`].
+    Draining = "DRAINING";
+    /// [`Error::EngineStopped`].
+    EngineStopped = "ENGINE_STOPPED";
+    /// [`Error::Invalid`].
+    InvalidField = "INVALID_FIELD";
+    /// [`Error::Unimplemented`].
+    UnimplementedField = "UNIMPLEMENTED_FIELD";
+    /// [`Error::Malformed`].
+    MalformedMessage = "MALFORMED_MESSAGE";
+    /// [`Error::TooManyItems`].
+    TooManyItems = "TOO_MANY_ITEMS";
+}
+
 /// Why a call ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -64,31 +117,31 @@ impl Error {
         }
     }
 
-    /// Stable name of the kind of error, for clients and metrics.
+    /// The kind of error.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Invalid(_) => "INVALID_FIELD",
-            Self::Malformed(_) => "MALFORMED_MESSAGE",
-            Self::TooManyItems { .. } => "TOO_MANY_ITEMS",
-            Self::Unimplemented(_) => "UNIMPLEMENTED_FIELD",
+            Self::Invalid(_) => Reason::InvalidField,
+            Self::Malformed(_) => Reason::MalformedMessage,
+            Self::TooManyItems { .. } => Reason::TooManyItems,
+            Self::Unimplemented(_) => Reason::UnimplementedField,
             Self::Refused(refusal) => refusal.reason(),
-            Self::Draining => "DRAINING",
-            Self::EngineStopped => "ENGINE_STOPPED",
+            Self::Draining => Reason::Draining,
+            Self::EngineStopped => Reason::EngineStopped,
         }
     }
 }
 
 impl Refusal {
-    /// Stable name, for clients and metrics.
+    /// The kind of refusal.
     #[must_use]
-    pub fn reason(self) -> &'static str {
+    pub fn reason(self) -> Reason {
         match self {
-            Self::QueueFull => "QUEUE_FULL",
-            Self::BytesInFlight => "BYTES_IN_FLIGHT",
-            Self::RowsInFlight => "ROWS_IN_FLIGHT",
-            Self::TooManyStreams => "TOO_MANY_STREAMS",
-            Self::TooManySequences => "TOO_MANY_SEQUENCES",
+            Self::QueueFull => Reason::QueueFull,
+            Self::BytesInFlight => Reason::BytesInFlight,
+            Self::RowsInFlight => Reason::RowsInFlight,
+            Self::TooManyStreams => Reason::TooManyStreams,
+            Self::TooManySequences => Reason::TooManySequences,
         }
     }
 

@@ -114,6 +114,7 @@ async fn bytes_that_are_no_message_are_an_invalid_argument() {
         assert_eq!((replies, status.code()), (1, Code::InvalidArgument), "{bytes:?}: {status}");
         assert!(["MALFORMED_MESSAGE", "INVALID_FIELD"].contains(&violation(&status).1.as_str()), "{status}");
     }
+    assert!(server.series("croupier_rejected_total{reason=\"malformed_message\"}") >= garbage.len() as f64);
     // Nothing at all is a message without its oneof.
     let (_, status) = outcome(&server, DECODE, vec![vec![]]).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "request"));
@@ -131,6 +132,7 @@ async fn a_message_of_very_many_parts_is_refused_undecoded() {
     let (replies, status) = outcome(&server, DECODE, vec![configured, step]).await;
     assert_eq!((replies, status.code()), (1, Code::InvalidArgument));
     assert_eq!(violation(&status).1, "TOO_MANY_ITEMS");
+    assert_eq!(server.series("croupier_rejected_total{reason=\"too_many_items\"}"), 1.0);
 }
 
 #[tokio::test]

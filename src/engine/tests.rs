@@ -172,7 +172,7 @@ fn room_is_taken_and_given_back() {
     let mut bench = Bench::new(|limits| {
         (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 5 * 64, 1);
     });
-    let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(crate::error::Refusal::reason);
+    let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(|refusal| refusal.reason().name());
     assert_eq!(refused(&bench, step(1, vec![], &[1; 6])), Some("BYTES_IN_FLIGHT"));
     let shared = Step { logits: block(1), ..step(1, vec![], &[1; 17]) };
     assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));

@@ -28,22 +28,6 @@ pub(super) const CODES: &[&str] = &[
     OTHER,
 ];
 
-/// Why something was refused.
-pub(super) const REFUSALS: &[&str] = &[
-    "queue_full",
-    "bytes_in_flight",
-    "rows_in_flight",
-    "too_many_connections",
-    "too_many_streams",
-    "too_many_sequences",
-    "first_byte_timeout",
-    "draining",
-    "engine_stopped",
-    "invalid_field",
-    "unimplemented_field",
-    OTHER,
-];
-
 /// Row statuses other than OK: `RowStatus` of the wire in lower case.
 pub(super) const ROW_STATUSES: &[&str] = &[
     "nan_logits",
@@ -87,9 +71,8 @@ mod tests {
     fn values_are_found_whatever_their_case_and_others_are_other() {
         assert_eq!(CODES[index(CODES, "InvalidArgument")], "INVALID_ARGUMENT");
         assert_eq!(CODES[index(CODES, "Ok")], "OK");
-        assert_eq!(REFUSALS[index(REFUSALS, "QUEUE_FULL")], "queue_full");
-        assert_eq!(REFUSALS[index(REFUSALS, "something new")], OTHER);
-        for set in [METHODS, CODES, REFUSALS, ROW_STATUSES, FINISH_REASONS] {
+        assert_eq!(ROW_STATUSES[index(ROW_STATUSES, "something new")], OTHER);
+        for set in [METHODS, CODES, ROW_STATUSES, FINISH_REASONS] {
             assert_eq!(set.last(), Some(&OTHER));
         }
     }

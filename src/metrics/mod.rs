@@ -9,6 +9,7 @@ mod labels;
 mod model;
 
 use crate::backend::BackendInfo;
+use crate::error::Reason;
 use crate::limits::Limits;
 use catalog::{self as cat, Def};
 use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
@@ -88,6 +89,7 @@ pub struct Handles {
     stages: Vec<Histogram>,
     connections: Vec<Gauge>,
     calls: Vec<Call>,
+    /// In the order of [`Reason`].
     refusals: Vec<Counter>,
     process: Process,
     models: Models,
@@ -199,9 +201,9 @@ impl Metrics {
         call.duration.record(elapsed);
     }
 
-    /// A stream, step or connection was refused for this reason (a `SCREAMING_CASE` constant).
-    pub fn refused(&self, reason: &'static str) {
-        self.refusals[labels::index(labels::REFUSALS, reason)].increment(1);
+    /// A connection, call or step was refused for this reason.
+    pub fn refused(&self, reason: Reason) {
+        self.refusals[reason as usize].increment(1);
     }
 
     /// Connections open over `transport`.
@@ -227,12 +229,16 @@ impl Handles {
             stages: STAGES.iter().map(|&s| cat::STEP_DURATION.as_histogram(r, &[("stage", s)])).collect(),
             connections: TRANSPORTS.iter().map(|&t| cat::CONNECTIONS.as_gauge(r, &[("transport", t)])).collect(),
             calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),
-            refusals: labels::REFUSALS.iter().map(|&v| cat::REJECTED.as_counter(r, &[("reason", v)])).collect(),
+            refusals: Reason::ALL.iter().map(|&reason| rejected(r, reason)).collect(),
             process: Process::register(r),
             models: Models::new(r, max_model_labels),
             exporter: None,
         }
     }
+}
+
+fn rejected(r: &dyn Recorder, reason: Reason) -> Counter {
+    cat::REJECTED.as_counter(r, &[("reason", &reason.name().to_ascii_lowercase())])
 }
 
 impl Call {

@@ -39,15 +39,30 @@ fn model_labels_are_bounded() {
 #[test]
 fn unknown_reasons_count_as_other() {
     let metrics = metrics(1);
-    metrics.refused("SOMETHING_NEW");
     metrics.call_finished("Decode", "Ok", Duration::from_millis(1));
     metrics.call_finished("/attack", "??", Duration::from_millis(1));
     metrics.model("m").row_failed("nan_logits");
     let text = metrics.render();
-    assert!(text.contains("croupier_rejected_total{reason=\"other\"} 1"), "{text}");
     assert!(text.contains("croupier_requests_total{method=\"Decode\",code=\"OK\"} 1"), "{text}");
     assert!(text.contains("croupier_requests_total{method=\"other\",code=\"other\"} 1"), "{text}");
     assert!(text.contains("croupier_rows_invalid_total{model=\"m\",reason=\"nan_logits\"} 1"), "{text}");
+}
+
+#[test]
+fn every_reason_has_a_series_of_its_own_and_is_documented() {
+    let metrics = metrics(1);
+    for &reason in Reason::ALL {
+        (0..=reason as usize).for_each(|_| metrics.refused(reason));
+    }
+    let (text, page) = (metrics.render(), include_str!("../../docs/metrics.md"));
+    let (_, rest) = page.split_once("- `reason` of `croupier_rejected_total`: ").expect("the list of reasons");
+    let (listed, _) = rest.split_once("\n- ").expect("the label after it");
+    let listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+    let names: Vec<String> = Reason::ALL.iter().map(|reason| reason.name().to_lowercase()).collect();
+    assert_eq!(listed, names);
+    for (at, name) in names.iter().enumerate() {
+        assert!(text.contains(&format!("croupier_rejected_total{{reason=\"{name}\"}} {}\n", at + 1)), "{text}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::proto;
 use bytes::Buf;
 use prost::Message;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use tonic::Status;
 use tonic::codec::{Codec as TonicCodec, DecodeBuf, Decoder as TonicDecoder};
 use tonic_prost::ProstEncoder;
@@ -96,8 +97,15 @@ impl<U: Message + Default + Looked> TonicDecoder for Decoder<U> {
             Some(shape) => look(&message, shape).and_then(|()| U::decode(message).map_err(malformed)),
             None => U::decode(message).map_err(malformed),
         };
-        decoded.map(Some).map_err(|error| status::from_error(&error))
+        decoded.map(Some).map_err(status_of)
     }
+}
+
+/// The status with the error it came from, for whoever counts it: nothing is counted here.
+fn status_of(error: Error) -> Status {
+    let mut status = status::from_error(&error);
+    status.set_source(Arc::new(error));
+    status
 }
 
 fn malformed(error: prost::DecodeError) -> Error {

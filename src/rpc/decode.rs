@@ -17,6 +17,7 @@ use crate::proto;
 use crate::proto::decode_request::Request;
 use crate::proto::decode_response::Response;
 use std::collections::VecDeque;
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -163,7 +164,13 @@ impl DecodeStream {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => self.end(status),
+            Some(Err(status)) => {
+                // The codec's errors are ours, all others the transport's.
+                if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Error>()) {
+                    self.shared.metrics.refused(error.reason());
+                }
+                self.end(status);
+            }
             None => self.requests = None,
         }
         Poll::Ready(Some(()))

@@ -4,6 +4,7 @@
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
 use super::uds::UdsListener;
+use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use metrics::Gauge;
 use std::future::Future;
@@ -112,7 +113,7 @@ impl Guard {
                 Ok(io) => match Arc::clone(&self.permits).try_acquire_owned() {
                     Ok(permit) => return Connection::new(io, permit, self),
                     // Closing at once tells the client more than a connection that nobody answers.
-                    Err(_) => self.metrics.refused("TOO_MANY_CONNECTIONS"),
+                    Err(_) => self.metrics.refused(Reason::TooManyConnections),
                 },
                 Err(error) => {
                     self.metrics.accept_errors.increment(1);
@@ -196,7 +197,7 @@ impl Opening {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
         }
         if self.deadline.as_mut().poll(cx).is_ready() {
-            self.metrics.refused("FIRST_BYTE_TIMEOUT");
+            self.metrics.refused(Reason::FirstByteTimeout);
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the connection stayed silent"));
         }
         Ok(())

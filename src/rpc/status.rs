@@ -20,7 +20,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),
         Error::EngineStopped => (Code::Unavailable, None, None),
     };
-    let mut details = ErrorDetails::with_error_info(error.reason(), DOMAIN, HashMap::new());
+    let mut details = ErrorDetails::with_error_info(error.reason().name(), DOMAIN, HashMap::new());
     if let Some(FieldError { field, message }) = field {
         details.add_bad_request_violation(field, message);
     }

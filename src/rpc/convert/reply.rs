@@ -21,7 +21,7 @@ pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
 /// The answer to a step that was refused.
 pub(in crate::rpc) fn refused(step_id: u64, refusal: Refusal) -> proto::StepResult {
     let refusal = proto::Refusal {
-        reason: refusal.reason().to_owned(),
+        reason: refusal.reason().name().to_owned(),
         message: refusal.message().to_owned(),
         retry_after_ms: retry_after_ms(refusal),
     };
