@@ -7,7 +7,6 @@ use super::convert::{reply, step};
 use crate::engine::step::{Open, Step, Work, WorkKind};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::metrics::Stage;
 use crate::proto;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,14 +45,19 @@ impl Drop for Call {
 /// # Errors
 /// A mistake in the message's shape, or no room.
 pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+    shared.received(&request);
     shared.admit()?;
     let received = Instant::now();
     let (model, step) = read(shared, request, received)?;
     let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
-    shared.metrics.stage(Stage::Total, received.elapsed());
+    let finished = answer.finished;
     let rows = answer.open.into_iter().zip(answer.work);
-    Ok(proto::SampleResponse { rows: rows.map(|(opened, result)| reply::sample_row(opened, result)).collect() })
+    let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
+    let response = proto::SampleResponse { rows };
+    shared.replied(received, finished);
+    shared.sent(&response);
+    Ok(response)
 }
 
 /// The request as a step: the model's label and what to run.
