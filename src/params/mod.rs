@@ -199,6 +199,37 @@ impl SamplingParams {
         Filters { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
     }
 
+    /// Names of the fields, for tests that none is forgotten.
+    #[cfg(test)]
+    pub(crate) fn field_names() -> Vec<&'static str> {
+        // Adding a field stops the compiler here.
+        macro_rules! names {
+            ($($field:ident),* $(,)?) => {{
+                let SamplingParams { $($field: _),* } = Self::default();
+                vec![$(stringify!($field)),*]
+            }};
+        }
+        names!(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            logit_bias,
+            allowed_token_ids,
+            banned_token_ids,
+            bad_words,
+            min_tokens,
+            max_tokens,
+            stop_token_ids,
+            ignore_eos,
+            seed,
+            logprobs,
+        )
+    }
+
     /// Repetition, frequency and presence penalty.
     #[must_use]
     pub fn penalties(&self) -> Penalties {
