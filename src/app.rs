@@ -53,7 +53,9 @@ pub enum Error {
 }
 
 impl Error {
-    fn exit_code(&self) -> u8 {
+    /// The code that the process ends with.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Bind { .. } => EXIT_START,
             Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
@@ -124,6 +126,14 @@ impl App {
             let level = config.simd.unwrap_or_else(Level::detect);
             Box::new(CpuBackend::with_level(config.threads(), level))
         };
+        Self::bind_with(config, backend).await
+    }
+
+    /// The same with a backend of one's own.
+    ///
+    /// # Errors
+    /// The first socket that cannot be opened.
+    pub async fn bind_with(config: Config, backend: Box<dyn Backend>) -> Result<Self, Error> {
         let info = backend.info();
         let metrics = Metrics::new(&config.limits, &info);
         let tcp = bind_tcp(config.listen).await?;

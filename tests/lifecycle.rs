@@ -2,10 +2,14 @@
 
 mod common;
 
-use common::{NEVER, config, start, until};
+use common::{NEVER, config, serve, start, until};
 use croupier::app::{App, Drained, Error};
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
+use croupier::proto::*;
+use croupier::sampling::row::RowResult;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -99,7 +103,7 @@ async fn draining_cuts_an_open_stream_at_the_deadline() {
     });
     // Once it runs, its request is the first on the connection, so a server that answers the second has it.
     tokio::task::yield_now().await;
-    other.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    other.get_server_info(GetServerInfoRequest {}).await.expect("an answer");
     drop(other);
     assert!(!call.is_finished());
     assert_eq!(server.shut_down().await.expect("an end"), Drained::Cut);
@@ -107,11 +111,113 @@ async fn draining_cuts_an_open_stream_at_the_deadline() {
     assert!(ended.is_err(), "{ended:?}");
 }
 
+/// A message that opens a stream for rows of `vocab_size` logits, and one that draws a token of each of some sequences
+/// from a row of zeros.
+fn requests(vocab_size: u32, params: SamplingParams, sequences: u64) -> [DecodeRequest; 2] {
+    let (logits_dtype, default_params) = (LogitsDtype::F32.into(), Some(params));
+    let config = StreamConfig { vocab_size, logits_dtype, default_params, ..Default::default() };
+    let open = (0..sequences).map(|sequence_id| OpenSequence { sequence_id, ..Default::default() }).collect();
+    let kind = Some(work::Kind::Sample(SampleWork {}));
+    let work =
+        (0..sequences).map(|id| Work { sequence_id: Some(id), first_row: Some(0), kind: kind.clone() }).collect();
+    let logits = InlineLogits { data: vec![0; vocab_size as usize * 4].into(), row_stride: 0 };
+    let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
+    [decode_request::Request::Config(config), decode_request::Request::Step(step)]
+        .map(|request| DecodeRequest { request: Some(request) })
+}
+
+/// Not driven, a client does not read: its connection's task has a runtime of its own here.
+#[test]
+fn draining_cuts_a_client_that_does_not_read() {
+    const TOKENS: u32 = 1024;
+    let servers = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let server = servers.block_on(start(Config { drain_timeout: Duration::from_millis(300), ..config() }));
+    // 16 MB of reply, more than sockets hold: many logprobs for each of many sequences.
+    let logprobs = LogprobsParams { token_ids: (0..TOKENS).collect(), ..Default::default() };
+    let requests = requests(TOKENS, SamplingParams { logprobs: Some(logprobs), ..Default::default() }, 4096);
+    let mut replies = client.block_on(async {
+        // Windows that let all of it go out, so that it is the socket that is full.
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
+        let endpoint = endpoint.initial_stream_window_size(1 << 30).initial_connection_window_size(1 << 30);
+        let channel = endpoint.connect().await.expect("a connection");
+        let mut client = SamplerClient::new(channel).max_decoding_message_size(usize::MAX);
+        let replies = client.decode(tokio_stream::iter(requests)).await.expect("a stream").into_inner();
+        until("at work", async || server.series("croupier_batch_rows_count").await == 1.0).await;
+        replies
+    });
+    servers.block_on(async {
+        until("answered", async || server.series("croupier_response_bytes_count").await == 2.0).await;
+        assert_eq!(server.shut_down().await.expect("an end"), Drained::Cut);
+    });
+    // The server's runtime goes on: had the connection not been cut, the whole reply would come now.
+    let rest = async {
+        while replies.message().await?.is_some() {}
+        Ok::<_, tonic::Status>(())
+    };
+    let ended = client.block_on(async { tokio::time::timeout(NEVER, rest).await }).expect("the client notices");
+    assert!(ended.is_err(), "{ended:?}");
+}
+
+/// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
+/// catching the panic is not enough.
+struct Fatal;
+
+/// What it leaves.
+struct Remains;
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        panic!("the engine's thread ends here");
+    }
+}
+
+impl Backend for Fatal {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        std::panic::panic_any(Remains)
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
+    let server = serve(App::bind_with(config(), Box::new(Fatal)).await.expect("free ports")).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 1));
+    let mut replies = client.decode(requests).await.expect("a stream").into_inner();
+    let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
+    let error = ended.expect_err("not a clean end");
+    assert!(matches!(error, Error::Engine), "{error}");
+    assert_eq!(error.exit_code(), 70);
+    let rest = async {
+        while replies.message().await?.is_some() {}
+        Ok::<_, tonic::Status>(())
+    };
+    assert!(rest.await.is_err(), "the call must not seem to end well");
+}
+
+#[tokio::test]
+async fn streams_over_the_limit_are_refused_on_the_same_connection_too() {
+    let mut limited = config();
+    limited.limits.max_streams = 1;
+    let server = start(limited).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let _first = client.decode(tokio_stream::pending()).await.expect("a stream");
+    for _ in 0..2 {
+        let second = tokio::time::timeout(NEVER, client.decode(tokio_stream::pending())).await.expect("an answer");
+        assert_eq!(second.expect_err("one too many").code(), tonic::Code::ResourceExhausted);
+    }
+    client.get_server_info(GetServerInfoRequest {}).await.expect("there is room for other calls");
+}
+
 #[tokio::test]
 async fn an_idle_server_drains_at_once() {
     let server = start(Config { drain_timeout: NEVER * 2, ..config() }).await;
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
-    client.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    client.get_server_info(GetServerInfoRequest {}).await.expect("an answer");
     assert_eq!(server.shut_down().await.expect("a clean end"), Drained::Clean);
 }
 
@@ -131,7 +237,7 @@ async fn the_socket_file_is_replaced_when_stale_refused_when_live_and_removed_at
     assert!(matches!(&refused, Error::Bind { .. }) && refused.to_string().contains("another server"), "{refused}");
 
     let mut client = SamplerClient::connect(format!("unix:{}", path.display())).await.expect("a connection");
-    client.get_server_info(croupier::proto::GetServerInfoRequest {}).await.expect("an answer");
+    client.get_server_info(GetServerInfoRequest {}).await.expect("an answer");
     assert_eq!(server.series("croupier_connections{transport=\"uds\"}").await, 1.0);
     drop(client);
     server.shut_down().await.expect("a clean end");

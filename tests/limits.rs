@@ -240,3 +240,22 @@ async fn deadline_of_a_step() {
     fresh.open = vec![open(1, seeded(1))];
     assert_eq!(token(&other.step(fresh).await.work[0]), now);
 }
+
+/// A few bytes an opening, each of which would copy the stream's long default list.
+#[tokio::test]
+async fn copies_of_default_lists() {
+    let server = TestServer::start().await;
+    let vocab_size = 1 << 20;
+    let long = SamplingParams { allowed_token_ids: (0..vocab_size).collect(), ..Default::default() };
+    let config = || StreamConfig { vocab_size, default_params: Some(long.clone()), ..config() };
+    let opens = |count: u64, params: SamplingParams| open_step((0..count).map(|id| open(id, params.clone())).collect());
+    let own = SamplingParams { temperature: Some(0.5), ..Default::default() };
+    let mut worker = server.worker_with(config()).await;
+    // A seed alone copies nothing.
+    let opened = worker.step(opens(17, seeded(1))).await.open;
+    assert!(opened.iter().all(|open| open.status() == OpenStatus::Ok));
+    let status = worker.failing_step(opens(17, own)).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert!(status.message().contains("17 sequences"), "{}", status.message());
+    server.expect_sequences(0).await;
+}

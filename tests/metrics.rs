@@ -71,3 +71,49 @@ async fn names_follow_the_conventions() {
         assert_ne!(family.kind, "summary", "{name}: quantiles cannot be aggregated");
     }
 }
+
+/// The same row by both roads leaves the same marks: a size for each message, and a duration for each stage.
+#[tokio::test]
+async fn messages_and_stages_are_recorded_for_both_calls() {
+    use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, *};
+    use prost::Message;
+    let server = start(config()).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let logits = || InlineLogits { data: vec![0; 8 * 4].into(), row_stride: 0 };
+    let (vocab_size, logits_dtype) = (8, LogitsDtype::F32.into());
+    let sample = SampleRequest {
+        vocab_size,
+        logits_dtype,
+        rows: vec![SampleRow::default()],
+        logits: Some(logits()),
+        ..Default::default()
+    };
+    let sample_bytes = sample.encoded_len();
+    let answer = client.sample(sample).await.expect("an answer").into_inner();
+    let counts = async |metric: &str| {
+        let series = |part: &str| format!("croupier_{metric}_bytes_{part}");
+        (server.series(&series("count")).await, server.series(&series("sum")).await)
+    };
+    assert_eq!(counts("request").await, (1.0, sample_bytes as f64));
+    assert_eq!(counts("response").await, (1.0, answer.encoded_len() as f64));
+
+    let config = StreamConfig { vocab_size, logits_dtype, ..Default::default() };
+    let open = vec![OpenSequence { sequence_id: 1, ..Default::default() }];
+    let kind = Some(work::Kind::Sample(SampleWork {}));
+    let work = vec![Work { sequence_id: Some(1), first_row: None, kind }];
+    let step = Step { open, work, logits: Some(step::Logits::Inline(logits())), ..Default::default() };
+    let requests = [Request::Config(config), Request::Step(step)];
+    let requests = requests.map(|request| DecodeRequest { request: Some(request) });
+    let asked: usize = requests.iter().map(Message::encoded_len).sum();
+    let mut replies = client.decode(tokio_stream::iter(requests)).await.expect("a stream").into_inner();
+    let mut answered = 0;
+    while let Some(reply) = replies.message().await.expect("a reply") {
+        answered += reply.encoded_len();
+    }
+    assert_eq!(counts("request").await, (3.0, (sample_bytes + asked) as f64));
+    assert_eq!(counts("response").await, (3.0, (answer.encoded_len() + answered) as f64));
+    for stage in ["queue", "reply", "total"] {
+        let series = format!("croupier_step_duration_seconds_count{{stage=\"{stage}\"}}");
+        assert_eq!(server.series(&series).await, 2.0, "{stage}");
+    }
+}

@@ -54,6 +54,17 @@ fn every_limit_has_a_setting() {
 }
 
 #[test]
+fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
+    // Lists and seeds mean something for one model or one sequence only.
+    let not =
+        ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids", "seed", "logprobs"];
+    let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
+    listed.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(listed, all);
+}
+
+#[test]
 fn flag_over_environment_over_file_over_default() {
     let (_dir, path) = file("max_streams = 1\nmax_connections = 1\nmax_queued_steps = 1\nlisten = \"[::]:1\"\n");
     let env = [("CROUPIER_CONFIG", path.as_str()), ("CROUPIER_MAX_STREAMS", "2"), ("CROUPIER_MAX_CONNECTIONS", "2")];
@@ -140,6 +151,14 @@ fn settings_that_contradict_each_other_are_told() {
     for part in
         ["4 mistakes", "the same address", "http2-connection-window is below", "lame-duck", "/nowhere does not exist"]
     {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_told() {
+    let text = mistakes(&["--max-message-bytes=2MiB", "--max-bytes-in-flight=1MiB", "--max-sequences=10"], &[]);
+    for part in ["2 mistakes", "max-message-bytes is above max-bytes-in-flight", "max-sequences-per-stream is above"] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }

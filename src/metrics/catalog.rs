@@ -138,8 +138,8 @@ catalog! {
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
         "Duration of a step by stage: queue, backend, reply, and total.");
-    REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Size of request messages.");
-    RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Size of response messages.");
+    REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode and Sample.");
+    RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode and Sample.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");
     ROWS = Def::counter("croupier_rows_total", Unit::Count, "Rows answered with OK, by model label and kind of work.");
     ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,

@@ -155,6 +155,38 @@ mod tests {
         assert_eq!(field_at_fault(|p| (p.min_tokens, p.max_tokens) = (3, 2)).as_deref(), Some("min_tokens"));
     }
 
+    /// Any value of these is a valid one.
+    const ANY_VALUE: [&str; 4] = ["top_k", "max_tokens", "ignore_eos", "seed"];
+
+    #[test]
+    fn every_field_has_a_range_or_is_known_to_have_none() {
+        let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
+        type Change = fn(&mut SamplingParams);
+        let out_of_range: [(&str, Change); 12] = [
+            ("temperature", |p| p.temperature = -1.0),
+            ("top_p", |p| p.top_p = 2.0),
+            ("min_p", |p| p.min_p = 2.0),
+            ("repetition_penalty", |p| p.repetition_penalty = 0.0),
+            ("frequency_penalty", |p| p.frequency_penalty = 1e5),
+            ("presence_penalty", |p| p.presence_penalty = 1e5),
+            ("logit_bias", |p| p.logit_bias = vec![(100, 0.0)]),
+            ("allowed_token_ids", |p| p.allowed_token_ids = vec![100]),
+            ("banned_token_ids", |p| p.banned_token_ids = vec![100]),
+            ("bad_words", |p| p.bad_words = vec![vec![100]]),
+            ("min_tokens", |p| (p.min_tokens, p.max_tokens) = (2, 1)),
+            ("stop_token_ids", |p| p.stop_token_ids = vec![100]),
+        ];
+        for (field, change) in out_of_range {
+            assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");
+        }
+        assert_eq!(field_at_fault(|p| p.logprobs = logprobs).as_deref(), Some("logprobs.top_n"));
+        let checked = out_of_range.iter().map(|(field, _)| *field).chain(["logprobs"]).chain(ANY_VALUE);
+        let (mut checked, mut all): (Vec<_>, _) = (checked.collect(), SamplingParams::field_names());
+        checked.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(checked, all, "a field without a range belongs in ANY_VALUE");
+    }
+
     #[test]
     fn each_list_is_checked_and_named() {
         let logprobs = |top_n, token_ids| Some(LogprobsParams { top_n, mode: LogprobsMode::Raw, token_ids });

@@ -193,10 +193,49 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Entries of all lists: what a copy copies.
+    #[must_use]
+    pub fn list_entries(&self) -> usize {
+        let words: usize = self.bad_words.iter().map(Vec::len).sum();
+        let ids = self.allowed_token_ids.len() + self.banned_token_ids.len() + self.stop_token_ids.len();
+        self.logit_bias.len() + ids + words
+    }
+
     /// Temperature and truncation.
     #[must_use]
     pub fn filters(&self) -> Filters {
         Filters { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    }
+
+    /// Names of the fields, for tests that none is forgotten.
+    #[cfg(test)]
+    pub(crate) fn field_names() -> Vec<&'static str> {
+        // Adding a field stops the compiler here.
+        macro_rules! names {
+            ($($field:ident),* $(,)?) => {{
+                let SamplingParams { $($field: _),* } = Self::default();
+                vec![$(stringify!($field)),*]
+            }};
+        }
+        names!(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            logit_bias,
+            allowed_token_ids,
+            banned_token_ids,
+            bad_words,
+            min_tokens,
+            max_tokens,
+            stop_token_ids,
+            ignore_eos,
+            seed,
+            logprobs,
+        )
     }
 
     /// Repetition, frequency and presence penalty.

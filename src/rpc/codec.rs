@@ -156,6 +156,44 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Error> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use prost_types::field_descriptor_proto::Type;
+    use prost_types::{DescriptorProto, FileDescriptorSet};
+    use std::collections::HashMap;
+
+    /// Adds what differs between a message of the schema and its shape.
+    fn compare(schema: &HashMap<String, DescriptorProto>, name: &str, shape: &Shape, found: &mut Vec<String>) {
+        let fields: Vec<_> = schema[name].field.iter().filter(|field| field.r#type() == Type::Message).collect();
+        for field in &fields {
+            match shape.0.iter().find(|(number, _)| i64::from(field.number()) == *number as i64) {
+                Some((_, inner)) => compare(schema, field.type_name().trim_start_matches('.'), inner, found),
+                None => found.push(format!("{name}.{} is not counted", field.name())),
+            }
+        }
+        if shape.0.len() != fields.len() {
+            found.push(format!("{name} has {} sub-messages, its shape {}", fields.len(), shape.0.len()));
+        }
+    }
+
+    #[test]
+    fn every_sub_message_of_the_schema_is_counted() {
+        let set = FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET).expect("descriptors");
+        let file = set.file.into_iter().find(|file| file.package() == "croupier.v1").expect("the schema");
+        let schema: HashMap<String, DescriptorProto> =
+            file.message_type.iter().map(|m| (format!("croupier.v1.{}", m.name()), m.clone())).collect();
+        let shapes = HashMap::from([
+            (".croupier.v1.DecodeRequest", proto::DecodeRequest::SHAPE),
+            (".croupier.v1.SampleRequest", proto::SampleRequest::SHAPE),
+            (".croupier.v1.GetServerInfoRequest", proto::GetServerInfoRequest::SHAPE),
+        ]);
+        let mut found = Vec::new();
+        for method in &file.service[0].method {
+            let name = method.input_type();
+            compare(&schema, &name[1..], shapes[name].unwrap_or(&LEAF), &mut found);
+        }
+        assert!(found.is_empty(), "{found:#?}");
+        compare(&schema, "croupier.v1.ScoreWork", &LEAF, &mut found);
+        assert_eq!(found.len(), 2, "what is forgotten is found");
+    }
 
     fn step(step: proto::Step) -> Vec<u8> {
         proto::DecodeRequest { request: Some(proto::decode_request::Request::Step(step)) }.encode_to_vec()

@@ -11,7 +11,6 @@ use super::{Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
 use crate::error::Error;
-use crate::metrics::Stage;
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;
@@ -70,6 +69,7 @@ impl DecodeStream {
     /// Takes in one request; what it calls for is due then.
     fn accept(&mut self, request: proto::DecodeRequest) {
         let received = Instant::now();
+        self.shared.received(&request);
         let accepted = match request.request {
             None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
             Some(Request::Config(config)) => self.configure(config),
@@ -108,7 +108,6 @@ impl DecodeStream {
         };
         let step_id = wire.step_id;
         let step = step::step(wire, config, &self.shared.seeds, received).map_err(|e| e.within("step"))?;
-        self.shared.metrics.request_bytes.record(step.logits.bytes() as f64);
         tracing::debug!(step_id, rows = step.rows(), "a step");
         match stream.submit(step) {
             Ok(()) => Ok(Due::Engine),
@@ -151,11 +150,7 @@ impl DecodeStream {
     fn deliver(&self, reply: StepReply) -> Response {
         let (received, finished) = (reply.received, reply.finished);
         let response = Response::Step(reply::step_result(reply));
-        let metrics = &self.shared.metrics;
-        metrics.response_bytes.record(response.encoded_len() as f64);
-        let now = Instant::now();
-        metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
-        metrics.stage(Stage::Total, now.saturating_duration_since(received));
+        self.shared.replied(received, finished);
         response
     }
 
@@ -185,7 +180,9 @@ impl Stream for DecodeStream {
         while this.ended.is_none() {
             if let Poll::Ready(due) = this.poll_due(context) {
                 this.ended = due.as_ref().err().map(Status::code);
-                return Poll::Ready(Some(due.map(|response| proto::DecodeResponse { response: Some(response) })));
+                let message = due.map(|response| proto::DecodeResponse { response: Some(response) });
+                message.iter().for_each(|message| this.shared.sent(message));
+                return Poll::Ready(Some(message));
             }
             if this.due.len() >= this.shared.limits.max_steps_in_flight_per_stream.max(1) {
                 return Poll::Pending;

@@ -19,12 +19,13 @@ use crate::backend::BackendInfo;
 use crate::engine;
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Stage};
 use crate::params::SamplingParams;
 use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use convert::params::SeedSource;
 use decode::DecodeStream;
+use prost::Message;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -85,6 +86,23 @@ impl Shared {
     fn refuse(&self, error: &Error) -> Status {
         self.metrics.refused(error.reason());
         status::from_error(error)
+    }
+
+    /// Records a message of Decode or Sample that came in.
+    fn received(&self, message: &impl Message) {
+        self.metrics.request_bytes.record(message.encoded_len() as f64);
+    }
+
+    /// Records a message of Decode or Sample that goes out.
+    fn sent(&self, message: &impl Message) {
+        self.metrics.response_bytes.record(message.encoded_len() as f64);
+    }
+
+    /// Records the stages that end with a step's reply being ready to go out.
+    fn replied(&self, received: Instant, finished: Instant) {
+        let now = Instant::now();
+        self.metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
+        self.metrics.stage(Stage::Total, now.saturating_duration_since(received));
     }
 
     /// Counts the end of a call.

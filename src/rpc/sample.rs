@@ -7,7 +7,6 @@ use super::convert::{reply, step};
 use crate::engine::step::{Open, Step, Work, WorkKind};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::metrics::Stage;
 use crate::proto;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,14 +45,19 @@ impl Drop for Call {
 /// # Errors
 /// A mistake in the message's shape, or no room.
 pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+    shared.received(&request);
     shared.admit()?;
     let received = Instant::now();
     let (model, step) = read(shared, request, received)?;
     let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
-    shared.metrics.stage(Stage::Total, received.elapsed());
+    let finished = answer.finished;
     let rows = answer.open.into_iter().zip(answer.work);
-    Ok(proto::SampleResponse { rows: rows.map(|(opened, result)| reply::sample_row(opened, result)).collect() })
+    let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
+    let response = proto::SampleResponse { rows };
+    shared.replied(received, finished);
+    shared.sent(&response);
+    Ok(response)
 }
 
 /// The request as a step: the model's label and what to run.
@@ -72,6 +76,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
     }
     let logits = step::inline_logits(request.logits.unwrap_or_default(), &config)
         .map_err(|e| Error::Invalid(e.within("logits")))?;
+    step::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
     let (mut open, mut work, mut next_row) = (Vec::new(), Vec::new(), 0);
     for (id, row) in (0..).zip(request.rows) {
         let first_row = row.row.map_or(next_row, u64::from);

@@ -12,6 +12,9 @@ use tonic_health::pb::health_server::HealthServer;
 
 /// Metadata of a request. Sampling needs none; a proxy may add some.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
+/// Calls of one connection beside its Decode streams: stateless ones, health, and streams about to be refused. Past
+/// this bound of HTTP/2 a call waits in the client without a word.
+const OTHER_CALLS: usize = 100;
 
 /// Everything that is served.
 #[must_use]
@@ -47,7 +50,8 @@ where
     L: Accept + Sync,
     L::Io: Connected,
 {
-    let per_connection = u32::try_from(config.limits.max_streams).unwrap_or(u32::MAX);
+    let calls = config.limits.max_streams.saturating_add(OTHER_CALLS);
+    let per_connection = u32::try_from(calls).unwrap_or(u32::MAX);
     let keepalive = Some(config.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
     // Fixed windows: the adaptive ones start at 64 KiB and shrink h2's budget for small frames with them.
     let router = tonic::transport::Server::builder()

@@ -29,7 +29,11 @@ pub(crate) fn config() -> Config {
 
 /// Starts a server and waits until it is ready.
 pub(crate) async fn start(config: Config) -> Running {
-    let app = App::bind(config).await.expect("free ports");
+    serve(App::bind(config).await.expect("free ports")).await
+}
+
+/// Serves what is bound and waits until it is ready.
+pub(crate) async fn serve(app: App) -> Running {
     let addresses = app.addresses().clone();
     let stop = CancellationToken::new();
     let task = tokio::spawn(app.serve(stop.clone()));

@@ -24,6 +24,7 @@ pub(in crate::rpc) fn step(
 ) -> Result<Step, Error> {
     check_len("open", wire.open.len(), config)?;
     check_len("close_sequence_ids", wire.close_sequence_ids.len(), config)?;
+    check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
         Some(proto::step::Logits::Inline(inline)) => {
             inline_logits(inline, config).map_err(|e| Error::Invalid(e.within("inline")))?
@@ -46,6 +47,35 @@ fn check_len(field: &str, len: usize, config: &Config) -> Result<(), Error> {
     let limit = config.limits.max_sequences;
     if len > limit {
         return Err(Error::invalid(field, format!("has {len} entries, max_sequences is {limit}; split the step")));
+    }
+    Ok(())
+}
+
+/// Most list entries that the sequences of one message may copy from the defaults.
+const MAX_COPIED_ENTRIES: usize = 1 << 24;
+
+/// A sequence with parameters of its own copies the default lists it does not replace, so a few bytes on the
+/// wire could ask for gigabytes.
+///
+/// # Errors
+/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`].
+pub(in crate::rpc) fn check_copies<'a>(
+    params: impl Iterator<Item = Option<&'a proto::SamplingParams>>,
+    field: &str,
+    config: &Config,
+) -> Result<(), Error> {
+    let own = |params: &proto::SamplingParams| {
+        let seedless = proto::SamplingParams { seed: params.seed, ..Default::default() };
+        *params != seedless
+    };
+    let copies = params.flatten().filter(|params| own(params)).count();
+    let entries = copies.saturating_mul(config.defaults.list_entries());
+    if entries > MAX_COPIED_ENTRIES {
+        let message = format!(
+            "{copies} sequences with parameters of their own would copy {entries} entries of the default lists, at \
+             most {MAX_COPIED_ENTRIES} in one message; split it, or give only the seed where the defaults fit"
+        );
+        return Err(Error::invalid(field, message));
     }
     Ok(())
 }
