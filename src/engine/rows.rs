@@ -124,20 +124,25 @@ pub(super) fn run_rows(
     backend: &mut dyn Backend,
 ) -> Vec<Result<RowOutput, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
+    let mut last = None;
     while let Some(rest) = sources.get(results.len()..).filter(|rest| !rest.is_empty()) {
-        let ahead = histories(rest, max_entries);
+        let mut ahead = histories(rest, last.as_ref(), max_entries);
         let jobs: Vec<RowJob<'_>> = rest.iter().zip(&ahead).map(|(source, ahead)| source.job(ahead.as_ref())).collect();
         results.extend(run_guarded(backend, &jobs));
+        // The next round goes on from here instead of from the start of its work.
+        last = ahead.pop().flatten();
     }
     results
 }
 
-/// The histories of the first rows, at least one, as many as may be held at a time.
-fn histories(rows: &[RowSource<'_>], max_entries: usize) -> Vec<Option<History>> {
+/// The histories of the first rows, at least one, as many as may be held at a time. `before` is that of the
+/// row before them.
+fn histories(rows: &[RowSource<'_>], before: Option<&History>, max_entries: usize) -> Vec<Option<History>> {
     let mut histories: Vec<Option<History>> = Vec::with_capacity(rows.len());
     let mut entries = 0;
     for source in rows {
-        let history = source.ahead(histories.last().and_then(Option::as_ref));
+        let previous = if histories.is_empty() { before } else { histories.last().and_then(Option::as_ref) };
+        let history = source.ahead(previous);
         entries += history.as_ref().map_or(0, History::weight);
         histories.push(history);
         if entries > max_entries {

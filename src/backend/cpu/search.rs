@@ -73,7 +73,7 @@ pub(super) fn crossing(
         if above >= goal.need {
             lower = Some(Anchor { logit: range.high, weight: above });
         } else if above + inside >= goal.need {
-            return Some(resolve(view, range, goal.need - above, &mut store.inside));
+            return Some(resolve(view, goal.need - above, &mut store.inside));
         } else if range.low <= floor {
             return None;
         } else {
@@ -89,13 +89,16 @@ fn next_up(logit: f32) -> f32 {
 }
 
 /// The key at which the listed values, in order, reach `need`.
-fn resolve(view: &View<'_>, range: Range, need: u64, inside: &mut Values) -> u64 {
+fn resolve(view: &View<'_>, need: u64, inside: &mut Values) -> u64 {
     let listed = inside.tokens.len();
+    // The values themselves are a narrower interval than the range, and one point when all are equal.
+    let least = inside.logits.iter().copied().fold(f32::INFINITY, f32::min);
+    let largest = inside.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     inside.pad();
     let passes = view.passes();
     let weight = |bound| passes.sum_ge(&inside.logits, &inside.masses, bound);
     // Invariant: the values at or above `low` weigh enough, those at or above `high` do not.
-    let (mut low, mut high) = (ascending(range.low), ascending(range.high));
+    let (mut low, mut high) = (ascending(least), ascending(largest) + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if weight(from_ascending(middle)) >= need { low = middle } else { high = middle }
