@@ -5,7 +5,7 @@ mod common;
 use common::{NEVER, config, serve, start, until};
 use croupier::app::{App, Drained, Error};
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob};
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
@@ -178,6 +178,10 @@ impl Backend for Fatal {
     }
 
     fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        std::panic::panic_any(Remains)
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         std::panic::panic_any(Remains)
     }
 }

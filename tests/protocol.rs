@@ -7,7 +7,7 @@ mod support;
 
 use bytes::{Buf, BufMut, Bytes};
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob};
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::proto::*;
 use croupier::sampling::row::RowResult;
 use std::sync::Arc;
@@ -165,6 +165,11 @@ impl Backend for Faulty {
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         assert!(!self.0.load(Ordering::SeqCst), "a test of panics");
         CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        assert!(!self.0.load(Ordering::SeqCst), "a test of panics");
+        CpuBackend::new(1).verify(jobs)
     }
 }
 

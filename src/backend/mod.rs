@@ -2,17 +2,10 @@
 
 pub mod cpu;
 
-use crate::sampling::logits::Logits;
-use crate::sampling::row::{RowResult, RowSpec};
+pub use crate::sampling::row::RowJob;
+pub use crate::speculative::job::{VerifyJob, VerifyResult};
 
-/// One row to sample or score: its logits and what is asked of it.
-#[derive(Debug, Clone, Copy)]
-pub struct RowJob<'a> {
-    /// The logits, as they arrived.
-    pub logits: Logits<'a>,
-    /// What is asked.
-    pub spec: RowSpec<'a>,
-}
+use crate::sampling::row::RowResult;
 
 /// What a backend is, for logs, `GetServerInfo` and the info metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,4 +25,8 @@ pub trait Backend: Send {
 
     /// Results of `jobs`, one per job, in order. A bad row gives its own error and nothing else.
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult>;
+
+    /// Results of verifying drafts, one per job, in order. A bad target row or draft distribution fails its own
+    /// job and nothing else.
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult>;
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{BackendInfo, RowJob};
+use crate::backend::{BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::error::Refusal;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::sampling::logits::Dtype;
@@ -211,6 +211,10 @@ impl Backend for Panics {
     }
 
     fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        panic!("a test of panics");
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         panic!("a test of panics");
     }
 }

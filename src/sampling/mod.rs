@@ -7,6 +7,7 @@
 pub mod adjust;
 pub mod distribution;
 pub mod filters;
+pub mod kept;
 pub mod logits;
 pub mod mass;
 pub mod order;
@@ -14,6 +15,7 @@ pub mod philox;
 pub mod row;
 
 use distribution::Distribution;
+use kept::Kept;
 use logits::Logits;
 use row::{Action, LogprobsMode, RowOutput, RowResult, RowSpec, TokenLogprobs};
 
@@ -27,7 +29,7 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
 
     let processed = Distribution::processed(&adjusted, best, spec);
     let token = match spec.action {
-        Action::Draw { uniform } => processed.draw(uniform),
+        Action::Draw { uniform } | Action::Propose { uniform } => processed.draw(uniform),
         Action::Score { token } => token,
     };
     let logprobs = spec.logprobs.map(|wanted| {
@@ -42,5 +44,6 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
             requested: wanted.tokens.iter().map(|&t| distribution.logprob(t)).collect(),
         }
     });
-    Ok(RowOutput { token, logprobs })
+    let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
+    Ok(RowOutput { token, logprobs, kept })
 }

@@ -1,7 +1,18 @@
 //! What is asked of one row, and what comes of it. Every backend takes and gives these types.
 
 use super::adjust::TokenAdjust;
+use super::kept::Kept;
+use super::logits::Logits;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
+
+/// One row to sample or score: its logits and what is asked of it.
+#[derive(Debug, Clone, Copy)]
+pub struct RowJob<'a> {
+    /// The logits, as they arrived.
+    pub logits: Logits<'a>,
+    /// What is asked.
+    pub spec: RowSpec<'a>,
+}
 
 /// Everything besides its logits that decides one row's result.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +42,11 @@ pub enum Action {
         /// From [`uniform`](super::philox::uniform).
         uniform: u64,
     },
+    /// As `Draw`, and keep the distribution: the token is a draft token, to be verified later.
+    Propose {
+        /// From [`Numbers::draft`](crate::speculative::numbers::Numbers::draft).
+        uniform: u64,
+    },
     /// Draw nothing; report on this token.
     Score {
         /// The token that followed; in the vocabulary.
@@ -56,6 +72,8 @@ pub struct RowOutput {
     pub token: u32,
     /// Present if asked for.
     pub logprobs: Option<TokenLogprobs>,
+    /// What the token was drawn from; present for [`Action::Propose`].
+    pub kept: Option<Box<Kept>>,
 }
 
 /// What is reported about a token.

@@ -1,7 +1,7 @@
 //! Draft tokens and the distributions they were drawn from.
 
 use super::weights::Weights;
-use crate::sampling::distribution::Distribution;
+use crate::sampling::kept::Kept;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mass::MASS_ONE;
 
@@ -56,8 +56,8 @@ pub struct DraftDistribution(Weights);
 impl DraftDistribution {
     /// The distribution that draft work drew a token from.
     #[must_use]
-    pub fn kept(distribution: &Distribution) -> Self {
-        Self(distribution.into())
+    pub fn kept(kept: &Kept) -> Self {
+        Self(Weights::new(kept.entries().iter().copied()))
     }
 
     /// A proposer without chance (n-gram, suffix, greedy draft, the most likely candidates): probability 1

@@ -13,6 +13,7 @@
 pub mod block;
 pub mod draft;
 pub mod greedy;
+pub mod job;
 mod judge;
 pub mod numbers;
 pub mod rejection;
@@ -27,6 +28,7 @@ pub mod weights;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::row::RowError;
 use draft::Draft;
+pub use job::verify;
 use numbers::Numbers;
 use rule::AcceptanceRule;
 use tree::Tree;

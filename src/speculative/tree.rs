@@ -60,6 +60,12 @@ impl Tree {
         *self == Self::chain(self.len())
     }
 
+    /// What was proposed after a node, or after the sequence's last token.
+    #[must_use]
+    pub fn children(&self, node: Option<usize>) -> &[usize] {
+        &self.children[node.map_or(0, |node| node + 1)]
+    }
+
     /// What was proposed after the last node of `path`.
     pub(super) fn after(&self, path: &[usize]) -> &[usize] {
         &self.children[row_after(path)]

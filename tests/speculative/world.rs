@@ -4,6 +4,7 @@ use crate::planted::Planted;
 use crate::reference;
 use croupier::params::SamplingParams;
 use croupier::sampling::distribution::Distribution;
+use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, RowError, RowSpec};
@@ -168,7 +169,7 @@ impl World {
         }
         let drawn = distribution(logits, &spec).expect("the row is fine").draw(number);
         match self.source {
-            Source::Kept => Draft::new(drawn, DraftDistribution::kept(&claimed)),
+            Source::Kept => Draft::new(drawn, DraftDistribution::kept(&Kept::from(&claimed))),
             Source::Deterministic => {
                 let nth = claimed.kept().get(siblings.len()).unwrap_or(&claimed.kept()[0]);
                 Ok(Draft::deterministic(nth.candidate.token))

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // Every test file uses its own part of this.
 
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob};
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::engine::{Engine, Handle};
 use croupier::limits::Limits;
 use croupier::metrics::Metrics;
@@ -306,5 +306,9 @@ impl Backend for Gate {
         assert!(!waited.timed_out(), "the gate was never opened");
         drop(guard);
         CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        CpuBackend::new(1).verify(jobs)
     }
 }

@@ -16,7 +16,7 @@ mod view;
 
 pub use level::Level;
 
-use super::{Backend, BackendInfo, RowJob};
+use super::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 use row::{Scratch, sample_row};
 use std::cell::RefCell;
@@ -84,6 +84,10 @@ impl Backend for CpuBackend {
             Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, sample),
             _ => jobs.iter().map(sample).collect(),
         }
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        jobs.iter().map(crate::speculative::verify).collect()
     }
 }
 

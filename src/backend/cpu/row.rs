@@ -4,6 +4,8 @@ use super::distribution::{Distribution, Store};
 use super::level::Level;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
+use crate::sampling;
+use crate::sampling::kept::Kept;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
@@ -43,13 +45,21 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
         None => Some(Distribution::processed(&adjusted, &job.spec.filters, processed_store)),
     };
     let token = match (job.spec.action, &processed) {
-        (Action::Draw { uniform }, Some(processed)) => processed.draw(&adjusted, uniform, processed_store),
-        (Action::Draw { .. }, None) => unreachable!("a draw has a distribution"),
+        (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
+            processed.draw(&adjusted, uniform, processed_store)
+        }
+        (Action::Draw { .. } | Action::Propose { .. }, None) => unreachable!("a draw has a distribution"),
         (Action::Score { token }, _) => token,
     };
     let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
         (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys),
         _ => Distribution::raw(&raw, raw_store).report(&raw, token, &wanted, keys),
     });
-    Ok(RowOutput { token, logprobs })
+    let kept = match job.spec.action {
+        Action::Propose { .. } => {
+            Some(Box::new(Kept::from(&sampling::distribution::Distribution::of(&job.logits, &job.spec)?)))
+        }
+        _ => None,
+    };
+    Ok(RowOutput { token, logprobs, kept })
 }

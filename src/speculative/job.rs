@@ -1,0 +1,134 @@
+//! What a backend is asked to verify, and what comes of it.
+
+use super::draft::{Draft, DraftDistribution, DraftError};
+use super::numbers::Numbers;
+use super::rule::AcceptanceRule;
+use super::tree::Tree;
+use super::verified::Verified;
+use super::{Target, VerifyError, verify_tree};
+use crate::sampling::distribution::Distribution;
+use crate::sampling::kept::Kept;
+use crate::sampling::logits::Logits;
+use crate::sampling::row::{RowError, RowJob, RowSpec};
+
+/// One sequence's draft and the target rows to verify it with. All tokens are in the vocabulary.
+#[derive(Debug, Clone, Copy)]
+pub struct VerifyJob<'a> {
+    /// One more than draft tokens: row 0 follows the sequence's last token, row `i + 1` draft token `i`. Their
+    /// specs see the draft tokens before them as emitted; actions and logprobs are not looked at.
+    pub rows: &'a [RowJob<'a>],
+    /// Whether the sequence ends with draft token `i`.
+    pub ends: &'a [bool],
+    /// The draft tokens.
+    pub drafts: &'a [DraftToken<'a>],
+    /// How they stand to one another.
+    pub tree: &'a Tree,
+    /// How they are accepted.
+    pub rule: AcceptanceRule,
+    /// The sequence's random numbers.
+    pub numbers: Numbers,
+    /// Whether the trials are to say what acceptance was to be expected, which may cost as much again.
+    pub measure: bool,
+}
+
+/// A draft token and where its distribution is.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftToken<'a> {
+    /// The token.
+    pub token: u32,
+    /// What it was drawn from.
+    pub source: DraftSource<'a>,
+}
+
+/// Where the distribution of a draft token is.
+#[derive(Debug, Clone, Copy)]
+pub enum DraftSource<'a> {
+    /// Nowhere: the proposer is deterministic.
+    Deterministic,
+    /// Kept from draft work.
+    Kept(&'a Kept),
+    /// Sent as probabilities of all tokens.
+    Dense(Logits<'a>),
+    /// Sent as probabilities of some tokens.
+    Sparse {
+        /// The tokens.
+        tokens: &'a [u32],
+        /// Their probabilities.
+        probs: &'a [f32],
+    },
+}
+
+/// Why nothing was verified. Nothing is emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyFailure {
+    /// A row of the target that was needed has no distribution.
+    #[error(transparent)]
+    Target(#[from] VerifyError),
+    /// A draft token or its distribution is none.
+    #[error("draft token {index}: {error}")]
+    Draft {
+        /// Its index.
+        index: usize,
+        /// What is wrong.
+        error: DraftError,
+    },
+}
+
+/// A job's result.
+pub type VerifyResult = Result<Verified, VerifyFailure>;
+
+/// Verifies a draft: the specification that backends are compared with.
+///
+/// # Errors
+/// [`VerifyFailure`]; drafts are looked at first, all of them.
+pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
+    let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size() as u32);
+    let draft = |(index, draft): (usize, &DraftToken<'_>)| {
+        draft.materialise(vocab_size).map_err(|error| VerifyFailure::Draft { index, error })
+    };
+    let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
+    Ok(verify_tree(&drafts, job.tree, &job.rule, &job.numbers, &mut Rows(job))?)
+}
+
+impl DraftToken<'_> {
+    fn materialise(&self, vocab_size: u32) -> Result<Draft, DraftError> {
+        let distribution = match self.source {
+            DraftSource::Deterministic => return Ok(Draft::deterministic(self.token)),
+            DraftSource::Kept(kept) => DraftDistribution::kept(kept),
+            DraftSource::Dense(probs) => DraftDistribution::dense(&probs, vocab_size)?,
+            DraftSource::Sparse { tokens, probs } => DraftDistribution::sparse(tokens, probs, vocab_size)?,
+        };
+        Draft::new(self.token, distribution)
+    }
+}
+
+/// A job's rows as the rules see them.
+struct Rows<'a>(&'a VerifyJob<'a>);
+
+impl Target for Rows<'_> {
+    fn distribution(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
+        let RowJob { logits, spec } = &self.0.rows[row];
+        Distribution::of(logits, spec)
+    }
+
+    fn relaxed(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
+        let RowJob { logits, mut spec } = self.0.rows[row];
+        if spec.filters.temperature == 0.0 {
+            spec.filters.temperature = 1.0;
+        }
+        Distribution::of(&logits, &RowSpec { ..spec })
+    }
+
+    fn ends(&mut self, path: &[u32]) -> bool {
+        let mut nodes = vec![None];
+        for token in path {
+            let next = nodes.iter().flat_map(|&node: &Option<usize>| {
+                let children = self.0.tree.children(node).iter();
+                children.filter(|&&child| self.0.drafts[child].token == *token).map(|&child| Some(child))
+            });
+            nodes = next.collect();
+        }
+        // The same tokens are the same text, whichever of equal siblings they are.
+        nodes.first().copied().flatten().is_some_and(|node| self.0.ends[node])
+    }
+}
