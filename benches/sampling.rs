@@ -12,7 +12,7 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
-use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
@@ -139,7 +139,7 @@ impl Rows {
             spec: RowSpec {
                 filters: job.filters,
                 penalties: if job.penalised { penalties } else { Penalties::OFF },
-                adjusts: if job.penalised { &self.adjusts } else { &[] },
+                adjusts: if job.penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],
                 allowed: None,
                 action: if job.name.starts_with("score") {

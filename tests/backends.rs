@@ -52,7 +52,7 @@ impl Case {
             spec: RowSpec {
                 filters: self.filters,
                 penalties: self.penalties,
-                adjusts: &self.adjusts,
+                adjusts: self.adjusts.as_slice().into(),
                 banned: &self.banned,
                 allowed: self.allowed.as_deref(),
                 action: self.action,

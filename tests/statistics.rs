@@ -13,7 +13,7 @@ mod chi_square;
 use chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
-use croupier::sampling::adjust::Penalties;
+use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
@@ -60,7 +60,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
         let spec = RowSpec {
             filters,
             penalties: Penalties::OFF,
-            adjusts: &[],
+            adjusts: Adjusts::default(),
             banned: &[],
             allowed: None,
             action: Action::Draw { uniform: uniform(seed, position, Purpose::Sample) },

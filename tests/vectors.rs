@@ -7,7 +7,7 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::{Filters, LogprobsMode, Penalties};
-use croupier::sampling::adjust::TokenAdjust;
+use croupier::sampling::adjust::{Adjusts, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, LogprobsSpec, RowResult, RowSpec};
@@ -78,7 +78,7 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
         } else {
             Penalties::OFF
         },
-        adjusts: if case.penalised { &adjusts } else { &[] },
+        adjusts: if case.penalised { adjusts.as_slice().into() } else { Adjusts::default() },
         banned: &[],
         allowed: None,
         action: Action::Draw { uniform: uniform(case.seed, case.position, Purpose::Sample) },

@@ -2,12 +2,12 @@
 
 use super::step::{RowFailure, RowStatus, Score, WorkKind};
 use crate::backend::{Backend, RowJob};
-use crate::sampling::adjust::Penalties;
+use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
 use crate::sampling::philox::Purpose;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
 use crate::sequence::Sequence;
-use crate::sequence::history::History;
+use crate::sequence::history::Ahead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Entries of histories held at a time for rows that look ahead. Such rows run in several rounds rather
@@ -57,7 +57,7 @@ impl<'a> RowSource<'a> {
 
     /// The history this row must see when its sequence has not emitted all the tokens before it. The
     /// `previous` row's history saves growing it from the start.
-    fn ahead(&self, previous: Option<&History>) -> Option<History> {
+    fn ahead(&self, previous: Option<&Ahead>) -> Option<Ahead> {
         let Asked::ScoreProcessed { score, row, sequence } = &self.asked else { return None };
         let tokens = score.tokens.get(..*row)?;
         let (last, before) = tokens.split_last()?;
@@ -67,7 +67,9 @@ impl<'a> RowSource<'a> {
             Some(previous) if !before.is_empty() => previous.clone(),
             _ => {
                 let mut history = sequence.ahead();
-                before.iter().for_each(|&token| sequence.grow(&mut history, token));
+                for &token in before {
+                    sequence.grow(&mut history, token);
+                }
                 history
             }
         };
@@ -75,7 +77,7 @@ impl<'a> RowSource<'a> {
         Some(history)
     }
 
-    fn job<'b>(&self, ahead: Option<&'b History>) -> RowJob<'b>
+    fn job<'b>(&self, ahead: Option<&'b Ahead>) -> RowJob<'b>
     where
         'a: 'b,
     {
@@ -108,7 +110,7 @@ fn untouched(action: Action) -> RowSpec<'static> {
     RowSpec {
         filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
         penalties: Penalties::OFF,
-        adjusts: &[],
+        adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
         action,
@@ -137,13 +139,13 @@ pub(super) fn run_rows(
 
 /// The histories of the first rows, at least one, as many as may be held at a time. `before` is that of the
 /// row before them.
-fn histories(rows: &[RowSource<'_>], before: Option<&History>, max_entries: usize) -> Vec<Option<History>> {
-    let mut histories: Vec<Option<History>> = Vec::with_capacity(rows.len());
+fn histories(rows: &[RowSource<'_>], before: Option<&Ahead>, max_entries: usize) -> Vec<Option<Ahead>> {
+    let mut histories: Vec<Option<Ahead>> = Vec::with_capacity(rows.len());
     let mut entries = 0;
     for source in rows {
         let previous = if histories.is_empty() { before } else { histories.last().and_then(Option::as_ref) };
         let history = source.ahead(previous);
-        entries += history.as_ref().map_or(0, History::weight);
+        entries += history.as_ref().map_or(0, Ahead::weight);
         histories.push(history);
         if entries > max_entries {
             break;

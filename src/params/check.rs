@@ -10,6 +10,7 @@ impl SamplingParams {
     pub fn validate(&self, vocab_size: u32, max_top_logprobs: u32) -> Result<(), FieldError> {
         self.validate_scalars()?;
         self.validate_lists(vocab_size)?;
+        self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
         match &self.logprobs {
             Some(logprobs) => logprobs.validate(vocab_size, max_top_logprobs).map_err(|e| e.within("logprobs")),
             None => Ok(()),
@@ -109,7 +110,7 @@ fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
     Ok(())
 }
 
-fn in_range(field: &str, value: f32, low: f32, high: f32, hint: &str) -> Result<(), FieldError> {
+pub(super) fn in_range(field: &str, value: f32, low: f32, high: f32, hint: &str) -> Result<(), FieldError> {
     // NaN is in no range.
     if (low..=high).contains(&value) {
         return Ok(());
@@ -124,6 +125,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::acceptance::Synthetic;
     use super::*;
 
     fn field_at_fault(change: impl FnOnce(&mut SamplingParams)) -> Option<String> {
@@ -162,7 +164,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 12] = [
+        let out_of_range: [(&str, Change); 13] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -175,6 +177,7 @@ mod tests {
             ("bad_words", |p| p.bad_words = vec![vec![100]]),
             ("min_tokens", |p| (p.min_tokens, p.max_tokens) = (2, 1)),
             ("stop_token_ids", |p| p.stop_token_ids = vec![100]),
+            ("acceptance", |p| p.acceptance = AcceptanceRule::Synthetic(Synthetic { rate: 2.0 })),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

@@ -3,9 +3,12 @@
 //! [`SamplingParams`] as the fields stand may hold anything; [`SamplingParams::validate`] says whether a
 //! sequence may be opened with it.
 
+pub mod acceptance;
 mod check;
 
 pub use check::check_tokens;
+
+use acceptance::AcceptanceRule;
 
 /// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
@@ -29,7 +32,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 17] = [
+pub const SUPPORTED: [&str; 18] = [
     "temperature",
     "top_k",
     "top_p",
@@ -47,6 +50,7 @@ pub const SUPPORTED: [&str; 17] = [
     "ignore_eos",
     "seed",
     "logprobs",
+    "acceptance",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -166,6 +170,8 @@ pub struct SamplingParams {
     pub seed: Option<u64>,
     /// What to report; `None`: only tokens.
     pub logprobs: Option<LogprobsParams>,
+    /// How draft tokens are accepted.
+    pub acceptance: AcceptanceRule,
 }
 
 impl Default for SamplingParams {
@@ -188,6 +194,7 @@ impl Default for SamplingParams {
             ignore_eos: false,
             seed: None,
             logprobs: None,
+            acceptance: AcceptanceRule::default(),
         }
     }
 }
@@ -235,6 +242,7 @@ impl SamplingParams {
             ignore_eos,
             seed,
             logprobs,
+            acceptance,
         )
     }
 

@@ -5,6 +5,7 @@
 //! ban, bias, repetition penalty, frequency penalty, presence penalty.
 
 pub use crate::params::Penalties;
+use std::cmp::Ordering;
 
 /// What a sequence knows about one token. Plain data, the same on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -45,9 +46,73 @@ impl TokenAdjust {
     }
 }
 
+/// What a sequence knows about single tokens, in ascending order, each once: a list, and a short one whose
+/// entries take the place of the list's for the same tokens. So rows that look ahead of a long history need no
+/// copy of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Adjusts<'a> {
+    base: &'a [TokenAdjust],
+    over: &'a [TokenAdjust],
+}
+
+impl<'a> Adjusts<'a> {
+    /// `base`, with the entries of `over` instead of its own for the same tokens; both in ascending order.
+    #[must_use]
+    pub fn new(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> Self {
+        Self { base, over }
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.base.is_empty() && self.over.is_empty()
+    }
+
+    /// The entries in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a TokenAdjust> + use<'a> {
+        let (mut base, mut over) = (self.base.iter().peekable(), self.over.iter().peekable());
+        std::iter::from_fn(move || match (base.peek(), over.peek()) {
+            (Some(old), Some(new)) => match old.token.cmp(&new.token) {
+                Ordering::Less => base.next(),
+                Ordering::Equal => {
+                    base.next();
+                    over.next()
+                }
+                Ordering::Greater => over.next(),
+            },
+            (Some(_), None) => base.next(),
+            (None, _) => over.next(),
+        })
+    }
+}
+
+impl PartialEq for Adjusts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<'a> From<&'a [TokenAdjust]> for Adjusts<'a> {
+    fn from(base: &'a [TokenAdjust]) -> Self {
+        Self::new(base, &[])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_over_the_list_take_the_place_of_its_own() {
+        let entry = |token, output_count| TokenAdjust { token, output_count, ..TokenAdjust::default() };
+        let list = |entries: &[(u32, u32)]| entries.iter().map(|&(t, n)| entry(t, n)).collect::<Vec<_>>();
+        let (base, over) = (list(&[(1, 1), (4, 1), (7, 1)]), list(&[(0, 2), (4, 2), (9, 2)]));
+        let merged: Vec<_> = Adjusts::new(&base, &over).iter().copied().collect();
+        assert_eq!(merged, list(&[(0, 2), (1, 1), (4, 2), (7, 1), (9, 2)]));
+        assert_eq!(Adjusts::new(&base, &[]).iter().copied().collect::<Vec<_>>(), base);
+        assert_eq!(Adjusts::new(&[], &over).iter().copied().collect::<Vec<_>>(), over);
+        assert!(Adjusts::default().is_empty() && !Adjusts::new(&[], &over).is_empty());
+    }
 
     #[test]
     fn by_hand() {

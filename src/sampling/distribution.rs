@@ -123,7 +123,7 @@ pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
 /// The row after masks, bias and penalties, and its first token.
 pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Candidate), RowError> {
     let mut row = raw.to_vec();
-    for adjust in spec.adjusts {
+    for adjust in spec.adjusts.iter() {
         let logit = &mut row[adjust.token as usize];
         *logit = adjust.apply(*logit, &spec.penalties);
     }

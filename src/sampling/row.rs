@@ -1,6 +1,6 @@
 //! What is asked of one row, and what comes of it. Every backend takes and gives these types.
 
-use super::adjust::TokenAdjust;
+use super::adjust::Adjusts;
 use super::kept::Kept;
 use super::logits::Logits;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
@@ -21,8 +21,8 @@ pub struct RowSpec<'a> {
     pub filters: Filters,
     /// Penalties on the tokens in `adjusts`.
     pub penalties: Penalties,
-    /// What the sequence knows about single tokens; ascending ids, each once, all in the vocabulary.
-    pub adjusts: &'a [TokenAdjust],
+    /// What the sequence knows about single tokens; all in the vocabulary.
+    pub adjusts: Adjusts<'a>,
     /// Tokens banned at this position only (bad words, `min_tokens`); ascending ids, each once, all in
     /// the vocabulary.
     pub banned: &'a [u32],

@@ -6,10 +6,24 @@ use crate::sampling::adjust::TokenAdjust;
 /// The tokens of a sequence as far as later rows depend on them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    position: u64,
+    recent: Recent,
     /// Bans, biases and counts in token order; empty when no penalty asks for counts, since the rules'
     /// own list serves then.
     adjusts: Vec<TokenAdjust>,
+}
+
+/// What a history would be after some more tokens, as far as it differs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ahead {
+    recent: Recent,
+    /// Entries that take the place of the history's for the same tokens, in token order.
+    over: Vec<TokenAdjust>,
+}
+
+/// The end of a text.
+#[derive(Debug, Clone, PartialEq)]
+struct Recent {
+    position: u64,
     /// The last output tokens, as many as the longest bad word looks back.
     tail: Vec<u32>,
     /// Tokens banned at this position.
@@ -21,17 +35,85 @@ impl History {
     pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32]) -> Self {
         let tail = output.get(output.len().saturating_sub(rules.tail_len())..).unwrap_or_default().to_vec();
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
-        let mut history = Self { position: output.len() as u64, adjusts, tail, banned: Vec::new() };
-        history.ban(rules);
-        history
+        let mut recent = Recent { position: output.len() as u64, tail, banned: Vec::new() };
+        recent.ban(rules);
+        Self { recent, adjusts }
     }
 
     /// Appends a token.
     pub(super) fn push(&mut self, rules: &Rules, token: u32) {
-        self.position += 1;
+        self.recent.push(rules, token);
         if rules.remembers_output() {
-            self.count(token);
+            match find(&self.adjusts, token) {
+                Ok(at) => absorb(&mut self.adjusts[at], &emitted(token)),
+                Err(at) => self.adjusts.insert(at, emitted(token)),
+            }
         }
+    }
+
+    /// This history, to look ahead from.
+    pub(super) fn ahead(&self) -> Ahead {
+        Ahead { recent: self.recent.clone(), over: Vec::new() }
+    }
+
+    /// Number of output tokens.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.recent.position
+    }
+
+    pub(super) fn adjusts(&self) -> &[TokenAdjust] {
+        &self.adjusts
+    }
+
+    pub(super) fn banned(&self) -> &[u32] {
+        &self.recent.banned
+    }
+}
+
+impl Ahead {
+    /// Appends a token to what grew from `history`.
+    pub(super) fn push(&mut self, rules: &Rules, history: &History, token: u32) {
+        self.recent.push(rules, token);
+        if rules.remembers_output() {
+            match find(&self.over, token) {
+                Ok(at) => absorb(&mut self.over[at], &emitted(token)),
+                Err(at) => {
+                    let mut entry = emitted(token);
+                    if let Ok(known) = find(&history.adjusts, token) {
+                        entry = history.adjusts[known];
+                        absorb(&mut entry, &emitted(token));
+                    }
+                    self.over.insert(at, entry);
+                }
+            }
+        }
+    }
+
+    /// Number of output tokens.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.recent.position
+    }
+
+    /// Entries that a copy has to copy.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + 1
+    }
+
+    pub(super) fn over(&self) -> &[TokenAdjust] {
+        &self.over
+    }
+
+    pub(super) fn banned(&self) -> &[u32] {
+        &self.recent.banned
+    }
+}
+
+impl Recent {
+    fn push(&mut self, rules: &Rules, token: u32) {
+        self.position += 1;
         let keep = rules.tail_len();
         if keep > 0 {
             if self.tail.len() == keep {
@@ -40,33 +122,6 @@ impl History {
             self.tail.push(token);
         }
         self.ban(rules);
-    }
-
-    /// Number of output tokens.
-    #[must_use]
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// Entries that a copy of this history has to copy.
-    #[must_use]
-    pub fn weight(&self) -> usize {
-        self.adjusts.len() + self.tail.len() + self.banned.len() + 1
-    }
-
-    pub(super) fn adjusts(&self) -> &[TokenAdjust] {
-        &self.adjusts
-    }
-
-    pub(super) fn banned(&self) -> &[u32] {
-        &self.banned
-    }
-
-    fn count(&mut self, token: u32) {
-        match self.adjusts.binary_search_by_key(&token, |adjust| adjust.token) {
-            Ok(at) => absorb(&mut self.adjusts[at], &emitted(token)),
-            Err(at) => self.adjusts.insert(at, emitted(token)),
-        }
     }
 
     /// Works out what is banned at this position only.
@@ -85,6 +140,11 @@ impl History {
         self.banned.sort_unstable();
         self.banned.dedup();
     }
+}
+
+/// Where a token's entry is, or would be.
+fn find(adjusts: &[TokenAdjust], token: u32) -> Result<usize, usize> {
+    adjusts.binary_search_by_key(&token, |adjust| adjust.token)
 }
 
 /// The rules' bans and biases with the tokens so far counted in.

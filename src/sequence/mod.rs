@@ -12,7 +12,7 @@ pub mod table;
 use crate::params::FieldError;
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
-use history::History;
+use history::{Ahead, History};
 use rules::Rules;
 use std::sync::Arc;
 
@@ -84,10 +84,10 @@ impl Sequence {
         self.rules.spec(&self.history, action)
     }
 
-    /// What to ask of the row at `ahead`, which grew from this sequence's history.
+    /// What to ask of the row at `ahead`, which grew from this sequence.
     #[must_use]
-    pub fn spec_ahead<'a>(&'a self, ahead: &'a History, action: Action) -> RowSpec<'a> {
-        self.rules.spec(ahead, action)
+    pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
+        self.rules.spec_ahead(&self.history, ahead, action)
     }
 
     /// The draw of the token at the current position.
@@ -96,16 +96,17 @@ impl Sequence {
         Action::Draw { uniform: philox::uniform(self.seed, self.history.position(), purpose) }
     }
 
-    /// A copy of the history that may [`grow`](Self::grow) without this sequence changing: the view of
-    /// rows whose earlier tokens are known or proposed, but not emitted.
+    /// This sequence as rows see it whose earlier tokens are known or proposed, but not emitted. It may
+    /// [`grow`](Self::grow) without the sequence changing.
     #[must_use]
-    pub fn ahead(&self) -> History {
-        self.history.clone()
+    pub fn ahead(&self) -> Ahead {
+        self.history.ahead()
     }
 
-    /// Adds a token to a history taken with [`ahead`](Self::ahead).
-    pub fn grow(&self, ahead: &mut History, token: u32) {
-        ahead.push(&self.rules, token);
+    /// Adds a token to what [`ahead`](Self::ahead) began; says whether the sequence would end with it.
+    pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
+        ahead.push(&self.rules, &self.history, token);
+        self.rules.finish(token, ahead.position())
     }
 
     /// Appends an emitted token; says whether the sequence ends with it.

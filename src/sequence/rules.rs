@@ -2,9 +2,9 @@
 //! sequences of a stream that have the same ones.
 
 use super::FinishReason;
-use super::history::{History, merge};
+use super::history::{Ahead, History, merge};
 use crate::params::SamplingParams;
-use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 
 /// Checked parameters and what follows from them.
@@ -77,11 +77,26 @@ impl Rules {
 
     /// What to ask of a row that follows `history`.
     pub(super) fn spec<'a>(&'a self, history: &'a History, action: Action) -> RowSpec<'a> {
+        self.row(history, &[], history.banned(), action)
+    }
+
+    /// What to ask of a row that follows `ahead`, which grew from `history`.
+    pub(super) fn spec_ahead<'a>(&'a self, history: &'a History, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
+        self.row(history, ahead.over(), ahead.banned(), action)
+    }
+
+    fn row<'a>(
+        &'a self,
+        history: &'a History,
+        over: &'a [TokenAdjust],
+        banned: &'a [u32],
+        action: Action,
+    ) -> RowSpec<'a> {
         RowSpec {
             filters: self.params.filters(),
             penalties: self.params.penalties(),
-            adjusts: if self.remembers_output() { history.adjusts() } else { &self.fixed },
-            banned: history.banned(),
+            adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { &self.fixed }, over),
+            banned,
             allowed: self.allowed.as_deref(),
             action,
             logprobs: self.params.logprobs.as_ref().map(|wanted| LogprobsSpec {

@@ -6,23 +6,8 @@
 //! [`Target::relaxed`](super::Target::relaxed)), since a greedy distribution has one token. What follows the
 //! accepted tokens is drawn as a plain row.
 
+pub use crate::params::acceptance::Relaxed;
 use crate::sampling::distribution::Distribution;
-
-/// Parameters of relaxed acceptance.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Relaxed {
-    /// How many of the first tokens may be accepted.
-    pub top_n: u32,
-    /// How much less likely than the first a token may be. Range 0 ..= 1.
-    pub delta: f32,
-}
-
-impl Default for Relaxed {
-    /// TensorRT-LLM's example for thinking phases.
-    fn default() -> Self {
-        Self { top_n: 10, delta: 0.6 }
-    }
-}
 
 impl Relaxed {
     /// Whether the judged distribution accepts a token.

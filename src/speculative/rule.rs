@@ -1,26 +1,6 @@
-//! The acceptance rules by name.
+//! The acceptance rules by name, and which of them are lossless.
 
-use super::relaxed::Relaxed;
-use super::synthetic::Synthetic;
-use super::typical::Typical;
-
-/// How draft tokens are accepted. See each rule's file for what it does and where it is from.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum AcceptanceRule {
-    /// Standard rejection sampling.
-    #[default]
-    Rejection,
-    /// The draft token must be the target's most likely one.
-    Greedy,
-    /// Block verification. In a tree that is not a chain: [`AcceptanceRule::Rejection`].
-    Block,
-    /// Typical acceptance.
-    Typical(Typical),
-    /// Relaxed acceptance.
-    Relaxed(Relaxed),
-    /// A fixed rate.
-    Synthetic(Synthetic),
-}
+pub use crate::params::acceptance::AcceptanceRule;
 
 impl AcceptanceRule {
     /// Whether emitted tokens have the target's distribution. `certain`: whether each target distribution

@@ -2,13 +2,7 @@
 //! of a worker at a given acceptance rate; the text is worthless. Not lossless.
 
 use super::numbers::unit;
-
-/// Parameters of synthetic acceptance.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Synthetic {
-    /// The probability. Range 0 ..= 1.
-    pub rate: f32,
-}
+pub use crate::params::acceptance::Synthetic;
 
 impl Synthetic {
     /// Whether a token with this accept number is accepted.

@@ -5,22 +5,7 @@
 //! The target is the processed one, and what follows the accepted tokens is drawn from it as a plain row.
 
 use super::weights::Weights;
-
-/// Parameters of typical acceptance.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Typical {
-    /// The threshold for a target that is certain. Range 0 ..= 1.
-    pub epsilon: f32,
-    /// How the threshold falls with entropy. Above 0.
-    pub alpha: f32,
-}
-
-impl Default for Typical {
-    /// Medusa's.
-    fn default() -> Self {
-        Self { epsilon: 0.09, alpha: 0.3 }
-    }
-}
+pub use crate::params::acceptance::Typical;
 
 impl Typical {
     /// The least target probability that is accepted.

@@ -63,8 +63,7 @@ impl<'a> View<'a> {
 
     /// The row after masks, bias and penalties.
     pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a mut ViewStore) -> Result<Self, RowError> {
-        let touched = spec.adjusts.len() + spec.banned.len();
-        if touched == 0 && spec.allowed.is_none() {
+        if spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none() {
             return Ok(View { ..*raw });
         }
         store.side_blocks.clear();
@@ -285,7 +284,7 @@ impl ViewStore {
     fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
         let whole = self.side_blocks.len() == raw.blocks();
         let mut at = 0;
-        for adjust in spec.adjusts {
+        for adjust in spec.adjusts.iter() {
             let place = place(&self.side_blocks, whole, adjust.token, &mut at);
             let value = &mut self.side_values[place];
             *value = adjust.apply(*value, &spec.penalties);

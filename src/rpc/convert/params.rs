@@ -1,5 +1,6 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
+use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::params::{FieldError, LogprobsParams, SamplingParams};
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
@@ -23,9 +24,10 @@ impl SeedSource {
 
 /// `wire` over `defaults`; not yet checked against ranges.
 pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
-    if let Some(acceptance) = &wire.acceptance {
-        check_acceptance(acceptance)?;
-    }
+    let acceptance = match &wire.acceptance {
+        Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
+        None => defaults.acceptance,
+    };
     let logprobs = match &wire.logprobs {
         Some(wire) => Some(logprobs(wire).map_err(|e| OpenError::Invalid(e.within("logprobs")))?),
         None => defaults.logprobs.clone(),
@@ -50,6 +52,7 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         ignore_eos: wire.ignore_eos.unwrap_or(defaults.ignore_eos),
         seed: wire.seed.or(defaults.seed),
         logprobs,
+        acceptance,
     })
 }
 
@@ -68,30 +71,45 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })
 }
 
-/// Only the lossless default is there yet.
-fn check_acceptance(wire: &proto::AcceptanceParams) -> Result<(), OpenError> {
-    use proto::AcceptanceRule::{Rejection, Unspecified};
-    match proto::AcceptanceRule::try_from(wire.rule) {
-        Err(_) => return Err(OpenError::Invalid(unknown_value("acceptance.rule", wire.rule))),
-        Ok(Unspecified | Rejection) => {}
-        Ok(_) => return Err(unimplemented_acceptance("rule")),
-    }
+/// How draft tokens are accepted; not yet checked against ranges. Settings of a rule that is not chosen are a
+/// mistake: they would be lost without a word.
+fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
+    use proto::AcceptanceRule as Wire;
+    let wanted = Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule))?;
     let settings = [
-        ("typical_epsilon", wire.typical_epsilon.is_some()),
-        ("typical_alpha", wire.typical_alpha.is_some()),
-        ("relaxed_top_n", wire.relaxed_top_n.is_some()),
-        ("relaxed_delta", wire.relaxed_delta.is_some()),
-        ("synthetic_rate", wire.synthetic_rate.is_some()),
+        (Wire::Typical, "typical_epsilon", wire.typical_epsilon.is_some()),
+        (Wire::Typical, "typical_alpha", wire.typical_alpha.is_some()),
+        (Wire::Relaxed, "relaxed_top_n", wire.relaxed_top_n.is_some()),
+        (Wire::Relaxed, "relaxed_delta", wire.relaxed_delta.is_some()),
+        (Wire::Synthetic, "synthetic_rate", wire.synthetic_rate.is_some()),
     ];
-    match settings.iter().find(|(_, present)| *present) {
-        Some((field, _)) => Err(unimplemented_acceptance(field)),
-        None => Ok(()),
+    if let Some((rule, field, _)) = settings.iter().find(|(rule, _, present)| *present && *rule != wanted) {
+        let message = format!("belongs to {}; choose that rule or leave it out", rule.as_str_name());
+        return Err(FieldError::new(*field, message));
     }
-}
-
-fn unimplemented_acceptance(field: &str) -> OpenError {
-    let message = "is not implemented by this server; leave acceptance out, or set rule REJECTION alone";
-    OpenError::Unimplemented(FieldError::new(format!("acceptance.{field}"), message))
+    Ok(match wanted {
+        Wire::Unspecified | Wire::Rejection => AcceptanceRule::Rejection,
+        Wire::Greedy => AcceptanceRule::Greedy,
+        Wire::Block => AcceptanceRule::Block,
+        Wire::Typical => {
+            let default = Typical::default();
+            AcceptanceRule::Typical(Typical {
+                epsilon: wire.typical_epsilon.unwrap_or(default.epsilon),
+                alpha: wire.typical_alpha.unwrap_or(default.alpha),
+            })
+        }
+        Wire::Relaxed => {
+            let default = Relaxed::default();
+            AcceptanceRule::Relaxed(Relaxed {
+                top_n: wire.relaxed_top_n.unwrap_or(default.top_n),
+                delta: wire.relaxed_delta.unwrap_or(default.delta),
+            })
+        }
+        Wire::Synthetic => {
+            let missing = || FieldError::new("synthetic_rate", "is required for ACCEPTANCE_RULE_SYNTHETIC");
+            AcceptanceRule::Synthetic(Synthetic { rate: wire.synthetic_rate.ok_or_else(missing)? })
+        }
+    })
 }
 
 /// An enum value that this server does not know.
