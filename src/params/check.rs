@@ -1,6 +1,7 @@
 //! Which values of the parameters are valid: every range is checked here and nowhere else.
 
 use super::*;
+use std::fmt::Display;
 
 impl SamplingParams {
     /// Checks every field against its range.
@@ -110,7 +111,13 @@ fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
     Ok(())
 }
 
-pub(super) fn in_range(field: &str, value: f32, low: f32, high: f32, hint: &str) -> Result<(), FieldError> {
+pub(super) fn in_range<T: PartialOrd + Copy + Display>(
+    field: &str,
+    value: T,
+    low: T,
+    high: T,
+    hint: &str,
+) -> Result<(), FieldError> {
     // NaN is in no range.
     if (low..=high).contains(&value) {
         return Ok(());

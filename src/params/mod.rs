@@ -5,8 +5,12 @@
 
 pub mod acceptance;
 mod check;
+mod speculation;
 
 pub use check::check_tokens;
+pub use speculation::{
+    DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
+};
 
 use acceptance::AcceptanceRule;
 
