@@ -3,7 +3,7 @@
 //! [`verify_chain`] and [`verify_tree`] are the contract that every backend is compared with, bit for bit. Read
 //! [`weights`] (distributions as they are compared), [`draft`] (what was proposed), [`numbers`] (random
 //! numbers), then the rules: [`rejection`], [`block`], [`greedy`], [`typical`], [`relaxed`], [`synthetic`], and
-//! [`tree`], which walks them.
+//! [`tree`], which walks them. Beside them stands [`propose`]: draft tokens without a draft model.
 //!
 //! Rejection and block verification are lossless with every parameter, penalty and mask, because the two
 //! distributions that they compare are the ones that tokens are really drawn from, after everything: the target
@@ -16,6 +16,7 @@ pub mod greedy;
 pub mod job;
 mod judge;
 pub mod numbers;
+pub mod propose;
 pub mod rejection;
 pub mod relaxed;
 pub mod rule;

@@ -1,0 +1,56 @@
+//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model.
+//!
+//! What is proposed is a function of the parameters and the tokens alone, however they came: a sequence that is
+//! opened again with its tokens proposes what it would have proposed. There is no chance in it, so verification takes
+//! the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
+//!
+//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`ngram`] and
+//! [`suffix`].
+
+mod index;
+mod ngram;
+mod suffix;
+#[cfg(test)]
+mod tests;
+
+use crate::params::{ProposerKind, ProposerParams};
+use index::{CANDIDATES, Index};
+
+/// The proposer of one sequence, with its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proposer {
+    params: ProposerParams,
+    index: Index,
+}
+
+impl Proposer {
+    /// The proposer of a text, for valid parameters and fewer than 2^32 tokens.
+    #[must_use]
+    pub fn new(params: &ProposerParams, prompt: &[u32], output: &[u32]) -> Self {
+        let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
+        let mut index = Index::new(shortest, longest, CANDIDATES, prompt.len() + output.len());
+        prompt.iter().chain(output).for_each(|&token| index.push(token));
+        Self { params: *params, index }
+    }
+
+    /// Appends an emitted token.
+    pub fn push(&mut self, token: u32) {
+        self.index.push(token);
+    }
+
+    /// Draft tokens that follow one another and the text: at most `max` and `max_draft_tokens`, none without a match.
+    #[must_use]
+    pub fn propose(&self, max: usize) -> Vec<u32> {
+        let limit = max.min(self.params.max_draft_tokens as usize);
+        match self.params.kind {
+            ProposerKind::Ngram => ngram::propose(&self.index, limit),
+            ProposerKind::Suffix => suffix::propose(&self.index, self.params.min_token_prob, limit),
+        }
+    }
+
+    /// Memory held, room for further tokens included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.index.bytes()
+    }
+}

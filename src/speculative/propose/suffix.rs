@@ -1,0 +1,45 @@
+//! Suffix matching (SuffixDecoding, Oliaro et al. 2024; Arctic Inference), on the sequence's own text.
+//!
+//! The places where the longest match stood before are voters. Each proposes what followed it; the token with most
+//! votes is taken, of equals the one seen last, and those who said otherwise vote no more. The estimate of a token's
+//! probability is its share of the votes, so that of the whole draft is the share of all voters who are still there. The
+//! draft ends before that falls below `min_token_prob`, and is no longer than the match: long
+//! matches are good evidence for long drafts (in Arctic: `max_spec_factor` 1).
+//!
+//! Where it differs from Arctic: there the context of each length makes a draft and the one with the highest sum of
+//! estimates wins, all occurrences vote, and earlier requests' texts vote too. Here the longest context decides, its
+//! latest occurrences vote, and no other sequence's text is looked at: what one user sees never depends on another.
+
+use super::index::{CANDIDATES, Index};
+
+pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u32> {
+    let Some(found) = index.longest_match(CANDIDATES) else { return Vec::new() };
+    let all = found.positions.len();
+    let mut voters = found.positions;
+    let limit = limit.min(found.length);
+    let mut draft = Vec::with_capacity(limit);
+    while draft.len() < limit {
+        let votes: Vec<u32> = voters.iter().map(|at| index.token(at + draft.len(), &draft)).collect();
+        let (token, count) = winner(&votes);
+        if (count as f32) / (all as f32) < min_token_prob {
+            break;
+        }
+        let mut vote = votes.iter();
+        voters.retain(|_| vote.next() == Some(&token));
+        draft.push(token);
+    }
+    draft
+}
+
+/// The token with most votes, of equals the first; and its votes.
+fn winner(votes: &[u32]) -> (u32, usize) {
+    let mut counts: Vec<(u32, usize)> = Vec::new();
+    for &token in votes {
+        match counts.iter_mut().find(|(counted, _)| *counted == token) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((token, 1)),
+        }
+    }
+    // The last of equals, from behind.
+    counts.into_iter().rev().max_by_key(|&(_, count)| count).expect("somebody votes; this is a bug")
+}
