@@ -3,13 +3,15 @@
 //! [`verify_chain`] and [`verify_tree`] are the contract that every backend is compared with, bit for bit. Read
 //! [`weights`] (distributions as they are compared), [`draft`] (what was proposed), [`numbers`] (random
 //! numbers), then the rules: [`rejection`], [`block`], [`greedy`], [`typical`], [`relaxed`], [`synthetic`], and
-//! [`tree`], which walks them. Beside them stands [`propose`]: draft tokens without a draft model.
+//! [`tree`], which walks them. Around them stand [`propose`], draft tokens without a draft model, and [`advice`],
+//! how many of them pay.
 //!
 //! Rejection and block verification are lossless with every parameter, penalty and mask, because the two
 //! distributions that they compare are the ones that tokens are really drawn from, after everything: the target
 //! of a position is what a plain row at that position would be drawn from, the draft what the draft token was.
 //! Drafts without chance change not one token of a text; see [`rejection`].
 
+pub mod advice;
 pub mod block;
 pub mod draft;
 pub mod greedy;
