@@ -221,20 +221,6 @@ async fn odd_but_right_parameters_are_taken() {
         assert_eq!(result.open[0].status(), OpenStatus::Ok, "{params:?}");
         token(&result.work[0]);
     }
-    for (field, acceptance) in [
-        ("params.acceptance.rule", AcceptanceParams { rule: 4, ..Default::default() }),
-        ("params.acceptance.rule", AcceptanceParams { rule: 2, ..Default::default() }),
-        ("params.acceptance.typical_alpha", AcceptanceParams { typical_alpha: Some(0.3), ..Default::default() }),
-        (
-            "params.acceptance.synthetic_rate",
-            AcceptanceParams { rule: 1, synthetic_rate: Some(0.5), ..Default::default() },
-        ),
-    ] {
-        let result =
-            worker.step(open_step(vec![open(99, SamplingParams { acceptance: Some(acceptance), ..p() })])).await;
-        assert_eq!(result.open[0].status(), OpenStatus::Unimplemented);
-        assert_eq!(result.open[0].error.as_ref().unwrap().field, field);
-    }
 }
 
 #[tokio::test]
@@ -342,7 +328,6 @@ async fn bad_work_fails_alone() {
     let server = TestServer::start().await;
     let score = |token_ids, logprobs| ScoreWork { token_ids, logprobs };
     let wanted = |top_n, mode| Some(LogprobsParams { top_n, mode, token_ids: vec![] });
-    let kind = |kind| Work { sequence_id: Some(3), first_row: Some(0), kind: Some(kind) };
     let at = |first_row, work| Work { first_row: Some(first_row), ..work };
     let cases = vec![
         (RowStatus::UnknownSequence, at(0, sample_work(99))),
@@ -356,8 +341,6 @@ async fn bad_work_fails_alone() {
         (RowStatus::InvalidWork, at(0, score_work(None, score(vec![1], wanted(21, 0))))),
         (RowStatus::InvalidWork, at(0, score_work(None, score(vec![1], wanted(1, 9))))),
         (RowStatus::InvalidWork, at(0, score_work(None, score(vec![1], wanted(1, 2))))),
-        (RowStatus::Unimplemented, kind(work::Kind::Draft(DraftWork::default()))),
-        (RowStatus::Unimplemented, kind(work::Kind::Verify(VerifyWork::default()))),
     ];
     let (expected, own) = (tokens_of(&server, 5, cases.len() as u64).await, tokens_of(&server, 6, 1).await);
     let mut worker = server.worker().await;

@@ -78,7 +78,7 @@ async fn every_row_has_its_own_status() {
         SampleRow {
             row: Some(0),
             params: Some(SamplingParams {
-                acceptance: Some(AcceptanceParams { rule: 3, ..Default::default() }),
+                acceptance: Some(AcceptanceParams { rule: 6, ..Default::default() }),
                 ..Default::default()
             }),
             ..Default::default()
@@ -99,11 +99,12 @@ async fn every_row_has_its_own_status() {
             RowStatus::Ok,
             RowStatus::RowOutOfRange,
             RowStatus::InvalidWork,
-            RowStatus::Unimplemented
+            RowStatus::InvalidWork
         ]
     );
     assert!(rows[1].message.starts_with("params.temperature"), "{}", rows[1].message);
     assert!(rows[6].message.starts_with("output_token_ids[0]"), "{}", rows[6].message);
+    assert!(rows[7].message.starts_with("params.acceptance.synthetic_rate"), "{}", rows[7].message);
     assert_eq!(rows[0].token, rows[3].token);
     assert_eq!(rows[4].finish_reason(), FinishReason::MaxTokens);
     server.expect_sequences(0).await;

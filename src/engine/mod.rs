@@ -2,15 +2,21 @@
 //!
 //! While the backend runs, steps of all streams pile up; when it is free, all of them make the next
 //! batch. There is no timer: an idle engine starts a step at once. Read [`step`] (what goes in and comes
-//! out), then `state` (the pure state machine), `batch`, `rows`; this file only drives them.
+//! out), then `state` (the pure state machine), `batch`, `plan`
+//! (what a work needs), `rows` and `verify` (what the backend is asked), `commit`; this file only drives them.
 
 mod admission;
 mod batch;
+mod commit;
+mod draft;
+mod plan;
 mod rows;
 mod state;
 pub mod step;
 #[cfg(test)]
 mod tests;
+mod verify;
+mod work;
 
 use crate::backend::Backend;
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! From rows of work to jobs of the backend, and the guard around it.
 
-use super::step::{RowFailure, RowStatus, Score, WorkKind};
+use super::draft::Place;
+use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
 use crate::backend::{Backend, RowJob};
 use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
@@ -24,6 +25,12 @@ pub(super) struct RowSource<'a> {
 #[derive(Debug)]
 enum Asked<'a> {
     Sample(&'a Sequence),
+    /// A draft token that follows `path`.
+    Draft {
+        sequence: &'a Sequence,
+        path: Vec<u32>,
+        uniform: u64,
+    },
     /// Row `row` of the model's own distribution.
     ScoreRaw {
         score: &'a Score,
@@ -47,6 +54,8 @@ impl<'a> RowSource<'a> {
     ) -> Option<Self> {
         let asked = match kind {
             WorkKind::Sample => Asked::Sample(sequence?),
+            WorkKind::Draft(work) => Self::draft(*work, sequence?)?,
+            WorkKind::Verify(_) => return None,
             WorkKind::Score(score) => match score.logprobs.mode {
                 LogprobsMode::Raw => Asked::ScoreRaw { score, row },
                 LogprobsMode::Processed => Asked::ScoreProcessed { score, row, sequence: sequence? },
@@ -55,11 +64,20 @@ impl<'a> RowSource<'a> {
         Some(Self { logits, asked })
     }
 
+    fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<Asked<'a>> {
+        let place = Place::of(work, sequence.drafts()).ok()?;
+        let path = place.path(sequence.drafts());
+        Some(Asked::Draft { uniform: sequence.numbers().draft(path.len(), place.index), sequence, path })
+    }
+
     /// The history this row must see when its sequence has not emitted all the tokens before it. The
     /// `previous` row's history saves growing it from the start.
     fn ahead(&self, previous: Option<&Ahead>) -> Option<Ahead> {
-        let Asked::ScoreProcessed { score, row, sequence } = &self.asked else { return None };
-        let tokens = score.tokens.get(..*row)?;
+        let (sequence, tokens, previous) = match &self.asked {
+            Asked::Draft { sequence, path, .. } => (sequence, path.as_slice(), None),
+            Asked::ScoreProcessed { score, row, sequence } => (sequence, score.tokens.get(..*row)?, previous),
+            Asked::Sample(_) | Asked::ScoreRaw { .. } => return None,
+        };
         let (last, before) = tokens.split_last()?;
         let mut history = match previous {
             // The row before is of the same work unless this is its first, which looks at no token ahead;
@@ -81,18 +99,27 @@ impl<'a> RowSource<'a> {
     where
         'a: 'b,
     {
-        let spec = match self.asked {
+        let spec = match &self.asked {
             Asked::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
-            Asked::ScoreRaw { score, row } => RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, row)) },
+            // Nobody needs the logprob of a token that may never be emitted.
+            Asked::Draft { sequence, uniform, .. } => {
+                RowSpec { logprobs: None, ..spec(sequence, ahead, Action::Propose { uniform: *uniform }) }
+            }
+            Asked::ScoreRaw { score, row } => {
+                RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, *row)) }
+            }
             Asked::ScoreProcessed { score, row, sequence } => {
-                let spec = match ahead {
-                    Some(ahead) => sequence.spec_ahead(ahead, known(score, row)),
-                    None => sequence.spec(known(score, row)),
-                };
-                RowSpec { logprobs: Some(wanted(score)), ..spec }
+                RowSpec { logprobs: Some(wanted(score)), ..spec(sequence, ahead, known(score, *row)) }
             }
         };
         RowJob { logits: self.logits, spec }
+    }
+}
+
+fn spec<'b>(sequence: &'b Sequence, ahead: Option<&'b Ahead>, action: Action) -> RowSpec<'b> {
+    match ahead {
+        Some(ahead) => sequence.spec_ahead(ahead, action),
+        None => sequence.spec(action),
     }
 }
 
@@ -155,13 +182,18 @@ fn histories(rows: &[RowSource<'_>], before: Option<&Ahead>, max_entries: usize)
 }
 
 /// The backend's results, one per job. Should it panic, only these rows fail: the server stays up.
-fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec<Result<RowOutput, RowFailure>> {
-    let message = match catch_unwind(AssertUnwindSafe(|| backend.run(jobs))) {
-        Ok(results) if results.len() == jobs.len() => {
-            return results.into_iter().map(|result| result.map_err(RowFailure::from)).collect();
-        }
-        Ok(_) => "the backend lost rows",
-        Err(_) => "the backend failed on this batch",
-    };
-    vec![Err(RowFailure::new(RowStatus::Internal, message)); jobs.len()]
+pub(super) fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec<Result<RowOutput, RowFailure>> {
+    match guarded(jobs.len(), || backend.run(jobs)) {
+        Ok(results) => results.into_iter().map(|result| result.map_err(RowFailure::from)).collect(),
+        Err(failure) => vec![Err(failure); jobs.len()],
+    }
+}
+
+/// `len` results of the backend, or why there are none.
+pub(super) fn guarded<R>(len: usize, run: impl FnOnce() -> Vec<R>) -> Result<Vec<R>, RowFailure> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(results) if results.len() == len => Ok(results),
+        Ok(_) => Err(RowFailure::new(RowStatus::Internal, "the backend lost rows")),
+        Err(_) => Err(RowFailure::new(RowStatus::Internal, "the backend failed on this batch")),
+    }
 }

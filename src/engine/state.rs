@@ -6,13 +6,13 @@
 //! its rows depend on tokens that are not drawn yet.
 
 use super::admission::StepPermits;
-use super::batch::{Batch, Taken, finish};
+use super::batch::{Batch, Taken};
+use super::commit::{Results, finish};
 use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
 use crate::permits::Permit;
-use crate::sampling::row::RowOutput;
 use crate::sequence::table::Table;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -132,14 +132,12 @@ impl State {
 
     /// Commits a batch's tokens and hands out its replies.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
-        let mut results = batch.results.into_iter();
+        let mut results = batch.results;
         for taken in batch.steps {
-            // The step's own results, whether or not anybody still waits for them.
-            let mut own = results.by_ref().take(taken.rows());
-            if let Some(stream) = self.streams.get_mut(&taken.stream) {
-                stream.answer(taken, &mut own, now);
+            match self.streams.get_mut(&taken.stream) {
+                Some(stream) => stream.answer(taken, &mut results, &self.metrics, now),
+                None => results.skip(&taken.plan),
             }
-            own.for_each(drop);
         }
     }
 
@@ -151,22 +149,12 @@ impl State {
 }
 
 impl Stream {
-    fn answer(
-        &mut self,
-        taken: Taken,
-        results: &mut impl Iterator<Item = Result<RowOutput, RowFailure>>,
-        now: Instant,
-    ) {
+    fn answer(&mut self, taken: Taken, results: &mut Results, metrics: &Metrics, now: Instant) {
         let Taken { step, open, plan, permits, .. } = taken;
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
-            let done = planned.and_then(|rows| {
-                let mut own = results.by_ref().take(rows);
-                let done = finish(&mut self.table, asked, &mut own);
-                own.for_each(drop);
-                done
-            });
-            record(&self.model, &done);
+            let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
+            record(metrics, &self.model, &done);
             work.push(done);
         }
         let reply = StepReply { id: step.id, open, work, received: step.received, finished: now };
@@ -178,7 +166,7 @@ impl Stream {
     }
 }
 
-fn record(model: &ModelMetrics, done: &Result<Done, RowFailure>) {
+fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailure>) {
     match done {
         Ok(Done::Sampled { finish, .. }) => {
             model.rows(WorkKind::Sample, 1);
@@ -186,6 +174,15 @@ fn record(model: &ModelMetrics, done: &Result<Done, RowFailure>) {
             if let Some(reason) = finish {
                 model.finished(reason.label());
             }
+        }
+        Ok(Done::Drafted { .. }) => model.rows(WorkKind::Draft, 1),
+        Ok(Done::Verified { verification, finish, .. }) => {
+            model.rows(WorkKind::Verify, verification.drafted as u64 + 1);
+            model.tokens.increment(verification.outputs.len() as u64);
+            if let Some(reason) = finish {
+                model.finished(reason.label());
+            }
+            metrics.verified(model, &verification.round());
         }
         Ok(Done::Scored(outputs)) => model.rows(WorkKind::Score, outputs.len() as u64),
         Err(failure) => {

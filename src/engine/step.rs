@@ -1,8 +1,13 @@
 //! A step in domain words: what one message asks for, and what comes of it.
 
-use crate::params::{FieldError, LogprobsParams, check_tokens};
+pub use super::verify::Verification;
+pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
+pub use crate::metrics::Last;
+
+use crate::params::FieldError;
 use crate::sampling::logits::{Dtype, Logits};
-use crate::sampling::row::{LogprobsMode, RowError, RowOutput};
+use crate::sampling::row::{RowError, RowOutput};
+use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError, Sequence};
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -49,63 +54,6 @@ pub struct Open {
     pub sequence_id: u64,
     /// The sequence, or what is wrong with it.
     pub sequence: Result<Sequence, OpenError>,
-}
-
-/// One piece of work.
-#[derive(Debug)]
-pub struct Work {
-    /// The sequence it is for.
-    pub sequence_id: Option<u64>,
-    /// The first logits row it uses.
-    pub first_row: u64,
-    /// What to do, or why it cannot be done whatever the state.
-    pub kind: Result<WorkKind, RowFailure>,
-}
-
-/// What to do with rows.
-#[derive(Debug)]
-pub enum WorkKind {
-    /// Draw one token from one row and commit it.
-    Sample,
-    /// Report on known tokens, one row each.
-    Score(Score),
-}
-
-/// Tokens to score and what to report about them.
-#[derive(Debug)]
-pub struct Score {
-    /// Token i followed row i.
-    pub tokens: Vec<u32>,
-    /// What to report.
-    pub logprobs: LogprobsParams,
-}
-
-impl Work {
-    fn rows(&self) -> usize {
-        match &self.kind {
-            Ok(WorkKind::Sample) => 1,
-            Ok(WorkKind::Score(score)) => score.tokens.len(),
-            Err(_) => 0,
-        }
-    }
-}
-
-impl Score {
-    /// Checks what can be checked without the sequence.
-    ///
-    /// # Errors
-    /// [`RowStatus::InvalidWork`] with the field at fault.
-    pub fn check(&self, has_sequence: bool, vocab_size: u32, max_top_logprobs: u32) -> Result<(), RowFailure> {
-        let checked = if self.tokens.is_empty() {
-            Err(FieldError::new("token_ids", "is empty; give the token that followed each row"))
-        } else if self.logprobs.mode == LogprobsMode::Processed && !has_sequence {
-            Err(FieldError::new("logprobs.mode", "PROCESSED needs a sequence_id, whose parameters apply"))
-        } else {
-            check_tokens("token_ids", &self.tokens, vocab_size)
-                .and_then(|()| self.logprobs.validate(vocab_size, max_top_logprobs).map_err(|e| e.within("logprobs")))
-        };
-        checked.map_err(|error| RowFailure::new(RowStatus::InvalidWork, format!("score.{error}")))
-    }
 }
 
 /// Rows of logits, as they arrived.
@@ -209,9 +157,27 @@ pub enum Done {
         output: RowOutput,
         /// Why the sequence ends with it, if it does.
         finish: Option<FinishReason>,
+        /// What to draft next.
+        next: NextDraft,
+    },
+    /// A draft token was drawn and kept.
+    Drafted {
+        /// The token.
+        token: u32,
+        /// Why the sequence would end with it, if it would.
+        finish: Option<FinishReason>,
     },
     /// Tokens were scored.
     Scored(Vec<RowOutput>),
+    /// Draft tokens were verified and the emitted tokens committed.
+    Verified {
+        /// What verification found.
+        verification: Box<Verification>,
+        /// Why the sequence ends with the last emitted token, if it does.
+        finish: Option<FinishReason>,
+        /// What to draft next.
+        next: NextDraft,
+    },
 }
 
 /// Why work was not done. Nothing was committed.

@@ -33,6 +33,11 @@ const BYTES: &[f64] = &[
 /// Batch sizes: powers of two, as batches are built.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
 
+/// Probabilities.
+const SHARES: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0];
+/// Ranks of tokens.
+const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
+
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -148,6 +153,28 @@ catalog! {
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
         "Sequences that ended by themselves, by model label and finish reason.");
+    SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,
+        "Verifications of at least one draft token, by model label and proposer.");
+    SPEC_DRAFT_TOKENS = Def::counter("croupier_spec_decode_num_draft_tokens_total", Unit::Count, "Draft tokens in them.");
+    SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count, "Draft tokens accepted.");
+    SPEC_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_accepted_tokens_per_pos_total", Unit::Count,
+        "Draft tokens accepted, by how many draft tokens stand before them.");
+    SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
+        "Draft tokens that acceptance came to, by how many draft tokens stand before them.");
+    SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
+        "Tokens emitted by these verifications, and whether they have the target's distribution.");
+    SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
+        "Last tokens of these verifications: recovered after a rejection, bonus, or accepted where the sequence ended.");
+    SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
+        "Draft tokens rejected among those measured: removed by the target's masks and filters, unlikely (below a tenth of the draft's probability), or by chance.");
+    SPEC_EXPECTED = Def::histogram("croupier_spec_decode_expected_acceptance", Unit::Count, SHARES,
+        "Acceptance to be expected of draft tokens that were measured: the sum of min(target, draft), by position.");
+    SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
+        "Draft tokens accepted among those measured, to be held against the expected acceptance.");
+    SPEC_TOTAL_VARIATION = Def::histogram("croupier_spec_decode_total_variation", Unit::Count, SHARES,
+        "Total variation between target and draft distribution of measured draft tokens: 0 equal, 1 disjoint.");
+    SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
+        "Rank in the target of measured draft tokens that were rejected.");
     PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
     PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
     PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");

@@ -7,6 +7,7 @@
 mod catalog;
 mod labels;
 mod model;
+mod speculative;
 
 use crate::backend::BackendInfo;
 use crate::error::Reason;
@@ -16,6 +17,7 @@ use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 pub use model::ModelMetrics;
 use model::Models;
+pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +45,12 @@ const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
 pub enum WorkKind {
     /// Sample work.
     Sample,
+    /// Draft work.
+    Draft,
     /// Score work.
     Score,
+    /// Verify work.
+    Verify,
 }
 
 /// Ways for a connection to get here, the label `transport`.
@@ -185,8 +191,16 @@ impl Metrics {
     /// Handles of a model label; past the configured number of labels, those of "other".
     #[must_use]
     pub fn model(&self, label: &str) -> ModelMetrics {
-        let recorder: &dyn Recorder = self.exporter.as_ref().map_or(&NoopRecorder, |e| &e.recorder);
-        self.models.get(recorder, label)
+        self.models.get(self.recorder(), label)
+    }
+
+    /// A draft was verified.
+    pub fn verified(&self, model: &ModelMetrics, round: &Round<'_>) {
+        model.speculation.record(self.recorder(), round);
+    }
+
+    fn recorder(&self) -> &dyn Recorder {
+        self.exporter.as_ref().map_or(&NoopRecorder, |e| &e.recorder)
     }
 
     /// A stage of a step took this long.

@@ -1,5 +1,6 @@
 //! Metrics that carry a model label. The label comes from clients, so the number of labels is bounded.
 
+use super::speculative::Speculation;
 use super::{WorkKind, catalog as cat, labels};
 use metrics::{Counter, Recorder};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// A longer label counts as "other".
 const MAX_LABEL_BYTES: usize = 128;
 /// Values of the label `kind`, in the order of [`WorkKind`].
-const KINDS: [&str; 2] = ["sample", "score"];
+const KINDS: [&str; 4] = ["sample", "draft", "score", "verify"];
 
 /// Handles of one model label.
 #[derive(Debug, Clone)]
@@ -16,6 +17,7 @@ pub struct ModelMetrics {
     /// Tokens emitted.
     pub tokens: Counter,
     by_reason: Arc<ByReason>,
+    pub(super) speculation: Arc<Speculation>,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ impl ModelMetrics {
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
                 finished: each(cat::SEQUENCES_FINISHED, "reason", labels::FINISH_REASONS),
             }),
+            speculation: Arc::new(Speculation::new(model)),
         }
     }
 

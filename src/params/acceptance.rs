@@ -10,7 +10,9 @@ pub enum AcceptanceRule {
     /// Standard rejection sampling.
     #[default]
     Rejection,
-    /// The draft token must be the target's most likely one.
+    /// Greedy match: the draft token must be the target's most likely one (ties: smallest id). Whatever comes after
+    /// the accepted tokens is the most likely token too, so verified text is that of greedy decoding at any
+    /// temperature: lossless for temperature 0 only.
     Greedy,
     /// Block verification. In a tree that is not a chain: [`AcceptanceRule::Rejection`].
     Block,
@@ -87,15 +89,15 @@ impl AcceptanceRule {
 
 #[cfg(test)]
 mod tests {
-    use super::AcceptanceRule::{self as Rule, *};
+    use super::AcceptanceRule as Rule;
     use super::*;
 
     #[test]
     fn each_range_is_checked_and_named() {
         let fine = [
-            Rejection,
+            Rule::Rejection,
             Rule::Greedy,
-            Block,
+            Rule::Block,
             Rule::Typical(Default::default()),
             Rule::Relaxed(Default::default()),
             Rule::Synthetic(Synthetic { rate: 1.0 }),

@@ -12,6 +12,12 @@ impl SamplingParams {
         self.validate_scalars()?;
         self.validate_lists(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
+        if let Some(proposer) = &self.proposer {
+            proposer.validate().map_err(|e| e.within("proposer"))?;
+        }
+        if let Some(draft_length) = &self.draft_length {
+            draft_length.validate().map_err(|e| e.within("draft_length"))?;
+        }
         match &self.logprobs {
             Some(logprobs) => logprobs.validate(vocab_size, max_top_logprobs).map_err(|e| e.within("logprobs")),
             None => Ok(()),
@@ -171,7 +177,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 13] = [
+        let out_of_range: [(&str, Change); 15] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -184,6 +190,10 @@ mod tests {
             ("bad_words", |p| p.bad_words = vec![vec![100]]),
             ("min_tokens", |p| (p.min_tokens, p.max_tokens) = (2, 1)),
             ("stop_token_ids", |p| p.stop_token_ids = vec![100]),
+            ("proposer", |p| {
+                p.proposer = Some(ProposerParams { min_match: 0, ..ProposerParams::new(ProposerKind::Ngram) })
+            }),
+            ("draft_length", |p| p.draft_length = Some(DraftLengthParams::new(-1.0))),
             ("acceptance", |p| p.acceptance = AcceptanceRule::Synthetic(Synthetic { rate: 2.0 })),
         ];
         for (field, change) in out_of_range {

@@ -28,6 +28,8 @@ pub const MAX_ADDITIVE_PENALTY: f32 = 1e4;
 pub const MAX_LOGIT_BIAS: f32 = 1e6;
 /// Most EOS token ids of a stream, and most stop token ids of a sequence.
 pub const MAX_STOP_TOKEN_IDS: usize = 64;
+/// Most draft tokens that a sequence may have at a time.
+pub const MAX_TREE_TOKENS: u32 = 256;
 /// Most bad words of a sequence.
 pub const MAX_BAD_WORDS: usize = 1024;
 /// Most tokens of one bad word.
@@ -36,7 +38,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 18] = [
+pub const SUPPORTED: [&str; 20] = [
     "temperature",
     "top_k",
     "top_p",
@@ -55,6 +57,8 @@ pub const SUPPORTED: [&str; 18] = [
     "seed",
     "logprobs",
     "acceptance",
+    "proposer",
+    "draft_length",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -176,6 +180,10 @@ pub struct SamplingParams {
     pub logprobs: Option<LogprobsParams>,
     /// How draft tokens are accepted.
     pub acceptance: AcceptanceRule,
+    /// A proposer inside the sidecar; `None`: none.
+    pub proposer: Option<ProposerParams>,
+    /// What advice on draft length needs to know; `None`: no advice.
+    pub draft_length: Option<DraftLengthParams>,
 }
 
 impl Default for SamplingParams {
@@ -199,6 +207,8 @@ impl Default for SamplingParams {
             seed: None,
             logprobs: None,
             acceptance: AcceptanceRule::default(),
+            proposer: None,
+            draft_length: None,
         }
     }
 }
@@ -247,6 +257,8 @@ impl SamplingParams {
             seed,
             logprobs,
             acceptance,
+            proposer,
+            draft_length,
         )
     }
 

@@ -3,7 +3,7 @@
 use super::FieldError;
 use super::check::in_range;
 
-/// Most draft tokens of one draft.
+/// Most draft tokens that are proposed or advised at once.
 pub const MAX_DRAFT_TOKENS: u32 = 64;
 /// Longest match that a proposer compares.
 pub const MAX_MATCH: u32 = 64;

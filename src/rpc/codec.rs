@@ -24,7 +24,7 @@ const MAX_SUB_MESSAGES: usize = 1 << 18;
 pub(crate) struct Shape(&'static [(u64, &'static Shape)]);
 
 static LEAF: Shape = Shape(&[]);
-static PARAMS: Shape = Shape(&[(8, &LEAF), (11, &LEAF), (17, &LEAF), (18, &LEAF)]);
+static PARAMS: Shape = Shape(&[(8, &LEAF), (11, &LEAF), (17, &LEAF), (18, &LEAF), (19, &LEAF), (20, &LEAF)]);
 static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
 static OPEN: Shape = Shape(&[(2, &PARAMS)]);
 static SCORE: Shape = Shape(&[(2, &LEAF)]);

@@ -18,7 +18,7 @@ pub(super) fn server_info(backend: &BackendInfo, limits: &Limits) -> proto::GetS
         parallelism: saturated(backend.parallelism),
         limits: Some(wire_limits(limits)),
         data_paths: vec!["inline".to_owned()],
-        work_kinds: vec!["sample".to_owned(), "score".to_owned()],
+        work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
     }

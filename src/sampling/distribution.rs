@@ -9,6 +9,8 @@ use super::row::{RowError, RowSpec};
 /// Tokens with probability, in order, and the numbers their logprobs come from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
+    /// The row after masks, bias and penalties.
+    row: Vec<f32>,
     kept: Vec<Weighted>,
     total: u64,
     max: f32,
@@ -37,32 +39,40 @@ impl Distribution {
         self.total
     }
 
-    /// The mass of a token; 0 if it is not kept.
+    /// The exponent of a token with this logit.
     #[must_use]
-    pub fn mass_of(&self, token: u32) -> u64 {
-        self.kept.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass)
+    pub fn exponent(&self, logit: f32) -> f32 {
+        mass::exponent(logit, self.max, self.scale)
+    }
+
+    /// 1 + the number of tokens before this one in the order, of all tokens of the row.
+    #[must_use]
+    pub fn rank(&self, token: u32) -> u32 {
+        order::rank(&self.row, token)
     }
 
     /// Every token with a finite logit, at temperature 1.
     pub(super) fn raw(raw: &[f32]) -> Self {
+        let row = raw.to_vec();
         let max = order::first(raw).map_or(0.0, |c| c.logit);
         let scale = mass::scale(1.0);
         let kept = weigh(raw, max, scale);
-        Self { total: filters::total(&kept), kept, max, scale }
+        Self { row, total: filters::total(&kept), kept, max, scale }
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
     pub(super) fn processed(adjusted: &[f32], best: Candidate, spec: &RowSpec<'_>) -> Self {
+        let row = adjusted.to_vec();
         if spec.filters.temperature == 0.0 {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
-            return Self { kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0 };
+            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0 };
         }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(adjusted, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
-        Self { total: filters::total(&kept), kept, max: best.logit, scale }
+        Self { row, total: filters::total(&kept), kept, max: best.logit, scale }
     }
 
     /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point.
@@ -86,10 +96,7 @@ impl Distribution {
     #[must_use]
     pub fn logprob(&self, token: u32) -> f32 {
         let kept = self.kept.iter().find(|w| w.candidate.token == token);
-        kept.map_or(f32::NEG_INFINITY, |w| {
-            let y = mass::exponent(w.candidate.logit, self.max, self.scale);
-            mass::logprob(y, mass::log_total(self.total))
-        })
+        kept.map_or(f32::NEG_INFINITY, |w| mass::logprob(self.exponent(w.candidate.logit), mass::log_total(self.total)))
     }
 
     pub(super) fn top(&self, n: u32) -> Vec<(u32, f32)> {

@@ -18,6 +18,8 @@ pub enum Purpose {
     /// Not used: the bonus token after a fully accepted draft is drawn with [`Purpose::Sample`], so that it
     /// is the token that a plain row would have drawn there.
     Bonus = 4,
+    /// Whether a verification is measured. No token depends on it.
+    Measure = 5,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

@@ -2,18 +2,27 @@
 //! ([`Sequence::spec`]) and takes the token that came of it ([`Sequence::commit`]).
 //!
 //! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far
-//! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes), then
-//! [`history`] (what a token changes), then [`table`].
+//! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes),
+//! [`history`] (what a token changes), [`drafts`] and [`speculation`] (what was proposed and
+//! what will be), then [`table`].
 
+pub mod drafts;
 pub mod history;
 pub mod rules;
+pub mod speculation;
 pub mod table;
 
 use crate::params::FieldError;
+use crate::params::acceptance::AcceptanceRule;
+use crate::sampling::kept::Kept;
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
+use crate::speculative::numbers::Numbers;
+use crate::speculative::verified::Trial;
+use drafts::Drafts;
 use history::{Ahead, History};
 use rules::Rules;
+use speculation::{NextDraft, Speculation};
 use std::sync::Arc;
 
 /// Why a sequence ended.
@@ -66,6 +75,8 @@ pub struct Sequence {
     seed: u64,
     prompt_len: usize,
     history: History,
+    drafts: Drafts,
+    speculation: Option<Box<Speculation>>,
     finished: Option<FinishReason>,
 }
 
@@ -75,7 +86,9 @@ impl Sequence {
     pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
         let history = History::new(&rules, prompt, output);
         let finished = output.last().and_then(|&last| rules.finish(last, history.position()));
-        Self { rules, seed, prompt_len: prompt.len(), history, finished }
+        let speculation = rules.speculation(prompt, output);
+        let drafts = Drafts::default();
+        Self { rules, seed, prompt_len: prompt.len(), history, drafts, speculation, finished }
     }
 
     /// What to ask of the next row.
@@ -109,11 +122,59 @@ impl Sequence {
         self.rules.finish(token, ahead.position())
     }
 
-    /// Appends an emitted token; says whether the sequence ends with it.
+    /// The random numbers of a draft that starts at the current position.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        Numbers { seed: self.seed, start: self.history.position() }
+    }
+
+    /// How its draft tokens are accepted.
+    #[must_use]
+    pub fn acceptance(&self) -> AcceptanceRule {
+        self.rules.acceptance()
+    }
+
+    /// Draft tokens that wait to be verified.
+    #[must_use]
+    pub fn drafts(&self) -> &Drafts {
+        &self.drafts
+    }
+
+    /// Keeps a draft token that was drawn after draft token `parent`, or after the last token.
+    pub fn keep_draft(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>) {
+        self.drafts.push(parent, token, kept);
+    }
+
+    /// Forgets all draft tokens.
+    pub fn forget_drafts(&mut self) {
+        self.drafts.clear();
+    }
+
+    /// Appends an emitted token; says whether the sequence ends with it. Draft tokens are forgotten: they were
+    /// proposed for the position that it takes.
     pub fn commit(&mut self, token: u32) -> Option<FinishReason> {
+        self.drafts.clear();
+        if let Some(speculation) = &mut self.speculation {
+            speculation.push(token);
+        }
         self.history.push(&self.rules, token);
         self.finished = self.rules.finish(token, self.history.position());
         self.finished
+    }
+
+    /// Takes in what came of a draft, no trial if there was none, and says what to draft next.
+    pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
+        let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
+            return NextDraft::default();
+        };
+        speculation.record(trials);
+        speculation.next()
+    }
+
+    /// What it remembers to propose draft tokens, if it was asked to.
+    #[must_use]
+    pub fn speculation(&self) -> Option<&Speculation> {
+        self.speculation.as_deref()
     }
 
     /// Why it ended, if it has.

@@ -3,7 +3,9 @@
 
 use super::FinishReason;
 use super::history::{Ahead, History, merge};
+use super::speculation::Speculation;
 use crate::params::SamplingParams;
+use crate::params::acceptance::AcceptanceRule;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 
@@ -39,6 +41,16 @@ impl Rules {
         let eos = if params.ignore_eos { Vec::new() } else { eos_token_ids.to_vec() };
         let ends = in_order([eos.as_slice(), &params.stop_token_ids].concat());
         Self { params, fixed, allowed, bad_words, eos, ends }
+    }
+
+    /// How draft tokens are accepted.
+    pub(super) fn acceptance(&self) -> AcceptanceRule {
+        self.params.acceptance
+    }
+
+    /// What the sequence remembers to propose draft tokens.
+    pub(super) fn speculation(&self, prompt: &[u32], output: &[u32]) -> Option<Box<Speculation>> {
+        Speculation::new(&self.params, prompt, output)
     }
 
     /// Whether tokens of the prompt change later rows.

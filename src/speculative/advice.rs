@@ -45,6 +45,9 @@ struct Seen {
 }
 
 impl Acceptance {
+    /// The most memory that it holds beside itself.
+    pub const MAX_BYTES: usize = MAX_DRAFT_TOKENS as usize * size_of::<Seen>();
+
     /// Takes in whether a draft went on at `depth`: once for each depth that was tested, from 0 on. Depth 0 begins a
     /// step. In a tree a depth is accepted if one of the siblings is.
     pub fn record(&mut self, depth: usize, accepted: bool) {

@@ -15,113 +15,104 @@
 //!
 //! A draft token that ends the sequence ends the block. That is exact: it is as if behind it target and draft
 //! had agreed, where `z` is 0 and `p` does not change.
+//!
+//! The tests are made from the last to the first, so that `z` is summed only where a test needs it.
 
-use super::draft::Draft;
-use super::numbers::{Numbers, unit};
-use super::tree::tokens_of;
+use super::numbers::unit;
+use super::plan::Plan;
+use super::positions::Positions;
 use super::verified::{Trial, Verified};
-use super::weights::Weights;
-use super::{Target, VerifyError, distribution};
-use crate::sampling::distribution::Distribution;
+use super::{VerifyError, come_to};
 
 /// Verifies a chain.
-pub(super) fn verify(drafts: &[Draft], numbers: &Numbers, target: &mut impl Target) -> Result<Verified, VerifyError> {
-    let all: Vec<usize> = (0..drafts.len()).collect();
-    let mut emitted = tokens_of(drafts, &all);
-    let end = (1..=emitted.len()).find(|&len| target.ends(&emitted[..len]));
-    emitted.truncate(end.unwrap_or(drafts.len()));
-    let drafts = &drafts[..emitted.len()];
-
-    let mut block = Block::default();
-    block.test(drafts, &emitted, numbers, target)?;
+pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
+    let end = (0..plan.tree.len()).find(|&node| positions.ends(node));
+    let len = end.map_or(plan.tree.len(), |node| node + 1);
+    let block = Block::test(plan, len, positions)?;
     let accepted = block.accepted;
-    if accepted < drafts.len() {
-        emitted.truncate(accepted);
-        emitted.push(block.recovered(&drafts[accepted], numbers));
+    let mut emitted: Vec<u32> = (0..accepted).map(|node| positions.token(node)).collect();
+    if accepted < len {
+        come_to(positions, accepted)?;
+        positions.take(block.factors[accepted], accepted);
+        emitted.push(positions.draw(plan.numbers.residual(accepted)));
     } else if end.is_none() {
-        let bonus = distribution(target, accepted, &emitted)?;
-        emitted.push(bonus.draw(numbers.sample(accepted)));
+        come_to(positions, accepted)?;
+        emitted.push(positions.draw(plan.numbers.sample(accepted)));
     }
-    let trials = block.trials(drafts);
+    let trials = block.trials(plan, positions)?;
     Ok(Verified { accepted_path: (0..accepted).collect(), emitted, lossless: true, trials })
 }
 
 /// What the tests of a block say.
-#[derive(Default)]
 struct Block {
-    /// The targets of the draft tokens, as far as they can be accepted.
-    targets: Vec<Distribution>,
-    /// `p_i`, from `p_0` on.
+    /// `p_i`, from `p_0` on, of the rows that were come to.
     factors: Vec<f64>,
     /// How many tokens are accepted.
     accepted: usize,
 }
 
 impl Block {
-    /// Makes the tests. Behind a token that the target rules out nothing can be accepted, so the rows there,
-    /// which may well have no distribution, are not asked for.
-    fn test(
-        &mut self,
-        drafts: &[Draft],
-        tokens: &[u32],
-        numbers: &Numbers,
-        target: &mut impl Target,
-    ) -> Result<(), VerifyError> {
-        let mut factor = 1.0;
-        let mut here = self.next(tokens, factor, target)?;
-        for (i, draft) in drafts.iter().enumerate() {
-            factor = f64::min(factor * here.share(draft.token()) / draft.weights().share(draft.token()), 1.0);
+    /// Makes the tests of the first `len` draft tokens. Behind a token that the target rules out nothing can be
+    /// accepted, so the rows there, which may well have no distribution, are not come to.
+    fn test(plan: &Plan<'_>, len: usize, positions: &mut impl Positions) -> Result<Self, VerifyError> {
+        let mut factors = vec![1.0];
+        for node in 0..len {
+            come_to(positions, node)?;
+            let ratio = positions.share(positions.token(node)) / positions.proposed(node);
+            let factor = f64::min(factors[node] * ratio, 1.0);
+            factors.push(factor);
             if factor == 0.0 {
                 break;
             }
-            let threshold = match drafts.get(i + 1) {
-                Some(next) => {
-                    here = self.next(tokens, factor, target)?;
-                    threshold(factor, here.residual(factor, next.weights()).sum())
-                }
-                None => factor,
-            };
-            if unit(numbers.accept(i, i)) < threshold {
-                self.accepted = i + 1;
-            }
         }
-        Ok(())
+        let last = factors.len() - 1;
+        let mut accepted = last;
+        while accepted > 0 {
+            let left = if accepted == len { Left::Nothing } else { Left::Beyond(accepted) };
+            let test = left.test(factors[accepted], positions)?;
+            if unit(plan.numbers.accept(accepted - 1, accepted - 1)) < test {
+                break;
+            }
+            accepted -= 1;
+        }
+        factors.truncate(last);
+        Ok(Self { factors, accepted })
     }
 
-    /// Asks for the next target, which is come to with this factor.
-    fn next(&mut self, tokens: &[u32], factor: f64, target: &mut impl Target) -> Result<Weights, VerifyError> {
-        let row = self.targets.len();
-        let here = distribution(target, row, &tokens[..row])?;
-        let weights = Weights::from(&here);
-        self.targets.push(here);
-        self.factors.push(factor);
-        Ok(weights)
-    }
-
-    /// The token after the accepted ones, in place of `draft`.
-    fn recovered(&self, draft: &Draft, numbers: &Numbers) -> u32 {
-        let target = Weights::from(&self.targets[self.accepted]);
-        let left = target.residual(self.factors[self.accepted], draft.weights());
-        // Nothing is left only if the two are equal up to rounding: then the target will do.
-        let left = if left.total() > 0 { left } else { target };
-        left.draw(numbers.residual(self.accepted))
-    }
-
-    fn trials(&self, drafts: &[Draft]) -> Vec<Trial> {
-        let tested = drafts.iter().zip(&self.targets).zip(&self.factors).enumerate();
-        let trial = |(i, ((draft, target), &factor)): (usize, ((&Draft, &Distribution), &f64))| {
-            let weights = Weights::from(target);
-            let expected = weights.overlap(factor, draft.weights());
-            let variation = weights.residual(1.0, draft.weights()).sum();
-            let trial = Trial::new(i, i, i < self.accepted, expected, variation);
-            if i == self.accepted { trial.ranked(target, draft.token()) } else { trial }
-        };
-        tested.map(trial).collect()
+    fn trials(&self, plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Vec<Trial>, VerifyError> {
+        let mut trials = Vec::with_capacity(self.factors.len());
+        for (node, &factor) in self.factors.iter().enumerate() {
+            if plan.measure {
+                come_to(positions, node)?;
+            }
+            let mut trial = plan.trial(positions, (node, node), factor, node < self.accepted);
+            // Behind the token at which acceptance stopped, nothing is rejected for its own sake.
+            trial.rejected_rank = trial.rejected_rank.filter(|_| node == self.accepted);
+            trials.push(trial);
+        }
+        Ok(trials)
     }
 }
 
-/// `h_i`. Where `p_i` is 1 it is 1, also if nothing is left: then target and draft agree at the next position,
-/// and the target is drawn from.
-fn threshold(factor: f64, left: f64) -> f64 {
-    if factor == 1.0 { 1.0 } else { left / (left + 1.0 - factor) }
+/// What there would be to draw from after a draft token.
+enum Left {
+    /// It is the last: the next row is drawn from as it is.
+    Nothing,
+    /// What this row has beyond its draft token.
+    Beyond(usize),
+}
+
+impl Left {
+    /// `h_i`. Where `p_i` is 1 it is 1, also if nothing is left: then target and draft agree at the next position,
+    /// and the target is drawn from.
+    fn test(&self, factor: f64, positions: &mut impl Positions) -> Result<f64, VerifyError> {
+        match *self {
+            Self::Beyond(row) if factor > 0.0 && factor < 1.0 => {
+                come_to(positions, row)?;
+                let left = positions.beyond(factor, row);
+                Ok(left / (left + 1.0 - factor))
+            }
+            _ => Ok(factor),
+        }
+    }
 }

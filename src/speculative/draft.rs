@@ -57,7 +57,7 @@ impl DraftDistribution {
     /// The distribution that draft work drew a token from.
     #[must_use]
     pub fn kept(kept: &Kept) -> Self {
-        Self(Weights::new(kept.entries().iter().copied()))
+        Self(Weights::new(kept.entries().into_iter()))
     }
 
     /// A proposer without chance (n-gram, suffix, greedy draft, the most likely candidates): probability 1
@@ -101,12 +101,11 @@ impl DraftDistribution {
             return Err(DraftError::NotAProbability { token });
         }
         // Such a row cannot sum to 1; without it the sum of the integers fits.
-        if entries.iter().any(|&(_, prob)| prob > 2.0) {
+        if entries.iter().any(|&(_, prob)| prob > MOST_SENT) {
             return Err(DraftError::Sum);
         }
         let weights = Weights::new(entries.into_iter().map(|(token, prob)| (token, sent_mass(prob))));
-        let sum = weights.total() as f64 / MASS_ONE as f64;
-        if (sum - 1.0).abs() > tolerance { Err(DraftError::Sum) } else { Ok(Self(weights)) }
+        if sums_to_one(weights.total(), tolerance) { Ok(Self(weights)) } else { Err(DraftError::Sum) }
     }
 
     /// The weights.
@@ -116,20 +115,31 @@ impl DraftDistribution {
     }
 }
 
+/// No probability of a row that sums to 1 is larger, within any tolerance.
+pub const MOST_SENT: f32 = 2.0;
+
+/// Whether sent masses sum to 1.
+#[must_use]
+pub fn sums_to_one(total: u64, tolerance: f64) -> bool {
+    (total as f64 / MASS_ONE as f64 - 1.0).abs() <= tolerance
+}
+
 /// How far from 1 a row may sum. A bf16 has 8 significant bits: rounding each number to one may move the sum
 /// of a peaked row by 2^-9.
-fn tolerance(dtype: Dtype) -> f64 {
+#[must_use]
+pub fn tolerance(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 | Dtype::F16 => 1e-3,
         Dtype::Bf16 => 1e-3 + 1.0 / 512.0,
     }
 }
 
-/// A probability as an integer: `floor(prob * 2^40)`, but at least 1 for a token that may be drawn at all, so
-/// that whatever can be proposed can be verified.
-fn sent_mass(prob: f32) -> u64 {
-    let mass = (f64::from(prob) * MASS_ONE as f64) as u64;
-    if prob > 0.0 { mass.max(1) } else { 0 }
+/// A probability as an integer: `ceil(prob * 2^40)`, so that whatever can be proposed can be verified.
+#[must_use]
+#[inline]
+pub fn sent_mass(prob: f32) -> u64 {
+    // The product is exact.
+    (prob * MASS_ONE as f32).ceil() as u64
 }
 
 fn check_len(found: usize, expected: usize) -> Result<(), DraftError> {

@@ -1,11 +1,15 @@
 //! What a backend is asked to verify, and what comes of it.
 
+use super::VerifyError;
 use super::draft::{Draft, DraftDistribution, DraftError};
 use super::numbers::Numbers;
+use super::plain::{self, Target};
+use super::plan::Plan;
+use super::relaxed::Relaxed;
 use super::rule::AcceptanceRule;
 use super::tree::Tree;
 use super::verified::Verified;
-use super::{Target, VerifyError, verify_tree};
+
 use crate::sampling::distribution::Distribution;
 use crate::sampling::kept::Kept;
 use crate::sampling::logits::Logits;
@@ -87,11 +91,30 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
         draft.materialise(vocab_size).map_err(|error| VerifyFailure::Draft { index, error })
     };
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
-    Ok(verify_tree(&drafts, job.tree, &job.rule, &job.numbers, &mut Rows(job))?)
+    Ok(plain::verify(&drafts, &job.plan(), &mut Rows(job))?)
+}
+
+impl<'a> VerifyJob<'a> {
+    /// What it goes by.
+    #[must_use]
+    pub fn plan(&self) -> Plan<'a> {
+        Plan { tree: self.tree, rule: self.rule, numbers: self.numbers, measure: self.measure }
+    }
+
+    /// What [relaxed acceptance](super::relaxed) judges a row by.
+    #[must_use]
+    pub fn relaxed(&self, row: usize) -> RowJob<'a> {
+        let RowJob { logits, spec } = self.rows[row];
+        RowJob { logits, spec: RowSpec { filters: Relaxed::filters(spec.filters), ..spec } }
+    }
 }
 
 impl DraftToken<'_> {
-    fn materialise(&self, vocab_size: u32) -> Result<Draft, DraftError> {
+    /// Checks it, and makes of its source what the specification works with.
+    ///
+    /// # Errors
+    /// [`DraftError`].
+    pub fn materialise(&self, vocab_size: u32) -> Result<Draft, DraftError> {
         let distribution = match self.source {
             DraftSource::Deterministic => return Ok(Draft::deterministic(self.token)),
             DraftSource::Kept(kept) => DraftDistribution::kept(kept),
@@ -106,29 +129,17 @@ impl DraftToken<'_> {
 struct Rows<'a>(&'a VerifyJob<'a>);
 
 impl Target for Rows<'_> {
-    fn distribution(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
+    fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
         let RowJob { logits, spec } = &self.0.rows[row];
         Distribution::of(logits, spec)
     }
 
-    fn relaxed(&mut self, row: usize, _: &[u32]) -> Result<Distribution, RowError> {
-        let RowJob { logits, mut spec } = self.0.rows[row];
-        if spec.filters.temperature == 0.0 {
-            spec.filters.temperature = 1.0;
-        }
-        Distribution::of(&logits, &RowSpec { ..spec })
+    fn relaxed(&mut self, row: usize) -> Result<Distribution, RowError> {
+        let RowJob { logits, spec } = self.0.relaxed(row);
+        Distribution::of(&logits, &spec)
     }
 
-    fn ends(&mut self, path: &[u32]) -> bool {
-        let mut nodes = vec![None];
-        for token in path {
-            let next = nodes.iter().flat_map(|&node: &Option<usize>| {
-                let children = self.0.tree.children(node).iter();
-                children.filter(|&&child| self.0.drafts[child].token == *token).map(|&child| Some(child))
-            });
-            nodes = next.collect();
-        }
-        // The same tokens are the same text, whichever of equal siblings they are.
-        nodes.first().copied().flatten().is_some_and(|node| self.0.ends[node])
+    fn ends(&self, node: usize) -> bool {
+        self.0.ends[node]
     }
 }

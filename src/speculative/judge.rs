@@ -1,138 +1,162 @@
-//! The rules that judge each draft token by itself: greedy match, typical, relaxed, synthetic. In a tree they
-//! take the longest path of accepted tokens (Medusa), the earlier one of equals.
+//! The rules that judge each draft token by itself: greedy match, typical, relaxed, synthetic. In a tree they take the
+//! longest path of accepted tokens (Medusa), the earlier one of equals.
 
-use super::draft::Draft;
-use super::numbers::Numbers;
-use super::relaxed::Relaxed;
+use super::plan::Plan;
+use super::positions::Positions;
 use super::rule::AcceptanceRule;
 use super::synthetic::Synthetic;
-use super::tree::{Tree, row_after, tokens_of};
-use super::typical::Typical;
+use super::tree::row_after;
 use super::verified::{Trial, Verified};
-use super::weights::Weights;
-use super::{Target, VerifyError, distribution, greedy};
-use crate::sampling::distribution::Distribution;
+use super::{VerifyError, come_to};
 
-/// A rule that judges each token by itself.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Judge {
-    Greedy,
-    Typical(Typical),
-    Relaxed(Relaxed),
-    Synthetic(Synthetic),
+/// Verifies: the longest path, then the token after it.
+pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Result<Verified, VerifyError> {
+    let nodes = plan.tree.len();
+    let mut walk = Walk { plan, positions, accepted: vec![false; nodes], settled: vec![false; nodes + 1] };
+    let path = walk.longest_after(&mut Vec::new())?;
+    let ended = path.last().is_some_and(|&node| walk.positions.ends(node));
+    let mut emitted: Vec<u32> = path.iter().map(|&node| walk.positions.token(node)).collect();
+    if !ended {
+        emitted.push(walk.next(&path)?);
+    }
+    let rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
+    let lossless = plan.rule.is_lossless(rows.map(|row| walk.settled[row]).all(|settled| settled));
+    let trials = walk.trials(&path, ended)?;
+    Ok(Verified { accepted_path: path, emitted, lossless, trials })
 }
 
-/// A position as a judge sees it.
-struct Position {
-    depth: usize,
-    target: Distribution,
-    weights: Weights,
-    /// What relaxed acceptance judges by.
-    relaxed: Option<Distribution>,
+/// What a rule says about a position.
+#[derive(Debug, Clone)]
+enum Verdict {
+    /// These tokens are accepted.
+    Among(Vec<u32>),
+    /// Tokens of at least this share are, if they have any.
+    From(f64),
+    /// Chance decides.
+    Chance(Synthetic),
 }
 
-impl Judge {
-    /// The rule's judge, if it has one.
-    pub(super) fn of(rule: &AcceptanceRule) -> Option<Self> {
-        match *rule {
-            AcceptanceRule::Rejection | AcceptanceRule::Block => None,
-            AcceptanceRule::Greedy => Some(Self::Greedy),
-            AcceptanceRule::Typical(typical) => Some(Self::Typical(typical)),
-            AcceptanceRule::Relaxed(relaxed) => Some(Self::Relaxed(relaxed)),
-            AcceptanceRule::Synthetic(synthetic) => Some(Self::Synthetic(synthetic)),
-        }
+impl Verdict {
+    /// Of the position come to.
+    fn of(rule: &AcceptanceRule, row: usize, here: &mut impl Positions) -> Result<Self, VerifyError> {
+        Ok(match rule {
+            AcceptanceRule::Typical(typical) => Self::From(typical.threshold(here.entropy())),
+            AcceptanceRule::Relaxed(relaxed) => {
+                Self::Among(here.relaxed(relaxed).map_err(|error| VerifyError { row, error })?)
+            }
+            AcceptanceRule::Synthetic(synthetic) => Self::Chance(*synthetic),
+            _ => Self::Among(vec![here.first()]),
+        })
     }
 
-    fn rule(self) -> AcceptanceRule {
+    fn accepts(&self, here: &mut impl Positions, node: usize, uniform: u64) -> bool {
         match self {
-            Self::Greedy => AcceptanceRule::Greedy,
-            Self::Typical(typical) => AcceptanceRule::Typical(typical),
-            Self::Relaxed(relaxed) => AcceptanceRule::Relaxed(relaxed),
-            Self::Synthetic(synthetic) => AcceptanceRule::Synthetic(synthetic),
+            Self::Among(tokens) => tokens.contains(&here.token(node)),
+            Self::From(threshold) => {
+                let share = here.share(here.token(node));
+                // A token that masks or filters removed is never emitted, not even at epsilon 0.
+                share > 0.0 && share >= *threshold
+            }
+            Self::Chance(synthetic) => synthetic.accepts(uniform),
         }
     }
 
-    /// Verifies: the longest path, then the token after it.
-    pub(super) fn longest(
-        self,
-        drafts: &[Draft],
-        tree: &Tree,
-        numbers: &Numbers,
-        target: &mut impl Target,
-    ) -> Result<Verified, VerifyError> {
-        let path = self.longest_after(&[], drafts, tree, numbers, target)?;
-        let (mut trials, mut certain) = (Vec::new(), true);
-        for depth in 0..path.len() {
-            let position = self.position(&path[..depth], drafts, target)?;
-            certain &= position.weights.is_certain();
-            trials.push(self.trial(&position, drafts, path[depth], numbers));
+    /// The probability that a token like this one is accepted.
+    fn chance(&self, here: &mut impl Positions, node: usize) -> f64 {
+        match self {
+            Self::Among(tokens) => here.chance_of(node, tokens),
+            Self::From(threshold) => here.chance_from(node, *threshold),
+            Self::Chance(synthetic) => f64::from(synthetic.rate),
         }
-        let mut emitted = tokens_of(drafts, &path);
-        if path.is_empty() || !target.ends(&emitted) {
-            let last = self.position(&path, drafts, target)?;
-            certain &= last.weights.is_certain();
-            trials.extend(tree.after(&path).iter().map(|&node| self.trial(&last, drafts, node, numbers)));
-            emitted.push(match self {
-                Self::Greedy => greedy::choice(&last.target),
-                _ => last.weights.draw(numbers.sample(path.len())),
-            });
-        }
-        Ok(Verified { accepted_path: path, emitted, lossless: self.rule().is_lossless(certain), trials })
     }
+}
 
-    /// `path` and the longest run of accepted tokens after it.
-    fn longest_after(
-        self,
-        path: &[usize],
-        drafts: &[Draft],
-        tree: &Tree,
-        numbers: &Numbers,
-        target: &mut impl Target,
-    ) -> Result<Vec<usize>, VerifyError> {
-        let mut longest = path.to_vec();
-        if tree.after(path).is_empty() || (!path.is_empty() && target.ends(&tokens_of(drafts, path))) {
+/// The search for the longest path.
+struct Walk<'a, P> {
+    plan: &'a Plan<'a>,
+    positions: &'a mut P,
+    /// By node, of those that were judged.
+    accepted: Vec<bool>,
+    /// By row, of those come to: whether the target has one token.
+    settled: Vec<bool>,
+}
+
+impl<P: Positions> Walk<'_, P> {
+    /// `path` and the longest run of accepted tokens after it. The siblings of a position are judged together, so
+    /// that each position is come to once.
+    fn longest_after(&mut self, path: &mut Vec<usize>) -> Result<Vec<usize>, VerifyError> {
+        let mut longest = path.clone();
+        let children = self.plan.tree.after(path);
+        if children.is_empty() || path.last().is_some_and(|&node| self.positions.ends(node)) {
             return Ok(longest);
         }
-        let position = self.position(path, drafts, target)?;
-        for &node in tree.after(path) {
-            if self.accepts(&position, drafts[node].token(), numbers.accept(position.depth, node)) {
-                let found = self.longest_after(&[path, &[node]].concat(), drafts, tree, numbers, target)?;
-                if found.len() > longest.len() {
-                    longest = found;
-                }
+        let verdict = self.verdict(path)?;
+        for &node in children {
+            self.accepted[node] = self.judge(&verdict, node, path.len());
+        }
+        for &node in children.iter().filter(|&&node| self.accepted[node]).collect::<Vec<_>>() {
+            path.push(node);
+            let found = self.longest_after(path)?;
+            path.pop();
+            if found.len() > longest.len() {
+                longest = found;
             }
         }
         Ok(longest)
     }
 
-    fn position(self, path: &[usize], drafts: &[Draft], target: &mut impl Target) -> Result<Position, VerifyError> {
-        let (row, tokens) = (row_after(path), tokens_of(drafts, path));
-        let relaxed = match self {
-            Self::Relaxed(_) => Some(target.relaxed(row, &tokens).map_err(|error| VerifyError { row, error })?),
-            _ => None,
-        };
-        let target = distribution(target, row, &tokens)?;
-        Ok(Position { depth: path.len(), weights: Weights::from(&target), target, relaxed })
+    fn come_to(&mut self, path: &[usize]) -> Result<usize, VerifyError> {
+        let row = row_after(path);
+        come_to(self.positions, row)?;
+        self.settled[row] = self.positions.has_one();
+        Ok(row)
     }
 
-    fn accepts(self, position: &Position, token: u32, uniform: u64) -> bool {
-        match self {
-            Self::Greedy => token == greedy::choice(&position.target),
-            Self::Typical(typical) => typical.accepts(&position.weights, token),
-            Self::Relaxed(relaxed) => relaxed.accepts(position.relaxed.as_ref().unwrap_or(&position.target), token),
-            Self::Synthetic(synthetic) => synthetic.accepts(uniform),
+    fn verdict(&mut self, path: &[usize]) -> Result<Verdict, VerifyError> {
+        let row = self.come_to(path)?;
+        Verdict::of(&self.plan.rule, row, self.positions)
+    }
+
+    fn judge(&mut self, verdict: &Verdict, node: usize, depth: usize) -> bool {
+        verdict.accepts(self.positions, node, self.plan.numbers.accept(depth, node))
+    }
+
+    /// The token after the accepted ones.
+    fn next(&mut self, path: &[usize]) -> Result<u32, VerifyError> {
+        self.come_to(path)?;
+        Ok(match self.plan.rule {
+            AcceptanceRule::Greedy => self.positions.first(),
+            _ => self.positions.draw(self.plan.numbers.sample(path.len())),
+        })
+    }
+
+    /// The trials of the path, and of what was rejected behind it.
+    fn trials(&mut self, path: &[usize], ended: bool) -> Result<Vec<Trial>, VerifyError> {
+        let mut trials = Vec::new();
+        for depth in 0..=path.len() {
+            let tested = match path.get(depth) {
+                Some(node) => std::slice::from_ref(node),
+                None if ended => &[],
+                None => self.plan.tree.after(path),
+            };
+            let verdict = match self.plan.measure && !tested.is_empty() {
+                true => Some(self.verdict(&path[..depth])?),
+                false => None,
+            };
+            for &node in tested {
+                let trial = Trial::new(node, depth, self.accepted[node]);
+                trials.push(match &verdict {
+                    Some(verdict) => self.measured(trial, verdict),
+                    None => trial,
+                });
+            }
         }
+        Ok(trials)
     }
 
-    fn trial(self, position: &Position, drafts: &[Draft], node: usize, numbers: &Numbers) -> Trial {
-        let (token, draft) = (drafts[node].token(), drafts[node].weights());
-        let accepted = self.accepts(position, token, numbers.accept(position.depth, node));
-        let expected = match self {
-            Self::Synthetic(synthetic) => f64::from(synthetic.rate),
-            // None of the others asks for chance.
-            _ => draft.chance(|token| self.accepts(position, token, 0)),
-        };
-        let variation = position.weights.residual(1.0, draft).sum();
-        Trial::new(node, position.depth, accepted, expected, variation).ranked(&position.target, token)
+    fn measured(&mut self, trial: Trial, verdict: &Verdict) -> Trial {
+        let expected = verdict.chance(self.positions, trial.index);
+        let variation = self.positions.beyond(1.0, trial.index);
+        trial.measured(self.positions, expected, variation)
     }
 }

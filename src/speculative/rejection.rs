@@ -16,11 +16,10 @@
 //! speculation. So prompt lookup can be switched on and off, and the draft length changed, in the middle of a
 //! text.
 
-use super::draft::Draft;
-use super::numbers::{Numbers, unit};
+use super::numbers::unit;
+use super::plan::Plan;
+use super::positions::Positions;
 use super::verified::Trial;
-use super::weights::Weights;
-use crate::sampling::distribution::Distribution;
 
 /// What comes at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,33 +30,30 @@ pub(super) enum Dealt {
     Drawn(u32),
 }
 
-/// Tests the draft tokens `siblings` in turn at a position that follows `depth` accepted tokens.
+/// Tests the draft tokens `siblings` in turn at the position come to, which follows `depth` accepted tokens.
 pub(super) fn deal(
-    numbers: &Numbers,
+    plan: &Plan<'_>,
     depth: usize,
-    target: &Distribution,
     siblings: &[usize],
-    drafts: &[Draft],
+    here: &mut impl Positions,
     trials: &mut Vec<Trial>,
 ) -> Dealt {
-    let mut left = Weights::from(target);
-    let certain = siblings.iter().all(|&i| drafts[i].is_certain());
-    let plain = certain.then(|| left.draw(numbers.sample(depth)));
-    for &i in siblings {
-        let (token, draft) = (drafts[i].token(), drafts[i].weights());
+    let certain = siblings.iter().all(|&node| here.is_certain(node));
+    let plain = certain.then(|| here.draw(plan.numbers.sample(depth)));
+    for &node in siblings {
+        let token = here.token(node);
         let accepted = match plain {
             Some(plain) => plain == token,
-            None => unit(numbers.accept(depth, i)) * draft.share(token) < left.share(token),
+            None => unit(plan.numbers.accept(depth, node)) * here.proposed(node) < here.share(token),
         };
-        let residual = left.residual(1.0, draft);
-        trials.push(Trial::new(i, depth, accepted, left.overlap(1.0, draft), residual.sum()).ranked(target, token));
+        trials.push(plan.trial(here, (node, depth), 1.0, accepted));
         if accepted {
-            return Dealt::Accepted(i);
+            return Dealt::Accepted(node);
         }
-        // Nothing is left only if the two are equal up to rounding: then the target will do.
-        if residual.total() > 0 {
-            left = residual;
+        // Where the plain row's draw decides, what is left is only reported.
+        if plain.is_none() || plan.measure {
+            here.take(1.0, node);
         }
     }
-    Dealt::Drawn(plain.unwrap_or_else(|| left.draw(numbers.residual(depth))))
+    Dealt::Drawn(plain.unwrap_or_else(|| here.draw(plan.numbers.residual(depth))))
 }

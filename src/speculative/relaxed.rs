@@ -3,21 +3,25 @@
 //! lossless.
 //!
 //! It judges the processed distribution, for greedy sequences the one at temperature 1 (see
-//! [`Target::relaxed`](super::Target::relaxed)), since a greedy distribution has one token. What follows the
+//! [`Relaxed::filters`]), since a greedy distribution has one token. What follows the
 //! accepted tokens is drawn as a plain row.
 
+use super::weights::share;
+use crate::params::Filters;
 pub use crate::params::acceptance::Relaxed;
-use crate::sampling::distribution::Distribution;
 
 impl Relaxed {
-    /// Whether the judged distribution accepts a token.
+    /// What makes the judged distribution of a row with these filters.
     #[must_use]
-    pub fn accepts(&self, judged: &Distribution, token: u32) -> bool {
-        let share = |mass: u64| mass as f64 / judged.total() as f64;
-        let most = judged.kept().first().map_or(0.0, |w| share(w.mass));
-        let first = judged.kept().iter().take(self.top_n as usize);
-        first
-            .filter(|w| w.mass > 0)
-            .any(|w| w.candidate.token == token && share(w.mass) >= most - f64::from(self.delta))
+    pub fn filters(filters: Filters) -> Filters {
+        Filters { temperature: if filters.temperature == 0.0 { 1.0 } else { filters.temperature }, ..filters }
+    }
+
+    /// How many tokens are accepted, of the first `top_n` of the judged distribution with these masses, in order.
+    /// Those that follow one too unlikely are no likelier, but for what rounds, so they are not asked.
+    pub fn accepted(&self, masses: impl Iterator<Item = u64>, total: u64) -> usize {
+        let mut masses = masses.take(self.top_n as usize).map(|mass| share(mass, total)).peekable();
+        let most = masses.peek().copied().unwrap_or(0.0);
+        masses.take_while(|&share| share > 0.0 && share >= most - f64::from(self.delta)).count()
     }
 }

@@ -1,12 +1,11 @@
 //! Trees of draft tokens and the walk along them. A chain is a tree without siblings.
 
-use super::draft::{Draft, DraftError};
-use super::judge::Judge;
-use super::numbers::Numbers;
+use super::draft::DraftError;
+use super::plan::Plan;
+use super::positions::Positions;
 use super::rejection::{self, Dealt};
-use super::rule::AcceptanceRule;
 use super::verified::Verified;
-use super::{Target, VerifyError, distribution};
+use super::{VerifyError, come_to};
 
 /// The shape of a draft. Node `i` is draft token `i`; siblings stand in the order they are tried in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,40 +76,17 @@ pub(super) fn row_after(path: &[usize]) -> usize {
     path.last().map_or(0, |&node| node + 1)
 }
 
-/// The tokens of a path.
-pub(super) fn tokens_of(drafts: &[Draft], path: &[usize]) -> Vec<u32> {
-    path.iter().map(|&node| drafts[node].token()).collect()
-}
-
-/// Walks from the root as far as draft tokens are accepted, and draws the token that comes then.
-pub(super) fn walk(
-    drafts: &[Draft],
-    tree: &Tree,
-    rule: &AcceptanceRule,
-    numbers: &Numbers,
-    target: &mut impl Target,
-) -> Result<Verified, VerifyError> {
-    match Judge::of(rule) {
-        None => sampled(drafts, tree, numbers, target),
-        Some(judge) => judge.longest(drafts, tree, numbers, target),
-    }
-}
-
-/// The walk of the lossless rules: siblings in turn, from each position to the first that is accepted.
-fn sampled(
-    drafts: &[Draft],
-    tree: &Tree,
-    numbers: &Numbers,
-    target: &mut impl Target,
-) -> Result<Verified, VerifyError> {
+/// The walk of rejection sampling: siblings in turn, from each position to the first that is accepted; then the token
+/// that comes after it.
+pub(super) fn sampled(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
     let (mut path, mut emitted, mut trials) = (Vec::new(), Vec::new(), Vec::new());
     loop {
-        let here = distribution(target, row_after(&path), &emitted)?;
-        match rejection::deal(numbers, path.len(), &here, tree.after(&path), drafts, &mut trials) {
+        come_to(positions, row_after(&path))?;
+        match rejection::deal(plan, path.len(), plan.tree.after(&path), positions, &mut trials) {
             Dealt::Accepted(node) => {
                 path.push(node);
-                emitted.push(drafts[node].token());
-                if target.ends(&emitted) {
+                emitted.push(positions.token(node));
+                if positions.ends(node) {
                     break;
                 }
             }

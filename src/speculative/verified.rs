@@ -1,6 +1,6 @@
 //! What comes of a verification.
 
-use crate::sampling::distribution::Distribution;
+use super::positions::Positions;
 
 /// The outcome of a draft.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,25 +35,33 @@ pub struct Trial {
     /// Whether it was accepted.
     pub accepted: bool,
     /// The probability that a token from its draft distribution is accepted here. Rejection: the sum of
-    /// min(target, draft). Block verification: of being accepted given the draft tokens before it.
-    pub expected: f64,
+    /// min(target, draft). Block verification: of being accepted given the draft tokens before it. As what follows
+    /// only if it was to be measured.
+    pub expected: Option<f64>,
     /// The total variation between what was to be drawn and the draft distribution: 0 for equal ones, 1 for
     /// disjoint ones. For a later sibling, what was to be drawn is the residual.
-    pub total_variation: f64,
-    /// For the token at which acceptance stopped: 1 + the number of kept tokens of the target before it; one
-    /// more than all of them if masks or filters removed it.
+    pub total_variation: Option<f64>,
+    /// The token's probability in what was to be drawn, over that in its draft distribution.
+    pub ratio: Option<f64>,
+    /// For the token at which acceptance stopped: 1 + the number of tokens before it in the target's order, after
+    /// masks, bias and penalties. So a token that top-k 50 removed shows how far behind it was.
     pub rejected_rank: Option<u32>,
 }
 
 impl Trial {
-    pub(super) fn new(index: usize, depth: usize, accepted: bool, expected: f64, total_variation: f64) -> Self {
-        Self { index, depth, accepted, expected, total_variation, rejected_rank: None }
+    pub(super) fn new(index: usize, depth: usize, accepted: bool) -> Self {
+        Self { index, depth, accepted, expected: None, total_variation: None, ratio: None, rejected_rank: None }
     }
 
-    /// With the rank, if it was rejected.
-    pub(super) fn ranked(mut self, target: &Distribution, token: u32) -> Self {
-        let rank = || 1 + target.kept().iter().take_while(|w| w.candidate.token != token).count() as u32;
-        self.rejected_rank = (!self.accepted).then(rank);
-        self
+    /// With what was measured where the positions are.
+    pub(super) fn measured(self, here: &mut impl Positions, expected: f64, total_variation: f64) -> Self {
+        let token = here.token(self.index);
+        Self {
+            expected: Some(expected),
+            total_variation: Some(total_variation),
+            ratio: Some(here.share(token) / here.proposed(self.index)),
+            rejected_rank: (!self.accepted).then(|| here.rank(token)),
+            ..self
+        }
     }
 }

@@ -1,13 +1,60 @@
-//! Distributions as verification compares them: tokens in id order with integer weights.
+//! Distributions as verification compares them: integer weights by token, and the few operations that turn them into
+//! probabilities and back.
 //!
-//! A probability is `weight / total` in f64, so it is the same number on every machine. What has to be
-//! summed is turned into integers first, so that no result depends on the order of addition.
+//! A probability is [`share`], in f64, so it is the same number on every machine. What has to be summed is turned into
+//! an integer first ([`count`]), so that no result depends on the order of addition.
 
 use crate::sampling::distribution::Distribution;
 use crate::sampling::mass::draw_point;
 
-/// 1 as a summable integer: sums of probabilities are counted in 2^-60.
-const ONE: f64 = (1u64 << 60) as f64;
+/// 1 as a summable integer: probabilities are summed in units of 2^-51. So what is left of a row of 2^20 tokens is off
+/// by at most 2^-32, and every weight is below 2^52, where u64 and f64 turn into one another by adding a constant.
+pub const ONE: f64 = (1u64 << 51) as f64;
+
+/// What turns weights with this total into probabilities.
+#[must_use]
+pub fn per_weight(total: u64) -> f64 {
+    1.0 / total as f64
+}
+
+/// The probability of a token: its weight times [`per_weight`], each rounded once.
+#[must_use]
+pub fn share(weight: u64, total: u64) -> f64 {
+    weight as f64 * per_weight(total)
+}
+
+/// A real number of at least 0 and at most 2^52 as an integer: the nearest, the even one of two.
+#[must_use]
+#[inline]
+pub fn count(real: f64) -> u64 {
+    // The integers from 2^52 to 2^53 are the floats there, one bit apart.
+    const SHIFT: f64 = (1u64 << 52) as f64;
+    (real + SHIFT).to_bits() - SHIFT.to_bits()
+}
+
+/// What a residual makes of weights: `max(weight * target - draft_weight * draft, 0)` in units of [`ONE`].
+#[derive(Debug, Clone, Copy)]
+pub struct Residual {
+    /// For the target's weights.
+    pub target: f64,
+    /// For the draft's.
+    pub draft: f64,
+}
+
+impl Residual {
+    /// Of a target that counts `factor` times, from both totals.
+    #[must_use]
+    pub fn new(factor: f64, target_total: u64, draft_total: u64) -> Self {
+        Self { target: factor * per_weight(target_total) * ONE, draft: per_weight(draft_total) * ONE }
+    }
+
+    /// What is left of a token.
+    #[must_use]
+    #[inline]
+    pub fn weight(&self, target: u64, draft: u64) -> u64 {
+        count((target as f64 * self.target - draft as f64 * self.draft).max(0.0))
+    }
+}
 
 /// Tokens of nonzero weight, ascending ids, and the sum of their weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,22 +83,23 @@ impl Weights {
         self.total
     }
 
-    /// [`Weights::total`] of a [residual](Weights::residual) as a real number.
+    /// The weight of a token.
     #[must_use]
-    pub fn sum(&self) -> f64 {
-        self.total as f64 / ONE
+    pub fn weight(&self, token: u32) -> u64 {
+        let found = self.entries.binary_search_by_key(&token, |&(t, _)| t);
+        found.map_or(0, |at| self.entries[at].1)
     }
 
     /// The probability of a token.
     #[must_use]
     pub fn share(&self, token: u32) -> f64 {
-        let found = self.entries.binary_search_by_key(&token, |&(t, _)| t);
-        found.map_or(0.0, |at| self.entries[at].1 as f64 / self.total as f64)
+        share(self.weight(token), self.total)
     }
 
-    /// Tokens and their probabilities, ascending ids.
-    pub fn shares(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
-        self.entries.iter().map(|&(token, weight)| (token, weight as f64 / self.total as f64))
+    /// Tokens and weights, ascending ids.
+    #[must_use]
+    pub fn entries(&self) -> &[(u32, u64)] {
+        &self.entries
     }
 
     /// Whether one token has all probability.
@@ -75,47 +123,14 @@ impl Weights {
         drawn.expect("a distribution with a total has a token at every point below it; this is a bug").0
     }
 
-    /// `max(factor * self - draft, 0)`, not normalised: what the target gives to each token beyond the draft.
-    /// With factor 1 it is what a rejected draft leaves (Leviathan et al. 2023, theorem 1), and its sum is the
-    /// total variation between the two.
+    /// `max(factor * self - draft, 0)` in units of [`ONE`]: what the target gives to each token beyond a draft of this
+    /// total, of which `draft` gives the weights. With factor 1 it is what a rejected draft leaves (Leviathan et al.
+    /// 2023, theorem 1), and its sum is the total variation between the two.
     #[must_use]
-    pub fn residual(&self, factor: f64, draft: &Weights) -> Weights {
-        Self::new(self.shares().map(|(token, share)| (token, count((factor * share - draft.share(token)).max(0.0)))))
+    pub fn residual(&self, factor: f64, total: u64, mut draft: impl FnMut(u32) -> u64) -> Weights {
+        let residual = Residual::new(factor, self.total, total);
+        Self::new(self.entries.iter().map(|&(token, weight)| (token, residual.weight(weight, draft(token)))))
     }
-
-    /// The sum of `min(factor * self, draft)`: with factor 1, how often a token of that draft is accepted.
-    #[must_use]
-    pub fn overlap(&self, factor: f64, draft: &Weights) -> f64 {
-        let common = self.shares().map(|(token, share)| (token, count((factor * share).min(draft.share(token)))));
-        Self::new(common).sum()
-    }
-
-    /// The probability that a token passes `test`.
-    #[must_use]
-    pub fn chance(&self, mut test: impl FnMut(u32) -> bool) -> f64 {
-        let passing: u64 = self.entries.iter().filter(|&&(token, _)| test(token)).map(|&(_, weight)| weight).sum();
-        passing as f64 / self.total as f64
-    }
-
-    /// Shannon entropy in nats. Each term is turned into an integer before the sum, as everywhere; the
-    /// logarithm is `libm`'s, since the platforms' own differ in last bits.
-    #[must_use]
-    pub fn entropy(&self) -> f64 {
-        let terms = self.shares().map(|(token, share)| (token, entropy_term(share)));
-        Self::new(terms).total as f64 / ENTROPY_ONE
-    }
-}
-
-/// One nat as a summable integer. Coarser than [`ONE`]: 2^20 equally likely tokens have 13.9 nats.
-const ENTROPY_ONE: f64 = (1u64 << 50) as f64;
-
-fn entropy_term(share: f64) -> u64 {
-    (-share * libm::log(share) * ENTROPY_ONE) as u64
-}
-
-/// A probability as a summable integer, rounded down.
-fn count(probability: f64) -> u64 {
-    (probability * ONE) as u64
 }
 
 impl From<&Distribution> for Weights {
@@ -135,17 +150,26 @@ mod tests {
     }
 
     #[test]
-    fn residual_and_overlap_by_hand() {
+    fn residual_by_hand() {
+        let left =
+            |target: &Weights, factor, draft: &Weights| target.residual(factor, draft.total(), |t| draft.weight(t));
+        let sum = |left: &Weights| left.total() as f64 / ONE;
         let target = weights(&[(0, 2), (1, 1), (3, 1)]);
         let draft = weights(&[(0, 1), (2, 1), (3, 2)]);
-        let left = target.residual(1.0, &draft);
         // 0: 1/2 - 1/4, 1: 1/4 - 0, 3: 1/4 - 1/2.
-        assert_eq!(left.shares().collect::<Vec<_>>(), [(0, 0.5), (1, 0.5)]);
-        assert_eq!((left.sum(), target.overlap(1.0, &draft)), (0.5, 0.5));
-        assert_eq!((target.residual(0.5, &draft).sum(), target.overlap(0.5, &draft)), (0.125, 0.375));
-        assert_eq!((target.residual(1.0, &target).total(), target.overlap(1.0, &target)), (0, 1.0));
-        let elsewhere = weights(&[(7, 5)]);
-        assert_eq!((target.residual(1.0, &elsewhere).sum(), target.overlap(1.0, &elsewhere)), (1.0, 0.0));
+        assert_eq!(left(&target, 1.0, &draft).entries(), [(0, 1 << 49), (1, 1 << 49)]);
+        assert_eq!(sum(&left(&target, 1.0, &draft)), 0.5);
+        assert_eq!(sum(&left(&target, 0.5, &draft)), 0.125);
+        assert_eq!(left(&target, 1.0, &target).total(), 0);
+        assert_eq!(sum(&left(&target, 1.0, &weights(&[(7, 5)]))), 1.0);
+    }
+
+    #[test]
+    fn counting_rounds_to_even() {
+        let cases = [(0.0, 0), (0.5, 0), (0.75, 1), (1.5, 2), (2.5, 2), (ONE, 1 << 51), (ONE * 2.0, 1 << 52)];
+        for (real, expected) in cases {
+            assert_eq!(count(real), expected, "{real}");
+        }
     }
 
     #[test]
@@ -154,18 +178,5 @@ mod tests {
         let at = |quarter: u64| weights.draw(quarter << 62);
         assert_eq!([at(0), at(1), at(2), weights.draw(u64::MAX)], [2, 9, 9, 9]);
         assert_eq!(Weights::certain(4).draw(u64::MAX), 4);
-    }
-
-    #[test]
-    fn entropy_of_known_distributions() {
-        assert_eq!(Weights::certain(1).entropy(), 0.0);
-        let flat = Weights::new((0..1 << 20).map(|token| (token, 3)));
-        assert!((flat.entropy() - 20.0 * std::f64::consts::LN_2).abs() < 1e-6);
-        assert!((weights(&[(0, 1), (1, 3)]).entropy() - 0.562_335_144_6).abs() < 1e-9);
-    }
-
-    #[test]
-    fn chance_counts_what_passes() {
-        assert_eq!(weights(&[(0, 1), (1, 2), (2, 1)]).chance(|token| token != 1), 0.5);
     }
 }

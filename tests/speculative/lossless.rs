@@ -36,7 +36,7 @@ fn observe_against(world: &World, model: &Model, texts: u64) -> Seen {
     let (mut sum, mut squares, mut rounds, mut accepted) = (0.0, 0.0, 0.0, 0.0);
     for seed in 0..texts {
         let text = world.text(seed, 3, |verified| {
-            let expected: f64 = verified.trials.iter().map(|trial| trial.expected).sum();
+            let expected: f64 = verified.trials.iter().filter_map(|trial| trial.expected).sum();
             let difference = verified.accepted_count() as f64 - expected;
             sum += difference;
             squares += difference * difference;

@@ -3,8 +3,8 @@
 use crate::reference;
 use crate::world::{Model, Source, World, dense, parameters};
 use croupier::sampling::philox::{Purpose, uniform_at};
-use croupier::speculative::Target;
 use croupier::speculative::numbers::{Numbers, unit};
+use croupier::speculative::plain::Target;
 use croupier::speculative::rule::AcceptanceRule::{Block, Rejection};
 use croupier::speculative::weights::Weights;
 
@@ -126,8 +126,7 @@ fn chains_are_decided_as_in_the_papers() {
         if drafts.iter().any(|draft| draft.is_certain()) {
             continue; // Decided by the plain row's draw; see `replay`.
         }
-        let targets: Vec<_> =
-            (0..=5).map(|i| dense(&Weights::from(&rows.distribution(i, &tokens[..i]).unwrap()))).collect();
+        let targets: Vec<_> = (0..=5).map(|i| dense(&Weights::from(&rows.distribution(i).unwrap()))).collect();
         let proposed: Vec<_> = drafts.iter().map(|draft| dense(draft.weights())).collect();
         let number = |depth: usize, purpose, index| uniform_at(seed, 2 + depth as u64, purpose, index as u32);
         let u: Vec<f64> = (0..5).map(|i| unit(number(i, Purpose::Accept, i))).collect();
@@ -158,7 +157,7 @@ fn siblings_are_decided_as_in_the_paper() {
         let sequence = world.open(seed, &[2, 5]);
         let (drafts, mut rows) = world.propose(&sequence, &[2, 5]);
         let tokens: Vec<u32> = drafts.iter().map(|draft| draft.token()).collect();
-        let target = dense(&Weights::from(&rows.distribution(0, &[]).unwrap()));
+        let target = dense(&Weights::from(&rows.distribution(0).unwrap()));
         let proposed: Vec<_> = drafts.iter().map(|draft| dense(draft.weights())).collect();
         let u: Vec<f64> = (0..3).map(|i| unit(uniform_at(seed, 2, Purpose::Accept, i))).collect();
         let verified = world.round(&sequence, &[2, 5]);

@@ -4,9 +4,9 @@ use crate::reference;
 use crate::world::{Rows, dense};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sequence::Sequence;
-use croupier::speculative::Target;
 use croupier::speculative::draft::Draft;
 use croupier::speculative::numbers::unit;
+use croupier::speculative::plain::Target;
 use croupier::speculative::verified::Verified;
 use croupier::speculative::weights::Weights;
 
@@ -30,7 +30,7 @@ impl Planted {
         let number = |at: usize, purpose| unit(uniform(sequence.seed(), sequence.position() + at as u64, purpose));
         let mut rejected = None;
         for (at, draft) in drafts.iter().enumerate() {
-            let target = dense(&Weights::from(&rows.distribution(at, &emitted).unwrap()));
+            let target = dense(&Weights::from(&rows.distribution(at).unwrap()));
             let (proposed, token) = (dense(draft.weights()), draft.token() as usize);
             let chance = if self == Self::AcceptOnTarget { target[token] } else { target[token] / proposed[token] };
             if number(at, Purpose::Accept) < chance {
@@ -45,7 +45,7 @@ impl Planted {
             break;
         }
         let accepted = emitted.len();
-        let next = rejected.unwrap_or_else(|| dense(&Weights::from(&rows.distribution(accepted, &emitted).unwrap())));
+        let next = rejected.unwrap_or_else(|| dense(&Weights::from(&rows.distribution(accepted).unwrap())));
         emitted.push(reference::draw(&next, number(accepted, Purpose::Residual)));
         Verified { accepted_path: (0..accepted).collect(), emitted, lossless: false, trials: Vec::new() }
     }

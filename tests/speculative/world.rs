@@ -12,11 +12,13 @@ use croupier::sequence::Sequence;
 use croupier::sequence::rules::Rules;
 use croupier::speculative::draft::{Draft, DraftDistribution, DraftError};
 use croupier::speculative::numbers::{Numbers, unit};
+use croupier::speculative::plain::{self, Target};
+use croupier::speculative::plan::Plan;
+use croupier::speculative::relaxed::Relaxed;
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::tree::Tree;
 use croupier::speculative::verified::Verified;
 use croupier::speculative::weights::Weights;
-use croupier::speculative::{Target, verify_tree};
 use std::sync::Arc;
 
 pub const VOCAB: u32 = 6;
@@ -137,7 +139,11 @@ impl World {
             return planted.verify(sequence, &drafts, &mut rows);
         }
         let numbers = Numbers { seed: sequence.seed(), start: sequence.position() };
-        verify_tree(&drafts, &tree, &self.rule, &numbers, &mut rows).expect("the rows are fine")
+        let plan = |measure| Plan { tree: &tree, rule: self.rule, numbers, measure };
+        let mut verify = |measure| plain::verify(&drafts, &plan(measure), &mut rows).expect("the rows are fine");
+        let measured = verify(true);
+        unmeasured(&measured, &verify(false));
+        measured
     }
 
     /// Draft tokens and the target rows of their positions.
@@ -153,7 +159,8 @@ impl World {
             drafts.push(draft);
         }
         let rows = paths.iter().map(|path| self.target.logits(path)).collect();
-        (drafts, Rows { sequence, rows })
+        let paths = paths.into_iter().map(|path| path[output.len()..].to_vec()).collect();
+        (drafts, Rows { sequence, rows, paths })
     }
 
     fn draft_after(&self, sequence: &Sequence, start: usize, path: &[u32], index: usize, siblings: &[u32]) -> Draft {
@@ -217,25 +224,35 @@ pub fn dense(weights: &Weights) -> Vec<f64> {
 pub struct Rows<'a> {
     pub sequence: &'a Sequence,
     pub rows: Vec<&'a [f32]>,
+    /// The draft tokens before each row.
+    pub paths: Vec<Vec<u32>>,
 }
 
 impl Target for Rows<'_> {
-    fn distribution(&mut self, row: usize, path: &[u32]) -> Result<Distribution, RowError> {
-        distribution(self.rows[row], &grown(self.sequence, path).spec(Action::Score { token: 0 }))
+    fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
+        distribution(self.rows[row], &grown(self.sequence, &self.paths[row]).spec(Action::Score { token: 0 }))
     }
 
-    fn relaxed(&mut self, row: usize, path: &[u32]) -> Result<Distribution, RowError> {
-        let ahead = grown(self.sequence, path);
+    fn relaxed(&mut self, row: usize) -> Result<Distribution, RowError> {
+        let ahead = grown(self.sequence, &self.paths[row]);
         let mut spec = ahead.spec(Action::Score { token: 0 });
-        if spec.filters.temperature == 0.0 {
-            spec.filters.temperature = 1.0;
-        }
+        spec.filters = Relaxed::filters(spec.filters);
         distribution(self.rows[row], &spec)
     }
 
-    fn ends(&mut self, path: &[u32]) -> bool {
-        grown(self.sequence, path).finished().is_some()
+    fn ends(&self, node: usize) -> bool {
+        grown(self.sequence, &self.paths[node + 1]).finished().is_some()
     }
+}
+
+/// Fails if measuring changed a decision, or happened where it was not asked for.
+fn unmeasured(measured: &Verified, plain: &Verified) {
+    let mut expected = measured.clone();
+    for trial in &mut expected.trials {
+        assert!(trial.expected.is_some() && trial.total_variation.is_some());
+        (trial.expected, trial.total_variation, trial.rejected_rank) = (None, None, None);
+    }
+    assert_eq!(*plain, expected);
 }
 
 /// A copy that has emitted `path` too.

@@ -42,7 +42,7 @@ pub(in crate::rpc) fn config(
         let message = format!("is {vocab_size}, must be in 1 ..= {} (max_vocab_size)", limits.max_vocab_size);
         return Err(Error::invalid("vocab_size", message));
     }
-    let dtype = dtype(wire.logits_dtype).map_err(Error::Invalid)?;
+    let dtype = dtype("logits_dtype", wire.logits_dtype).map_err(Error::Invalid)?;
     let model = model(wire.model).map_err(Error::Invalid)?;
     let eos_token_ids = wire.eos_token_ids;
     if eos_token_ids.len() > MAX_STOP_TOKEN_IDS {
@@ -66,13 +66,13 @@ fn in_default_params(error: OpenError) -> Error {
     }
 }
 
-fn dtype(wire: i32) -> Result<Dtype, FieldError> {
+pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
     match proto::LogitsDtype::try_from(wire) {
         Ok(proto::LogitsDtype::F32) => Ok(Dtype::F32),
         Ok(proto::LogitsDtype::F16) => Ok(Dtype::F16),
         Ok(proto::LogitsDtype::Bf16) => Ok(Dtype::Bf16),
-        Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new("logits_dtype", "is required")),
-        Err(_) => Err(unknown_value("logits_dtype", wire)),
+        Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new(field, "is required")),
+        Err(_) => Err(unknown_value(field, wire)),
     }
 }
 

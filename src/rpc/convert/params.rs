@@ -1,7 +1,7 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
-use crate::params::{FieldError, LogprobsParams, SamplingParams};
+use crate::params::{DraftLengthParams, FieldError, LogprobsParams, ProposerKind, ProposerParams, SamplingParams};
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::OpenError;
@@ -32,6 +32,11 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         Some(wire) => Some(logprobs(wire).map_err(|e| OpenError::Invalid(e.within("logprobs")))?),
         None => defaults.logprobs.clone(),
     };
+    let proposer = match &wire.proposer {
+        Some(wire) => Some(proposer(wire).map_err(|e| OpenError::Invalid(e.within("proposer")))?),
+        None => defaults.proposer,
+    };
+    let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
     Ok(SamplingParams {
@@ -53,6 +58,8 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         seed: wire.seed.or(defaults.seed),
         logprobs,
         acceptance,
+        proposer,
+        draft_length,
     })
 }
 
@@ -110,6 +117,34 @@ fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldErr
             AcceptanceRule::Synthetic(Synthetic { rate: wire.synthetic_rate.ok_or_else(missing)? })
         }
     })
+}
+
+/// A proposer inside the sidecar; not yet checked against ranges.
+fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> {
+    let kind = match proto::ProposerKind::try_from(wire.kind) {
+        Ok(proto::ProposerKind::Ngram) => ProposerKind::Ngram,
+        Ok(proto::ProposerKind::Suffix) => ProposerKind::Suffix,
+        Ok(proto::ProposerKind::Unspecified) => return Err(FieldError::new("kind", "is required")),
+        Err(_) => return Err(unknown_value("kind", wire.kind)),
+    };
+    let default = ProposerParams::new(kind);
+    Ok(ProposerParams {
+        kind,
+        max_draft_tokens: wire.max_draft_tokens.unwrap_or(default.max_draft_tokens),
+        min_match: wire.min_match.unwrap_or(default.min_match),
+        max_match: wire.max_match.unwrap_or(default.max_match),
+        min_token_prob: wire.min_token_prob.unwrap_or(default.min_token_prob),
+    })
+}
+
+/// What advice needs to know; not yet checked against ranges.
+fn draft_length(wire: &proto::DraftLengthParams) -> DraftLengthParams {
+    let default = DraftLengthParams::new(wire.draft_cost);
+    DraftLengthParams {
+        draft_cost: wire.draft_cost,
+        verify_cost: wire.verify_cost,
+        max_draft_tokens: wire.max_draft_tokens.unwrap_or(default.max_draft_tokens),
+    }
 }
 
 /// An enum value that this server does not know.

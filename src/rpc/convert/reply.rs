@@ -1,12 +1,14 @@
 //! Results in the wire's form. Every domain status has exactly one on the wire.
 
-use crate::engine::step::{Done, Opened, RowFailure, RowStatus, StepReply};
+use crate::engine::step::{Done, Last, Opened, RowFailure, RowStatus, StepReply, Verification};
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::proto;
 use crate::rpc::status::retry_after_ms;
 use crate::sampling::row::RowOutput;
+use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError};
+use crate::speculative::verified::Trial;
 
 /// The answer to a step.
 pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
@@ -57,16 +59,62 @@ fn open_result(opened: Opened) -> proto::OpenResult {
 }
 
 fn work_result(result: Result<Done, RowFailure>) -> proto::WorkResult {
-    let (tokens, finish) = match result {
-        Ok(Done::Sampled { output, finish }) => (vec![token(output)], finish),
-        Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None),
+    let (tokens, finish, next) = match result {
+        Ok(Done::Sampled { output, finish, next }) => (vec![token(output)], finish, next),
+        Ok(Done::Drafted { token, finish }) => {
+            (vec![proto::Token { token_id: token, ..Default::default() }], finish, NextDraft::default())
+        }
+        Ok(Done::Verified { verification, finish, next }) => {
+            return proposing(verified(*verification, finish), next);
+        }
+        Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None, NextDraft::default()),
         Err(failure) => {
             let status = row_status(failure.status).into();
             return proto::WorkResult { status, message: failure.message.into_owned(), ..Default::default() };
         }
     };
     let finish_reason = finish_reason(finish).into();
-    proto::WorkResult { status: proto::RowStatus::Ok.into(), tokens, finish_reason, ..Default::default() }
+    let done = proto::WorkResult { status: proto::RowStatus::Ok.into(), tokens, finish_reason, ..Default::default() };
+    proposing(done, next)
+}
+
+/// A result with what to draft next.
+fn proposing(result: proto::WorkResult, next: NextDraft) -> proto::WorkResult {
+    proto::WorkResult { proposed_token_ids: next.tokens, advised_draft_length: next.advised, ..result }
+}
+
+fn verified(verification: Verification, finish: Option<FinishReason>) -> proto::WorkResult {
+    let Verification { verified, outputs, last, tests_wanted, .. } = verification;
+    let tests = if tests_wanted { verified.trials.iter().map(draft_test).collect() } else { Vec::new() };
+    let last_token = match last {
+        Last::Accepted => proto::LastToken::Accepted,
+        Last::Recovered => proto::LastToken::Recovered,
+        Last::Bonus => proto::LastToken::Bonus,
+    };
+    let verify = proto::VerifyResult {
+        accepted_count: verified.accepted_count() as u32,
+        accepted_path: verified.accepted_path.iter().map(|&index| index as u32).collect(),
+        lossless: verified.lossless,
+        last_token: last_token.into(),
+        tests,
+    };
+    proto::WorkResult {
+        status: proto::RowStatus::Ok.into(),
+        tokens: outputs.into_iter().map(token).collect(),
+        finish_reason: finish_reason(finish).into(),
+        verify: Some(verify),
+        ..Default::default()
+    }
+}
+
+fn draft_test(trial: &Trial) -> proto::DraftTest {
+    proto::DraftTest {
+        index: trial.index as u32,
+        accepted: trial.accepted,
+        expected_acceptance: trial.expected.unwrap_or_default() as f32,
+        total_variation: trial.total_variation.unwrap_or_default() as f32,
+        rejected_rank: trial.rejected_rank.unwrap_or_default(),
+    }
 }
 
 /// One row of a stateless batch: its opening and its work as one.

@@ -1,8 +1,10 @@
 //! A step: mistakes in its shape are errors, mistakes of one sequence or row go into that item.
 
-use super::config::Config;
+use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged};
-use crate::engine::step::{LogitsBlock, Open, RowFailure, RowStatus, Score, Step, Work, WorkKind};
+use crate::engine::step::{
+    DraftWork, DraftsFrom, LogitsBlock, Open, RowFailure, RowStatus, Score, Step, VerifyWork, Work, WorkKind,
+};
 use crate::error::Error;
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
@@ -153,16 +155,9 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
     match wire {
         Kind::Sample(proto::SampleWork {}) => (1, Ok(WorkKind::Sample)),
         Kind::Score(score) => (score.token_ids.len(), score_work(score, has_sequence, config)),
-        Kind::Draft(_) => (1, Err(unimplemented("draft work is not implemented by this server"))),
-        Kind::Verify(verify) => {
-            let rows = verify.draft_token_ids.len() + 1;
-            (rows, Err(unimplemented("verify work is not implemented by this server; sample row by row")))
-        }
+        Kind::Draft(proto::DraftWork { restart, parent }) => (1, Ok(WorkKind::Draft(DraftWork { restart, parent }))),
+        Kind::Verify(verify) => (verify.draft_token_ids.len() + 1, verify_work(verify, config)),
     }
-}
-
-fn unimplemented(message: &'static str) -> RowFailure {
-    RowFailure::new(RowStatus::Unimplemented, message)
 }
 
 fn score_work(wire: proto::ScoreWork, has_sequence: bool, config: &Config) -> Result<WorkKind, RowFailure> {
@@ -174,4 +169,36 @@ fn score_work(wire: proto::ScoreWork, has_sequence: bool, config: &Config) -> Re
     let score = Score { tokens: wire.token_ids, logprobs };
     score.check(has_sequence, config.vocab_size, config.limits.max_top_logprobs)?;
     Ok(WorkKind::Score(score))
+}
+
+fn verify_work(wire: proto::VerifyWork, config: &Config) -> Result<WorkKind, RowFailure> {
+    let invalid = |e: FieldError| RowFailure::new(RowStatus::InvalidWork, e.within("verify").to_string());
+    let from = drafts_from(wire.draft_distribution, config).map_err(invalid)?;
+    let parents = (!wire.parents.is_empty()).then_some(wire.parents);
+    let work = VerifyWork { tokens: wire.draft_token_ids, parents, from, measure: wire.measure };
+    work.check(config.vocab_size)?;
+    Ok(WorkKind::Verify(work))
+}
+
+fn drafts_from(wire: Option<proto::verify_work::DraftDistribution>, config: &Config) -> Result<DraftsFrom, FieldError> {
+    use proto::verify_work::DraftDistribution as Wire;
+    match wire {
+        None | Some(Wire::Kept(proto::KeptDraft {})) => Ok(DraftsFrom::Kept),
+        Some(Wire::Deterministic(proto::DeterministicDraft {})) => Ok(DraftsFrom::Nowhere),
+        Some(Wire::Dense(dense)) => {
+            let dtype = match proto::LogitsDtype::try_from(dense.dtype) {
+                Ok(proto::LogitsDtype::Unspecified) => config.dtype,
+                _ => dtype("dense.dtype", dense.dtype)?,
+            };
+            let rows = LogitsBlock::new(dense.probs, dtype, config.vocab_size, 0);
+            Ok(DraftsFrom::Dense(rows.map_err(|e| FieldError::new("dense.probs", e.message))?))
+        }
+        Some(Wire::Sparse(sparse)) => {
+            let ends = sparse.counts.iter().scan(0, |end: &mut usize, &count| {
+                *end += count as usize;
+                Some(*end)
+            });
+            Ok(DraftsFrom::Sparse { ends: ends.collect(), tokens: sparse.token_ids, probs: sparse.probs })
+        }
+    }
 }

@@ -1,0 +1,108 @@
+//! What came of rows, and what it changes in their sequences.
+
+use super::draft::Place;
+use super::plan::Planned;
+use super::step::{Done, DraftWork, RowFailure, RowStatus, Work, WorkKind};
+use super::verify::Verification;
+use crate::sampling::row::RowOutput;
+use crate::sequence::Sequence;
+use crate::sequence::table::Table;
+
+/// What came of a batch's rows.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// One per row that no verification uses, in order.
+    rows: std::vec::IntoIter<Result<RowOutput, RowFailure>>,
+    /// One per verification, in order.
+    verified: std::vec::IntoIter<Result<Verification, RowFailure>>,
+}
+
+impl Results {
+    pub(super) fn new(
+        rows: Vec<Result<RowOutput, RowFailure>>,
+        verified: Vec<Result<Verification, RowFailure>>,
+    ) -> Self {
+        Self { rows: rows.into_iter(), verified: verified.into_iter() }
+    }
+
+    /// Leaves out what nobody waits for any more.
+    pub(super) fn skip(&mut self, plan: &[Result<Planned, RowFailure>]) {
+        for planned in plan.iter().flatten() {
+            match planned {
+                Planned::Rows(rows) => self.rows.by_ref().take(*rows).for_each(drop),
+                Planned::Verify(_) => drop(self.verified.next()),
+            }
+        }
+    }
+}
+
+/// What came of a work; commits its tokens.
+pub(super) fn finish(
+    table: &mut Table,
+    work: Work,
+    planned: Planned,
+    results: &mut Results,
+) -> Result<Done, RowFailure> {
+    let sequence = work.sequence_id.and_then(|id| table.get_mut(id));
+    match planned {
+        Planned::Rows(rows) => {
+            let mut own = results.rows.by_ref().take(rows);
+            let done = finish_rows(sequence, work.kind?, &mut own);
+            own.for_each(drop);
+            done
+        }
+        Planned::Verify(_) => {
+            let verification = results.verified.next().ok_or_else(lost)??;
+            Ok(emit(sequence.ok_or_else(lost)?, verification))
+        }
+    }
+}
+
+fn finish_rows(
+    sequence: Option<&mut Sequence>,
+    kind: WorkKind,
+    results: &mut impl Iterator<Item = Result<RowOutput, RowFailure>>,
+) -> Result<Done, RowFailure> {
+    match kind {
+        WorkKind::Sample => {
+            let output = results.next().ok_or_else(lost)??;
+            let sequence = sequence.ok_or_else(lost)?;
+            let finish = sequence.commit(output.token);
+            Ok(Done::Sampled { output, finish, next: sequence.next_draft(&[]) })
+        }
+        WorkKind::Draft(work) => {
+            let output = results.next().ok_or_else(lost)??;
+            keep(sequence.ok_or_else(lost)?, work, output)
+        }
+        WorkKind::Score(_) => results.collect::<Result<_, _>>().map(Done::Scored),
+        WorkKind::Verify(_) => Err(lost()),
+    }
+}
+
+fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
+    let (token, kept) = (output.token, output.kept.ok_or_else(lost)?);
+    let place = Place::of(work, sequence.drafts())?;
+    let mut ahead = sequence.ahead();
+    for token in place.path(sequence.drafts()) {
+        sequence.grow(&mut ahead, token);
+    }
+    let finish = sequence.grow(&mut ahead, token);
+    if work.restart {
+        sequence.forget_drafts();
+    }
+    sequence.keep_draft(place.parent, token, kept);
+    Ok(Done::Drafted { token, finish })
+}
+
+fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
+    let mut finish = None;
+    for &token in &verification.verified.emitted {
+        finish = sequence.commit(token);
+    }
+    let next = sequence.next_draft(&verification.verified.trials);
+    Done::Verified { verification: Box::new(verification), finish, next }
+}
+
+fn lost() -> RowFailure {
+    RowFailure::new(RowStatus::Internal, "the row has no result")
+}

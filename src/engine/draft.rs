@@ -1,0 +1,76 @@
+//! Where a draft token goes among those of its sequence, and which kept ones a verification is about.
+
+use super::step::{DraftWork, RowFailure, RowStatus, VerifyWork};
+use crate::params::{FieldError, MAX_TREE_TOKENS};
+use crate::sequence::Sequence;
+use crate::sequence::drafts::Drafts;
+
+/// A place in a tree of draft tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The draft token that it follows, if it does not follow the sequence's last token.
+    pub(super) parent: Option<usize>,
+    /// Its own index.
+    pub(super) index: usize,
+}
+
+impl Place {
+    /// Where a draft token goes.
+    ///
+    /// # Errors
+    /// When its parent is no draft token, or there are too many.
+    pub(super) fn of(work: DraftWork, drafts: &Drafts) -> Result<Self, RowFailure> {
+        let index = if work.restart { 0 } else { drafts.len() };
+        if index >= MAX_TREE_TOKENS as usize {
+            let message = format!("the sequence has {index} draft tokens, which is the most; verify or restart them");
+            return Err(RowFailure::new(RowStatus::InvalidWork, message));
+        }
+        let parent = match work.parent {
+            None => index.checked_sub(1),
+            Some(-1) => None,
+            Some(parent) => match usize::try_from(parent).ok().filter(|&parent| parent < index) {
+                Some(parent) => Some(parent),
+                None => {
+                    let message = format!("is {parent}, must be -1 or the index of one of {index} draft tokens");
+                    return Err(invalid(&FieldError::new("draft.parent", message)));
+                }
+            },
+        };
+        Ok(Self { parent, index })
+    }
+
+    /// The draft tokens before it.
+    pub(super) fn path(&self, drafts: &Drafts) -> Vec<u32> {
+        drafts.path(self.parent)
+    }
+}
+
+/// Whether kept draft tokens are what a verification says they are: the first of them, in their tree.
+///
+/// # Errors
+/// When they are not.
+pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), RowFailure> {
+    if !work.is_kept() {
+        return Ok(());
+    }
+    let (drafts, len) = (sequence.drafts(), work.tokens.len());
+    if drafts.len() < len {
+        let message = format!("has {len} tokens, draft work has proposed {}; send their distribution", drafts.len());
+        return Err(invalid(&FieldError::new("verify.draft_token_ids", message)));
+    }
+    if let Some(at) = drafts.tokens().zip(&work.tokens).position(|(kept, &sent)| kept != sent) {
+        let message = "is not the token that draft work proposed; send the draft distribution, or draft again";
+        return Err(invalid(&FieldError::new(format!("verify.draft_token_ids[{at}]"), message)));
+    }
+    match &work.parents {
+        Some(parents) if *parents != drafts.parents(len) => {
+            let message = "are not those of draft work; leave them out";
+            Err(invalid(&FieldError::new("verify.parents", message)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn invalid(error: &FieldError) -> RowFailure {
+    RowFailure::new(RowStatus::InvalidWork, error.to_string())
+}

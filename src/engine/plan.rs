@@ -1,0 +1,88 @@
+//! What a work needs, checked against its sequence and its step before anything runs.
+
+use super::draft::{Place, check_kept};
+use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
+use crate::limits::Limits;
+use crate::sequence::Sequence;
+use crate::sequence::table::Table;
+
+/// What a work needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Planned {
+    /// So many rows, each with a result of its own.
+    Rows(usize),
+    /// So many rows, verified together.
+    Verify(usize),
+}
+
+impl Planned {
+    /// Rows it uses.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Self::Rows(rows) | Self::Verify(rows) => rows,
+        }
+    }
+}
+
+/// What a work needs, or why it cannot be done.
+pub(super) fn plan_work(
+    table: &mut Table,
+    work: &Work,
+    step: &Step,
+    batch: u64,
+    limits: &Limits,
+) -> Result<Planned, RowFailure> {
+    let entered = match work.sequence_id.map(|id| table.enter_batch(id, batch)) {
+        None => None,
+        Some(None) => return Err(unknown_sequence("no such sequence is open on this stream")),
+        Some(Some((_, true))) => {
+            let message = "the sequence has other work in this step; send it in the next one";
+            return Err(RowFailure::new(RowStatus::DuplicateSequence, message));
+        }
+        Some(Some((sequence, false))) => Some(sequence),
+    };
+    let kind = work.kind.as_ref().map_err(RowFailure::clone)?;
+    let planned = match kind {
+        WorkKind::Sample => {
+            may_emit(entered, 1, limits)?;
+            Planned::Rows(1)
+        }
+        WorkKind::Draft(draft) => {
+            let place = Place::of(*draft, may_emit(entered, 1, limits)?.drafts())?;
+            may_emit(entered, place.index + 1, limits)?;
+            Planned::Rows(1)
+        }
+        WorkKind::Score(score) => Planned::Rows(score.tokens.len()),
+        WorkKind::Verify(verify) => {
+            check_kept(verify, may_emit(entered, verify.rows(), limits)?)?;
+            Planned::Verify(verify.rows())
+        }
+    };
+    let rows = planned.rows();
+    if work.first_row.saturating_add(rows as u64) > step.logits.rows() {
+        let message =
+            format!("needs {rows} rows from row {}, the step has {} rows", work.first_row, step.logits.rows());
+        return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
+    }
+    Ok(planned)
+}
+
+/// The sequence, if it may emit so many tokens more.
+fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) -> Result<&'a Sequence, RowFailure> {
+    let Some(sequence) = sequence else {
+        return Err(RowFailure::new(RowStatus::InvalidWork, "sequence_id: is required for this kind of work"));
+    };
+    if sequence.finished().is_some() {
+        return Err(RowFailure::new(RowStatus::SequenceFinished, "the sequence has ended; close it"));
+    }
+    let (len, most) = (sequence.history_len(), limits.max_history_tokens as u64);
+    if len + tokens as u64 > most {
+        let message = format!("{len} tokens of prompt and output and {tokens} more are over max_history_tokens {most}");
+        return Err(RowFailure::new(RowStatus::HistoryLimit, message));
+    }
+    Ok(sequence)
+}
+
+pub(super) fn unknown_sequence(message: &'static str) -> RowFailure {
+    RowFailure::new(RowStatus::UnknownSequence, message)
+}

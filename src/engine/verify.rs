@@ -1,0 +1,286 @@
+//! From verify work to jobs of the backend, and to the rows that report on what was emitted.
+
+use super::rows::{guarded, run_guarded};
+use super::step::{DraftsFrom, LogitsBlock, RowFailure, RowStatus, VerifyWork};
+use crate::backend::{Backend, RowJob, VerifyJob};
+use crate::metrics::{Last, Proposer, Round};
+use crate::params::{FieldError, ProposerKind};
+use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::row::{Action, RowOutput};
+use crate::sequence::Sequence;
+use crate::sequence::history::Ahead;
+use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
+use crate::speculative::tree::Tree;
+use crate::speculative::verified::Verified;
+use std::borrow::Cow;
+
+/// A verify work with its logits and its sequence.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VerifySource<'a> {
+    pub(super) work: &'a VerifyWork,
+    pub(super) logits: &'a LogitsBlock,
+    pub(super) first_row: u64,
+    pub(super) sequence: &'a Sequence,
+}
+
+/// What came of a verify work.
+#[derive(Debug)]
+pub struct Verification {
+    /// What verification found.
+    pub verified: Verified,
+    /// The emitted tokens with what is reported about them.
+    pub outputs: Vec<RowOutput>,
+    /// Where the draft tokens came from.
+    pub proposer: Proposer,
+    /// How many there were.
+    pub drafted: usize,
+    /// How the last emitted token came about.
+    pub last: Last,
+    /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
+    pub tests_wanted: bool,
+}
+
+/// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
+/// expected. By chance, since whatever is regular may be regular in the text too; by a number of its own, since no
+/// token may depend on it.
+const MEASURED_ONE_IN: u64 = 16;
+
+/// Everything that one job borrows.
+struct Prepared<'a> {
+    source: VerifySource<'a>,
+    tree: Tree,
+    drafts: Vec<DraftToken<'a>>,
+    /// The sequence after each draft token.
+    ahead: Vec<Ahead>,
+    ends: Vec<bool>,
+}
+
+/// Runs verify works; one result each, in order. No more than `max_entries` of histories that look ahead are held
+/// at a time (beside those of one work, which have to fit).
+pub(super) fn run_verifications(
+    sources: &[VerifySource<'_>],
+    max_entries: usize,
+    backend: &mut dyn Backend,
+) -> Vec<Result<Verification, RowFailure>> {
+    let mut results = Vec::with_capacity(sources.len());
+    while results.len() < sources.len() {
+        let mut entries = 0;
+        let mut round = Vec::new();
+        for source in &sources[results.len()..] {
+            let prepared = Prepared::new(*source);
+            entries += prepared.as_ref().map_or(0, Prepared::weight);
+            round.push(prepared);
+            if entries > max_entries {
+                break;
+            }
+        }
+        results.extend(run_round(round, backend));
+    }
+    results
+}
+
+fn run_round(
+    round: Vec<Result<Prepared<'_>, RowFailure>>,
+    backend: &mut dyn Backend,
+) -> Vec<Result<Verification, RowFailure>> {
+    let ready: Vec<&Prepared<'_>> = round.iter().flatten().collect();
+    let mut verified = verify(&ready, backend);
+    report(&ready, &mut verified, backend);
+    let mut verified = verified.into_iter();
+    let lost = || Err(RowFailure::new(RowStatus::Internal, "the verification was lost"));
+    round
+        .into_iter()
+        .map(|prepared| {
+            let prepared = prepared?;
+            let (verified, outputs) = verified.next().unwrap_or_else(lost)?;
+            Ok(prepared.finished(verified, outputs))
+        })
+        .collect()
+}
+
+type Emitted = (Verified, Vec<RowOutput>);
+
+/// What is emitted, without a word about the tokens.
+fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emitted, RowFailure>> {
+    let rows: Vec<Vec<RowJob<'_>>> = ready.iter().map(|prepared| prepared.rows()).collect();
+    let jobs: Vec<VerifyJob<'_>> = ready.iter().zip(&rows).map(|(prepared, rows)| prepared.job(rows)).collect();
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let results = match guarded(jobs.len(), || backend.verify(&jobs)) {
+        Ok(results) => results,
+        Err(failure) => return vec![Err(failure); jobs.len()],
+    };
+    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None };
+    let each = results.into_iter().zip(ready).map(|(result, prepared)| match result {
+        Ok(verified) => {
+            let outputs = verified.emitted.iter().map(bare).collect();
+            Ok((verified, outputs))
+        }
+        Err(failure) => Err(prepared.failed(&failure)),
+    });
+    each.collect()
+}
+
+/// Lets emitted tokens be reported on as those of plain rows are, by scoring them.
+fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>], backend: &mut dyn Backend) {
+    let mut jobs = Vec::new();
+    for (prepared, (found, _)) in ready.iter().zip(verified.iter()).filter_map(|(p, v)| Some((p, v.as_ref().ok()?))) {
+        jobs.extend(prepared.scores(found));
+    }
+    if jobs.is_empty() {
+        return;
+    }
+    let mut scored = run_guarded(backend, &jobs).into_iter();
+    for (prepared, result) in ready.iter().zip(verified) {
+        let Ok((_, outputs)) = result else { continue };
+        if prepared.wants_logprobs() {
+            let reported: Result<Vec<_>, _> = scored.by_ref().take(outputs.len()).collect();
+            match reported {
+                Ok(reported) => *outputs = reported,
+                Err(failure) => *result = Err(failure),
+            }
+        }
+    }
+}
+
+impl Verification {
+    /// What metrics are to know of it.
+    pub(super) fn round(&self) -> Round<'_> {
+        Round {
+            proposer: self.proposer,
+            drafted: self.drafted,
+            accepted: self.verified.accepted_count(),
+            emitted: self.outputs.len(),
+            lossless: self.verified.lossless,
+            last: self.last,
+            trials: &self.verified.trials,
+        }
+    }
+}
+
+impl<'a> VerifySource<'a> {
+    pub(super) fn new(work: &'a VerifyWork, logits: &'a LogitsBlock, first_row: u64, sequence: &'a Sequence) -> Self {
+        Self { work, logits, first_row, sequence }
+    }
+}
+
+impl<'a> Prepared<'a> {
+    fn new(source: VerifySource<'a>) -> Result<Self, RowFailure> {
+        let VerifySource { work, sequence, .. } = source;
+        let len = work.tokens.len();
+        let parents = match &work.parents {
+            Some(parents) => parents.clone(),
+            None if work.is_kept() => sequence.drafts().parents(len),
+            None => (-1..).take(len).collect(),
+        };
+        let tree = Tree::new(&parents, len).map_err(|_| lost())?;
+        let draft = |(index, &token)| {
+            let kept = || sequence.drafts().kept(index).map(DraftSource::Kept);
+            let source = work.sent(index).or_else(kept)?;
+            Some(DraftToken { token, source })
+        };
+        let drafts = work.tokens.iter().enumerate().map(draft).collect::<Option<_>>().ok_or_else(lost)?;
+        let mut prepared = Self { source, tree, drafts, ahead: Vec::with_capacity(len), ends: Vec::with_capacity(len) };
+        for (&token, &parent) in work.tokens.iter().zip(&parents) {
+            let parent = usize::try_from(parent).ok().and_then(|parent| prepared.ahead.get(parent));
+            let mut ahead = parent.cloned().unwrap_or_else(|| sequence.ahead());
+            prepared.ends.push(sequence.grow(&mut ahead, token).is_some());
+            prepared.ahead.push(ahead);
+        }
+        Ok(prepared)
+    }
+
+    fn weight(&self) -> usize {
+        self.ahead.iter().map(Ahead::weight).sum()
+    }
+
+    /// The row after draft token `index - 1`; row 0 is the one after the sequence's last token.
+    fn row(&self, row: usize, action: Action) -> Option<RowJob<'_>> {
+        let VerifySource { logits, first_row, sequence, .. } = self.source;
+        let logits = logits.row(first_row + row as u64)?;
+        let spec = match row.checked_sub(1) {
+            Some(draft) => sequence.spec_ahead(self.ahead.get(draft)?, action),
+            None => sequence.spec(action),
+        };
+        Some(RowJob { logits, spec })
+    }
+
+    fn rows(&self) -> Vec<RowJob<'_>> {
+        (0..=self.drafts.len()).filter_map(|row| self.row(row, Action::Draw { uniform: 0 })).collect()
+    }
+
+    fn job<'b>(&'b self, rows: &'b [RowJob<'b>]) -> VerifyJob<'b> {
+        let VerifySource { work, sequence, .. } = self.source;
+        VerifyJob {
+            rows,
+            ends: &self.ends,
+            drafts: &self.drafts,
+            tree: &self.tree,
+            rule: sequence.acceptance(),
+            numbers: sequence.numbers(),
+            measure: work.measure || is_by_chance(sequence),
+        }
+    }
+
+    fn wants_logprobs(&self) -> bool {
+        self.source.sequence.spec(Action::Score { token: 0 }).logprobs.is_some()
+    }
+
+    /// Rows that score what was emitted: each token at the row after those before it.
+    fn scores(&self, verified: &Verified) -> impl Iterator<Item = RowJob<'_>> {
+        let wanted = if self.wants_logprobs() { verified.emitted.len() } else { 0 };
+        let after = |at: usize| at.checked_sub(1).map_or(0, |before| verified.accepted_path[before] + 1);
+        let jobs: Vec<_> =
+            (0..wanted).filter_map(|at| self.row(after(at), Action::Score { token: verified.emitted[at] })).collect();
+        jobs.into_iter()
+    }
+
+    fn finished(self, verified: Verified, outputs: Vec<RowOutput>) -> Verification {
+        let children = self.tree.children(verified.accepted_path.last().copied());
+        let last = match verified.emitted.len() > verified.accepted_count() {
+            false => Last::Accepted,
+            true if children.is_empty() => Last::Bonus,
+            true => Last::Recovered,
+        };
+        let work = self.source.work;
+        let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure);
+        Verification { verified, outputs, proposer, drafted: self.drafts.len(), last, tests_wanted }
+    }
+
+    fn failed(&self, failure: &VerifyFailure) -> RowFailure {
+        match failure {
+            VerifyFailure::Target(error) => {
+                let RowFailure { status, message } = error.error.into();
+                RowFailure::new(status, format!("target row {}: {message}", error.row))
+            }
+            VerifyFailure::Draft { index, error } => {
+                let field = self.source.work.distribution_field();
+                let error = FieldError::new(format!("verify.{field}"), format!("draft token {index}: {error}"));
+                RowFailure::new(RowStatus::InvalidWork, Cow::Owned(error.to_string()))
+            }
+        }
+    }
+}
+
+/// Where the draft tokens came from.
+fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
+    match work.from {
+        DraftsFrom::Kept => Proposer::Kept,
+        DraftsFrom::Dense(_) | DraftsFrom::Sparse { .. } => Proposer::Sent,
+        DraftsFrom::Nowhere => match sequence.speculation().and_then(|own| own.proposer_of(&work.tokens)) {
+            None => Proposer::Deterministic,
+            Some(ProposerKind::Ngram) => Proposer::Ngram,
+            Some(ProposerKind::Suffix) => Proposer::Suffix,
+        },
+    }
+}
+
+fn is_by_chance(sequence: &Sequence) -> bool {
+    let uniform = uniform(sequence.seed(), sequence.position(), Purpose::Measure);
+    uniform < u64::MAX / MEASURED_ONE_IN
+}
+
+fn lost() -> RowFailure {
+    RowFailure::new(RowStatus::Internal, "a draft token was lost")
+}

@@ -1,0 +1,202 @@
+//! What a step asks to be done with rows.
+
+use super::step::{LogitsBlock, RowFailure, RowStatus};
+use crate::params::{FieldError, LogprobsParams, MAX_TREE_TOKENS, check_tokens};
+use crate::sampling::row::LogprobsMode;
+use crate::speculative::job::DraftSource;
+use crate::speculative::tree::Tree;
+
+/// One piece of work.
+#[derive(Debug)]
+pub struct Work {
+    /// The sequence it is for.
+    pub sequence_id: Option<u64>,
+    /// The first logits row it uses.
+    pub first_row: u64,
+    /// What to do, or why it cannot be done whatever the state.
+    pub kind: Result<WorkKind, RowFailure>,
+}
+
+/// What to do with rows.
+#[derive(Debug)]
+pub enum WorkKind {
+    /// Draw one token from one row and commit it.
+    Sample,
+    /// Draw one draft token and keep it.
+    Draft(DraftWork),
+    /// Report on known tokens, one row each.
+    Score(Score),
+    /// Decide which draft tokens to emit, one row more than draft tokens.
+    Verify(VerifyWork),
+}
+
+/// A draft token to draw.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftWork {
+    /// Forget earlier draft tokens first.
+    pub restart: bool,
+    /// What it follows: a draft token's index, −1 for the sequence's last token; `None` for the latest draft token.
+    pub parent: Option<i32>,
+}
+
+/// Tokens to score and what to report about them.
+#[derive(Debug)]
+pub struct Score {
+    /// Token i followed row i.
+    pub tokens: Vec<u32>,
+    /// What to report.
+    pub logprobs: LogprobsParams,
+}
+
+/// Draft tokens to verify.
+#[derive(Debug)]
+pub struct VerifyWork {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// How they stand to one another; `None` for a chain, or for the tree that draft work made.
+    pub parents: Option<Vec<i32>>,
+    /// What they were drawn from.
+    pub from: DraftsFrom,
+    /// Whether to work out what acceptance was to be expected.
+    pub measure: bool,
+}
+
+/// Where draft distributions are.
+#[derive(Debug)]
+pub enum DraftsFrom {
+    /// With the sequence.
+    Kept,
+    /// Here, a row of probabilities for each draft token.
+    Dense(LogitsBlock),
+    /// Here, the probabilities of some tokens.
+    Sparse {
+        /// Where the entries of each draft token end.
+        ends: Vec<usize>,
+        /// The tokens.
+        tokens: Vec<u32>,
+        /// Their probabilities.
+        probs: Vec<f32>,
+    },
+    /// Nowhere: the proposer is deterministic.
+    Nowhere,
+}
+
+impl Work {
+    /// Rows it uses.
+    pub(super) fn rows(&self) -> usize {
+        match &self.kind {
+            Ok(WorkKind::Sample | WorkKind::Draft(_)) => 1,
+            Ok(WorkKind::Score(score)) => score.tokens.len(),
+            Ok(WorkKind::Verify(verify)) => verify.rows(),
+            Err(_) => 0,
+        }
+    }
+}
+
+impl Score {
+    /// Checks what can be checked without the sequence.
+    ///
+    /// # Errors
+    /// [`RowStatus::InvalidWork`] with the field at fault.
+    pub fn check(&self, has_sequence: bool, vocab_size: u32, max_top_logprobs: u32) -> Result<(), RowFailure> {
+        let checked = if self.tokens.is_empty() {
+            Err(FieldError::new("token_ids", "is empty; give the token that followed each row"))
+        } else if self.logprobs.mode == LogprobsMode::Processed && !has_sequence {
+            Err(FieldError::new("logprobs.mode", "PROCESSED needs a sequence_id, whose parameters apply"))
+        } else {
+            check_tokens("token_ids", &self.tokens, vocab_size)
+                .and_then(|()| self.logprobs.validate(vocab_size, max_top_logprobs).map_err(|e| e.within("logprobs")))
+        };
+        checked.map_err(|error| invalid("score", &error))
+    }
+}
+
+impl VerifyWork {
+    /// Rows it uses.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.tokens.len() + 1
+    }
+
+    /// Checks what can be checked without the sequence.
+    ///
+    /// # Errors
+    /// [`RowStatus::InvalidWork`] with the field at fault.
+    pub fn check(&self, vocab_size: u32) -> Result<(), RowFailure> {
+        let checked = self.check_draft(vocab_size).and_then(|()| self.check_distributions(vocab_size));
+        checked.map_err(|error| invalid("verify", &error))
+    }
+
+    fn check_draft(&self, vocab_size: u32) -> Result<(), FieldError> {
+        if self.tokens.len() > MAX_TREE_TOKENS as usize {
+            let message = format!("has {} tokens, at most {MAX_TREE_TOKENS} are verified at once", self.tokens.len());
+            return Err(FieldError::new("draft_token_ids", message));
+        }
+        check_tokens("draft_token_ids", &self.tokens, vocab_size)?;
+        match &self.parents {
+            Some(parents) => {
+                let tree = Tree::new(parents, self.tokens.len());
+                tree.map(drop).map_err(|error| FieldError::new("parents", error.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_distributions(&self, vocab_size: u32) -> Result<(), FieldError> {
+        let drafts = self.tokens.len();
+        match &self.from {
+            DraftsFrom::Kept | DraftsFrom::Nowhere => Ok(()),
+            DraftsFrom::Dense(rows) if rows.rows() != drafts as u64 => {
+                let message = format!("has {} rows of vocab_size values for {drafts} draft tokens", rows.rows());
+                Err(FieldError::new("dense.probs", message))
+            }
+            DraftsFrom::Dense(_) => Ok(()),
+            DraftsFrom::Sparse { ends, .. } if ends.len() != drafts => {
+                let message = format!("has {} entries for {drafts} draft tokens", ends.len());
+                Err(FieldError::new("sparse.counts", message))
+            }
+            DraftsFrom::Sparse { ends, tokens, probs } => {
+                let counted = ends.last().copied().unwrap_or(0);
+                if tokens.len() != counted || probs.len() != counted {
+                    let (ids, probs) = (tokens.len(), probs.len());
+                    let message =
+                        format!("sum to {counted}, but there are {ids} token_ids and {probs} probs; all must be equal");
+                    return Err(FieldError::new("sparse.counts", message));
+                }
+                check_tokens("sparse.token_ids", tokens, vocab_size)
+            }
+        }
+    }
+
+    /// Whether draft distributions are those of draft work.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.from, DraftsFrom::Kept)
+    }
+
+    /// What a sent draft token was drawn from; `None` for kept ones, or if there is none.
+    pub(super) fn sent(&self, index: usize) -> Option<DraftSource<'_>> {
+        match &self.from {
+            DraftsFrom::Kept => None,
+            DraftsFrom::Dense(rows) => Some(DraftSource::Dense(rows.row(index as u64)?)),
+            DraftsFrom::Sparse { ends, tokens, probs } => {
+                let start = index.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied())?;
+                let entries = start..*ends.get(index)?;
+                Some(DraftSource::Sparse { tokens: tokens.get(entries.clone())?, probs: probs.get(entries)? })
+            }
+            DraftsFrom::Nowhere => Some(DraftSource::Deterministic),
+        }
+    }
+
+    /// The field that says what draft tokens were drawn from.
+    pub(super) fn distribution_field(&self) -> &'static str {
+        match self.from {
+            DraftsFrom::Kept | DraftsFrom::Nowhere => "draft_token_ids",
+            DraftsFrom::Dense(_) => "dense.probs",
+            DraftsFrom::Sparse { .. } => "sparse",
+        }
+    }
+}
+
+fn invalid(work: &str, error: &FieldError) -> RowFailure {
+    RowFailure::new(RowStatus::InvalidWork, format!("{work}.{error}"))
+}

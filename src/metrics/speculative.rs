@@ -1,0 +1,182 @@
+//! Metrics of speculative decoding, by model label and proposer. Series are made at first sight: a server that never
+//! verifies a draft has none, and one that does only those of the proposers and positions that it has seen.
+
+use super::catalog as cat;
+use crate::speculative::verified::Trial;
+use metrics::{Counter, Histogram, Recorder};
+use std::sync::OnceLock;
+
+/// Where draft tokens come from, the label `proposer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proposer {
+    /// Draft work.
+    Kept,
+    /// The worker, with their distribution.
+    Sent,
+    /// The worker, without one.
+    Deterministic,
+    /// Prompt lookup inside the sidecar.
+    Ngram,
+    /// Suffix matching inside the sidecar.
+    Suffix,
+}
+
+/// Values of the label `proposer`, in the order of [`Proposer`].
+const PROPOSERS: [&str; 5] = ["kept", "sent", "deterministic", "ngram", "suffix"];
+/// Positions in a draft that have a label of their own; deeper ones share "16+".
+const POSITIONS: usize = 16;
+
+/// How the last token of a verification came about, the label `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    /// It is an accepted draft token; the sequence ended with it.
+    Accepted,
+    /// In the place of a rejected one.
+    Recovered,
+    /// On top of the accepted ones.
+    Bonus,
+}
+
+/// Values of the label `kind`, in the order of [`Last`].
+const LASTS: [&str; 3] = ["accepted", "recovered", "bonus"];
+
+/// A verification, as far as metrics go.
+#[derive(Debug, Clone, Copy)]
+pub struct Round<'a> {
+    /// Where its draft tokens came from.
+    pub proposer: Proposer,
+    /// How many there were.
+    pub drafted: usize,
+    /// How many were accepted.
+    pub accepted: usize,
+    /// How many tokens were emitted.
+    pub emitted: usize,
+    /// Whether they have the target's distribution.
+    pub lossless: bool,
+    /// How the last of them came about.
+    pub last: Last,
+    /// The tests that were made.
+    pub trials: &'a [Trial],
+}
+
+/// Handles of one model label.
+#[derive(Debug)]
+pub(super) struct Speculation {
+    model: String,
+    proposers: [OnceLock<Handles>; PROPOSERS.len()],
+}
+
+#[derive(Debug)]
+struct Handles {
+    drafts: Counter,
+    draft_tokens: Counter,
+    accepted: Counter,
+    /// Not lossless, lossless.
+    emitted: [Counter; 2],
+    lasts: Vec<Counter>,
+    rejected: Vec<Counter>,
+    total_variation: Histogram,
+    rejected_rank: Histogram,
+    positions: Vec<OnceLock<Position>>,
+}
+
+#[derive(Debug)]
+struct Position {
+    tested: Counter,
+    accepted: Counter,
+    expected: Histogram,
+    measured_accepted: Counter,
+}
+
+impl Speculation {
+    pub(super) fn new(model: &str) -> Self {
+        Self { model: model.to_owned(), proposers: Default::default() }
+    }
+
+    /// Counts a verification.
+    pub(super) fn record(&self, r: &dyn Recorder, round: &Round<'_>) {
+        if round.drafted == 0 {
+            return; // a plain row by another name
+        }
+        let labels = [("model", self.model.as_str()), ("proposer", PROPOSERS[round.proposer as usize])];
+        let handles = self.proposers[round.proposer as usize].get_or_init(|| Handles::register(r, labels));
+        handles.drafts.increment(1);
+        handles.draft_tokens.increment(round.drafted as u64);
+        handles.accepted.increment(round.accepted as u64);
+        handles.emitted[usize::from(round.lossless)].increment(round.emitted as u64);
+        handles.lasts[round.last as usize].increment(1);
+        for trial in round.trials {
+            handles.trial(r, labels, trial);
+        }
+    }
+}
+
+type Labels<'a> = [(&'static str, &'a str); 2];
+
+impl Handles {
+    fn register(r: &dyn Recorder, labels: Labels<'_>) -> Self {
+        let [model, proposer] = labels;
+        let each = |def: cat::Def, key: &'static str, values: &[&str]| -> Vec<Counter> {
+            values.iter().map(|&value| def.as_counter(r, &[model, proposer, (key, value)])).collect()
+        };
+        let emitted = |lossless| cat::SPEC_EMITTED.as_counter(r, &[model, proposer, ("lossless", lossless)]);
+        Self {
+            drafts: cat::SPEC_DRAFTS.as_counter(r, &labels),
+            draft_tokens: cat::SPEC_DRAFT_TOKENS.as_counter(r, &labels),
+            accepted: cat::SPEC_ACCEPTED.as_counter(r, &labels),
+            emitted: [emitted("false"), emitted("true")],
+            lasts: each(cat::SPEC_LAST, "kind", &LASTS),
+            rejected: each(cat::SPEC_REJECTED, "reason", &REASONS),
+            total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
+            rejected_rank: cat::SPEC_REJECTED_RANK.as_histogram(r, &labels),
+            positions: (0..=POSITIONS).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial) {
+        let at = trial.depth.min(POSITIONS);
+        let position = self.positions[at].get_or_init(|| Position::register(r, labels, at));
+        position.tested.increment(1);
+        if trial.accepted {
+            position.accepted.increment(1);
+        }
+        if let Some(expected) = trial.expected {
+            position.expected.record(expected);
+            position.measured_accepted.increment(u64::from(trial.accepted));
+        }
+        if let Some(total_variation) = trial.total_variation {
+            self.total_variation.record(total_variation);
+        }
+        if let Some(rank) = trial.rejected_rank {
+            self.rejected_rank.record(rank);
+            self.rejected[reason(trial.ratio.unwrap_or_default())].increment(1);
+        }
+    }
+}
+
+impl Position {
+    fn register(r: &dyn Recorder, labels: Labels<'_>, at: usize) -> Self {
+        let name = if at < POSITIONS { at.to_string() } else { format!("{POSITIONS}+") };
+        let [model, proposer] = labels;
+        let labels = [model, proposer, ("position", name.as_str())];
+        Self {
+            tested: cat::SPEC_TESTED_PER_POS.as_counter(r, &labels),
+            accepted: cat::SPEC_ACCEPTED_PER_POS.as_counter(r, &labels),
+            expected: cat::SPEC_EXPECTED.as_histogram(r, &labels),
+            measured_accepted: cat::SPEC_MEASURED_ACCEPTED_PER_POS.as_counter(r, &labels),
+        }
+    }
+}
+
+/// Values of the label `reason`: what a rejection points to.
+const REASONS: [&str; 3] = ["removed", "unlikely", "chance"];
+/// A token that the target finds less likely than this share of what the draft did is no bad luck.
+const UNLIKELY: f64 = 0.1;
+
+fn reason(ratio: f64) -> usize {
+    match ratio {
+        0.0 => 0,
+        _ if ratio < UNLIKELY => 1,
+        _ => 2,
+    }
+}

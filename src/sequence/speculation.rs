@@ -1,0 +1,136 @@
+//! What a sequence remembers to propose draft tokens and to say how many are worth while.
+
+use crate::params::{DraftLengthParams, ProposerKind, SamplingParams};
+use crate::speculative::advice::Acceptance;
+use crate::speculative::propose::Proposer;
+use crate::speculative::verified::Trial;
+
+/// For sequences that ask for a proposer or for advice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speculation {
+    proposer: Option<(ProposerKind, Proposer)>,
+    length: Option<DraftLengthParams>,
+    seen: Acceptance,
+    /// What was proposed and advised last.
+    last: NextDraft,
+}
+
+/// What to draft next.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NextDraft {
+    /// Draft tokens that follow one another.
+    pub tokens: Vec<u32>,
+    /// How many draft tokens are worth while, if that was asked.
+    pub advised: Option<u32>,
+}
+
+impl Speculation {
+    /// After `prompt` and `output`; nothing if nothing is asked for.
+    pub(super) fn new(params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Option<Box<Self>> {
+        let proposer = params.proposer.as_ref().map(|asked| (asked.kind, Proposer::new(asked, prompt, output)));
+        let length = params.draft_length;
+        let asked = proposer.is_some() || length.is_some();
+        let (seen, last) = (Acceptance::default(), NextDraft::default());
+        asked.then(|| Box::new(Self { proposer, length, seen, last }))
+    }
+
+    /// Appends an emitted token.
+    pub(super) fn push(&mut self, token: u32) {
+        if let Some((_, proposer)) = &mut self.proposer {
+            proposer.push(token);
+        }
+    }
+
+    /// Takes in what came of a draft; no trial means that there was none.
+    pub(super) fn record(&mut self, trials: &[Trial]) {
+        if trials.is_empty() && self.last.advised == Some(0) {
+            self.seen.record_skipped();
+        }
+        // A depth is accepted if one of its siblings is.
+        let depths = trials.iter().map(|trial| trial.depth + 1).max().unwrap_or(0);
+        for depth in 0..depths {
+            self.seen.record(depth, trials.iter().any(|trial| trial.depth == depth && trial.accepted));
+        }
+    }
+
+    /// What to draft next.
+    pub(super) fn next(&mut self) -> NextDraft {
+        let advised = self.length.as_ref().map(|length| self.seen.advise(length));
+        let most = advised.map_or(usize::MAX, |advised| advised as usize);
+        let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
+        self.last = NextDraft { tokens, advised };
+        self.last.clone()
+    }
+
+    /// The proposer inside the sidecar that these draft tokens came from, as far as can be told.
+    #[must_use]
+    pub fn proposer_of(&self, draft: &[u32]) -> Option<ProposerKind> {
+        let (kind, _) = self.proposer.as_ref()?;
+        (!draft.is_empty() && self.last.tokens.starts_with(draft)).then_some(*kind)
+    }
+
+    /// Memory held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes());
+        // What was seen has a bound of its own.
+        size_of::<Self>() + proposer + self.last.tokens.capacity() * size_of::<u32>() + Acceptance::MAX_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::ProposerParams;
+
+    fn speculation(advice: bool) -> Speculation {
+        let params = SamplingParams {
+            proposer: Some(ProposerParams::new(ProposerKind::Ngram)),
+            draft_length: advice.then(|| DraftLengthParams::new(0.9)),
+            ..SamplingParams::default()
+        };
+        *Speculation::new(&params, &[1, 2, 3, 4, 5, 6, 7, 1, 2], &[3]).expect("it is asked for")
+    }
+
+    fn trial(depth: usize, accepted: bool) -> Trial {
+        Trial { index: depth, depth, accepted, expected: None, total_variation: None, ratio: None, rejected_rank: None }
+    }
+
+    #[test]
+    fn nothing_asked_nothing_remembered() {
+        assert_eq!(Speculation::new(&SamplingParams::default(), &[1; 9], &[]), None);
+    }
+
+    #[test]
+    fn its_own_proposals_are_known_again() {
+        let mut speculation = speculation(false);
+        let next = speculation.next();
+        assert_eq!((&next.tokens[..4], next.advised), (&[4, 5, 6, 7][..], None));
+        let of = |draft: &[u32]| speculation.proposer_of(draft);
+        assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(ProposerKind::Ngram), None, None));
+    }
+
+    #[test]
+    fn proposals_are_as_long_as_is_advised() {
+        let mut speculation = speculation(true);
+        for _ in 0..50 {
+            speculation.record(&[trial(0, true), trial(1, false)]);
+        }
+        let next = speculation.next();
+        assert_eq!((next.tokens, next.advised), (vec![4], Some(1)));
+        // Siblings: one accepted is enough.
+        for _ in 0..200 {
+            speculation.record(&[trial(0, false), trial(0, true), trial(1, true), trial(2, true), trial(3, true)]);
+        }
+        assert!(speculation.next().advised > Some(3));
+        for _ in 0..200 {
+            speculation.record(&[trial(0, false)]);
+        }
+        assert_eq!(speculation.next(), NextDraft { tokens: vec![], advised: Some(0) });
+        for _ in 0..200 {
+            speculation.record(&[]);
+            speculation.next();
+        }
+        assert_eq!(speculation.next().advised, Some(1), "it is tried again some time");
+    }
+}

@@ -1,0 +1,59 @@
+//! How a draft is to be verified, and the one way from there to a rule.
+
+use super::numbers::Numbers;
+use super::positions::Positions;
+use super::rule::AcceptanceRule;
+use super::tree::{self, Tree};
+use super::verified::{Trial, Verified};
+use super::{VerifyError, block, judge};
+
+/// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
+const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
+
+/// What a verification goes by besides draft and rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// How draft tokens stand to one another.
+    pub tree: &'a Tree,
+    /// How they are accepted.
+    pub rule: AcceptanceRule,
+    /// The sequence's random numbers.
+    pub numbers: Numbers,
+    /// Whether trials say what was to be expected. It changes no decision.
+    pub measure: bool,
+}
+
+impl Plan<'_> {
+    /// Verifies.
+    ///
+    /// # Errors
+    /// [`VerifyError`] if a row that was needed has no distribution.
+    pub fn verify(&self, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
+        // Where nothing is left to chance there is nothing to gain from a block, and the plain row's text to keep.
+        let certain = || (0..self.tree.len()).all(|node| positions.is_certain(node));
+        match self.rule {
+            AcceptanceRule::Block if self.tree.is_chain() && !certain() => block::verify(self, positions),
+            AcceptanceRule::Block | AcceptanceRule::Rejection => tree::sampled(self, positions),
+            _ => judge::longest(self, positions),
+        }
+    }
+
+    /// A trial of the lossless rules: with the sum of min(factor * left, draft) as what was to be expected.
+    pub(super) fn trial(
+        &self,
+        positions: &mut impl Positions,
+        (node, depth): (usize, usize),
+        factor: f64,
+        accepted: bool,
+    ) -> Trial {
+        let trial = Trial::new(node, depth, accepted);
+        if !self.measure {
+            return trial;
+        }
+        let variation = positions.beyond(1.0, node);
+        // Shares sum to 1, so what is common is what is not beyond.
+        let beyond = if factor == 1.0 { variation } else { positions.beyond(factor, node) };
+        let common = factor - beyond;
+        trial.measured(positions, if common > ROUNDING { common } else { 0.0 }, variation)
+    }
+}

@@ -1,0 +1,14 @@
+//! Speculative decoding over real sockets: draft and verify work, what they report, and what they refuse.
+//! (`tests/speculative` proves the rules themselves.)
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod metrics;
+mod mistakes;
+mod proposals;
+mod rounds;
+mod texts;
+mod work;

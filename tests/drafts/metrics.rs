@@ -1,0 +1,137 @@
+//! Every counter after a scripted run, number for number, and the tests that the worker is told of.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+
+/// A row that gives these tokens the same probability, the others none.
+fn among(tokens: &[u32]) -> Vec<f32> {
+    (0..VOCAB).map(|t| if tokens.contains(&t) { 1.0 } else { f32::NEG_INFINITY }).collect()
+}
+
+fn measured(verify: VerifyWork) -> VerifyWork {
+    VerifyWork { measure: true, ..verify }
+}
+
+fn tests(work: &WorkResult) -> Vec<(u32, bool, f32, f32, u32)> {
+    let tests = &work.verify.as_ref().unwrap().tests;
+    tests.iter().map(|t| (t.index, t.accepted, t.expected_acceptance, t.total_variation, t.rejected_rank)).collect()
+}
+
+/// The run: what is verified, and what its tests say when computed by hand.
+async fn run(worker: &mut Worker) {
+    worker.step(open_step(vec![open(1, seeded(1)), open(2, seeded(2))])).await;
+    let half = among(&[0, 1]);
+    // Twice as likely in the target as in the draft: accepted whatever the random number. min(0.5, 0.25) +
+    // min(0.5, 0.75) = 0.75 was to be expected; |0.5 - 0.25| is the total variation.
+    let uneven: &[(u32, f32)] = &[(0, 0.25), (1, 0.75)];
+    let work = worker
+        .verify(1, measured(chain(&[0, 0], sparse(&[uneven, uneven]))), &[half.clone(), half.clone(), half.clone()])
+        .await;
+    assert_eq!(tests(&work), [(0, true, 0.75, 0.25, 0), (1, true, 0.75, 0.25, 0)]);
+    // Impossible in the target: rejected. In the target's order two tokens come first, then those that it rules
+    // out by their ids, so token 5 is the sixth. Token 0 is as likely as in the draft: all that is left is token 1.
+    let half_lost: &[(u32, f32)] = &[(0, 0.5), (5, 0.5)];
+    let work = worker.verify(1, measured(chain(&[5], sparse(&[half_lost]))), &[half.clone(), half.clone()]).await;
+    assert_eq!((tests(&work), ids(&work)), (vec![(0, false, 0.5, 0.5, 6)], vec![1]));
+    // No draft token: a plain row.
+    worker.verify(1, measured(chain(&[], deterministic())), &[half]).await;
+    // The text ends with its first draft token.
+    let (end, never) = (among(&[3]), among(&[4]));
+    let work = worker.verify(2, measured(chain(&[3, 1], deterministic())), &[end, never.clone(), never]).await;
+    assert_eq!((tests(&work), work.finish_reason()), (vec![(0, true, 1.0, 0.0, 0)], FinishReason::Eos));
+}
+
+#[tokio::test]
+async fn a_scripted_run_counts_what_it_did() {
+    let server = TestServer::start().await;
+    let stream = StreamConfig { model: "m".to_owned(), eos_token_ids: vec![3], ..config() };
+    let mut worker = server.worker_with(stream).await;
+    run(&mut worker).await;
+    let expected = [
+        ("num_drafts_total", "sent", "", 2.0),
+        ("num_draft_tokens_total", "sent", "", 3.0),
+        ("num_accepted_tokens_total", "sent", "", 2.0),
+        ("num_tested_tokens_per_pos_total", "sent", ",position=\"0\"", 2.0),
+        ("num_tested_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
+        ("num_accepted_tokens_per_pos_total", "sent", ",position=\"0\"", 1.0),
+        ("num_accepted_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
+        ("num_emitted_tokens_total", "sent", ",lossless=\"true\"", 4.0),
+        ("num_emitted_tokens_total", "sent", ",lossless=\"false\"", 0.0),
+        ("last_tokens_total", "sent", ",kind=\"bonus\"", 1.0),
+        ("last_tokens_total", "sent", ",kind=\"recovered\"", 1.0),
+        ("last_tokens_total", "sent", ",kind=\"accepted\"", 0.0),
+        ("num_measured_rejected_tokens_total", "sent", ",reason=\"removed\"", 1.0),
+        ("num_measured_rejected_tokens_total", "sent", ",reason=\"unlikely\"", 0.0),
+        ("num_measured_rejected_tokens_total", "sent", ",reason=\"chance\"", 0.0),
+        ("expected_acceptance_count", "sent", ",position=\"0\"", 2.0),
+        ("expected_acceptance_sum", "sent", ",position=\"0\"", 0.75 + 0.5),
+        ("expected_acceptance_sum", "sent", ",position=\"1\"", 0.75),
+        ("num_measured_accepted_tokens_per_pos_total", "sent", ",position=\"0\"", 1.0),
+        ("num_measured_accepted_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
+        ("total_variation_count", "sent", "", 3.0),
+        ("total_variation_sum", "sent", "", 0.25 + 0.25 + 0.5),
+        ("rejected_rank_count", "sent", "", 1.0),
+        ("rejected_rank_sum", "sent", "", 6.0),
+        ("num_drafts_total", "deterministic", "", 1.0),
+        ("num_draft_tokens_total", "deterministic", "", 2.0),
+        ("num_accepted_tokens_total", "deterministic", "", 1.0),
+        ("num_tested_tokens_per_pos_total", "deterministic", ",position=\"0\"", 1.0),
+        ("num_emitted_tokens_total", "deterministic", ",lossless=\"true\"", 1.0),
+        ("last_tokens_total", "deterministic", ",kind=\"accepted\"", 1.0),
+        ("expected_acceptance_sum", "deterministic", ",position=\"0\"", 1.0),
+        ("total_variation_sum", "deterministic", "", 0.0),
+    ];
+    for (name, proposer, more, value) in expected {
+        let series = format!("croupier_spec_decode_{name}{{model=\"m\",proposer=\"{proposer}\"{more}}}");
+        assert_eq!(server.series(&series), value, "{series}");
+    }
+    assert_eq!(server.series("croupier_tokens_total{model=\"m\"}"), 6.0);
+    assert_eq!(server.series("croupier_rows_total{model=\"m\",kind=\"verify\"}"), 9.0);
+}
+
+#[tokio::test]
+async fn what_a_rejection_points_to_is_told_apart() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    // Token 1 has about 0.02 of the target and all of the draft's trust; token 2 about a third of the target.
+    let unlikely: Vec<f32> = (0..VOCAB)
+        .map(|t| match t {
+            0 => 14.0,
+            1 => 10.0,
+            _ => -30.0,
+        })
+        .collect();
+    let bad_luck = among(&[2, 3, 4]);
+    let mut seen = [0, 0];
+    for id in 0..40 {
+        worker.step(open_step(vec![open(id, seeded(id))])).await;
+        let (at, token, row) = if id % 2 == 0 { (0, 1, &unlikely) } else { (1, 2, &bad_luck) };
+        let work = worker.verify(id, measured(chain(&[token], deterministic())), &[row.clone(), row.clone()]).await;
+        seen[at] += 1 - work.verify.unwrap().accepted_count;
+    }
+    assert!(seen.iter().all(|&rejections| rejections > 5), "{seen:?}");
+    for (reason, rejections) in [("unlikely", seen[0]), ("chance", seen[1]), ("removed", 0)] {
+        let labels = format!("model=\"default\",proposer=\"deterministic\",reason=\"{reason}\"");
+        let series = format!("croupier_spec_decode_num_measured_rejected_tokens_total{{{labels}}}");
+        assert_eq!(server.series(&series), f64::from(rejections), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn some_verifications_are_measured_unasked() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let row = among(&[1, 2]);
+    for id in 0..400 {
+        worker.step(open_step(vec![open(id, seeded(id))])).await;
+        let work = worker.verify(id, chain(&[1], deterministic()), &[row.clone(), row.clone()]).await;
+        assert_eq!(work.verify.unwrap().tests, []);
+        worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
+    }
+    let labels = "{model=\"default\",proposer=\"deterministic\",position=\"0\"}";
+    // One in sixteen: 25 of 400, with a standard deviation below 5. The seeds are fixed, so this never changes.
+    let measured = server.series(&format!("croupier_spec_decode_expected_acceptance_count{labels}"));
+    assert!((10.0..40.0).contains(&measured), "{measured}");
+    assert_eq!(server.series(&format!("croupier_spec_decode_num_tested_tokens_per_pos_total{labels}")), 400.0);
+}

@@ -1,0 +1,131 @@
+//! Draft tokens from the sidecar itself, and its advice on how many are worth while.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+
+fn proposing(kind: ProposerKind, seed: u64) -> SamplingParams {
+    SamplingParams {
+        proposer: Some(ProposerParams { kind: kind.into(), ..Default::default() }),
+        max_tokens: Some(60),
+        ..seeded(seed)
+    }
+}
+
+/// A model that likes to repeat itself: after each token mostly the same one, now and then another.
+fn after(text: &[u32]) -> Vec<f32> {
+    let last = *text.last().unwrap_or(&0);
+    (0..VOCAB).map(|t| if t == (last * 7 + 3) % 11 { 9.0 } else { logits(u64::from(last), 1)[t as usize] }).collect()
+}
+
+fn rows(text: &[u32], draft: &[u32]) -> Vec<Vec<f32>> {
+    (0..=draft.len()).map(|len| after(&[text, &draft[..len]].concat())).collect()
+}
+
+#[tokio::test]
+async fn proposals_speed_a_text_up_and_leave_it_as_it_was() {
+    let server = TestServer::start().await;
+    let stream = StreamConfig { model: "m".to_owned(), ..config() };
+    let mut worker = server.worker_with(stream).await;
+    for (id, kind) in (1..).zip([ProposerKind::Ngram, ProposerKind::Suffix]) {
+        let plain = SamplingParams { proposer: None, ..proposing(kind, 5) };
+        worker.step(open_step(vec![open(id * 10, plain)])).await;
+        let mut expected = Vec::new();
+        for _ in 0..60 {
+            let work = only(worker.step(step_of(sample_work(id * 10), &[after(&expected)])).await);
+            assert_eq!((work.proposed_token_ids.len(), work.advised_draft_length), (0, None), "nobody asked");
+            expected.extend(ids(&work));
+        }
+        worker.step(open_step(vec![open(id, proposing(kind, 5))])).await;
+        let (mut text, mut draft, mut steps) = (Vec::new(), Vec::new(), 0);
+        while text.len() < 60 {
+            let work = worker.verify(id, chain(&draft, deterministic()), &rows(&text, &draft)).await;
+            text.extend(ids(&work));
+            // What is proposed is a function of the text: a sequence opened with it proposes the same.
+            draft = work.proposed_token_ids;
+            assert!(draft.len() <= 8);
+            steps += 1;
+        }
+        assert_eq!(text, expected);
+        assert!(steps < 40, "{kind:?}: {steps} steps for 60 tokens");
+        let label = kind.as_str_name().trim_start_matches("PROPOSER_KIND_").to_lowercase();
+        let count = |name| server.series(&format!("croupier_spec_decode_{name}{{model=\"m\",proposer=\"{label}\"}}"));
+        assert!(count("num_accepted_tokens_total") >= f64::from(60 - steps), "all but one token a step");
+        assert!(count("num_drafts_total") <= f64::from(steps));
+    }
+}
+
+#[tokio::test]
+async fn a_text_opened_again_is_proposed_the_same() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let prompt: Vec<u32> = vec![1, 2, 3, 4, 5, 9, 1, 2];
+    let text = |output: &[u32]| OpenSequence {
+        prompt_token_ids: prompt.clone(),
+        output_token_ids: output.to_vec(),
+        ..open(output.len() as u64, proposing(ProposerKind::Ngram, 1))
+    };
+    let sure = |token| (0..VOCAB).map(|t| if t == token { 40.0 } else { 0.0 }).collect::<Vec<f32>>();
+    worker.step(open_step(vec![text(&[])])).await;
+    let first = only(worker.step(step_of(sample_work(0), &[sure(3)])).await);
+    // Where the text itself ends the proposal goes on with what it proposes.
+    assert_eq!(first.proposed_token_ids, [4, 5, 9, 1, 2, 3, 4, 5]);
+    let second = only(worker.step(step_of(sample_work(0), &[sure(4)])).await);
+    worker.step(open_step(vec![text(&[3])])).await;
+    let again = only(worker.step(step_of(sample_work(1), &[sure(4)])).await);
+    assert_eq!(again.proposed_token_ids, second.proposed_token_ids);
+    // A worker that takes only a part of a proposal is fine, and so is one that takes none.
+    let work = worker.verify(0, chain(&again.proposed_token_ids[..1], deterministic()), &[sure(5), sure(9)]).await;
+    assert_eq!(ids(&work), [5, 9]);
+    assert_eq!(work.proposed_token_ids[..3], [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn advice_follows_acceptance() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let length = |max| Some(DraftLengthParams { draft_cost: 0.1, verify_cost: 0.02, max_draft_tokens: max });
+    let params = |max| SamplingParams { draft_length: length(max), temperature: Some(0.0), ..seeded(1) };
+    worker.step(open_step(vec![open(1, params(None)), open(2, params(Some(5)))])).await;
+    let sure = |token| (0..VOCAB).map(|t| if t == token { 40.0 } else { 0.0 }).collect::<Vec<f32>>();
+    let mut advised = Vec::new();
+    for id in [1, 2] {
+        for right in [true, false] {
+            let mut last = None;
+            for _ in 0..150 {
+                let draft = if right { [7; 8] } else { [6; 8] };
+                last = worker.verify(id, chain(&draft, deterministic()), &vec![sure(7); 9]).await.advised_draft_length;
+            }
+            advised.push(last.unwrap());
+        }
+    }
+    assert!(advised[0] > 6 && advised[1] == 0, "{advised:?}");
+    assert_eq!(advised[2..], [5, 0], "never more than was asked for");
+}
+
+#[tokio::test]
+async fn parameters_of_proposers_are_checked() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let ngram = || ProposerParams { kind: ProposerKind::Ngram.into(), ..Default::default() };
+    let length = |draft_cost, verify_cost, max| DraftLengthParams { draft_cost, verify_cost, max_draft_tokens: max };
+    let proposer = |proposer| SamplingParams { proposer: Some(proposer), ..seeded(1) };
+    let advice = |length| SamplingParams { draft_length: Some(length), ..seeded(1) };
+    let cases = [
+        ("params.proposer.kind", proposer(ProposerParams::default())),
+        ("params.proposer.kind", proposer(ProposerParams { kind: 9, ..ngram() })),
+        ("params.proposer.max_draft_tokens", proposer(ProposerParams { max_draft_tokens: Some(0), ..ngram() })),
+        ("params.proposer.max_draft_tokens", proposer(ProposerParams { max_draft_tokens: Some(65), ..ngram() })),
+        ("params.proposer.min_match", proposer(ProposerParams { min_match: Some(9), ..ngram() })),
+        ("params.proposer.max_match", proposer(ProposerParams { max_match: Some(u32::MAX), ..ngram() })),
+        ("params.proposer.min_token_prob", proposer(ProposerParams { min_token_prob: Some(2.0), ..ngram() })),
+        ("params.draft_length.draft_cost", advice(length(-1.0, 0.0, None))),
+        ("params.draft_length.verify_cost", advice(length(0.0, f32::NAN, None))),
+        ("params.draft_length.max_draft_tokens", advice(length(0.0, 0.0, Some(0)))),
+    ];
+    for (field, params) in cases {
+        let result = worker.step(open_step(vec![open(1, params)])).await;
+        assert_eq!(result.open[0].status(), OpenStatus::InvalidArgument);
+        assert_eq!(result.open[0].error.as_ref().unwrap().field, field);
+    }
+}

@@ -1,0 +1,177 @@
+//! What speculation must not change: the text.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+
+/// A model: the logits after a text.
+fn after(text: &[u32]) -> Vec<f32> {
+    logits(u64::from(*text.last().unwrap_or(&0)) + 100 * u64::from(text.len() as u32 % 3), 7)
+}
+
+/// A model that is like the other, but not the same.
+fn draft_after(text: &[u32]) -> Vec<f32> {
+    after(text).iter().zip(logits(text.len() as u64, 9)).map(|(x, noise)| x + noise / 4.0).collect()
+}
+
+fn rich(seed: u64) -> SamplingParams {
+    SamplingParams {
+        temperature: Some(1.3),
+        repetition_penalty: Some(1.2),
+        frequency_penalty: Some(0.3),
+        presence_penalty: Some(0.2),
+        top_p: Some(0.9),
+        bad_words: vec![TokenSequence { token_ids: vec![3, 4] }, TokenSequence { token_ids: vec![7] }],
+        min_tokens: Some(6),
+        max_tokens: Some(40),
+        stop_token_ids: vec![11, 12],
+        logit_bias: vec![LogitBias { token_id: 5, bias: 1.0 }],
+        logprobs: Some(LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1, 2] }),
+        ..seeded(seed)
+    }
+}
+
+fn params() -> Vec<SamplingParams> {
+    let raw = LogprobsParams { top_n: 2, ..Default::default() };
+    let limited = |p| SamplingParams { max_tokens: Some(40), ..p };
+    vec![
+        limited(seeded(1)),
+        rich(2),
+        limited(SamplingParams { temperature: Some(0.0), logprobs: Some(raw.clone()), ..seeded(3) }),
+        limited(SamplingParams { top_k: Some(5), min_p: Some(0.1), logprobs: Some(raw), ..seeded(4) }),
+        limited(SamplingParams {
+            allowed_token_ids: (0..20).collect(),
+            acceptance: Some(AcceptanceParams { rule: AcceptanceRule::Block.into(), ..Default::default() }),
+            ..seeded(5)
+        }),
+    ]
+}
+
+/// The text of a sequence, token by token.
+async fn plain(worker: &mut Worker, id: u64, params: SamplingParams) -> (Vec<Token>, FinishReason) {
+    worker.step(open_step(vec![open(id, params)])).await;
+    let (mut text, mut tokens) = (Vec::new(), Vec::new());
+    loop {
+        let work = only(worker.step(step_of(sample_work(id), &[after(&text)])).await);
+        text.extend(ids(&work));
+        tokens.extend(work.tokens.iter().cloned());
+        if work.finish_reason() != FinishReason::Unspecified {
+            return (tokens, work.finish_reason());
+        }
+    }
+}
+
+/// Rows of the target after each prefix of `text` and `draft`.
+fn target_rows(text: &[u32], draft: &[u32]) -> Vec<Vec<f32>> {
+    (0..=draft.len()).map(|len| after(&[text, &draft[..len]].concat())).collect()
+}
+
+#[tokio::test]
+async fn drafts_without_chance_change_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    for (id, params) in (1..).zip(params()) {
+        let (expected, reason) = plain(&mut worker, id, params.clone()).await;
+        let right: Vec<u32> = expected.iter().map(|token| token.token_id).collect();
+        worker.step(open_step(vec![open(id + 100, params)])).await;
+        let (mut text, mut tokens, mut accepted) = (Vec::new(), Vec::new(), 0);
+        for round in 0.. {
+            // Drafts of every length, right for a while, then wrong.
+            let (len, good) = (round % 6, round % 4);
+            let rest = right[text.len()..].iter().copied().chain(std::iter::repeat(9));
+            let draft: Vec<u32> =
+                rest.take(len).enumerate().map(|(i, t)| if i < good { t } else { (t + 1) % VOCAB }).collect();
+            let rows = target_rows(&text, &draft);
+            let work = worker.verify(id + 100, chain(&draft, deterministic()), &rows).await;
+            let verify = work.verify.as_ref().unwrap();
+            assert!(verify.lossless);
+            accepted += verify.accepted_count;
+            text.extend(ids(&work));
+            tokens.extend(work.tokens.iter().cloned());
+            if work.finish_reason() != FinishReason::Unspecified {
+                assert_eq!(work.finish_reason(), reason, "sequence {id}");
+                break;
+            }
+        }
+        assert_eq!(tokens, expected, "sequence {id}: tokens, logprobs, ranks, alternatives");
+        assert!(accepted > 5, "sequence {id}: the drafts were no good");
+    }
+}
+
+/// The text of a sequence whose draft tokens are drawn by draft work, `k` at a time.
+async fn drafted(worker: &mut Worker, id: u64, k: usize, mut text: Vec<u32>, until: usize) -> (Vec<u32>, usize) {
+    let mut accepted = 0;
+    while text.len() < until {
+        let mut draft = Vec::new();
+        for _ in 0..k {
+            let row = draft_after(&[text.as_slice(), &draft].concat());
+            draft.push(worker.draft(id, DraftWork::default(), row).await);
+        }
+        let work = worker.verify(id, chain(&draft, kept()), &target_rows(&text, &draft)).await;
+        let verify = work.verify.as_ref().unwrap();
+        assert_eq!(verify.accepted_path, (0..verify.accepted_count).collect::<Vec<_>>());
+        assert_eq!(ids(&work)[..verify.accepted_count as usize], draft[..verify.accepted_count as usize]);
+        accepted += verify.accepted_count as usize;
+        text.extend(ids(&work));
+        if work.finish_reason() != FinishReason::Unspecified {
+            break;
+        }
+    }
+    (text, accepted)
+}
+
+#[tokio::test]
+async fn drafted_text_is_the_same_alone_in_a_batch_and_after_a_restart() {
+    let server = TestServer::start().await;
+    for (id, params) in (1..).zip(params()) {
+        let (mut alone, mut noisy) = (server.worker().await, server.worker().await);
+        alone.step(open_step(vec![open(id, params.clone())])).await;
+        let (text, accepted) = drafted(&mut alone, id, 3, vec![], 30).await;
+        assert!(accepted > 0, "sequence {id}: no draft token was ever accepted");
+        // Another stream's work, in the same batches or not, and an id of its own.
+        noisy.step(open_step(vec![open(7, params.clone())])).await;
+        let mut other = server.worker().await;
+        other.step(open_step(vec![open(id, seeded(99))])).await;
+        let (again, _) = tokio::join!(drafted(&mut noisy, 7, 3, vec![], 30), drafted(&mut other, id, 2, vec![], 30));
+        assert_eq!(again.0, text, "sequence {id}");
+        // Cut off in the middle of a draft and opened again elsewhere, where a round begins.
+        let mut cut = server.worker().await;
+        cut.step(open_step(vec![open(id, params.clone())])).await;
+        let (start, _) = drafted(&mut cut, id, 3, vec![], 10).await;
+        cut.draft(id, DraftWork::default(), draft_after(&start)).await;
+        drop(cut);
+        let mut resumed = server.worker().await;
+        let again = OpenSequence { output_token_ids: start.clone(), ..open(id, params) };
+        resumed.step(open_step(vec![again])).await;
+        assert_eq!(drafted(&mut resumed, id, 3, start, 30).await.0, text, "sequence {id}");
+    }
+}
+
+#[tokio::test]
+async fn drafts_sent_and_drafts_kept_are_judged_alike() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    // Distributions whose probabilities are powers of two, so that sent and kept are the same numbers.
+    let ln2 = std::f32::consts::LN_2;
+    let row: Vec<f32> = (0..VOCAB).map(|t| if t < 4 { -(ln2 * t.min(2) as f32) } else { f32::NEG_INFINITY }).collect();
+    let entries: Vec<(u32, f32)> = vec![(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.125)];
+    for seed in 0..40 {
+        let mut outcomes = Vec::new();
+        for (at, from) in [None, Some(sparse(&[&entries, &entries])), None].into_iter().enumerate() {
+            let id = seed * 3 + at as u64 + 1;
+            worker.step(open_step(vec![open(id, seeded(seed))])).await;
+            let mut draft = Vec::new();
+            for _ in 0..2 {
+                draft.push(worker.draft(id, DraftWork::default(), row.clone()).await);
+            }
+            let dense_row: Vec<f32> =
+                (0..VOCAB).map(|t| entries.iter().find(|e| e.0 == t).map_or(0.0, |e| e.1)).collect();
+            let from = from.unwrap_or(if at == 0 { kept() } else { dense(&[dense_row.clone(), dense_row]) });
+            let rows = [logits(seed, 1), logits(seed, 2), logits(seed, 3)];
+            let work = worker.verify(id, chain(&draft, from), &rows).await;
+            outcomes.push((ids(&work), work.verify));
+        }
+        assert_eq!(outcomes[0], outcomes[1], "kept and sparse");
+        assert_eq!(outcomes[0], outcomes[2], "kept and dense");
+    }
+}
