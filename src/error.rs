@@ -41,6 +41,8 @@ reasons! {
     TooManyStreams = "TOO_MANY_STREAMS";
     /// [`Refusal::TooManySequences`].
     TooManySequences = "TOO_MANY_SEQUENCES";
+    /// [`Refusal::StateBytes`].
+    StateBytes = "STATE_BYTES";
     /// A connection stayed silent.
     FirstByteTimeout = "FIRST_BYTE_TIMEOUT";
     /// [`Error::Draining`].
@@ -99,6 +101,8 @@ pub enum Refusal {
     TooManyStreams,
     /// `Limits.max_sequences`.
     TooManySequences,
+    /// `Limits.max_state_bytes`.
+    StateBytes,
 }
 
 impl Error {
@@ -142,6 +146,7 @@ impl Refusal {
             Self::RowsInFlight => Reason::RowsInFlight,
             Self::TooManyStreams => Reason::TooManyStreams,
             Self::TooManySequences => Reason::TooManySequences,
+            Self::StateBytes => Reason::StateBytes,
         }
     }
 
@@ -154,6 +159,7 @@ impl Refusal {
             Self::RowsInFlight => "too many rows are in flight (sixteen times max_rows_per_step)",
             Self::TooManyStreams => "too many streams are open (max_streams)",
             Self::TooManySequences => "too many sequences are open (max_sequences)",
+            Self::StateBytes => "what open sequences remember takes too many bytes (max_state_bytes)",
         }
     }
 
@@ -162,7 +168,7 @@ impl Refusal {
     pub fn retry_after(self) -> Duration {
         match self {
             Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight => Duration::from_millis(5),
-            Self::TooManyStreams | Self::TooManySequences => Duration::from_secs(1),
+            Self::TooManyStreams | Self::TooManySequences | Self::StateBytes => Duration::from_secs(1),
         }
     }
 }
@@ -173,9 +179,9 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_setting_to_raise() {
-        use Refusal::{BytesInFlight, QueueFull, RowsInFlight, TooManySequences, TooManyStreams};
+        use Refusal::{BytesInFlight, QueueFull, RowsInFlight, StateBytes, TooManySequences, TooManyStreams};
         let settings = format!("{:?}", crate::limits::Limits::default());
-        for refusal in [QueueFull, BytesInFlight, RowsInFlight, TooManyStreams, TooManySequences] {
+        for refusal in [QueueFull, BytesInFlight, RowsInFlight, TooManyStreams, TooManySequences, StateBytes] {
             let words = refusal.message().split(|c: char| !c.is_ascii_lowercase() && c != '_');
             let named = words.filter(|word| word.starts_with("max_") && settings.contains(&format!("{word}:")));
             assert_eq!(named.count(), 1, "{}", refusal.message());

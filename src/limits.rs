@@ -17,6 +17,8 @@ pub struct Limits {
     pub max_sequences: usize,
     /// Prompt and output tokens of one sequence.
     pub max_history_tokens: usize,
+    /// Bytes of all that is remembered of sequences, and of streams' default parameters.
+    pub max_state_bytes: usize,
     /// Logits rows used by one step.
     pub max_rows_per_step: usize,
     /// `LogprobsParams.top_n`.
@@ -42,6 +44,7 @@ impl Default for Limits {
             max_sequences_per_stream: 16_384,
             max_sequences: 100_000,
             max_history_tokens: 1 << 20,
+            max_state_bytes: 4 << 30,
             max_rows_per_step: 4096,
             max_top_logprobs: 20,
             max_bytes_in_flight: 1 << 30,

@@ -29,10 +29,22 @@ impl Counter {
     /// Takes `amount`, or nothing if there is less room than that.
     #[must_use]
     pub fn take(self: &Arc<Self>, amount: usize) -> Option<Permit> {
-        let fits = |used: usize| used.checked_add(amount).filter(|&after| after <= self.limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        self.gauge.increment(amount as f64);
-        Some(Permit { counter: Arc::clone(self), amount })
+        self.reserve(amount).then(|| Permit { counter: Arc::clone(self), amount })
+    }
+
+    /// Counts `more` in, unless there is less room than that.
+    fn reserve(&self, more: usize) -> bool {
+        let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        if taken {
+            self.gauge.increment(more as f64);
+        }
+        taken
+    }
+
+    fn give_back(&self, amount: usize) {
+        self.used.fetch_sub(amount, Ordering::Relaxed);
+        self.gauge.decrement(amount as f64);
     }
 
     /// How much is in use.
@@ -48,10 +60,45 @@ impl Counter {
     }
 }
 
+impl Permit {
+    /// What it stands for.
+    #[must_use]
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Makes it stand for `amount`; says whether there was room. Less always fits, and without room nothing
+    /// changes.
+    #[must_use]
+    pub fn resize(&mut self, amount: usize) -> bool {
+        if amount > self.amount && !self.counter.reserve(amount - self.amount) {
+            return false;
+        }
+        if amount < self.amount {
+            self.counter.give_back(self.amount - amount);
+        }
+        self.amount = amount;
+        true
+    }
+}
+
+impl Permit {
+    /// Makes it stand for `amount`, past the limit if need be: for what is there already. Nobody else gets room
+    /// until there is some again.
+    pub fn set(&mut self, amount: usize) {
+        if amount > self.amount {
+            self.counter.used.fetch_add(amount - self.amount, Ordering::Relaxed);
+            self.counter.gauge.increment((amount - self.amount) as f64);
+            self.amount = amount;
+        } else {
+            let _ = self.resize(amount);
+        }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.counter.used.fetch_sub(self.amount, Ordering::Relaxed);
-        self.counter.gauge.decrement(self.amount as f64);
+        self.counter.give_back(self.amount);
     }
 }
 
@@ -70,6 +117,20 @@ mod tests {
         drop(six);
         assert_eq!(counter.used(), 4);
         drop(four);
+        assert_eq!(counter.used(), 0);
+    }
+
+    #[test]
+    fn a_permit_grows_while_there_is_room_and_shrinks_always() {
+        let counter = Counter::new(10, Gauge::noop());
+        let (mut one, mut other) = (counter.take(4).expect("room"), counter.take(4).expect("room"));
+        assert!(one.resize(6) && !other.resize(5) && !other.resize(usize::MAX));
+        assert_eq!(counter.used(), 10, "without room nothing changes");
+        assert!(one.resize(6) && one.resize(1) && other.resize(9));
+        assert_eq!(counter.used(), 10);
+        drop(other);
+        assert_eq!(counter.used(), 1);
+        drop(one);
         assert_eq!(counter.used(), 0);
     }
 }

@@ -195,13 +195,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-sequences",
         max_sequences,
         1..=100_000_000,
-        "Sequences open at once; each takes about 1 KiB and its history"
+        "Sequences open at once; each takes about 1 KiB and its history, which max-state-bytes bounds"
     ),
     limit!(
         "max-history-tokens",
         max_history_tokens,
         1..=(1 << 28),
         "Prompt and output tokens of one sequence. Must cover the longest context of the model"
+    ),
+    size!(
+        "max-state-bytes",
+        limits.max_state_bytes,
+        usize,
+        1 << 20..=1 << 46,
+        "Memory for what is remembered of all sequences: parameters of their own, and with penalties 16 to 20 bytes for each distinct token. With it the server refuses to open more; set it to the memory that may be spent"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
     limit!("max-vocab-size", max_vocab_size, 2..=MAX_VOCAB_SIZE, "Largest vocabulary a stream may announce, in tokens"),

@@ -18,6 +18,7 @@ pub(super) struct Admission {
     rows: Arc<Counter>,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
+    state: Arc<Counter>,
     max_sequences_per_stream: usize,
 }
 
@@ -38,6 +39,7 @@ impl Admission {
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
             sequences: Counter::new(limits.max_sequences, metrics.sequences.clone()),
+            state: Counter::new(limits.max_state_bytes, metrics.state_bytes.clone()),
             max_sequences_per_stream: limits.max_sequences_per_stream,
         }
     }
@@ -66,6 +68,11 @@ impl Admission {
         let places = step.open.len();
         let permit = self.sequences.take(places.max(1)).ok_or(Refusal::TooManySequences)?;
         Ok((Table::new(places, Counter::new(places, Gauge::noop())), permit))
+    }
+
+    /// Room for what is remembered of sequences.
+    pub(super) fn state(&self) -> Arc<Counter> {
+        Arc::clone(&self.state)
     }
 
     /// Sequences open on the server, or about to be.

@@ -22,7 +22,7 @@ use crate::backend::Backend;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage};
-use crate::permits::Permit;
+use crate::permits::{Counter, Permit};
 use crate::sequence::table::Table;
 use admission::Admission;
 use state::{Command, Queued, State, StreamId, StreamSpec};
@@ -103,6 +103,12 @@ impl Handle {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
         Ok(StreamHandle { stream, engine: self.clone(), replies })
+    }
+
+    /// Room for what is remembered of sequences, to be taken by whoever builds one.
+    #[must_use]
+    pub fn state(&self) -> Arc<Counter> {
+        self.admission.state()
     }
 
     /// Sequences open on the server, or about to be.

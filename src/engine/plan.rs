@@ -2,6 +2,7 @@
 
 use super::draft::{Place, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
+use crate::error::Refusal;
 use crate::limits::Limits;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
@@ -64,7 +65,22 @@ pub(super) fn plan_work(
             format!("needs {rows} rows from row {}, the step has {} rows", work.first_row, step.logits.rows());
         return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
     }
+    if let Some(id) = work.sequence_id {
+        take_room(table, id, kind, step)?;
+    }
     Ok(planned)
+}
+
+/// Takes room for what the sequence may come to remember by this work. What it does not is given back with the result.
+fn take_room(table: &mut Table, id: u64, kind: &WorkKind, step: &Step) -> Result<(), RowFailure> {
+    let fits = match kind {
+        WorkKind::Sample => table.may_grow(id, 1, 0),
+        WorkKind::Verify(verify) => table.may_grow(id, verify.rows(), 0),
+        // It keeps the row, or the part of it that may be drawn.
+        WorkKind::Draft(_) => table.may_grow(id, 0, step.logits.row_bytes()),
+        WorkKind::Score(_) => true,
+    };
+    if fits { Ok(()) } else { Err(RowFailure::new(RowStatus::HistoryLimit, Refusal::StateBytes.message())) }
 }
 
 /// The sequence, if it may emit so many tokens more.

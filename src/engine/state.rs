@@ -153,7 +153,9 @@ impl Stream {
         let Taken { step, open, plan, permits, .. } = taken;
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
+            let sequence = asked.sequence_id;
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
+            sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.model, &done);
             work.push(done);
         }

@@ -8,7 +8,8 @@ use crate::params::FieldError;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowOutput};
 use crate::sequence::speculation::NextDraft;
-use crate::sequence::{FinishReason, OpenError, Sequence};
+use crate::sequence::table::Charged;
+use crate::sequence::{FinishReason, OpenError};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::time::Instant;
@@ -53,7 +54,7 @@ pub struct Open {
     /// The worker's id for it.
     pub sequence_id: u64,
     /// The sequence, or what is wrong with it.
-    pub sequence: Result<Sequence, OpenError>,
+    pub sequence: Result<Charged, OpenError>,
 }
 
 /// Rows of logits, as they arrived.
@@ -111,6 +112,12 @@ impl LogitsBlock {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.data.len()
+    }
+
+    /// Bytes of the part of a row that counts.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
     }
 
     /// Row `row`, unless there are fewer.

@@ -5,10 +5,13 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::{BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::error::Refusal;
 use crate::params::{LogprobsParams, SamplingParams};
+use crate::permits::Counter;
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::{LogprobsMode, RowResult};
 use crate::sequence::rules::Rules;
+use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
+use metrics::Gauge;
 use std::time::Duration;
 use step::*;
 
@@ -63,8 +66,12 @@ fn sequence(change: impl FnOnce(&mut SamplingParams)) -> Sequence {
     Sequence::open(Arc::new(Rules::new(params, &[])), 11, &[], &[])
 }
 
+fn charged(sequence: Sequence) -> Result<Charged, OpenError> {
+    Charged::new(sequence, &Counter::new(1 << 20, Gauge::noop()))
+}
+
 fn opens(ids: &[u64]) -> Vec<Open> {
-    ids.iter().map(|&sequence_id| Open { sequence_id, sequence: Ok(sequence(|_| ())) }).collect()
+    ids.iter().map(|&sequence_id| Open { sequence_id, sequence: charged(sequence(|_| ())) }).collect()
 }
 
 fn block(rows: u64) -> LogitsBlock {
@@ -190,7 +197,7 @@ fn room_is_taken_and_given_back() {
 fn results_of_a_stream_that_went_meanwhile_are_no_other_streams() {
     let mut bench = Bench::new(|_| ());
     let (_gone, mut replies) = (bench.stream(1), bench.stream(2));
-    let only = |token| Open { sequence_id: 1, sequence: Ok(sequence(|p| p.allowed_token_ids = vec![token])) };
+    let only = |token| Open { sequence_id: 1, sequence: charged(sequence(|p| p.allowed_token_ids = vec![token])) };
     bench.submit(1, step(1, vec![only(3)], &[1]));
     bench.submit(2, step(2, vec![only(5)], &[1]));
     let mut batch = bench.state.gather(bench.now);

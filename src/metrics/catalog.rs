@@ -151,6 +151,10 @@ catalog! {
         "Rows answered with an error, by model label and row status.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
+    STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
+        "Memory of what is remembered of sequences, waiting ones included, and of streams' default parameters.");
+    STATE_BYTES_CAPACITY = Def::gauge("croupier_state_capacity_bytes", Unit::Bytes,
+        "Memory that sequences and default parameters may take (max_state_bytes).");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
         "Sequences that ended by themselves, by model label and finish reason.");
     SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,

@@ -84,6 +84,7 @@ pub struct Handles {
     pub ready: Gauge,
     pub streams: Gauge,
     pub sequences: Gauge,
+    pub state_bytes: Gauge,
     pub queue_depth: Gauge,
     pub bytes_in_flight: Gauge,
     pub rows_in_flight: Gauge,
@@ -162,6 +163,7 @@ impl Metrics {
         capacity(cat::QUEUE_CAPACITY, limits.max_queued_steps);
         capacity(cat::IN_FLIGHT_BYTES_CAPACITY, limits.max_bytes_in_flight);
         capacity(cat::SEQUENCES_CAPACITY, limits.max_sequences);
+        capacity(cat::STATE_BYTES_CAPACITY, limits.max_state_bytes);
         let mut handles = Handles::register(recorder, limits.max_model_labels);
         handles.exporter = Some(exporter);
         Self(Arc::new(handles))
@@ -232,6 +234,7 @@ impl Handles {
             ready: cat::READY.as_gauge(r, &[]),
             streams: cat::STREAMS.as_gauge(r, &[]),
             sequences: cat::SEQUENCES.as_gauge(r, &[]),
+            state_bytes: cat::STATE_BYTES.as_gauge(r, &[]),
             queue_depth: cat::QUEUE_DEPTH.as_gauge(r, &[]),
             bytes_in_flight: cat::IN_FLIGHT_BYTES.as_gauge(r, &[]),
             rows_in_flight: cat::IN_FLIGHT_ROWS.as_gauge(r, &[]),

@@ -214,12 +214,21 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Entries of all lists: what a copy copies.
+    /// Bytes that the lists take.
     #[must_use]
-    pub fn list_entries(&self) -> usize {
-        let words: usize = self.bad_words.iter().map(Vec::len).sum();
-        let ids = self.allowed_token_ids.len() + self.banned_token_ids.len() + self.stop_token_ids.len();
-        self.logit_bias.len() + ids + words
+    pub fn bytes(&self) -> usize {
+        let logprobs = self.logprobs.as_ref().map(|logprobs| &logprobs.token_ids);
+        let ids = [&self.allowed_token_ids, &self.banned_token_ids, &self.stop_token_ids];
+        let ids = ids.into_iter().chain(&self.bad_words).chain(logprobs).map(Vec::capacity).sum::<usize>();
+        ids * size_of::<u32>()
+            + self.logit_bias.capacity() * size_of::<(u32, f32)>()
+            + self.bad_words.capacity() * size_of::<Vec<u32>>()
+    }
+
+    /// Whether it bans or biases single tokens.
+    #[must_use]
+    pub fn changes_tokens(&self) -> bool {
+        !(self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty())
     }
 
     /// Temperature and truncation.

@@ -89,7 +89,8 @@ impl DecodeStream {
             return Err(Error::invalid("config", "is the first message only; send steps now, or open another stream"));
         };
         let limits = &self.shared.limits;
-        let config = config(wire, &self.shared.defaults, limits).map_err(|e| e.within("config"))?;
+        let state = self.shared.engine.state();
+        let config = config(wire, &self.shared.defaults, limits, state).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
         let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
         let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;

@@ -37,6 +37,7 @@ pub(super) fn wire_limits(limits: &Limits) -> proto::Limits {
         max_top_logprobs: limits.max_top_logprobs,
         max_bytes_in_flight: limits.max_bytes_in_flight as u64,
         max_streams: saturated(limits.max_streams),
+        max_state_bytes: limits.max_state_bytes as u64,
     }
 }
 

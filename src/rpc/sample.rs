@@ -5,9 +5,10 @@ use super::Shared;
 use super::convert::config::config;
 use super::convert::{reply, step};
 use crate::engine::step::{Open, Step, Work, WorkKind};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::limits::Limits;
 use crate::proto;
+use crate::sequence::OpenError;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Response, Status};
@@ -69,7 +70,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
         eos_token_ids: request.eos_token_ids,
         default_params: request.default_params,
     };
-    let config = config(wire, &shared.defaults, &shared.limits)?;
+    let config = config(wire, &shared.defaults, &shared.limits, shared.engine.state())?;
     check_rows(request.rows.len(), &shared.limits)?;
     if request.logits.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
@@ -83,6 +84,9 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
         next_row = first_row + 1;
         work.push(Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) });
         open.push(opened(id, row, |wire| step::open(wire, &config, &shared.seeds)));
+        if matches!(open.last(), Some(Open { sequence: Err(OpenError::StateLimit(_)), .. })) {
+            return Err(Error::Refused(Refusal::StateBytes));
+        }
     }
     let step = Step { id: 0, close: Vec::new(), open, work, logits, received, deadline: None };
     Ok((config.model, step))

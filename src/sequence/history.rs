@@ -33,9 +33,12 @@ struct Recent {
 impl History {
     /// The history after `prompt` and `output`.
     pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32]) -> Self {
-        let tail = output.get(output.len().saturating_sub(rules.tail_len())..).unwrap_or_default().to_vec();
+        // As much as they may ever hold, so that only the counts grow.
+        let (keep, banned) = (rules.tail_len(), Vec::with_capacity(rules.most_banned()));
+        let mut tail = Vec::with_capacity(keep);
+        tail.extend_from_slice(output.get(output.len().saturating_sub(keep)..).unwrap_or_default());
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
-        let mut recent = Recent { position: output.len() as u64, tail, banned: Vec::new() };
+        let mut recent = Recent { position: output.len() as u64, tail, banned };
         recent.ban(rules);
         Self { recent, adjusts }
     }
@@ -46,9 +49,30 @@ impl History {
         if rules.remembers_output() {
             match find(&self.adjusts, token) {
                 Ok(at) => absorb(&mut self.adjusts[at], &emitted(token)),
-                Err(at) => self.adjusts.insert(at, emitted(token)),
+                Err(at) => {
+                    if self.adjusts.len() == self.adjusts.capacity() {
+                        self.adjusts.reserve_exact(spare(self.adjusts.len()));
+                    }
+                    self.adjusts.insert(at, emitted(token));
+                }
             }
         }
+    }
+
+    /// Bytes it takes beside its own fields.
+    pub(super) fn bytes(&self) -> usize {
+        let tokens = self.recent.tail.capacity() + self.recent.banned.capacity();
+        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>()
+    }
+
+    /// Bytes it may take once `tokens` more are appended.
+    pub(super) fn bytes_after(&self, rules: &Rules, tokens: usize) -> usize {
+        let (now, most) = (self.adjusts.capacity(), self.adjusts.len() + tokens);
+        let mut capacity = now;
+        while rules.remembers_output() && capacity < most {
+            capacity += spare(capacity);
+        }
+        self.bytes() + (capacity - now) * size_of::<TokenAdjust>()
     }
 
     /// This history, to look ahead from.
@@ -127,10 +151,8 @@ impl Recent {
     /// Works out what is banned at this position only.
     fn ban(&mut self, rules: &Rules) {
         self.banned.clear();
-        if rules.bans_ends_at(self.position) {
-            self.banned.extend_from_slice(&rules.ends);
-        }
-        for word in &rules.bad_words {
+        self.banned.extend_from_slice(rules.ends_banned_at(self.position));
+        for word in rules.bad_words() {
             if let Some((last, before)) = word.split_last()
                 && self.tail.ends_with(before)
             {
@@ -140,6 +162,12 @@ impl Recent {
         self.banned.sort_unstable();
         self.banned.dedup();
     }
+}
+
+/// How many entries a full list of `len` grows by: enough that growing costs nothing per token, and no more
+/// than a quarter of a long list lies idle.
+fn spare(len: usize) -> usize {
+    len / 4 + 16
 }
 
 /// Where a token's entry is, or would be.
@@ -152,7 +180,7 @@ fn counted(rules: &Rules, prompt: &[u32], output: &[u32]) -> Vec<TokenAdjust> {
     let prompt = if rules.remembers_prompt() { prompt } else { &[] };
     let seen = prompt.iter().map(|&token| TokenAdjust { token, flags: TokenAdjust::SEEN, ..TokenAdjust::default() });
     let emitted = output.iter().map(|&token| emitted(token));
-    merge(rules.fixed.iter().copied().chain(seen).chain(emitted).collect())
+    merge(rules.fixed().iter().copied().chain(seen).chain(emitted).collect())
 }
 
 fn emitted(token: u32) -> TokenAdjust {

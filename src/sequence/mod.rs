@@ -63,6 +63,9 @@ pub enum OpenError {
     /// The stream or the server has as many sequences as it may.
     #[error("{0}")]
     SequenceLimit(FieldError),
+    /// What the server remembers of all sequences takes as much memory as it may.
+    #[error("{0}")]
+    StateLimit(FieldError),
     /// A parameter that is not implemented yet.
     #[error("{0}")]
     Unimplemented(FieldError),
@@ -181,6 +184,20 @@ impl Sequence {
     #[must_use]
     pub fn finished(&self) -> Option<FinishReason> {
         self.finished
+    }
+
+    /// Bytes it takes, its rules and its place in a table not counted.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.history.bytes() + self.drafts.bytes() + self.speculation.as_ref().map_or(0, |s| s.bytes())
+    }
+
+    /// Bytes it may take once it has emitted `tokens` more.
+    #[must_use]
+    pub fn bytes_after(&self, tokens: usize) -> usize {
+        // A list of the proposer that is full takes twice its memory.
+        let speculation = self.speculation.as_ref().map_or(0, |s| 2 * s.bytes() + 1024);
+        self.history.bytes_after(&self.rules, tokens) + self.drafts.bytes() + speculation
     }
 
     /// The seed in force.

@@ -4,43 +4,139 @@
 use super::FinishReason;
 use super::history::{Ahead, History, merge};
 use super::speculation::Speculation;
-use crate::params::SamplingParams;
 use crate::params::acceptance::AcceptanceRule;
+use crate::params::{LogprobsParams, SamplingParams};
+use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
+use std::mem::take;
+use std::sync::Arc;
 
 /// Checked parameters and what follows from them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Rules {
     params: SamplingParams,
-    /// Bans and biases, in the order rows take them.
-    pub(super) fixed: Vec<TokenAdjust>,
+    /// Bans and biases, in the order rows take them; `None`: those of the base.
+    fixed: Option<Vec<TokenAdjust>>,
+    /// Ascending, each once; `None`: those of the base.
     allowed: Option<Vec<u32>>,
-    /// Bad words of two or more tokens; shorter ones are bans.
-    pub(super) bad_words: Vec<Vec<u32>>,
-    /// Tokens that end the sequence as EOS; none with `ignore_eos`.
-    eos: Vec<u32>,
+    /// EOS tokens of the stream, whether or not they are ignored; `None`: those of the base.
+    eos: Option<Vec<u32>>,
     /// EOS and stop tokens, in order: what `min_tokens` bans.
-    pub(super) ends: Vec<u32>,
+    ends: Vec<u32>,
+    /// Whose lists are in force where these rules have none of their own, so that a stream's long default
+    /// lists are there once.
+    base: Option<Arc<Rules>>,
+    /// Room for what they take.
+    room: Option<Permit>,
 }
 
 impl Rules {
     /// Prepares parameters that were [checked](SamplingParams::validate).
     #[must_use]
-    pub fn new(mut params: SamplingParams, eos_token_ids: &[u32]) -> Self {
-        let (words, bad_words) =
-            std::mem::take(&mut params.bad_words).into_iter().partition::<Vec<_>, _>(|word| word.len() == 1);
-        // Prepared below; the originals would only take memory in every sequence.
-        let banned = std::mem::take(&mut params.banned_token_ids);
-        let bans = banned.into_iter().chain(words.into_iter().flatten());
-        let bans = bans.map(|token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() });
-        let biases = std::mem::take(&mut params.logit_bias);
-        let biases = biases.into_iter().map(|(token, bias)| TokenAdjust { token, bias, ..TokenAdjust::default() });
-        let fixed = merge(bans.chain(biases).collect());
-        let allowed = Some(in_order(std::mem::take(&mut params.allowed_token_ids))).filter(|ids| !ids.is_empty());
-        let eos = if params.ignore_eos { Vec::new() } else { eos_token_ids.to_vec() };
-        let ends = in_order([eos.as_slice(), &params.stop_token_ids].concat());
-        Self { params, fixed, allowed, bad_words, eos, ends }
+    pub fn new(params: SamplingParams, eos_token_ids: &[u32]) -> Self {
+        Self::prepared(params, Some(eos_token_ids.to_vec()), None)
+    }
+
+    /// The same, where an empty list and absent logprobs stand for those of `base`.
+    #[must_use]
+    pub fn over(base: &Arc<Self>, params: SamplingParams) -> Self {
+        let mut rules = Self::prepared(params, None, Some(Arc::clone(base)));
+        // Prepared; nobody is based on these rules, so the originals would only take memory.
+        let params = &mut rules.params;
+        drop((take(&mut params.banned_token_ids), take(&mut params.logit_bias), take(&mut params.allowed_token_ids)));
+        rules
+    }
+
+    fn prepared(params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
+        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), base, room: None };
+        let is_base = rules.base.is_none();
+        let fixed = (is_base || rules.params.changes_tokens()).then(|| rules.merge_fixed());
+        let own = &rules.params.allowed_token_ids;
+        let allowed = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
+        let ends = if rules.params.min_tokens > 0 {
+            in_order([rules.eos(), rules.stop_tokens()].concat())
+        } else {
+            Vec::new()
+        };
+        Self { fixed, allowed, ends, ..rules }
+    }
+
+    fn merge_fixed(&self) -> Vec<TokenAdjust> {
+        let words = self.list(|params| &params.bad_words).iter().filter(|word| word.len() == 1).flatten();
+        let bans = self.list(|params| &params.banned_token_ids).iter().chain(words);
+        let bans = bans.map(|&token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() });
+        let biases = self.list(|params| &params.logit_bias).iter();
+        let biases = biases.map(|&(token, bias)| TokenAdjust { token, bias, ..TokenAdjust::default() });
+        merge(bans.chain(biases).collect())
+    }
+
+    /// The list of these parameters, or that of the base when it is empty.
+    fn list<T>(&self, of: impl Fn(&SamplingParams) -> &Vec<T>) -> &[T] {
+        match &self.base {
+            Some(base) if of(&self.params).is_empty() => of(&base.params),
+            _ => of(&self.params),
+        }
+    }
+
+    /// The parameters; of rules over others without the lists that were prepared.
+    #[must_use]
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// The same rules with the room they take, which is given back with them; `None` if there is too little.
+    #[must_use]
+    pub fn charged(mut self, counter: &Arc<Counter>) -> Option<Arc<Self>> {
+        self.room = Some(counter.take(self.bytes())?);
+        Some(Arc::new(self))
+    }
+
+    /// Bytes they take, those of the base not counted.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
+        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
+        let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
+        size_of::<Self>() + self.params.bytes() + adjusts + tokens * size_of::<u32>()
+    }
+
+    /// Bans and biases, in the order rows take them.
+    pub(super) fn fixed(&self) -> &[TokenAdjust] {
+        self.inherited(|rules| rules.fixed.as_deref()).unwrap_or_default()
+    }
+
+    /// Bans and biases in force.
+    #[must_use]
+    pub fn fixed_entries(&self) -> usize {
+        self.fixed().len()
+    }
+
+    fn allowed(&self) -> Option<&[u32]> {
+        self.inherited(|rules| rules.allowed.as_deref()).filter(|ids| !ids.is_empty())
+    }
+
+    /// Tokens that end the sequence as EOS.
+    fn eos(&self) -> &[u32] {
+        if self.params.ignore_eos { &[] } else { self.inherited(|rules| rules.eos.as_deref()).unwrap_or_default() }
+    }
+
+    fn stop_tokens(&self) -> &[u32] {
+        self.list(|params| &params.stop_token_ids)
+    }
+
+    fn logprobs(&self) -> Option<&LogprobsParams> {
+        self.inherited(|rules| rules.params.logprobs.as_ref())
+    }
+
+    /// What these rules have, or else the base.
+    fn inherited<'a, T>(&'a self, of: impl Fn(&'a Self) -> Option<T>) -> Option<T> {
+        of(self).or_else(|| of(self.base.as_deref()?))
+    }
+
+    /// Bad words of two or more tokens; shorter ones are bans.
+    pub(super) fn bad_words(&self) -> impl Iterator<Item = &[u32]> {
+        self.list(|params| &params.bad_words).iter().filter(|word| word.len() > 1).map(Vec::as_slice)
     }
 
     /// How draft tokens are accepted.
@@ -65,22 +161,27 @@ impl Rules {
 
     /// How many of the last output tokens the longest bad word needs.
     pub(super) fn tail_len(&self) -> usize {
-        self.bad_words.iter().map(|word| word.len() - 1).max().unwrap_or(0)
+        self.bad_words().map(|word| word.len() - 1).max().unwrap_or(0)
     }
 
-    /// Whether EOS and stop tokens are banned at this position.
-    pub(super) fn bans_ends_at(&self, position: u64) -> bool {
-        position < u64::from(self.params.min_tokens)
+    /// EOS and stop tokens, if they are banned at this position.
+    pub(super) fn ends_banned_at(&self, position: u64) -> &[u32] {
+        if position < u64::from(self.params.min_tokens) { &self.ends } else { &[] }
+    }
+
+    /// Most tokens that may be banned at one position.
+    pub(super) fn most_banned(&self) -> usize {
+        self.ends.len() + self.bad_words().count()
     }
 
     /// Why the sequence ends with `token`, its output then being `len` long. A stop token goes before
     /// EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
     /// the length, since a text that ended by itself was not cut off.
     pub(super) fn finish(&self, token: u32, len: u64) -> Option<FinishReason> {
-        if self.params.stop_token_ids.contains(&token) {
+        if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
         }
-        if self.eos.contains(&token) {
+        if self.eos().contains(&token) {
             return Some(FinishReason::Eos);
         }
         let max = u64::from(self.params.max_tokens);
@@ -107,11 +208,11 @@ impl Rules {
         RowSpec {
             filters: self.params.filters(),
             penalties: self.params.penalties(),
-            adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { &self.fixed }, over),
+            adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { self.fixed() }, over),
             banned,
-            allowed: self.allowed.as_deref(),
+            allowed: self.allowed(),
             action,
-            logprobs: self.params.logprobs.as_ref().map(|wanted| LogprobsSpec {
+            logprobs: self.logprobs().map(|wanted| LogprobsSpec {
                 top_n: wanted.top_n,
                 mode: wanted.mode,
                 tokens: &wanted.token_ids,

@@ -1,4 +1,4 @@
-//! The open sequences of one stream. Dropping the table frees them all.
+//! The open sequences of one stream, and the room they take on the server. Dropping the table frees them all.
 
 use super::{OpenError, Sequence};
 use crate::error::Refusal;
@@ -7,6 +7,48 @@ use crate::permits::{Counter, Permit};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+
+/// A sequence with room for what it remembers.
+#[derive(Debug)]
+pub struct Charged {
+    sequence: Sequence,
+    room: Permit,
+}
+
+impl Charged {
+    /// What a sequence takes whatever it remembers: its place in a table at the worst load of the map.
+    pub const PLACE: usize = 3 * size_of::<(u64, Open)>();
+
+    /// Takes room for a sequence and for its next token.
+    ///
+    /// # Errors
+    /// [`OpenError::StateLimit`] when there is too little.
+    pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
+        let room = server.take(Self::PLACE + sequence.bytes_after(1)).ok_or_else(no_state)?;
+        Ok(Self { sequence, room })
+    }
+
+    /// Takes room for `tokens` and `bytes` more; says whether there was enough.
+    #[must_use]
+    fn may_grow(&mut self, tokens: usize, bytes: usize) -> bool {
+        let needed = Self::PLACE + self.sequence.bytes_after(tokens) + bytes;
+        needed <= self.room.amount() || self.room.resize(needed)
+    }
+
+    /// Counts what it takes, neither more nor less.
+    fn settle(&mut self) {
+        let taken = Self::PLACE + self.sequence.bytes();
+        if taken != self.room.amount() {
+            self.room.set(taken);
+        }
+    }
+}
+
+/// There is too little room for what a sequence or its parameters take.
+#[must_use]
+pub fn no_state() -> OpenError {
+    OpenError::StateLimit(FieldError::new("sequence_id", Refusal::StateBytes.message()))
+}
 
 /// Sequences by the ids their worker gave them.
 #[derive(Debug)]
@@ -18,7 +60,7 @@ pub struct Table {
 
 #[derive(Debug)]
 struct Open {
-    sequence: Sequence,
+    charged: Charged,
     /// The batch that last worked on it; 0 for none.
     batch: u64,
     /// Its place among all sequences of the server.
@@ -36,7 +78,7 @@ impl Table {
     ///
     /// # Errors
     /// [`OpenError::AlreadyExists`] or [`OpenError::SequenceLimit`]; nothing has changed then.
-    pub fn open(&mut self, id: u64, sequence: Sequence) -> Result<(u64, u64), OpenError> {
+    pub fn open(&mut self, id: u64, charged: Charged) -> Result<(u64, u64), OpenError> {
         let count = self.open.len();
         let Entry::Vacant(place) = self.open.entry(id) else { return Err(OpenError::AlreadyExists) };
         if count >= self.limit {
@@ -47,8 +89,8 @@ impl Table {
             let message = Refusal::TooManySequences.message();
             return Err(OpenError::SequenceLimit(FieldError::new("sequence_id", message)));
         };
-        let opened = (sequence.seed(), sequence.position());
-        place.insert(Open { sequence, batch: 0, _permit: permit });
+        let opened = (charged.sequence.seed(), charged.sequence.position());
+        place.insert(Open { charged, batch: 0, _permit: permit });
         Ok(opened)
     }
 
@@ -60,12 +102,26 @@ impl Table {
     /// An open sequence.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<&Sequence> {
-        self.open.get(&id).map(|open| &open.sequence)
+        self.open.get(&id).map(|open| &open.charged.sequence)
     }
 
     /// An open sequence, to commit to.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Sequence> {
-        self.open.get_mut(&id).map(|open| &mut open.sequence)
+        self.open.get_mut(&id).map(|open| &mut open.charged.sequence)
+    }
+
+    /// Takes room for `tokens` that a sequence may emit, and for `bytes` of other things; says whether there was
+    /// enough. What it does not come to need is given back by [`settle`](Self::settle).
+    #[must_use]
+    pub fn may_grow(&mut self, id: u64, tokens: usize, bytes: usize) -> bool {
+        self.open.get_mut(&id).is_some_and(|open| open.charged.may_grow(tokens, bytes))
+    }
+
+    /// Makes the room of a sequence what it takes now that its work is done.
+    pub fn settle(&mut self, id: u64) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.charged.settle();
+        }
     }
 
     /// Whether `batch` works on this sequence.
@@ -78,7 +134,7 @@ impl Table {
     pub fn enter_batch(&mut self, id: u64, batch: u64) -> Option<(&Sequence, bool)> {
         let open = self.open.get_mut(&id)?;
         let before = std::mem::replace(&mut open.batch, batch);
-        Some((&open.sequence, before == batch))
+        Some((&open.charged.sequence, before == batch))
     }
 
     /// Number of open sequences.

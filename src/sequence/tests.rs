@@ -1,5 +1,7 @@
+use super::table::{Charged, Table};
 use super::*;
 use crate::params::{LogprobsParams, SamplingParams};
+use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
 use proptest::prelude::*;
@@ -101,14 +103,44 @@ fn history_is_counted_only_when_a_penalty_asks() {
 
 #[test]
 fn a_plain_sequence_takes_less_than_a_kibibyte() {
-    // With its own parameters, and its place in the table at the worst load of the map.
-    let bytes = size_of::<Sequence>() + size_of::<Rules>() + 3 * size_of::<(u64, Sequence, u64, usize)>();
+    // With its own parameters over a stream's long lists, and its place in the table.
+    let base = SamplingParams { allowed_token_ids: (0..100).collect(), ..SamplingParams::default() };
+    let base = Arc::new(Rules::new(base, &EOS));
+    let rules = Rules::over(&base, SamplingParams { temperature: 0.5, ..SamplingParams::default() });
+    assert!(rules.bytes() < base.bytes() && base.bytes() > 2 * 100 * size_of::<u32>());
+    let bytes = Charged::PLACE + rules.bytes();
     assert!(bytes <= 1024, "{bytes} bytes");
     let mut sequence = opened(|_| (), &[1; 1000], &[]);
     for _ in 0..1000 {
         sequence.commit(5);
     }
-    assert!(sequence.ahead().weight() <= 1, "history grows without being needed");
+    assert_eq!((sequence.bytes(), sequence.bytes_after(1000)), (0, 0), "history grows without being needed");
+}
+
+#[test]
+fn room_is_for_what_a_sequence_takes() {
+    let server = Counter::new(1 << 20, metrics::Gauge::noop());
+    let mut table = Table::new(1, Arc::clone(&server));
+    let penalised = || opened(|p| p.frequency_penalty = 0.5, &[], &[]);
+    // The place of the table comes out of the same counter here.
+    table.open(1, Charged::new(penalised(), &server).expect("room")).expect("open");
+    for token in 0..99 {
+        assert!(table.may_grow(1, 1, 0));
+        let sequence = table.get_mut(1).expect("open");
+        sequence.commit(token);
+        let taken = Charged::PLACE + sequence.bytes() + 1;
+        table.settle(1);
+        assert_eq!(server.used(), taken);
+    }
+    assert!(server.used() > 99 * size_of::<TokenAdjust>());
+    let full = server.take(server.limit() - server.used()).expect("the rest");
+    assert!(
+        !table.may_grow(1, 1000, 0) && !table.may_grow(1, 0, 1) && table.may_grow(1, 0, 0),
+        "nothing is taken in part"
+    );
+    assert!(matches!(Charged::new(penalised(), &server), Err(OpenError::StateLimit(_))));
+    drop((full, table));
+    assert_eq!(server.used(), 0);
 }
 
 prop_compose! {
@@ -153,6 +185,7 @@ proptest! {
         let mut grown = Sequence::open(Arc::clone(&rules), seed, &prompt, &[]);
         let mut ahead = grown.ahead();
         let fresh = grown.clone();
+        let most = grown.bytes_after(tokens.len());
         for at in 0..=tokens.len() {
             let reopened = Sequence::open(Arc::clone(&rules), seed, &prompt, &tokens[..at]);
             prop_assert_eq!(next_row(&grown), next_row(&reopened));
@@ -162,9 +195,40 @@ proptest! {
             prop_assert_eq!(ahead.position(), grown.position());
             prop_assert_eq!(&next_row(&grown), &shown(&fresh.spec_ahead(&ahead, grown.draw(Purpose::Sample))));
             if let Some(&token) = tokens.get(at) {
+                let most = grown.bytes_after(1);
                 prop_assert_eq!(fresh.grow(&mut ahead, token), grown.commit(token));
+                prop_assert!(grown.bytes() <= most);
             }
         }
+        prop_assert!(grown.bytes() <= most);
+    }
+
+    #[test]
+    fn rules_over_others_are_those_of_all_parameters_together(
+        base in any_params(),
+        own in any_params(),
+        tokens in prop::collection::vec(0u32..20, 0..8),
+    ) {
+        fn or<T>(own: &[T], base: &[T]) -> Vec<T> where T: Clone {
+            if own.is_empty() { base.to_vec() } else { own.to_vec() }
+        }
+        let together = SamplingParams {
+            logit_bias: or(&own.logit_bias, &base.logit_bias),
+            allowed_token_ids: or(&own.allowed_token_ids, &base.allowed_token_ids),
+            banned_token_ids: or(&own.banned_token_ids, &base.banned_token_ids),
+            bad_words: or(&own.bad_words, &base.bad_words),
+            stop_token_ids: or(&own.stop_token_ids, &base.stop_token_ids),
+            logprobs: own.logprobs.clone().or(base.logprobs.clone()),
+            ..own.clone()
+        };
+        let over = Arc::new(Rules::over(&Arc::new(Rules::new(base, &EOS)), own));
+        let together = Arc::new(Rules::new(together, &EOS));
+        let [mut over, mut together] = [over, together].map(|rules| Sequence::open(rules, 7, &[3, 4], &[]));
+        for token in tokens {
+            prop_assert_eq!(next_row(&over), next_row(&together));
+            prop_assert_eq!(over.commit(token), together.commit(token));
+        }
+        prop_assert_eq!(next_row(&over), next_row(&together));
     }
 
     #[test]

@@ -138,6 +138,17 @@ impl TestServer {
         found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
     }
 
+    /// Waits until a series has this value.
+    pub async fn expect_series(&self, series: &str, value: f64) {
+        for _ in 0..200 {
+            if self.series(series) == value {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{series} is {}, expected {value}", self.series(series));
+    }
+
     /// Waits until this many sequences are open on the server.
     pub async fn expect_sequences(&self, count: usize) {
         for _ in 0..200 {

@@ -1,9 +1,10 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
 use super::params::{merged, unknown_value};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::limits::Limits;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
+use crate::permits::Counter;
 use crate::proto;
 use crate::sampling::logits::Dtype;
 use crate::sequence::OpenError;
@@ -21,21 +22,24 @@ pub(in crate::rpc) struct Config {
     pub(in crate::rpc) model: String,
     pub(super) vocab_size: u32,
     pub(super) dtype: Dtype,
-    pub(super) eos_token_ids: Vec<u32>,
-    pub(super) defaults: SamplingParams,
-    /// `defaults` prepared, shared by all sequences that give no parameters of their own.
+    /// The defaults, prepared: shared by all sequences that give no parameters of their own, and the base of
+    /// those that do.
     pub(super) rules: Arc<Rules>,
     pub(super) limits: Arc<Limits>,
+    /// Room for what is remembered of sequences.
+    pub(super) state: Arc<Counter>,
 }
 
-/// Checks a configuration. `server` holds the parameters that the stream leaves absent.
+/// Checks a configuration. `server` holds the parameters that the stream leaves absent; lists have no
+/// server default. The default parameters take their room from `state`.
 ///
 /// # Errors
-/// The field at fault, relative to the message.
+/// The field at fault, relative to the message, or too little room.
 pub(in crate::rpc) fn config(
     wire: proto::StreamConfig,
     server: &SamplingParams,
     limits: &Arc<Limits>,
+    state: Arc<Counter>,
 ) -> Result<Config, Error> {
     let vocab_size = wire.vocab_size;
     if vocab_size == 0 || vocab_size > limits.max_vocab_size {
@@ -52,17 +56,15 @@ pub(in crate::rpc) fn config(
     check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults = merged(wire.default_params.unwrap_or_default(), server).map_err(in_default_params)?;
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
-    let rules = Arc::new(Rules::new(defaults.clone(), &eos_token_ids));
-    Ok(Config { model, vocab_size, dtype, eos_token_ids, defaults, rules, limits: Arc::clone(limits) })
+    let rules = Rules::new(defaults, &eos_token_ids).charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
+    Ok(Config { model, vocab_size, dtype, rules, limits: Arc::clone(limits), state })
 }
 
 fn in_default_params(error: OpenError) -> Error {
     match error {
         OpenError::Unimplemented(field) => Error::Unimplemented(field.within("default_params")),
-        OpenError::Invalid(field) | OpenError::HistoryLimit(field) | OpenError::SequenceLimit(field) => {
-            Error::Invalid(field.within("default_params"))
-        }
-        OpenError::AlreadyExists => Error::invalid("default_params", error.to_string()),
+        OpenError::Invalid(field) => Error::Invalid(field.within("default_params")),
+        other => Error::invalid("default_params", other.to_string()),
     }
 }
 

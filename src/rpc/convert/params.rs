@@ -1,7 +1,9 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
-use crate::params::{DraftLengthParams, FieldError, LogprobsParams, ProposerKind, ProposerParams, SamplingParams};
+use crate::params::{
+    DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
+};
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::OpenError;
@@ -22,21 +24,22 @@ impl SeedSource {
     }
 }
 
-/// `wire` over `defaults`; not yet checked against ranges.
+/// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once. Not yet
+/// checked against ranges.
 pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
     let acceptance = match &wire.acceptance {
         Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
         None => defaults.acceptance,
     };
-    let logprobs = match &wire.logprobs {
-        Some(wire) => Some(logprobs(wire).map_err(|e| OpenError::Invalid(e.within("logprobs")))?),
-        None => defaults.logprobs.clone(),
-    };
+    let logprobs = wire.logprobs.as_ref().map(logprobs).transpose();
+    let logprobs = logprobs.map_err(|e| OpenError::Invalid(e.within("logprobs")))?;
     let proposer = match &wire.proposer {
         Some(wire) => Some(proposer(wire).map_err(|e| OpenError::Invalid(e.within("proposer")))?),
         None => defaults.proposer,
     };
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
+    let penalties = penalties(&wire, defaults);
+    // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
     Ok(SamplingParams {
@@ -44,16 +47,16 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         top_k: wire.top_k.unwrap_or(defaults.top_k),
         top_p: wire.top_p.unwrap_or(defaults.top_p),
         min_p: wire.min_p.unwrap_or(defaults.min_p),
-        repetition_penalty: wire.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-        frequency_penalty: wire.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-        presence_penalty: wire.presence_penalty.unwrap_or(defaults.presence_penalty),
-        logit_bias: given(bias, &defaults.logit_bias),
-        allowed_token_ids: given(wire.allowed_token_ids, &defaults.allowed_token_ids),
-        banned_token_ids: given(wire.banned_token_ids, &defaults.banned_token_ids),
-        bad_words: given(words, &defaults.bad_words),
+        repetition_penalty: penalties.repetition,
+        frequency_penalty: penalties.frequency,
+        presence_penalty: penalties.presence,
+        logit_bias: bias,
+        allowed_token_ids: wire.allowed_token_ids,
+        banned_token_ids: wire.banned_token_ids,
+        bad_words: words,
         min_tokens: wire.min_tokens.unwrap_or(defaults.min_tokens),
         max_tokens: wire.max_tokens.unwrap_or(defaults.max_tokens),
-        stop_token_ids: given(wire.stop_token_ids, &defaults.stop_token_ids),
+        stop_token_ids: wire.stop_token_ids,
         ignore_eos: wire.ignore_eos.unwrap_or(defaults.ignore_eos),
         seed: wire.seed.or(defaults.seed),
         logprobs,
@@ -63,9 +66,13 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
     })
 }
 
-/// An empty list is an absent one.
-fn given<T: Clone>(list: Vec<T>, default: &[T]) -> Vec<T> {
-    if list.is_empty() { default.to_vec() } else { list }
+/// The penalties of `wire` over `defaults`.
+pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams) -> Penalties {
+    Penalties {
+        repetition: wire.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        frequency: wire.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+        presence: wire.presence_penalty.unwrap_or(defaults.presence_penalty),
+    }
 }
 
 /// What to report about tokens; not yet checked against ranges.

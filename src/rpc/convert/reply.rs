@@ -42,13 +42,14 @@ fn open_result(opened: Opened) -> proto::OpenResult {
     let status = match &error {
         OpenError::Invalid(_) => Wire::InvalidArgument,
         OpenError::AlreadyExists => Wire::AlreadyExists,
-        OpenError::HistoryLimit(_) | OpenError::SequenceLimit(_) => Wire::ResourceExhausted,
+        OpenError::HistoryLimit(_) | OpenError::SequenceLimit(_) | OpenError::StateLimit(_) => Wire::ResourceExhausted,
         OpenError::Unimplemented(_) => Wire::Unimplemented,
     };
     let FieldError { field, message } = match error {
         OpenError::Invalid(field)
         | OpenError::HistoryLimit(field)
         | OpenError::SequenceLimit(field)
+        | OpenError::StateLimit(field)
         | OpenError::Unimplemented(field) => field,
         OpenError::AlreadyExists => {
             FieldError::new("sequence_id", "is open already on this stream; close it first or use another id")

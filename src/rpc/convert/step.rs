@@ -1,7 +1,7 @@
 //! A step: mistakes in its shape are errors, mistakes of one sequence or row go into that item.
 
 use super::config::{Config, dtype};
-use super::params::{SeedSource, logprobs, merged};
+use super::params::{SeedSource, logprobs, merged, penalties};
 use crate::engine::step::{
     DraftWork, DraftsFrom, LogitsBlock, Open, RowFailure, RowStatus, Score, Step, VerifyWork, Work, WorkKind,
 };
@@ -10,6 +10,7 @@ use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
+use crate::sequence::table::{Charged, no_state};
 use crate::sequence::{OpenError, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,11 +54,11 @@ fn check_len(field: &str, len: usize, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Most list entries that the sequences of one message may copy from the defaults.
+/// Most entries of default lists that the sequences of one message may copy.
 const MAX_COPIED_ENTRIES: usize = 1 << 24;
 
-/// A sequence with parameters of its own copies the default lists it does not replace, so a few bytes on the
-/// wire could ask for gigabytes.
+/// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
+/// copy of them, so a few bytes on the wire could ask for much work. The memory is bounded by `max_state_bytes`.
 ///
 /// # Errors
 /// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`].
@@ -66,16 +67,19 @@ pub(in crate::rpc) fn check_copies<'a>(
     field: &str,
     config: &Config,
 ) -> Result<(), Error> {
-    let own = |params: &proto::SamplingParams| {
-        let seedless = proto::SamplingParams { seed: params.seed, ..Default::default() };
-        *params != seedless
+    let defaults = config.rules.params();
+    let copies = |params: Option<&proto::SamplingParams>| {
+        let merges = params.is_some_and(|own| {
+            !(own.logit_bias.is_empty() && own.banned_token_ids.is_empty() && own.bad_words.is_empty())
+        });
+        let penalties = params.map_or(defaults.penalties(), |own| penalties(own, defaults));
+        usize::from(merges) + usize::from(!penalties.is_off())
     };
-    let copies = params.flatten().filter(|params| own(params)).count();
-    let entries = copies.saturating_mul(config.defaults.list_entries());
+    let entries = params.map(copies).sum::<usize>().saturating_mul(config.rules.fixed_entries());
     if entries > MAX_COPIED_ENTRIES {
         let message = format!(
-            "{copies} sequences with parameters of their own would copy {entries} entries of the default lists, at \
-             most {MAX_COPIED_ENTRIES} in one message; split it, or give only the seed where the defaults fit"
+            "sequences with penalties, or bans or biases of their own, would copy {entries} entries of the stream's \
+             default bans and biases, at most {MAX_COPIED_ENTRIES} in one message; split it"
         );
         return Err(Error::invalid(field, message));
     }
@@ -87,12 +91,13 @@ pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) 
     LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
 }
 
-/// A sequence to open, checked and built.
+/// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded
+/// too.
 pub(in crate::rpc) fn open(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Open {
     Open { sequence_id: wire.sequence_id, sequence: sequence(wire, config, seeds) }
 }
 
-fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Sequence, OpenError> {
+fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Charged, OpenError> {
     let (prompt, output) = (wire.prompt_token_ids, wire.output_token_ids);
     let (history, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
     if history > limit {
@@ -102,20 +107,23 @@ fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> R
     check_tokens("prompt_token_ids", &prompt, config.vocab_size).map_err(OpenError::Invalid)?;
     check_tokens("output_token_ids", &output, config.vocab_size).map_err(OpenError::Invalid)?;
     let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
-    Ok(Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output))
+    let sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
+    Charged::new(sequence, &config.state)
 }
 
-/// The stream's own rules when the sequence asks for nothing else, so that they are neither checked nor
-/// kept a second time.
+/// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
+/// are neither checked nor kept a second time.
 fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
-    let seed = wire.seed.take().or(config.defaults.seed);
+    let defaults = config.rules.params();
+    let seed = wire.seed.take().or(defaults.seed);
     if wire == proto::SamplingParams::default() {
         return Ok((Arc::clone(&config.rules), seed));
     }
-    let params = merged(wire, &config.defaults).map_err(within_params)?;
+    let params = merged(wire, defaults).map_err(within_params)?;
     let limits = &config.limits;
     params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| OpenError::Invalid(e.within("params")))?;
-    Ok((Arc::new(Rules::new(params, &config.eos_token_ids)), seed))
+    let rules = Rules::over(&config.rules, params).charged(&config.state).ok_or_else(no_state)?;
+    Ok((rules, seed))
 }
 
 fn within_params(error: OpenError) -> OpenError {
