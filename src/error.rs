@@ -155,7 +155,7 @@ impl Refusal {
     pub fn message(self) -> &'static str {
         match self {
             Self::QueueFull => "too many steps wait for the backend (max_queued_steps)",
-            Self::BytesInFlight => "too many bytes of logits are in flight (max_bytes_in_flight)",
+            Self::BytesInFlight => "too many bytes of messages are in flight (max_bytes_in_flight)",
             Self::RowsInFlight => "too many rows are in flight (sixteen times max_rows_per_step)",
             Self::TooManyStreams => "too many streams are open (max_streams)",
             Self::TooManySequences => "too many sequences are open (max_sequences)",

@@ -23,7 +23,7 @@ pub struct Limits {
     pub max_rows_per_step: usize,
     /// `LogprobsParams.top_n`.
     pub max_top_logprobs: u32,
-    /// Logits bytes in flight on the server.
+    /// Bytes of messages in flight on the server.
     pub max_bytes_in_flight: usize,
     /// Steps waiting for the backend.
     pub max_queued_steps: usize,

@@ -5,6 +5,7 @@
 mod support;
 
 use croupier::proto::*;
+use prost::Message;
 use std::time::Duration;
 use support::*;
 use tonic::Code;
@@ -164,8 +165,37 @@ async fn steps_waiting() {
 
 #[tokio::test]
 async fn bytes_in_flight() {
-    let four_rows = 4 * VOCAB as usize * 4;
-    refused_at_the_bound("BYTES_IN_FLIGHT", |limits| limits.max_bytes_in_flight = four_rows, &[2, 1], 1).await;
+    let most = four_rows(|rows| step_of(1, rows));
+    refused_at_the_bound("BYTES_IN_FLIGHT", |limits| limits.max_bytes_in_flight = most, &[2, 1], 1).await;
+}
+
+/// Bytes of three messages with four rows together, and a little less than of a fourth.
+fn four_rows(step: impl Fn(u64) -> Step) -> usize {
+    let bytes = |rows| {
+        let step = Step { step_id: 1, ..step(rows) };
+        DecodeRequest { request: Some(decode_request::Request::Step(step)) }.encoded_len()
+    };
+    2 * bytes(1) + bytes(2) + bytes(1) / 2
+}
+
+#[tokio::test]
+async fn bytes_in_flight_that_are_no_logits() {
+    let (server, gate, mut worker) = held(|limits| limits.max_bytes_in_flight = 4096).await;
+    let prompt = || OpenSequence { prompt_token_ids: vec![1; 2000], ..open(50, seeded(1)) };
+    worker.send_step(open_step(vec![prompt()])).await;
+    worker.send_step(open_step(vec![OpenSequence { sequence_id: 51, ..prompt() }])).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(server.series("croupier_in_flight_bytes") > 2000.0);
+    gate.open();
+    assert!(worker.step_reply().await.unwrap().refusal.is_none());
+    assert_eq!(worker.step_reply().await.unwrap().open[0].status(), OpenStatus::Ok);
+    let refusal = worker.step_reply().await.unwrap().refusal.expect("no room for a second one");
+    assert_eq!(refusal.reason, "BYTES_IN_FLIGHT");
+    assert_eq!(server.series("croupier_in_flight_bytes"), 0.0);
+    assert_eq!(
+        worker.step(open_step(vec![OpenSequence { sequence_id: 51, ..prompt() }])).await.open[0].status(),
+        OpenStatus::Ok
+    );
 }
 
 #[tokio::test]

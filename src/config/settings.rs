@@ -230,7 +230,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_bytes_in_flight,
         usize,
         4096..=1 << 46,
-        "Logits received and not yet answered, of all streams. With it the server refuses steps; set it to the memory that may be spent"
+        "Messages received and not yet answered, of all streams. With it the server refuses steps; set it to the memory that may be spent"
     ),
     limit!(
         "max-queued-steps",

@@ -47,7 +47,7 @@ impl Admission {
     /// Room for a step, or what there is too little of.
     pub(super) fn step(&self, step: &Step) -> Result<StepPermits, Refusal> {
         let queued = self.queued.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.bytes.take(step.logits.bytes()).ok_or(Refusal::BytesInFlight)?;
+        let bytes = self.bytes.take(step.message_bytes).ok_or(Refusal::BytesInFlight)?;
         let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         Ok(StepPermits { queued, _in_flight: (bytes, rows) })
     }

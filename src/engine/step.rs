@@ -27,6 +27,8 @@ pub struct Step {
     pub work: Vec<Work>,
     /// The rows that work refers to.
     pub logits: LogitsBlock,
+    /// Size of the message it came in, which its logits keep in memory.
+    pub message_bytes: usize,
     /// When it was received.
     pub received: Instant,
     /// Rows not started by then are not worth sampling.
@@ -106,12 +108,6 @@ impl LogitsBlock {
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
-    }
-
-    /// Bytes held.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.data.len()
     }
 
     /// Bytes of the part of a row that counts.

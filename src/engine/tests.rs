@@ -84,8 +84,9 @@ fn step(id: u64, open: Vec<Open>, sample: &[u64]) -> Step {
     let work: Vec<_> = work
         .map(|(first_row, &sequence)| Work { sequence_id: Some(sequence), first_row, kind: Ok(WorkKind::Sample) })
         .collect();
-    let logits = block(work.len() as u64);
-    Step { id, close: Vec::new(), open, work, logits, received: Instant::now(), deadline: None }
+    let rows = work.len();
+    let (logits, message_bytes) = (block(rows as u64), rows * VOCAB as usize * size_of::<f32>());
+    Step { id, close: Vec::new(), open, work, logits, message_bytes, received: Instant::now(), deadline: None }
 }
 
 fn statuses(reply: &StepReply) -> Vec<Option<RowStatus>> {
@@ -181,7 +182,7 @@ fn room_is_taken_and_given_back() {
     });
     let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(|refusal| refusal.reason().name());
     assert_eq!(refused(&bench, step(1, vec![], &[1; 6])), Some("BYTES_IN_FLIGHT"));
-    let shared = Step { logits: block(1), ..step(1, vec![], &[1; 17]) };
+    let shared = Step { logits: block(1), message_bytes: 64, ..step(1, vec![], &[1; 17]) };
     assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));
     let mut replies = bench.stream(1);
     bench.submit(1, step(1, opens(&[1]), &[1]));

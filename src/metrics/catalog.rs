@@ -135,9 +135,9 @@ catalog! {
         "Connections, calls and steps refused: a limit was reached, the server stops, or a message is wrong.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
-    IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Logits bytes received and not yet answered.");
+    IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered.");
     IN_FLIGHT_BYTES_CAPACITY = Def::gauge("croupier_in_flight_capacity_bytes", Unit::Bytes,
-        "Logits bytes that may be in flight (max_bytes_in_flight).");
+        "Bytes of messages that may be in flight (max_bytes_in_flight).");
     IN_FLIGHT_ROWS = Def::gauge("croupier_in_flight_rows", Unit::Count, "Rows received and not yet answered.");
     BATCH_ROWS = Def::histogram("croupier_batch_rows", Unit::Count, COUNTS, "Rows given to the backend at once.");
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");

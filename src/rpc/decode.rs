@@ -7,7 +7,7 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
-use super::{Shared, info};
+use super::{Received, Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
 use crate::error::Error;
@@ -68,8 +68,7 @@ impl DecodeStream {
 
     /// Takes in one request; what it calls for is due then.
     fn accept(&mut self, request: proto::DecodeRequest) {
-        let received = Instant::now();
-        self.shared.received(&request);
+        let received = self.shared.received(&request);
         let accepted = match request.request {
             None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
             Some(Request::Config(config)) => self.configure(config),
@@ -103,7 +102,7 @@ impl DecodeStream {
         })))
     }
 
-    fn submit(&mut self, wire: proto::Step, received: Instant) -> Result<Due, Error> {
+    fn submit(&mut self, wire: proto::Step, received: Received) -> Result<Due, Error> {
         let Phase::Configured(config, stream) = &self.phase else {
             return Err(Error::invalid("config", "must be the first message of the stream"));
         };

@@ -49,6 +49,14 @@ struct Shared {
     draining: CancellationToken,
 }
 
+/// What is known of a message before it is read.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    at: Instant,
+    /// Its encoded size.
+    bytes: usize,
+}
+
 impl Service {
     /// A service over `engine`. `defaults` are the parameters that neither a sequence nor its stream gives.
     #[must_use]
@@ -88,9 +96,11 @@ impl Shared {
         status::from_error(error)
     }
 
-    /// Records a message of Decode or Sample that came in.
-    fn received(&self, message: &impl Message) {
-        self.metrics.request_bytes.record(message.encoded_len() as f64);
+    /// Takes note of a message of Decode or Sample that came in.
+    fn received(&self, message: &impl Message) -> Received {
+        let bytes = message.encoded_len();
+        self.metrics.request_bytes.record(bytes as f64);
+        Received { at: Instant::now(), bytes }
     }
 
     /// Records a message of Decode or Sample that goes out.

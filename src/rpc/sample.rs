@@ -1,9 +1,9 @@
 //! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
-use super::Shared;
 use super::convert::config::config;
 use super::convert::{reply, step};
+use super::{Received, Shared};
 use crate::engine::step::{Open, Step, Work, WorkKind};
 use crate::error::{Error, Refusal};
 use crate::limits::Limits;
@@ -46,9 +46,8 @@ impl Drop for Call {
 /// # Errors
 /// A mistake in the message's shape, or no room.
 pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
-    shared.received(&request);
+    let received = shared.received(&request);
     shared.admit()?;
-    let received = Instant::now();
     let (model, step) = read(shared, request, received)?;
     let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
@@ -56,13 +55,13 @@ pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Resul
     let rows = answer.open.into_iter().zip(answer.work);
     let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
     let response = proto::SampleResponse { rows };
-    shared.replied(received, finished);
+    shared.replied(received.at, finished);
     shared.sent(&response);
     Ok(response)
 }
 
 /// The request as a step: the model's label and what to run.
-fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Result<(String, Step), Error> {
+fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> Result<(String, Step), Error> {
     let wire = proto::StreamConfig {
         vocab_size: request.vocab_size,
         logits_dtype: request.logits_dtype,
@@ -88,7 +87,8 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Instant) -> Re
             return Err(Error::Refused(Refusal::StateBytes));
         }
     }
-    let step = Step { id: 0, close: Vec::new(), open, work, logits, received, deadline: None };
+    let Received { at: received, bytes: message_bytes } = received;
+    let step = Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None };
     Ok((config.model, step))
 }
 

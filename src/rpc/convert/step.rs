@@ -8,12 +8,13 @@ use crate::engine::step::{
 use crate::error::Error;
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
+use crate::rpc::Received;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::{Charged, no_state};
 use crate::sequence::{OpenError, Sequence};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Turns a step into its domain form.
 ///
@@ -23,7 +24,7 @@ pub(in crate::rpc) fn step(
     wire: proto::Step,
     config: &Config,
     seeds: &SeedSource,
-    received: Instant,
+    received: Received,
 ) -> Result<Step, Error> {
     check_len("open", wire.open.len(), config)?;
     check_len("close_sequence_ids", wire.close_sequence_ids.len(), config)?;
@@ -40,9 +41,11 @@ pub(in crate::rpc) fn step(
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
     let work = works(wire.work, config)?;
+    let Received { at: received, bytes: message_bytes } = received;
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
-    Ok(Step { id: wire.step_id, close: wire.close_sequence_ids, open, work, logits, received, deadline })
+    let close = wire.close_sequence_ids;
+    Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline })
 }
 
 /// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
