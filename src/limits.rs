@@ -19,8 +19,10 @@ pub struct Limits {
     pub max_history_tokens: usize,
     /// Bytes of all that is remembered of sequences, and of streams' default parameters.
     pub max_state_bytes: usize,
-    /// Logits rows used by one step.
+    /// Logits rows used by one step, and by one batch.
     pub max_rows_per_step: usize,
+    /// Bytes of the logits rows used by one step, and by one batch; a row counts each time it is used.
+    pub max_row_bytes_per_step: usize,
     /// `LogprobsParams.top_n`.
     pub max_top_logprobs: u32,
     /// Bytes of messages in flight on the server.
@@ -46,6 +48,7 @@ impl Default for Limits {
             max_history_tokens: 1 << 20,
             max_state_bytes: 4 << 30,
             max_rows_per_step: 4096,
+            max_row_bytes_per_step: 64 << 20,
             max_top_logprobs: 20,
             max_bytes_in_flight: 1 << 30,
             max_queued_steps: 4096,

@@ -5,6 +5,7 @@
 mod support;
 
 use croupier::proto::*;
+use croupier::sampling::logits::Dtype;
 use prost::Message;
 use std::time::Duration;
 use support::*;
@@ -130,6 +131,47 @@ async fn rows_vocabulary_and_top_logprobs() {
     let mut stream = server.stream().await.unwrap();
     stream.send(decode_request::Request::Config(StreamConfig { vocab_size: VOCAB + 1, ..config() })).await;
     assert_eq!(violation(&stream.reply().await.unwrap_err()).0, "config.vocab_size");
+}
+
+#[tokio::test]
+async fn bytes_of_the_rows_of_a_step() {
+    let row = VOCAB as usize * 4;
+    let server = TestServer::with_limits(|limits| limits.max_row_bytes_per_step = 3 * row + 3).await;
+    let (mut worker, mut neighbour) = (server.worker().await, server.worker().await);
+    // One row, used by several works, counts for each.
+    let shared = |count: u64| Step {
+        open: (0..count).map(|id| open(id, seeded(id))).collect(),
+        work: (0..count).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect(),
+        logits: inline(&[logits(1, 0)]),
+        ..Default::default()
+    };
+    worker.step(shared(3)).await.work.iter().for_each(|done| assert_eq!(done.status(), RowStatus::Ok));
+    let status = worker.failing_step(shared(4)).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.work"));
+    for part in ["max_row_bytes_per_step", "800 bytes", "split the step"] {
+        assert!(status.message().contains(part), "{part} is missing in {}", status.message());
+    }
+    // Half the bytes a value, twice the rows.
+    let mut half = server.worker_with(StreamConfig { logits_dtype: LogitsDtype::Bf16.into(), ..config() }).await;
+    let of_bf16 = |count| {
+        let data = Dtype::Bf16.encode(&logits(1, 0)).into();
+        Step { logits: Some(step::Logits::Inline(InlineLogits { data, row_stride: 0 })), ..shared(count) }
+    };
+    assert_eq!(half.step(of_bf16(6)).await.work.len(), 6);
+    assert_eq!(violation(&half.failing_step(of_bf16(7)).await).0, "step.work");
+    let sample = |rows| SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: vec![SampleRow { row: Some(0), ..Default::default() }; rows],
+        logits: Some(InlineLogits { data: vec![0; row].into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let mut client = server.client().await;
+    assert_eq!(client.sample(sample(3)).await.unwrap().into_inner().rows.len(), 3);
+    let status = client.sample(sample(4)).await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "rows"));
+    assert!(status.message().contains("max_row_bytes_per_step"), "{}", status.message());
+    assert_eq!(neighbour.step(shared(3)).await.work.len(), 3, "others go on");
 }
 
 #[tokio::test]

@@ -74,6 +74,10 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
             limits.max_message_bytes > limits.max_bytes_in_flight,
             "max-message-bytes is above max-bytes-in-flight, so the largest message could never be taken; lower it",
         ),
+        (
+            limits.max_message_bytes > limits.max_row_bytes_per_step,
+            "max-message-bytes is above max-row-bytes-per-step, so the rows of the largest message could never be sampled; lower it",
+        ),
         (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
     ];
     problems.extend(wrong.iter().filter(|(is, _)| *is).map(|(_, message)| (*message).to_owned()));

@@ -211,6 +211,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Memory for what is remembered of all sequences: parameters of their own, and with penalties 16 to 20 bytes for each distinct token. With it the server refuses to open more; set it to the memory that may be spent"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
+    size!(
+        "max-row-bytes-per-step",
+        limits.max_row_bytes_per_step,
+        usize,
+        4096..=1 << 46,
+        "Bytes of the logits rows that one step uses, a shared row counted each time, and that one batch takes: what bounds how long a batch of one stream can hold up the others. At least max-message-bytes"
+    ),
     limit!("max-vocab-size", max_vocab_size, 2..=MAX_VOCAB_SIZE, "Largest vocabulary a stream may announce, in tokens"),
     limit!(
         "max-top-logprobs",

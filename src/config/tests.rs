@@ -94,7 +94,7 @@ fn every_mistake_of_every_source_is_told_at_once() {
     ];
     let text = mistakes(&args, &env);
     for part in [
-        "13 mistakes",
+        "14 mistakes",
         "--bogus",
         "max_steams: there is no such key; did you mean max_streams?",
         "simd: must be a single value",
@@ -107,6 +107,7 @@ fn every_mistake_of_every_source_is_told_at_once() {
         "CROUPIER_LOG_LEVEL: \"croupier=loud\" is not a log filter",
         "--drain-timeout: \"5x\" is not a duration",
         "listen and uds are both off",
+        "max-message-bytes is above max-row-bytes-per-step",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
@@ -157,8 +158,21 @@ fn settings_that_contradict_each_other_are_told() {
 
 #[test]
 fn limits_that_contradict_each_other_are_told() {
-    let text = mistakes(&["--max-message-bytes=2MiB", "--max-bytes-in-flight=1MiB", "--max-sequences=10"], &[]);
-    for part in ["2 mistakes", "max-message-bytes is above max-bytes-in-flight", "max-sequences-per-stream is above"] {
+    let text = mistakes(
+        &[
+            "--max-message-bytes=2MiB",
+            "--max-bytes-in-flight=1MiB",
+            "--max-row-bytes-per-step=1MiB",
+            "--max-sequences=10",
+        ],
+        &[],
+    );
+    for part in [
+        "3 mistakes",
+        "max-message-bytes is above max-row-bytes-per-step",
+        "max-message-bytes is above max-bytes-in-flight",
+        "max-sequences-per-stream is above",
+    ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Batch {
     pub(super) steps: Vec<Taken>,
     /// Rows to run.
     pub(super) rows: usize,
+    /// Bytes of the rows that its steps use.
+    row_bytes: usize,
     pub(super) results: Results,
 }
 
@@ -36,17 +38,21 @@ pub(super) struct Taken {
 
 impl Batch {
     pub(super) fn new(number: u64, now: Instant) -> Self {
-        Self { number, now, steps: Vec::new(), rows: 0, results: Results::default() }
+        Self { number, now, steps: Vec::new(), rows: 0, row_bytes: 0, results: Results::default() }
     }
 
     /// Whether the step's rows fit. A step alone always does.
-    pub(super) fn has_room_for(&self, step: &Step, max_rows: usize) -> bool {
-        self.rows == 0 || self.rows + step.rows() <= max_rows
+    pub(super) fn has_room_for(&self, step: &Step, limits: &Limits) -> bool {
+        let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
+        self.rows == 0
+            || fits(self.rows, step.rows(), limits.max_rows_per_step)
+                && fits(self.row_bytes, step.row_bytes(), limits.max_row_bytes_per_step)
     }
 
     /// Takes a step: closes and opens its sequences, plans its rows.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
         let Queued { mut step, permits } = queued;
+        self.row_bytes += step.row_bytes();
         for &sequence in &step.close {
             stream.table.close(sequence);
         }

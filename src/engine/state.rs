@@ -110,7 +110,7 @@ impl State {
                 continue;
             };
             let fits = stream.waiting.front().is_some_and(|queued| {
-                batch.has_room_for(&queued.step, self.limits.max_rows_per_step)
+                batch.has_room_for(&queued.step, &self.limits)
                     && !queued.step.sequence_ids().any(|sequence| stream.table.is_in_batch(sequence, batch.number))
             });
             if fits && let Some(queued) = stream.waiting.pop_front() {

@@ -42,6 +42,12 @@ impl Step {
         self.work.iter().map(Work::rows).sum()
     }
 
+    /// Bytes of these rows.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.rows().saturating_mul(self.logits.row_bytes)
+    }
+
     /// Every sequence it names.
     pub fn sequence_ids(&self) -> impl Iterator<Item = u64> {
         let open = self.open.iter().map(|open| open.sequence_id);

@@ -142,6 +142,21 @@ fn a_batch_is_bounded_by_rows_and_streams_take_turns() {
 }
 
 #[test]
+fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
+    let row = VOCAB as usize * size_of::<f32>();
+    let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = 3 * row);
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    // Its works share one row, which counts for each.
+    let first_row = |work| Work { first_row: 0, ..work };
+    let shared = step(1, opens(&[1, 2]), &[1, 2]);
+    bench.submit(1, Step { work: shared.work.into_iter().map(first_row).collect(), logits: block(1), ..shared });
+    bench.submit(2, step(2, opens(&[1, 2]), &[1, 2]));
+    bench.submit(1, step(3, opens(&[3]), &[3]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![1, 3], vec![]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+}
+
+#[test]
 fn rows_past_the_deadline_change_nothing() {
     let mut bench = Bench::new(|_| ());
     let mut replies = bench.stream(1);

@@ -38,6 +38,7 @@ pub(super) fn wire_limits(limits: &Limits) -> proto::Limits {
         max_bytes_in_flight: limits.max_bytes_in_flight as u64,
         max_streams: saturated(limits.max_streams),
         max_state_bytes: limits.max_state_bytes as u64,
+        max_row_bytes_per_step: limits.max_row_bytes_per_step as u64,
     }
 }
 

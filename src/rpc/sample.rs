@@ -1,12 +1,11 @@
 //! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
-use super::convert::config::config;
+use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::{Received, Shared};
 use crate::engine::step::{Open, Step, Work, WorkKind};
 use crate::error::{Error, Refusal};
-use crate::limits::Limits;
 use crate::proto;
 use crate::sequence::OpenError;
 use std::sync::Arc;
@@ -70,7 +69,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
         default_params: request.default_params,
     };
     let config = config(wire, &shared.defaults, &shared.limits, shared.engine.state())?;
-    check_rows(request.rows.len(), &shared.limits)?;
+    check_rows(request.rows.len(), &config, shared.limits.max_sequences)?;
     if request.logits.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }
@@ -92,14 +91,13 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
     Ok((config.model, step))
 }
 
-/// More rows than either limit could never be taken, so there is nothing to wait for.
-fn check_rows(rows: usize, limits: &Limits) -> Result<(), Error> {
-    for (name, limit) in [("max_rows_per_step", limits.max_rows_per_step), ("max_sequences", limits.max_sequences)] {
-        if rows > limit {
-            return Err(Error::invalid("rows", format!("has {rows} rows, {name} is {limit}; split the batch")));
-        }
+/// More rows than a limit could never be taken, so there is nothing to wait for.
+fn check_rows(rows: usize, config: &Config, max_sequences: usize) -> Result<(), Error> {
+    let sequences = || (rows > max_sequences).then(|| format!("max_sequences is {max_sequences}"));
+    match config.exceeded_by(rows).or_else(sequences) {
+        Some(limit) => Err(Error::invalid("rows", format!("has {rows} rows, {limit}; split the batch"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn opened(id: u64, row: proto::SampleRow, open: impl FnOnce(proto::OpenSequence) -> Open) -> Open {

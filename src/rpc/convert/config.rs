@@ -30,6 +30,21 @@ pub(in crate::rpc) struct Config {
     pub(super) state: Arc<Counter>,
 }
 
+impl Config {
+    /// Which limit this many rows of one message exceed: its name and what may be done about it.
+    pub(in crate::rpc) fn exceeded_by(&self, rows: usize) -> Option<String> {
+        let (limits, row_bytes) = (&self.limits, self.vocab_size as usize * self.dtype.size());
+        if rows > limits.max_rows_per_step {
+            return Some(format!("max_rows_per_step is {}", limits.max_rows_per_step));
+        }
+        let limit = limits.max_row_bytes_per_step;
+        let bytes = rows.saturating_mul(row_bytes);
+        (bytes > limit).then(|| {
+            format!("these are {bytes} bytes, shared rows counted each time, max_row_bytes_per_step is {limit}")
+        })
+    }
+}
+
 /// Checks a configuration. `server` holds the parameters that the stream leaves absent; lists have no
 /// server default. The default parameters take their room from `state`.
 ///

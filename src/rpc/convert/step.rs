@@ -139,7 +139,6 @@ fn within_params(error: OpenError) -> OpenError {
 
 /// The works with the rows they use. Work without a row of its own starts after the one before it.
 fn works(wire: Vec<proto::Work>, config: &Config) -> Result<Vec<Work>, Error> {
-    let limit = config.limits.max_rows_per_step;
     let (mut next_row, mut used) = (0, 0);
     let mut works = Vec::with_capacity(wire.len());
     for (at, wire) in wire.into_iter().enumerate() {
@@ -151,9 +150,8 @@ fn works(wire: Vec<proto::Work>, config: &Config) -> Result<Vec<Work>, Error> {
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
         next_row = first_row + rows as u64;
         used += rows.max(1);
-        if used > limit {
-            let message = format!("uses more than {limit} rows up to work[{at}] (max_rows_per_step); split the step");
-            return Err(Error::invalid("work", message));
+        if let Some(limit) = config.exceeded_by(used) {
+            return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; split the step")));
         }
         works.push(Work { sequence_id: wire.sequence_id, first_row, kind });
     }
