@@ -1,0 +1,153 @@
+//! Memory of sequences is bounded in bytes: what fits works, more is refused by name, and all room comes back.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use croupier::proto::*;
+use support::*;
+use tonic::Code;
+
+const TOKENS: &str = "croupier_tokens_total{model=\"default\"}";
+const STATE: &str = "croupier_state_bytes";
+
+/// Parameters that make a sequence remember every distinct token.
+fn remembering(seed: u64) -> SamplingParams {
+    SamplingParams { frequency_penalty: Some(0.5), repetition_penalty: Some(1.1), ..seeded(seed) }
+}
+
+#[tokio::test]
+async fn memory_of_sequences() {
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 64 << 10).await;
+    let vocab_size = 1 << 16;
+    let wide = StreamConfig { vocab_size, ..config() };
+    let (mut one, mut two) = (server.worker_with(wide.clone()).await, server.worker_with(wide).await);
+    let empty = server.series(STATE);
+    let long = |id, tokens| OpenSequence { prompt_token_ids: (0..tokens).collect(), ..open(id, remembering(1)) };
+    // 16 bytes for each distinct token: two fit, a third does not, and what is small still does.
+    let result = one.step(open_step(vec![long(1, 1500), long(2, 1500), long(3, 1500), open(4, seeded(1))])).await;
+    let statuses: Vec<_> = result.open.iter().map(|open| open.status()).collect();
+    assert_eq!(statuses, [OpenStatus::Ok, OpenStatus::Ok, OpenStatus::ResourceExhausted, OpenStatus::Ok]);
+    let error = result.open[2].error.as_ref().unwrap();
+    assert!(error.message.contains("max_state_bytes"), "{}", error.message);
+    assert!(server.series(STATE) > f64::from(2 * 1500 * 16));
+    // So it is on another stream, and what is open goes on.
+    let result = two.step(open_step(vec![long(1, 1500)])).await;
+    assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);
+    let row = vec![0.0; vocab_size as usize];
+    token(&one.step(sample_step(&[(1, row.clone())])).await.work[0]);
+    one.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    assert_eq!(two.step(open_step(vec![long(1, 1500)])).await.open[0].status(), OpenStatus::Ok);
+    // All of it comes back: with its sequence, and with its stream.
+    one.step(Step { close_sequence_ids: vec![2, 4], ..Default::default() }).await;
+    two.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    assert_eq!(server.series(STATE), empty);
+    one.step(open_step(vec![long(1, 1500)])).await;
+    drop((one, two));
+    server.expect_series(STATE, 0.0).await;
+}
+
+#[tokio::test]
+async fn memory_of_a_sequence_that_grows() {
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 8 << 10).await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, remembering(1)), open(2, seeded(2))])).await;
+    // What is left is taken by sequences that remember nothing.
+    let mut id = 10;
+    while worker.step(open_step(vec![open(id, seeded(1))])).await.open[0].status() == OpenStatus::Ok {
+        id += 1;
+    }
+    let only = |token: u32| (0..VOCAB).map(|id| if id == token { 0.0 } else { f32::NEG_INFINITY }).collect::<Vec<_>>();
+    let mut drawn = 0;
+    let failed = loop {
+        let result = worker.step(sample_step(&[(1, only(drawn)), (2, only(drawn))])).await;
+        assert_eq!(token(&result.work[1]), drawn, "a neighbour goes on");
+        if result.work[0].status() != RowStatus::Ok {
+            break result.work[0].clone();
+        }
+        drawn += 1;
+    };
+    assert_eq!(failed.status(), RowStatus::HistoryLimit);
+    assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
+    // With room again it goes on from where it was: position `drawn`.
+    worker.step(Step { close_sequence_ids: vec![10, 11], ..Default::default() }).await;
+    let now = token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
+    let tokens_so_far = OpenSequence { output_token_ids: (0..drawn).collect(), ..open(3, remembering(1)) };
+    worker.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    worker.step(open_step(vec![tokens_so_far])).await;
+    assert_eq!(token(&worker.step(sample_step(&[(3, logits(1, 0))])).await.work[0]), now, "nothing was committed");
+    drop(worker);
+    server.expect_series(STATE, 0.0).await;
+}
+
+#[tokio::test]
+async fn memory_of_a_stateless_batch_and_of_default_parameters() {
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 64 << 10).await;
+    let rows = |count, tokens| SampleRequest {
+        vocab_size: 1 << 16,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: vec![
+            SampleRow {
+                row: Some(0),
+                params: Some(remembering(1)),
+                prompt_token_ids: (0..tokens).collect(),
+                ..Default::default()
+            };
+            count
+        ],
+        logits: Some(InlineLogits { data: vec![0; 4 << 16].into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let mut client = server.client().await;
+    for _ in 0..2 {
+        let answer = client.sample(rows(2, 1500)).await.unwrap().into_inner();
+        assert!(answer.rows.iter().all(|row| row.status() == RowStatus::Ok), "room to grow is taken with the rest");
+        let drawn = server.series(TOKENS);
+        let status = client.sample(rows(3, 1500)).await.unwrap_err();
+        assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "STATE_BYTES"));
+        assert_eq!(server.series(TOKENS), drawn, "all or nothing");
+    }
+    server.expect_series(STATE, 0.0).await;
+    let long = SamplingParams { allowed_token_ids: (0..10_000).collect(), ..Default::default() };
+    let mut stream = server.stream().await.unwrap();
+    let config = StreamConfig { vocab_size: 1 << 16, default_params: Some(long), ..config() };
+    stream.send(decode_request::Request::Config(config)).await;
+    let status = stream.reply().await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "STATE_BYTES"));
+    server.expect_series(STATE, 0.0).await;
+}
+
+#[tokio::test]
+async fn default_lists_are_there_once() {
+    let server = TestServer::start().await;
+    let (vocab_size, ids) = (1 << 20, 100_000);
+    let long = SamplingParams {
+        allowed_token_ids: (0..ids).collect(),
+        logit_bias: (0..ids).map(|token_id| LogitBias { token_id, bias: 1.0 }).collect(),
+        ..Default::default()
+    };
+    let opens = |from: u64, count: u64, params: SamplingParams| {
+        open_step((from..from + count).map(|id| open(id, params.clone())).collect())
+    };
+    let own = SamplingParams { temperature: Some(0.5), stop_token_ids: vec![3], min_tokens: Some(1), ..seeded(1) };
+    let config = StreamConfig { vocab_size, default_params: Some(long), ..config() };
+    let mut worker = server.worker_with(config).await;
+    let before = server.series(STATE);
+    assert!(before > f64::from(ids * 16));
+    let result = worker.step(opens(0, 8000, own)).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok));
+    let result = worker.step(opens(8000, 8000, seeded(1))).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok));
+    let each = (server.series(STATE) - before) / 16_000.0;
+    assert!(each <= 1024.0, "{each} bytes a sequence");
+    // A few bytes an opening, each of which would copy the long list: bounded for what it takes to do.
+    let bias = vec![LogitBias { token_id: 1, bias: 1.0 }];
+    let merging = SamplingParams { banned_token_ids: vec![2], ..seeded(1) };
+    let penalised = SamplingParams { presence_penalty: Some(1.0), logit_bias: bias, ..seeded(1) };
+    let few = worker.step(opens(20_000, 2, penalised.clone())).await;
+    assert!(few.open.iter().all(|open| open.status() == OpenStatus::Ok));
+    let status = worker.failing_step(opens(30_000, 200, merging)).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert!(status.message().contains("20000000 entries"), "{}", status.message());
+    server.expect_series(STATE, 0.0).await;
+}
