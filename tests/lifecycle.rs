@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -157,6 +158,47 @@ fn draining_cuts_a_client_that_does_not_read() {
     };
     let ended = client.block_on(async { tokio::time::timeout(NEVER, rest).await }).expect("the client notices");
     assert!(ended.is_err(), "{ended:?}");
+}
+
+/// An address that leads to `to` for one connection. Like a cable that is cut, it passes nothing on any more once told
+/// so, and closes nothing.
+async fn cable(to: std::net::SocketAddr) -> (std::net::SocketAddr, CancellationToken) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let (address, cut) = (listener.local_addr().expect("an address"), CancellationToken::new());
+    let told = cut.clone();
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.expect("a connection");
+        let mut far = TcpStream::connect(to).await.expect("a connection");
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+            () = told.cancelled() => {}
+        }
+        // Both ends stay open.
+        std::future::pending::<()>().await;
+    });
+    (address, cut)
+}
+
+#[tokio::test]
+async fn a_worker_that_vanishes_without_a_word_is_cut_and_its_sequences_are_freed() {
+    let (interval, timeout) = (Duration::from_millis(200), Duration::from_secs(1));
+    let server = start(Config { keepalive_interval: interval, keepalive_timeout: timeout, ..config() }).await;
+    let (address, cut) = cable(server.tcp()).await;
+    let mut client = SamplerClient::connect(format!("http://{address}")).await.expect("a connection");
+    // The worker says no more, and does not end its side.
+    let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 3)).chain(tokio_stream::pending());
+    let mut replies = client.decode(requests).await.expect("a stream").into_inner();
+    for _ in 0..2 {
+        replies.message().await.expect("a reply").expect("not the end");
+    }
+    // Silent, but there: it answers pings.
+    tokio::time::sleep(interval + timeout * 2).await;
+    assert_eq!(server.series("croupier_sequences_active").await, 3.0);
+    assert_eq!(server.series("croupier_connections{transport=\"tcp\"}").await, 1.0);
+    cut.cancel();
+    until("freed", async || server.series("croupier_sequences_active").await == 0.0).await;
+    until("cut", async || server.series("croupier_connections{transport=\"tcp\"}").await == 0.0).await;
+    assert_eq!(server.series("croupier_state_bytes").await, 0.0);
 }
 
 /// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
