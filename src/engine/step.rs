@@ -230,7 +230,6 @@ pub enum RowStatus {
     InvalidWork,
     HistoryLimit,
     DeadlineExceeded,
-    Unimplemented,
     Internal,
 }
 
@@ -249,7 +248,6 @@ impl RowStatus {
             Self::InvalidWork => "invalid_work",
             Self::HistoryLimit => "history_limit",
             Self::DeadlineExceeded => "deadline_exceeded",
-            Self::Unimplemented => "unimplemented",
             Self::Internal => "internal",
         }
     }

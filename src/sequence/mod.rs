@@ -66,9 +66,6 @@ pub enum OpenError {
     /// What the server remembers of all sequences takes as much memory as it may.
     #[error("{0}")]
     StateLimit(FieldError),
-    /// A parameter that is not implemented yet.
-    #[error("{0}")]
-    Unimplemented(FieldError),
 }
 
 /// One growing text with its own parameters.

@@ -77,7 +77,6 @@ pub(in crate::rpc) fn config(
 
 fn in_default_params(error: OpenError) -> Error {
     match error {
-        OpenError::Unimplemented(field) => Error::Unimplemented(field.within("default_params")),
         OpenError::Invalid(field) => Error::Invalid(field.within("default_params")),
         other => Error::invalid("default_params", other.to_string()),
     }

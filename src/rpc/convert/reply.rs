@@ -43,14 +43,12 @@ fn open_result(opened: Opened) -> proto::OpenResult {
         OpenError::Invalid(_) => Wire::InvalidArgument,
         OpenError::AlreadyExists => Wire::AlreadyExists,
         OpenError::HistoryLimit(_) | OpenError::SequenceLimit(_) | OpenError::StateLimit(_) => Wire::ResourceExhausted,
-        OpenError::Unimplemented(_) => Wire::Unimplemented,
     };
     let FieldError { field, message } = match error {
         OpenError::Invalid(field)
         | OpenError::HistoryLimit(field)
         | OpenError::SequenceLimit(field)
-        | OpenError::StateLimit(field)
-        | OpenError::Unimplemented(field) => field,
+        | OpenError::StateLimit(field) => field,
         OpenError::AlreadyExists => {
             FieldError::new("sequence_id", "is open already on this stream; close it first or use another id")
         }
@@ -124,7 +122,6 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         Ok((seed, _)) => seed,
         Err(error) => {
             let status = match &error {
-                OpenError::Unimplemented(_) => RowStatus::Unimplemented,
                 OpenError::HistoryLimit(_) => RowStatus::HistoryLimit,
                 _ => RowStatus::InvalidWork,
             };
@@ -179,7 +176,6 @@ fn row_status(status: RowStatus) -> proto::RowStatus {
         RowStatus::InvalidWork => Wire::InvalidWork,
         RowStatus::HistoryLimit => Wire::HistoryLimit,
         RowStatus::DeadlineExceeded => Wire::DeadlineExceeded,
-        RowStatus::Unimplemented => Wire::Unimplemented,
         RowStatus::Internal => Wire::Internal,
     }
 }

@@ -132,7 +132,6 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
 fn within_params(error: OpenError) -> OpenError {
     match error {
         OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
-        OpenError::Unimplemented(field) => OpenError::Unimplemented(field.within("params")),
         other => other,
     }
 }
