@@ -47,6 +47,7 @@ fn unit(name: &str) -> &'static str {
 #[tokio::test]
 async fn the_documentation_lists_every_metric_and_no_other() {
     let server = start(config()).await;
+    verify_a_draft(&server).await;
     let (status, head, text) = http_get(server.addresses.admin.expect("admin is on"), "/metrics").await;
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -59,6 +60,23 @@ async fn the_documentation_lists_every_metric_and_no_other() {
     let page = include_str!("../docs/metrics.md");
     let listed: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
     assert!(listed == table, "the table in docs/metrics.md has to be:\n{}", table.join("\n"));
+}
+
+/// Series of speculation exist from the first verification on.
+async fn verify_a_draft(server: &common::Running) {
+    use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, verify_work::DraftDistribution, *};
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let config = StreamConfig { vocab_size: 4, logits_dtype: LogitsDtype::F32.into(), ..Default::default() };
+    let open = vec![OpenSequence { sequence_id: 1, ..Default::default() }];
+    let from = DraftDistribution::Deterministic(DeterministicDraft {});
+    let verify = VerifyWork { draft_token_ids: vec![1], draft_distribution: Some(from), ..Default::default() };
+    let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
+    let logits = InlineLogits { data: vec![0; 2 * 4 * 4].into(), row_stride: 0 };
+    let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
+    let requests = [Request::Config(config), Request::Step(step)];
+    let requests = requests.map(|request| DecodeRequest { request: Some(request) });
+    let mut replies = client.decode(tokio_stream::iter(requests)).await.expect("a stream").into_inner();
+    while replies.message().await.expect("a reply").is_some() {}
 }
 
 #[tokio::test]
