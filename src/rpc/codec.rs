@@ -212,6 +212,8 @@ mod tests {
             bad_words: vec![proto::TokenSequence::default(); 3],
             logprobs: Some(proto::LogprobsParams::default()),
             acceptance: Some(proto::AcceptanceParams::default()),
+            proposer: Some(proto::ProposerParams::default()),
+            draft_length: Some(proto::DraftLengthParams::default()),
             ..Default::default()
         };
         let open = proto::OpenSequence { params: Some(params.clone()), ..Default::default() };
@@ -219,11 +221,11 @@ mod tests {
         let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
         let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
         let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
-        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 7) + 5 * 3 + 1);
+        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 9) + 5 * 3 + 1);
         let row = proto::SampleRow { params: Some(params), ..Default::default() };
         let message =
             proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
-        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 9 + 1);
+        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 11 + 1);
     }
 
     #[test]

@@ -200,3 +200,17 @@ async fn each_rule_accepts_as_it_says() {
         assert_eq!((verify.accepted_count == 1, verify.lossless), (accepted, lossless), "{acceptance:?} {token}");
     }
 }
+
+/// A draft model may be sampled at any temperature: what a greedy sequence emits is the most likely token.
+#[tokio::test]
+async fn drafts_with_chance_on_a_greedy_sequence() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let (right, wrong): (&[(u32, f32)], &[(u32, f32)]) = (&[(4, 0.1), (9, 0.9)], &[(9, 0.9), (4, 0.1)]);
+    for id in 0..30 {
+        worker.step(open_step(vec![open(id, SamplingParams { seed: Some(id), ..greedy() })])).await;
+        let work = worker.verify(id, chain(&[4, 9], sparse(&[right, wrong])), &[sure(4), sure(5), sure(6)]).await;
+        assert_eq!(verdict(&work), (vec![4, 5], vec![0], LastToken::Recovered, FinishReason::Unspecified));
+        assert!(work.verify.unwrap().lossless);
+    }
+}
