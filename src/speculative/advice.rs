@@ -35,6 +35,8 @@ pub struct Acceptance {
     depths: Vec<Seen>,
     /// Steps without a draft since the first token of one was rejected.
     skipped: u32,
+    /// The step's draft was rejected at some depth: those behind it say nothing.
+    rejected: bool,
 }
 
 /// Outcomes at one depth, old ones counting less.
@@ -48,15 +50,18 @@ impl Acceptance {
     /// The most memory that it holds beside itself.
     pub const MAX_BYTES: usize = MAX_DRAFT_TOKENS as usize * size_of::<Seen>();
 
-    /// Takes in whether a draft went on at `depth`: once for each depth that was tested, from 0 on. Depth 0 begins a
-    /// step. In a tree a depth is accepted if one of the siblings is.
+    /// Takes in whether a draft went on at `depth`: once for each depth, from 0 on. Depth 0 begins a step; behind the
+    /// first rejection, where block verification tests too, nothing counts. In a tree a depth is accepted if one of the
+    /// siblings is.
     pub fn record(&mut self, depth: usize, accepted: bool) {
         if depth == 0 {
             self.age();
             self.skipped = if accepted { self.skipped } else { 0 };
         }
-        if depth >= MAX_DRAFT_TOKENS as usize {
-            return; // longer than is ever advised
+        let behind = depth > 0 && self.rejected;
+        self.rejected = behind || !accepted;
+        if behind || depth >= MAX_DRAFT_TOKENS as usize {
+            return; // no chance given what is before it, or longer than is ever advised
         }
         if depth >= self.depths.len() {
             self.depths.resize(depth + 1, Seen::default());
@@ -190,6 +195,19 @@ mod tests {
         assert_eq!(chances(&acceptance)[..2], [first, first * 2.0 / (seen + 2.0)]);
         (0..5000).for_each(|_| acceptance.record_skipped());
         assert!(chances(&acceptance).iter().all(|chance| (chance - 0.6).abs() < 1e-12), "all is forgotten");
+    }
+
+    #[test]
+    fn behind_a_rejection_nothing_counts() {
+        let after = |outcomes: &[bool]| {
+            let mut acceptance = Acceptance::default();
+            for _ in 0..2 {
+                outcomes.iter().enumerate().for_each(|(depth, &accepted)| acceptance.record(depth, accepted));
+            }
+            acceptance
+        };
+        assert_eq!(after(&[true, false, false, true]), after(&[true, false]));
+        assert_ne!(after(&[true, false]), after(&[true]));
     }
 
     #[test]
