@@ -13,6 +13,10 @@ use croupier::sampling::sample_row;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
+#[path = "support/rows.rs"]
+mod rows;
+use rows::{SHAPES, ascending, filters, row};
+
 /// A row with everything it borrows.
 #[derive(Debug, Clone)]
 struct Case {
@@ -106,93 +110,6 @@ fn summary(case: &Case) -> String {
     let mut short = case.clone();
     short.bytes.truncate(64);
     format!("{} bytes, {short:?}", case.bytes.len())
-}
-
-/// A small generator, so that rows are long without proptest recording every value.
-struct Lcg(u64);
-
-impl Lcg {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let x = self.0;
-        (x ^ x >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD) >> 16
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 8 & 0xFF_FFFF) as f32 / (1 << 24) as f32
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
-/// Shapes of rows: spread, ties, peaks, masks, zeros of both signs, neighbours one bit apart.
-fn row(shape: u8, vocab: usize, seed: u64) -> Vec<f32> {
-    let mut rng = Lcg(seed);
-    let normal = |rng: &mut Lcg| (0..6).map(|_| rng.unit()).sum::<f32>() - 3.0;
-    (0..vocab)
-        .map(|_| match shape {
-            0 => normal(&mut rng) * 1.4,
-            1 => normal(&mut rng) * 3.5,
-            2 => {
-                if rng.below(200) == 0 {
-                    12.0 + 4.0 * normal(&mut rng)
-                } else {
-                    normal(&mut rng) * 2.0
-                }
-            }
-            3 => rng.below(3) as f32,
-            4 => 2.5,
-            5 => {
-                if rng.below(2) == 0 {
-                    0.0
-                } else {
-                    -0.0
-                }
-            }
-            6 => {
-                if rng.below(10) == 0 {
-                    normal(&mut rng)
-                } else {
-                    f32::NEG_INFINITY
-                }
-            }
-            7 => f32::from_bits(0x4120_0000 + rng.below(4) as u32),
-            8 => normal(&mut rng) * 40.0,
-            9 => -(rng.below(1000) as f32) * 0.05,
-            10 => {
-                if rng.below(100) == 0 {
-                    f32::MAX
-                } else {
-                    -f32::MAX
-                }
-            }
-            _ => f32::from_bits((rng.next() as u32) & 0x00FF_FFFF),
-        })
-        .collect()
-}
-
-const SHAPES: u8 = 12;
-
-fn filters() -> impl Strategy<Value = Filters> {
-    let temperature = prop_oneof![Just(0.0f32), Just(1.0), 0.05f32..3.0, Just(1e-5), Just(1e5)];
-    let top_k = prop_oneof![3 => Just(0u32), 1 => 1..100u32, 1 => Just(1), 1 => 100..6000u32, 1 => Just(u32::MAX)];
-    let top_p = prop_oneof![2 => Just(1.0f32), 1 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(0.5), 1 => Just(0.9), 1 => Just(0.999_999)];
-    let min_p = prop_oneof![2 => Just(0.0f32), 1 => 0.0f32..1.0, 1 => Just(1.0), 1 => Just(1e-13), 1 => 1e-6f32..1e-2];
-    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| Filters {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-    })
-}
-
-fn ascending(mut tokens: Vec<u32>, vocab: usize) -> Vec<u32> {
-    tokens.iter_mut().for_each(|t| *t %= vocab as u32);
-    tokens.sort_unstable();
-    tokens.dedup();
-    tokens
 }
 
 prop_compose! {

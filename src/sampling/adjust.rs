@@ -62,6 +62,12 @@ impl<'a> Adjusts<'a> {
         Self { base, over }
     }
 
+    /// At least as many entries as there are.
+    #[must_use]
+    pub fn len_bound(&self) -> usize {
+        self.base.len() + self.over.len()
+    }
+
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -66,7 +66,8 @@ pub struct Weights {
 impl Weights {
     /// From entries in ascending token order, each token once; those of weight 0 are left out. The sum must
     /// fit u64.
-    pub(super) fn new(entries: impl Iterator<Item = (u32, u64)>) -> Self {
+    #[must_use]
+    pub fn new(entries: impl Iterator<Item = (u32, u64)>) -> Self {
         let entries: Vec<_> = entries.filter(|&(_, weight)| weight > 0).collect();
         let total = entries.iter().map(|&(_, weight)| weight).sum();
         Self { entries, total }

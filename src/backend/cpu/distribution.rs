@@ -235,6 +235,47 @@ impl Distribution {
         unreachable!("the block's kept masses sum to its sum")
     }
 
+    /// The sum of all masses that are left.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// How a token is weighed, the key of the last one that is kept, and the least mass that is.
+    pub(super) fn kept_by(&self) -> (Weigh, u64, u64) {
+        (self.weigh, self.last_key, self.need)
+    }
+
+    /// The mass of a token with this logit; 0 if it is not left.
+    pub(super) fn mass_of(&self, token: u32, logit: f32) -> u64 {
+        if self.keeps(token, logit) { self.mass(logit) } else { 0 }
+    }
+
+    /// Keys of the tokens that are left, if they are a list; else their mass by block is in the store.
+    pub(super) fn keys<'s>(&'s self, store: &'s Store) -> Option<&'s [u64]> {
+        match self.kind {
+            Kind::One => Some(std::slice::from_ref(&self.last_key)),
+            Kind::List => Some(&store.keys),
+            Kind::Blocks => None,
+        }
+    }
+
+    /// Keys of the `n` first tokens that are left, in order, and 1 + the number of all that precede `token`.
+    pub(super) fn first_kept(&self, view: &View<'_>, n: usize, token: Option<u32>, keys: &mut Vec<u64>) -> u32 {
+        select::top(view, n, keys);
+        // The listed tokens are the first of the order, so their places are their ranks.
+        let place = |token| keys.iter().position(|&key| keys::token(key) == token);
+        let rank = token.map_or(0, |token| place(token).map_or_else(|| view.rank(token), |place| place as u32 + 1));
+        self.retain_kept(keys);
+        if keys.len() < n && self.need > 0 {
+            // Masses are not strictly ordered like logits, so a kept token may stand behind one that min-p cut.
+            view.collect(self.reach_of(self.need).max(f32::MIN), keys);
+            self.retain_kept(keys);
+            keys.sort_unstable();
+            keys.truncate(n);
+        }
+        rank
+    }
+
     /// What is reported about a token.
     pub(super) fn report(
         &self,
@@ -250,18 +291,7 @@ impl Distribution {
             if self.keeps(token, logit) { of_logit(logit) } else { f32::NEG_INFINITY }
         };
         let n = (wanted.top_n as usize).min(view.vocab_size());
-        select::top(view, n, keys);
-        // The listed tokens are the first of the order, so their places are their ranks.
-        let place = keys.iter().position(|&key| keys::token(key) == token);
-        let rank = place.map_or_else(|| view.rank(token), |place| place as u32 + 1);
-        self.retain_kept(keys);
-        if keys.len() < n && self.need > 0 {
-            // Masses are not strictly ordered like logits, so a kept token may stand behind one that min-p cut.
-            view.collect(self.reach_of(self.need).max(f32::MIN), keys);
-            self.retain_kept(keys);
-            keys.sort_unstable();
-            keys.truncate(n);
-        }
+        let rank = self.first_kept(view, n, Some(token), keys);
         TokenLogprobs {
             logprob: of_token(token),
             rank,
@@ -272,6 +302,11 @@ impl Distribution {
 }
 
 impl Store {
+    /// Kept mass by block, of a distribution that is no list.
+    pub(super) fn sums(&self) -> &[u64] {
+        &self.sums
+    }
+
     /// Masses of the keys.
     fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
         let padded = self.keys.len().next_multiple_of(PAD);

@@ -2,9 +2,11 @@
 //!
 //! Reading order: [`row`] (one row, from logits to result), [`view`] (the row with masks and penalties
 //! applied on the side), [`distribution`] (which road a combination of filters takes), [`select`] and
-//! [`search`] (finding the cut), [`passes`] (every loop over logits), [`simd`] (the instructions).
+//! [`search`] (finding the cut), [`passes`] (every loop over logits), [`simd`] (the instructions). Then [`verify`] for
+//! drafts.
 
 mod distribution;
+mod keep;
 mod keys;
 mod level;
 mod passes;
@@ -12,6 +14,7 @@ mod row;
 mod search;
 mod select;
 mod simd;
+mod verify;
 mod view;
 
 pub use level::Level;
@@ -79,30 +82,37 @@ impl Backend for CpuBackend {
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
         let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, scratch));
-        let bytes: usize = jobs.iter().map(|job| job.logits.bytes().len()).sum();
-        match &self.pool {
-            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, sample),
-            _ => jobs.iter().map(sample).collect(),
-        }
+        let bytes = jobs.iter().map(|job| job.logits.bytes().len()).sum();
+        self.spread(jobs, bytes, sample)
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        jobs.iter().map(crate::speculative::verify).collect()
+        let level = self.level;
+        let verify = |job: &VerifyJob<'_>| SCRATCH.with_borrow_mut(|scratch| verify::verify(level, job, scratch));
+        let rows = jobs.iter().flat_map(|job| job.rows);
+        let bytes = rows.map(|row| row.logits.bytes().len()).sum();
+        self.spread(jobs, bytes, verify)
     }
 }
 
-/// Samples rows on the pool and on this thread until none is left: whoever is free takes the next, so a
+impl CpuBackend {
+    /// Does jobs on this thread alone, or on all where `bytes` of rows are worth it.
+    fn spread<J: Sync, R: Send + Sync>(&self, jobs: &[J], bytes: usize, work: impl Fn(&J) -> R + Sync) -> Vec<R> {
+        match &self.pool {
+            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, work),
+            _ => jobs.iter().map(work).collect(),
+        }
+    }
+}
+
+/// Does jobs on the pool and on this thread until none is left: whoever is free takes the next, so a
 /// thread that wakes late costs nothing.
-fn share<'a>(
-    pool: &rayon::ThreadPool,
-    jobs: &[RowJob<'a>],
-    sample: impl Fn(&RowJob<'a>) -> RowResult + Sync,
-) -> Vec<RowResult> {
-    let results: Vec<OnceLock<RowResult>> = jobs.iter().map(|_| OnceLock::new()).collect();
+fn share<J: Sync, R: Send + Sync>(pool: &rayon::ThreadPool, jobs: &[J], work_on: impl Fn(&J) -> R + Sync) -> Vec<R> {
+    let results: Vec<OnceLock<R>> = jobs.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs.len()) {
-            let _ = results[i].set(sample(&jobs[i]));
+            let _ = results[i].set(work_on(&jobs[i]));
         }
     };
     pool.in_place_scope(|scope| {
@@ -111,5 +121,5 @@ fn share<'a>(
         }
         work();
     });
-    results.into_iter().map(|result| result.into_inner().expect("every row was taken; this is a bug")).collect()
+    results.into_iter().map(|result| result.into_inner().expect("every job was taken; this is a bug")).collect()
 }

@@ -1,27 +1,32 @@
 //! One row on the CPU backend: [`sample_row`](crate::sampling::sample_row), fast.
 
 use super::distribution::{Distribution, Store};
+use super::keep;
 use super::level::Level;
+use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
-use crate::sampling;
-use crate::sampling::kept::Kept;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
 /// vocabulary limit.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    maxima: Vec<f32>,
-    view: ViewStore,
-    raw: Store,
-    processed: Store,
-    keys: Vec<u64>,
+    pub(super) maxima: Vec<f32>,
+    pub(super) view: ViewStore,
+    pub(super) raw: Store,
+    pub(super) processed: Store,
+    pub(super) keys: Vec<u64>,
+    pub(super) left: LeftStore,
 }
 
-/// Samples or scores one row.
-pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) -> RowResult {
-    let Scratch { maxima, view, raw: raw_store, processed: processed_store, keys } = scratch;
+/// Scans a row and adjusts it: its maximum as sent, and in the stores what makes a [`View`] of it.
+pub(super) fn prepare(
+    level: Level,
+    job: &RowJob<'_>,
+    maxima: &mut Vec<f32>,
+    store: &mut ViewStore,
+) -> Result<f32, RowError> {
     let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, maxima);
     if scan.nan {
         return Err(RowError::Nan);
@@ -30,10 +35,16 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
         return Err(RowError::PositiveInfinity);
     }
     let raw = View::raw(level, job.logits, maxima, scan.max);
-    let adjusted = View::adjusted(&raw, &job.spec, view)?;
-    if adjusted.max == f32::NEG_INFINITY {
-        return Err(RowError::AllMasked);
-    }
+    let adjusted = View::adjusted(&raw, &job.spec, store)?;
+    if adjusted.max == f32::NEG_INFINITY { Err(RowError::AllMasked) } else { Ok(scan.max) }
+}
+
+/// Samples or scores one row.
+pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) -> RowResult {
+    let Scratch { maxima, view, raw: raw_store, processed: processed_store, keys, .. } = scratch;
+    let max = prepare(level, job, maxima, view)?;
+    let raw = View::raw(level, job.logits, maxima, max);
+    let adjusted = View::again(&raw, &job.spec, view);
     let wanted = job.spec.logprobs;
     let scored_raw = match (job.spec.action, wanted) {
         (Action::Score { token }, Some(LogprobsSpec { mode: LogprobsMode::Raw, .. })) => Some(token),
@@ -55,9 +66,9 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
         (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys),
         _ => Distribution::raw(&raw, raw_store).report(&raw, token, &wanted, keys),
     });
-    let kept = match job.spec.action {
-        Action::Propose { .. } => {
-            Some(Box::new(Kept::from(&sampling::distribution::Distribution::of(&job.logits, &job.spec)?)))
+    let kept = match (job.spec.action, &processed) {
+        (Action::Propose { .. }, Some(processed)) => {
+            Some(Box::new(keep::keep(job, &adjusted, processed, processed_store)))
         }
         _ => None,
     };

@@ -46,6 +46,11 @@ pub(super) struct ViewStore {
     side_maxima: Vec<f32>,
 }
 
+/// Whether a row is taken as it is.
+fn untouched(spec: &RowSpec<'_>) -> bool {
+    spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none()
+}
+
 /// Block maxima of `row`, padded, into `maxima`.
 pub(super) fn scan(passes: Passes, row: &Logits<'_>, maxima: &mut Vec<f32>) -> Scan {
     let count = blocks(row.vocab_size());
@@ -63,7 +68,7 @@ impl<'a> View<'a> {
 
     /// The row after masks, bias and penalties.
     pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a mut ViewStore) -> Result<Self, RowError> {
-        if spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none() {
+        if untouched(spec) {
             return Ok(View { ..*raw });
         }
         store.side_blocks.clear();
@@ -74,9 +79,14 @@ impl<'a> View<'a> {
         }
         store.apply(raw, spec);
         store.finish(raw);
-        let max = maximum(&store.maxima);
-        if max == f32::INFINITY {
-            return Err(RowError::PositiveInfinity);
+        let view = Self::again(raw, spec, store);
+        if view.max == f32::INFINITY { Err(RowError::PositiveInfinity) } else { Ok(view) }
+    }
+
+    /// What [`View::adjusted`] made, again, as long as `store` holds it.
+    pub(super) fn again(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a ViewStore) -> Self {
+        if untouched(spec) {
+            return View { ..*raw };
         }
         let side = Side {
             passes: raw.side.passes,
@@ -84,7 +94,16 @@ impl<'a> View<'a> {
             values: &store.side_values,
             maxima: &store.side_maxima,
         };
-        Ok(Self { row: raw.row, passes: raw.passes, plain: &store.plain, side, maxima: &store.maxima, max })
+        let max = maximum(&store.maxima);
+        Self { row: raw.row, passes: raw.passes, plain: &store.plain, side, maxima: &store.maxima, max }
+    }
+
+    /// Where the values of a block lie: a row and the block's place in it.
+    pub(super) fn place(&self, block: usize) -> (Logits<'a>, usize) {
+        match self.side.blocks.binary_search(&(block as u32)) {
+            Ok(at) => (Logits::new(Dtype::F32, bytemuck::cast_slice(self.side.values)), at),
+            Err(_) => (self.row, block),
+        }
     }
 
     /// Number of tokens.

@@ -9,6 +9,7 @@ pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 pub(super) mod portable;
+pub(super) mod real;
 
 /// Vector operations of one instruction set.
 ///

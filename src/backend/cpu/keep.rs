@@ -1,0 +1,70 @@
+//! What is kept of a draft row's distribution: a list if it is one, else the row.
+
+use super::distribution::{Distribution, Store};
+use super::keys;
+use super::view::View;
+use crate::backend::RowJob;
+use crate::sampling::kept::{Form, Kept, KeptRow};
+use crate::sampling::logits::Dtype;
+use crate::sampling::order::Candidate;
+
+/// Tokens of nonzero mass of a list, ascending ids.
+pub(super) fn entries(distribution: &Distribution, keys: &[u64]) -> Vec<(u32, u64)> {
+    let masses = keys.iter().map(|&key| (keys::token(key), distribution.mass_of(keys::token(key), keys::logit(key))));
+    let mut entries: Vec<_> = masses.filter(|&(_, mass)| mass > 0).collect();
+    entries.sort_unstable();
+    entries
+}
+
+/// Keeps a distribution.
+pub(super) fn keep(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution, store: &Store) -> Kept {
+    let form = match distribution.keys(store) {
+        Some(keys) => Form::List(entries(distribution, keys)),
+        None => Form::Row(row(job, view, distribution)),
+    };
+    Kept::new(form, distribution.total())
+}
+
+/// At most four bytes for each token.
+fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRow {
+    let (weigh, last_key, need) = distribution.kept_by();
+    let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
+    let last = (last_key != u64::MAX).then_some(last);
+    let (dtype, bytes, patches) = logits(job, view);
+    KeptRow { dtype, bytes, patches, max: weigh.max, scale: weigh.scale, last, need }
+}
+
+/// The row as it arrived, −∞ where masks, bias and penalties change it, and what they make there.
+fn logits(job: &RowJob<'_>, view: &View<'_>) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
+    let (spec, dtype) = (&job.spec, job.logits.dtype());
+    let adjusted = |token: u32| (token, view.value(token));
+    // Values that the row's own format cannot hold lie aside, unless all of them in f32 are no more.
+    let aside = dtype != Dtype::F32 && spec.adjusts.len_bound() * size_of::<(u32, f32)>() <= job.logits.bytes().len();
+    if !aside && dtype != Dtype::F32 {
+        return (
+            Dtype::F32,
+            Dtype::F32.encode(&(0..view.vocab_size() as u32).map(|t| view.value(t)).collect::<Vec<_>>()),
+            vec![],
+        );
+    }
+    let mut bytes = job.logits.bytes().to_vec();
+    let masked = dtype.encode(&[f32::NEG_INFINITY]);
+    let put = |bytes: &mut [u8], token: u32, value: &[u8]| {
+        bytes[token as usize * dtype.size()..][..dtype.size()].copy_from_slice(value);
+    };
+    if let Some(allowed) = spec.allowed {
+        bytes = masked.repeat(view.vocab_size());
+        let sent = |token: u32| &job.logits.bytes()[token as usize * dtype.size()..][..dtype.size()];
+        allowed.iter().for_each(|&token| put(&mut bytes, token, sent(token)));
+    }
+    spec.banned.iter().for_each(|&token| put(&mut bytes, token, &masked));
+    let mut patches = Vec::with_capacity(if aside { spec.adjusts.len_bound() } else { 0 });
+    for (token, logit) in spec.adjusts.iter().map(|adjust| adjusted(adjust.token)) {
+        let own = logit.to_le_bytes();
+        put(&mut bytes, token, if aside { &masked } else { &own });
+        if aside && logit > f32::NEG_INFINITY {
+            patches.push((token, logit));
+        }
+    }
+    (dtype, bytes, patches)
+}

@@ -1,0 +1,153 @@
+//! What is left to draw from at a position, where the target is no list.
+
+use super::passes::{Passes, Reals};
+use super::proposed::{Cut, Proposed};
+use crate::backend::cpu::distribution::Distribution;
+use crate::backend::cpu::passes::BLOCK;
+use crate::backend::cpu::view::View;
+use crate::sampling::mass::draw_point;
+use crate::speculative::weights::Residual;
+
+/// Storage of residuals, kept from draft to draft. Bounded by the vocabulary.
+#[derive(Debug, Default)]
+pub(crate) struct LeftStore {
+    /// Weight by block of what is left.
+    sums: Vec<u64>,
+    /// The same of the residual weighed last.
+    next: Vec<u64>,
+    /// Weights by token, from the second residual of a position on.
+    dense: Vec<u64>,
+}
+
+/// What is left.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Left {
+    /// The target.
+    Target,
+    /// What the target has beyond a draft token's distribution: weighed again where it is needed.
+    Beyond { node: usize, factor: f64, total: u64 },
+    /// The weights in the store.
+    Dense { total: u64 },
+}
+
+/// A position whose target has masses by block.
+pub(super) struct Blocks<'a> {
+    pub(super) passes: Passes,
+    pub(super) view: View<'a>,
+    pub(super) target: &'a Distribution,
+    /// The target's mass by block.
+    pub(super) sums: &'a [u64],
+    pub(super) cut: Cut,
+    pub(super) drafts: &'a [Proposed<'a>],
+    pub(super) left: Left,
+}
+
+impl Blocks<'_> {
+    /// The sum of what is left.
+    pub(super) fn total(&self) -> u64 {
+        match self.left {
+            Left::Target => self.target.total(),
+            Left::Beyond { total, .. } | Left::Dense { total } => total,
+        }
+    }
+
+    /// What is left of a token.
+    pub(super) fn mass_of(&self, token: u32, store: &LeftStore) -> u64 {
+        let target = || self.target.mass_of(token, self.view.value(token));
+        match self.left {
+            Left::Target => target(),
+            Left::Beyond { node, factor, .. } => {
+                self.by(factor, node).weight(target(), self.drafts[node].mass_of(token))
+            }
+            Left::Dense { .. } => store.dense[token as usize],
+        }
+    }
+
+    /// The target's masses in a block.
+    pub(super) fn target_reals(&self, at: usize, out: &mut Reals) {
+        let (row, place) = self.view.place(at);
+        self.cut.reals(row, place, at, self.passes, out);
+    }
+
+    /// How the target makes a residual with a draft token.
+    fn by(&self, factor: f64, node: usize) -> Residual {
+        Residual::new(factor, self.target.total(), self.drafts[node].total)
+    }
+
+    /// The target's weights beyond a draft token's distribution in a block, and their sum.
+    fn beyond(&self, at: usize, by: Residual, node: usize, weights: &mut [u64; BLOCK]) -> u64 {
+        let (mut target, mut draft) = ([0.0; BLOCK], [0.0; BLOCK]);
+        self.target_reals(at, &mut target);
+        self.drafts[node].reals(at, self.passes, &mut draft);
+        self.passes.beyond(&target, &draft, by, weights)
+    }
+
+    /// What is left in a block, as masses.
+    fn left_reals(&self, at: usize, store: &LeftStore, out: &mut Reals) {
+        let mut weights = [0; BLOCK];
+        match self.left {
+            Left::Target => return self.target_reals(at, out),
+            Left::Beyond { node, factor, .. } => {
+                self.beyond(at, self.by(factor, node), node, &mut weights);
+            }
+            Left::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
+        }
+        self.passes.from_weights(&weights, out);
+    }
+
+    /// Weighs by block what is left beyond a draft token's distribution, and gives the total. With `dense`, weights by
+    /// token are stored, those of what is left until now lost.
+    pub(super) fn weigh(&self, factor: f64, node: usize, dense: bool, store: &mut LeftStore) -> u64 {
+        let by = Residual::new(factor, self.total(), self.drafts[node].total);
+        store.next.clear();
+        store.next.resize(self.sums.len(), 0);
+        if dense {
+            store.dense.resize(self.sums.len() * BLOCK, 0);
+        }
+        let (mut left, mut draft, mut weights) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
+        for at in 0..self.sums.len() {
+            let here = match self.left {
+                Left::Target => self.sums[at],
+                Left::Beyond { .. } | Left::Dense { .. } => store.sums[at],
+            };
+            if here > 0 {
+                self.left_reals(at, store, &mut left);
+                self.drafts[node].reals(at, self.passes, &mut draft);
+                store.next[at] = self.passes.beyond(&left, &draft, by, &mut weights);
+            }
+            if dense {
+                let stored = &mut store.dense[at * BLOCK..][..BLOCK];
+                if store.next[at] > 0 { stored.copy_from_slice(&weights) } else { stored.fill(0) }
+            }
+        }
+        store.next.iter().sum()
+    }
+
+    /// Inverse CDF in token-id order, in a residual.
+    pub(super) fn draw(&self, uniform: u64, store: &LeftStore) -> u32 {
+        let mut point = draw_point(uniform, self.total());
+        let mut before = |weight: u64| {
+            let passed = point >= weight;
+            point -= if passed { weight } else { 0 };
+            passed
+        };
+        let at = store.sums.iter().position(|&sum| !before(sum)).expect("the point is below the total; this is a bug");
+        let mut weights = [0; BLOCK];
+        match self.left {
+            Left::Target => unreachable!("the target draws for itself; this is a bug"),
+            Left::Beyond { node, factor, .. } => {
+                self.beyond(at, self.by(factor, node), node, &mut weights);
+            }
+            Left::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
+        }
+        let i = weights.iter().position(|&weight| !before(weight));
+        (at * BLOCK + i.expect("the block's weights sum to its sum; this is a bug")) as u32
+    }
+}
+
+impl LeftStore {
+    /// What was weighed last is what is left.
+    pub(super) fn take(&mut self) {
+        std::mem::swap(&mut self.sums, &mut self.next);
+    }
+}

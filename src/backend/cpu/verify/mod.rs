@@ -1,0 +1,34 @@
+//! Verification on the CPU backend: [`verify`](crate::speculative::verify), fast.
+//!
+//! Reading order: this file (one job), [`walk`] (what the rules ask), [`left`] (what is left to draw from),
+//! [`proposed`] (draft distributions), [`passes`] (every loop over masses).
+//!
+//! A position costs what a plain row costs: its scan, its distribution, the mass of one token. Only where a draft
+//! token is rejected are target and draft weighed together, block by block, and the token is drawn inside one block.
+//! Distributions that are lists stay lists.
+
+mod left;
+mod passes;
+mod proposed;
+mod walk;
+
+pub(super) use left::LeftStore;
+
+use super::level::Level;
+use super::row::Scratch;
+use crate::backend::{VerifyJob, VerifyResult};
+use crate::speculative::job::VerifyFailure;
+use passes::Passes;
+use proposed::Proposed;
+use walk::Walk;
+
+/// Verifies one draft.
+pub(super) fn verify(level: Level, job: &VerifyJob<'_>, scratch: &mut Scratch) -> VerifyResult {
+    let passes = Passes::of(level);
+    let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size());
+    let checked = |(index, draft)| {
+        Proposed::new(draft, vocab_size, passes).map_err(|error| VerifyFailure::Draft { index, error })
+    };
+    let drafts = job.drafts.iter().enumerate().map(checked).collect::<Result<Vec<_>, _>>()?;
+    Ok(job.plan().verify(&mut Walk::new(level, job, &drafts, scratch))?)
+}

@@ -1,0 +1,154 @@
+//! Draft tokens and their distributions as verification reads them.
+
+use super::passes::{Block, Passes, Reals, Weighing};
+use crate::backend::cpu::passes::{BLOCK, Weigh, blocks};
+use crate::sampling::kept::{Form, KeptRow};
+use crate::sampling::logits::Logits;
+use crate::sampling::order::Candidate;
+use crate::speculative::draft::{DraftError, sent_mass, sums_to_one, tolerance};
+use crate::speculative::job::{DraftSource, DraftToken};
+use std::borrow::Cow;
+
+/// A draft token that was checked.
+#[derive(Debug)]
+pub(super) struct Proposed<'a> {
+    pub(super) token: u32,
+    /// Its mass; above 0.
+    pub(super) mass: u64,
+    /// That of all tokens.
+    pub(super) total: u64,
+    source: Source<'a>,
+}
+
+#[derive(Debug)]
+enum Source<'a> {
+    /// Tokens of nonzero mass, ascending ids.
+    List(Cow<'a, [(u32, u64)]>),
+    Row(&'a KeptRow),
+    /// Probabilities.
+    Sent(Logits<'a>),
+}
+
+impl<'a> Proposed<'a> {
+    /// Checks a draft token, by the vocabulary of the target.
+    pub(super) fn new(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
+        let (source, total) = match draft.source {
+            DraftSource::Kept(kept) => match kept.form() {
+                Form::List(entries) => (Source::List(Cow::Borrowed(entries)), kept.total()),
+                Form::Row(row) => (Source::Row(row), kept.total()),
+            },
+            DraftSource::Dense(probs) if probs.vocab_size() == vocab_size => {
+                let sent = passes.check(probs.dtype(), probs.bytes());
+                if !sent.fine || !sums_to_one(sent.total, tolerance(probs.dtype())) {
+                    return Self::plainly(draft, vocab_size);
+                }
+                (Source::Sent(probs), sent.total)
+            }
+            _ => return Self::plainly(draft, vocab_size),
+        };
+        let proposed = Self { token: draft.token, mass: 0, total, source };
+        match proposed.mass_of(draft.token) {
+            0 => Err(DraftError::Impossible { token: draft.token }),
+            mass => Ok(Self { mass, ..proposed }),
+        }
+    }
+
+    /// As the specification: for what is short or wrong (or has a −0).
+    fn plainly(draft: &DraftToken<'a>, vocab_size: usize) -> Result<Self, DraftError> {
+        let plain = draft.materialise(vocab_size as u32)?;
+        let weights = plain.weights();
+        let source = Source::List(Cow::Owned(weights.entries().to_vec()));
+        Ok(Self { token: draft.token, mass: weights.weight(draft.token), total: weights.total(), source })
+    }
+
+    /// The tokens that could have been proposed, if they are a list.
+    pub(super) fn list(&self) -> Option<&[(u32, u64)]> {
+        match &self.source {
+            Source::List(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The mass of a token.
+    pub(super) fn mass_of(&self, token: u32) -> u64 {
+        match &self.source {
+            Source::List(entries) => entries.binary_search_by_key(&token, |e| e.0).map_or(0, |at| entries[at].1),
+            Source::Row(row) => row.mass(token),
+            Source::Sent(probs) => sent_mass(probs.get(token)),
+        }
+    }
+
+    /// The masses of a block.
+    pub(super) fn reals(&self, at: usize, passes: Passes, out: &mut Reals) {
+        match &self.source {
+            Source::List(entries) => {
+                *out = [0.0; BLOCK];
+                within(entries, at).iter().for_each(|&(token, mass)| out[token as usize % BLOCK] = mass as f64);
+            }
+            Source::Row(row) => row_reals(row, at, passes, out),
+            Source::Sent(probs) => {
+                let (dtype, row) = (probs.dtype(), probs.bytes());
+                passes.reals(&Block { dtype, row, at, weigh: Weighing::Sent }, out);
+            }
+        }
+    }
+}
+
+/// The entries of a block, of a list in token order.
+fn within<T>(entries: &[(u32, T)], at: usize) -> &[(u32, T)] {
+    let place = |block: usize| entries.partition_point(|entry| (entry.0 as usize) < block * BLOCK);
+    &entries[place(at)..place(at + 1)]
+}
+
+fn row_reals(row: &KeptRow, at: usize, passes: Passes, out: &mut Reals) {
+    if at >= blocks(row.logits().vocab_size()) {
+        *out = [0.0; BLOCK];
+        return;
+    }
+    let cut = Cut { last: row.last, weigh: Weigh { max: row.max, scale: row.scale }, need: row.need };
+    cut.reals(row.logits(), at, at, passes, out);
+    for &(token, logit) in within(&row.patches, at) {
+        out[token as usize % BLOCK] = row.weigh(token, logit) as f64;
+    }
+}
+
+/// What is kept of a row, as far as it is not of its values.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// The last token of the order.
+    pub(super) last: Option<Candidate>,
+    pub(super) weigh: Weigh,
+    /// The least mass.
+    pub(super) need: u64,
+}
+
+impl Cut {
+    /// The block at `place` of a row, whose tokens are those of block `at`.
+    pub(super) fn block<'a>(&self, row: Logits<'a>, place: usize, at: usize) -> Block<'a> {
+        let above = match self.last {
+            None => f32::NEG_INFINITY,
+            // Equal logits are kept up to the last token.
+            Some(last) if (at * BLOCK) as u32 <= last.token => last.logit.next_down(),
+            Some(last) => last.logit,
+        };
+        let weigh = Weighing::Logits { weigh: self.weigh, above, need: self.need };
+        Block { dtype: row.dtype(), row: row.bytes(), at: place, weigh }
+    }
+
+    /// Its masses.
+    pub(super) fn reals(&self, row: Logits<'_>, place: usize, at: usize, passes: Passes, out: &mut Reals) {
+        passes.reals(&self.block(row, place, at), out);
+        self.behind(row, place, at, |i| out[i] = 0.0);
+    }
+
+    /// The places of tokens of the last one's own block that have its logit and stand behind it.
+    pub(super) fn behind(&self, row: Logits<'_>, place: usize, at: usize, mut each: impl FnMut(usize)) {
+        let Some(last) = self.last.filter(|last| last.token as usize / BLOCK == at) else { return };
+        let count = BLOCK.min(row.vocab_size() - place * BLOCK);
+        for i in last.token as usize % BLOCK + 1..count {
+            if row.get((place * BLOCK + i) as u32) == last.logit {
+                each(i);
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What the rules ask, answered from rows as they are.
+
+use super::left::{Blocks, Left, LeftStore};
+use super::passes::Passes;
+use super::proposed::{Cut, Proposed};
+use crate::backend::VerifyJob;
+use crate::backend::cpu::distribution::{Distribution, Store};
+use crate::backend::cpu::keep::entries;
+use crate::backend::cpu::keys;
+use crate::backend::cpu::level::Level;
+use crate::backend::cpu::passes::BLOCK;
+use crate::backend::cpu::row::{Scratch, prepare};
+use crate::backend::cpu::select;
+use crate::backend::cpu::view::{View, ViewStore};
+use crate::sampling::mass::MASS_ONE;
+use crate::sampling::order::Candidate;
+use crate::sampling::row::RowError;
+use crate::speculative::positions::Positions;
+use crate::speculative::relaxed::Relaxed;
+use crate::speculative::typical;
+use crate::speculative::weights::{ONE, Weights, share};
+
+/// A job's rows and draft tokens, and where the walk is.
+pub(super) struct Walk<'a> {
+    level: Level,
+    job: &'a VerifyJob<'a>,
+    drafts: &'a [Proposed<'a>],
+    maxima: &'a mut Vec<f32>,
+    view: &'a mut ViewStore,
+    store: &'a mut Store,
+    other: &'a mut Store,
+    keys: &'a mut Vec<u64>,
+    left: &'a mut LeftStore,
+    here: Option<Here>,
+}
+
+/// A row that was come to.
+struct Here {
+    row: usize,
+    /// Its maximum as sent.
+    max: f32,
+    target: Distribution,
+    /// The target, if it is a list, and what is left of it.
+    list: Option<[Weights; 2]>,
+    /// What is left, if it is none.
+    left: Left,
+    /// The residual weighed last, as long as what is left is the same.
+    weighed: Option<Weighed>,
+}
+
+#[derive(Clone, Copy)]
+struct Weighed {
+    factor: f64,
+    node: usize,
+    total: u64,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        level: Level,
+        job: &'a VerifyJob<'a>,
+        drafts: &'a [Proposed<'a>],
+        scratch: &'a mut Scratch,
+    ) -> Self {
+        let Scratch { maxima, view, raw, processed, keys, left } = scratch;
+        Self { level, job, drafts, maxima, view, store: processed, other: raw, keys, left, here: None }
+    }
+
+    fn here(&self) -> &Here {
+        self.here.as_ref().expect("a rule comes to a row first; this is a bug")
+    }
+
+    fn here_mut(&mut self) -> &mut Here {
+        self.here.as_mut().expect("a rule comes to a row first; this is a bug")
+    }
+
+    fn view(&self) -> View<'_> {
+        view(self.level, self.job, self.here(), self.maxima, self.view)
+    }
+
+    /// The position, whose target is no list, and the place for its residuals.
+    fn blocks(&mut self) -> (Blocks<'_>, &mut LeftStore) {
+        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
+        let (weigh, last_key, need) = here.target.kept_by();
+        let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
+        let blocks = Blocks {
+            passes: Passes::of(self.level),
+            view: view(self.level, self.job, here, self.maxima, self.view),
+            target: &here.target,
+            sums: self.store.sums(),
+            cut: Cut { last: (last_key != u64::MAX).then_some(last), weigh, need },
+            drafts: self.drafts,
+            left: here.left,
+        };
+        (blocks, self.left)
+    }
+
+    /// What is left beyond a draft, of a list.
+    fn residual(&self, factor: f64, node: usize) -> Option<Weights> {
+        let draft = &self.drafts[node];
+        let [_, left] = self.here().list.as_ref()?;
+        Some(left.residual(factor, draft.total, |token| draft.mass_of(token)))
+    }
+
+    /// The sum of what is left beyond a draft, of blocks.
+    fn weigh(&mut self, factor: f64, node: usize) -> u64 {
+        match self.here().weighed {
+            Some(weighed) if weighed.node == node && weighed.factor == factor => weighed.total,
+            _ => {
+                let (blocks, store) = self.blocks();
+                let total = blocks.weigh(factor, node, false, store);
+                self.here_mut().weighed = Some(Weighed { factor, node, total });
+                total
+            }
+        }
+    }
+}
+
+fn view<'v>(level: Level, job: &VerifyJob<'v>, here: &Here, maxima: &'v [f32], store: &'v ViewStore) -> View<'v> {
+    let row = &job.rows[here.row];
+    View::again(&View::raw(level, row.logits, maxima, here.max), &row.spec, store)
+}
+
+impl Positions for Walk<'_> {
+    fn token(&self, node: usize) -> u32 {
+        self.drafts[node].token
+    }
+
+    fn ends(&self, node: usize) -> bool {
+        self.job.ends[node]
+    }
+
+    fn is_certain(&self, node: usize) -> bool {
+        self.drafts[node].mass == self.drafts[node].total
+    }
+
+    fn proposed(&self, node: usize) -> f64 {
+        share(self.drafts[node].mass, self.drafts[node].total)
+    }
+
+    fn come_to(&mut self, row: usize) -> Result<(), RowError> {
+        match &mut self.here {
+            Some(here) if here.row == row => {
+                if let Some([target, left]) = &mut here.list {
+                    left.clone_from(target);
+                }
+                if !matches!(here.left, Left::Target) {
+                    (here.left, here.weighed) = (Left::Target, None);
+                }
+            }
+            _ => {
+                self.here = None;
+                let RowJobOf { max, target } = RowJobOf::new(self, row)?;
+                let list = target.keys(self.store).map(|keys| Weights::new(entries(&target, keys).into_iter()));
+                let list = list.map(|list| [list.clone(), list]);
+                self.here = Some(Here { row, max, target, list, left: Left::Target, weighed: None });
+            }
+        }
+        Ok(())
+    }
+
+    fn share(&mut self, token: u32) -> f64 {
+        if let Some([_, left]) = &self.here().list {
+            return left.share(token);
+        }
+        let (blocks, store) = self.blocks();
+        share(blocks.mass_of(token, store), blocks.total())
+    }
+
+    fn draw(&mut self, uniform: u64) -> u32 {
+        if let Some([_, left]) = &self.here().list {
+            return left.draw(uniform);
+        }
+        if !matches!(self.here().left, Left::Target) {
+            let (blocks, store) = self.blocks();
+            return blocks.draw(uniform, store);
+        }
+        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
+        let view = view(self.level, self.job, here, self.maxima, self.view);
+        here.target.draw(&view, uniform, self.store)
+    }
+
+    fn beyond(&mut self, factor: f64, node: usize) -> f64 {
+        let total = match self.residual(factor, node) {
+            Some(left) => left.total(),
+            None => self.weigh(factor, node),
+        };
+        total as f64 / ONE
+    }
+
+    fn take(&mut self, factor: f64, node: usize) {
+        if let Some(residual) = self.residual(factor, node) {
+            if let Some([_, left]) = self.here_mut().list.as_mut().filter(|_| residual.total() > 0) {
+                *left = residual;
+            }
+            return;
+        }
+        let left = self.here().left;
+        let left = match left {
+            Left::Target => Left::Beyond { node, factor, total: self.weigh(factor, node) },
+            Left::Beyond { .. } => {
+                let (blocks, store) = self.blocks();
+                Left::Dense { total: blocks.weigh(factor, node, true, store) }
+            }
+            // It would be lost, so whether something remains is asked first.
+            Left::Dense { .. } if self.weigh(factor, node) == 0 => return,
+            Left::Dense { .. } => {
+                let (blocks, store) = self.blocks();
+                Left::Dense { total: blocks.weigh(factor, node, true, store) }
+            }
+        };
+        if matches!(left, Left::Beyond { total, .. } | Left::Dense { total } if total > 0) {
+            self.left.take();
+            let here = self.here_mut();
+            (here.left, here.weighed) = (left, None);
+        }
+    }
+
+    fn has_one(&mut self) -> bool {
+        // The most likely token has mass one.
+        self.here().target.total() == MASS_ONE
+    }
+
+    fn first(&mut self) -> u32 {
+        select::first(&self.view())
+    }
+
+    fn entropy(&mut self) -> f64 {
+        let total = self.here().target.total();
+        let (weigh, ..) = self.here().target.kept_by();
+        let exponent = |logit| crate::sampling::mass::exponent(logit, weigh.max, weigh.scale);
+        if let Some(keys) = self.here().target.keys(self.store) {
+            let target = &self.here().target;
+            let term = |&key: &u64| {
+                let (token, logit) = (keys::token(key), keys::logit(key));
+                typical::entropy_term(exponent(logit), target.mass_of(token, logit))
+            };
+            return typical::entropy(keys.iter().map(term).sum(), total);
+        }
+        let (blocks, _) = self.blocks();
+        let mut terms = 0;
+        for (at, _) in blocks.sums.iter().enumerate().filter(|&(_, &sum)| sum > 0) {
+            let (row, place) = blocks.view.place(at);
+            terms += blocks.passes.entropy(&blocks.cut.block(row, place, at));
+            blocks.cut.behind(row, place, at, |i| {
+                let logit = row.get((place * BLOCK + i) as u32);
+                let mass = crate::sampling::mass::mass(exponent(logit));
+                terms -= if mass >= blocks.cut.need { typical::entropy_term(exponent(logit), mass) } else { 0 };
+            });
+        }
+        typical::entropy(terms, total)
+    }
+
+    fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
+        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
+        let view = view(self.level, self.job, here, self.maxima, self.view);
+        let filters = self.job.relaxed(here.row).spec.filters;
+        let judged = Distribution::processed(&view, &filters, self.other);
+        judged.first_kept(&view, (relaxed.top_n as usize).min(view.vocab_size()), None, self.keys);
+        let masses = self.keys.iter().map(|&key| judged.mass_of(keys::token(key), keys::logit(key)));
+        let accepted = relaxed.accepted(masses, judged.total());
+        Ok(self.keys[..accepted].iter().map(|&key| keys::token(key)).collect())
+    }
+
+    fn chance_of(&mut self, node: usize, tokens: &[u32]) -> f64 {
+        let draft = &self.drafts[node];
+        share(tokens.iter().map(|&token| draft.mass_of(token)).sum(), draft.total)
+    }
+
+    fn chance_from(&mut self, node: usize, least: f64) -> f64 {
+        let draft = &self.drafts[node];
+        let passes = |mass: u64, total: u64| mass > 0 && share(mass, total) >= least;
+        let total = self.here().target.total();
+        let mut sum = 0;
+        if let Some([target, _]) = &self.here().list {
+            let accepted = target.entries().iter().filter(|&&(_, mass)| passes(mass, total));
+            sum = accepted.map(|&(token, _)| draft.mass_of(token)).sum();
+        } else if let Some(list) = draft.list() {
+            let (target, view) = (&self.here().target, self.view());
+            let accepted = list.iter().filter(|&&(token, _)| passes(target.mass_of(token, view.value(token)), total));
+            sum = accepted.map(|&(_, mass)| mass).sum();
+        } else {
+            let (blocks, _) = self.blocks();
+            let (mut target, mut proposed) = ([0.0; BLOCK], [0.0; BLOCK]);
+            for (at, _) in blocks.sums.iter().enumerate().filter(|&(_, &sum)| sum > 0) {
+                blocks.target_reals(at, &mut target);
+                draft.reals(at, blocks.passes, &mut proposed);
+                let both = target.iter().zip(&proposed);
+                sum += both.filter(|&(&t, _)| passes(t as u64, total)).map(|(_, &d)| d as u64).sum::<u64>();
+            }
+        }
+        share(sum, draft.total)
+    }
+
+    fn rank(&mut self, token: u32) -> u32 {
+        self.view().rank(token)
+    }
+}
+
+/// A row's maximum and distribution.
+struct RowJobOf {
+    max: f32,
+    target: Distribution,
+}
+
+impl RowJobOf {
+    fn new(walk: &mut Walk<'_>, row: usize) -> Result<Self, RowError> {
+        let job = &walk.job.rows[row];
+        let max = prepare(walk.level, job, walk.maxima, walk.view)?;
+        let raw = View::raw(walk.level, job.logits, walk.maxima, max);
+        let view = View::again(&raw, &job.spec, walk.view);
+        let target = Distribution::processed(&view, &job.spec.filters, walk.store);
+        Ok(Self { max, target })
+    }
+}
