@@ -11,16 +11,18 @@ pub(in crate::backend::cpu) struct Avx512;
 unsafe fn scaled_exp2(y: __m512) -> __m512 {
     // SAFETY: the caller has AVX-512.
     unsafe {
-        let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
-        let f = _mm512_sub_ps(y, n);
+        // f first, in one instruction, and n from it: both subtractions are exact, and it is one operation
+        // less than rounding first.
+        let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
+        let n = _mm512_sub_ps(y, f);
         // A power of two times every coefficient scales the result exactly, so the factor costs nothing.
         let coefficient = |i: usize| _mm512_set1_ps(EXP2[i] * MASS_ONE as f32);
         let mut p = coefficient(5);
         for i in (0..5).rev() {
             p = _mm512_fmadd_ps(p, f, coefficient(i));
         }
-        // At y = −∞, f and p are NaN and n is −∞: scalef defines that as 0. It is exact down to 2^-126,
-        // and everything below 1 has mass 0 anyway, so no clamp is needed.
+        // At y = −∞, f is 0 and n is −∞: scalef gives 0. It is exact down to 2^-126, and everything below 1
+        // has mass 0 anyway, so no clamp is needed.
         _mm512_scalef_ps(p, n)
     }
 }
