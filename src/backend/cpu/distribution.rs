@@ -4,13 +4,14 @@
 //! |---|---|
 //! | temperature 0 | the first token of the order |
 //! | top-k up to [`LIST_K`] | the k first tokens as a list; the other filters work on the list |
-//! | top-p | total mass; the list of the largest blocks if it reaches p, else a search |
-//! | larger top-k | a search by count |
-//! | min-p, none | masses by block; blocks without a mass that counts are skipped |
+//! | top-p | the list of the largest blocks if it reaches p of the total mass, else a search |
+//! | larger top-k | a search by count, then as min-p |
+//! | min-p | masses by block, of a list of the tokens that may reach it if these are few |
+//! | none | masses by block |
 
 use super::keys;
-use super::passes::{BLOCK, Keep, PAD, Weigh};
-use super::search::{self, Anchor, Goal, SearchStore};
+use super::passes::{BLOCK, Keep, PAD, Range, Sample, Weigh};
+use super::search::{self, Anchor, Goal, Guess, SearchStore};
 use super::select;
 use super::view::View;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
@@ -22,6 +23,9 @@ const LIST_K: usize = 1024;
 const TOP_P_BLOCKS: usize = 64;
 /// ... unless that are more tokens than this, which a search finds faster than a sort.
 const TOP_P_LIST: usize = 2048;
+
+/// With more than one token in this many kept, all are weighed; fewer are listed first.
+const LIST_SHARE: usize = 8;
 
 /// Storage of a distribution's lists, kept from row to row.
 #[derive(Debug, Default)]
@@ -60,10 +64,9 @@ enum Kind {
 
 impl Distribution {
     /// All tokens at temperature 1: what raw logprobs are taken from.
-    pub(super) fn raw(view: &View<'_>, store: &mut Store) -> Self {
+    pub(super) fn raw(view: &View<'_>) -> Self {
         let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
-        let total = view.sums(weigh, None, &mut store.sums);
-        Self { weigh, last_key: u64::MAX, need: 0, total, kind: Kind::Blocks }
+        Self { weigh, last_key: u64::MAX, need: 0, total: view.total(weigh), kind: Kind::Blocks }
     }
 
     /// After temperature and filters.
@@ -103,82 +106,95 @@ impl Distribution {
     /// Top-k beyond lists: the cut, no masses yet.
     fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
         let goal = Goal { count: true, need: top_k as u64 };
-        let from = Anchor { logit: f32::INFINITY, weight: 0 };
-        let last_key = search::crossing(view, self.weigh, goal, from, &mut store.search).unwrap_or(u64::MAX);
+        let guess = Guess::new(view, self.weigh, true, Anchor::TOP, &mut store.search.sample);
+        let logit = guess.logit(&store.search.sample, top_k as f64);
+        let at = search::weighed(view, &guess, logit, &mut store.search);
+        let last_key = search::crossing(view, &guess, goal, at, &mut store.search).unwrap_or(u64::MAX);
         Self { last_key, ..self }
     }
 
     /// Top-p over many tokens, then min-p.
     fn top_p(self, view: &View<'_>, top_p: f32, need: u64, store: &mut Store) -> Self {
-        let total = self.keep(view, 0, store).total;
+        let known = (self.last_key != u64::MAX).then(|| self.keep(view, 0, store).total);
+        let from = store.list_largest(view, self.weigh);
+        let guess = Guess::new(view, self.weigh, false, from, &mut store.search.sample);
+        let about = f64::from(top_p) * guess.total();
+        // The total, and at the same time what lies above the cut, if there will be a search.
+        let mut at = None;
+        let total = if let Some(known) = known {
+            known
+        } else if about <= from.weight as f64 {
+            view.total(self.weigh)
+        } else {
+            let logit = guess.logit(&store.search.sample, about);
+            let split = view.split(self.weigh, logit, &mut store.search.sums);
+            at = Some(Anchor { logit, weight: split.above });
+            split.total
+        };
         let reach = top_p_need(top_p, total);
-        let bound = select::bound_of_top(view, TOP_P_BLOCKS.min(view.blocks()));
-        view.collect(bound, &mut store.keys);
-        let mut from = Anchor { logit: f32::INFINITY, weight: 0 };
-        if store.keys.len() <= TOP_P_LIST {
-            store.keys.sort_unstable();
-            store.weigh_keys(view, self.weigh);
-            if store.reaching(reach).is_some() {
-                return self.list(top_p, Some(reach), need, store);
-            }
-            from = Anchor { logit: bound, weight: store.masses.iter().sum() };
+        if store.reaching(reach).is_some() {
+            return self.list(top_p, Some(reach), need, store);
         }
         // Share 0 still keeps the first token.
         let goal = Goal { count: false, need: reach.max(1) };
-        let cut = search::crossing(view, self.weigh, goal, from, &mut store.search);
+        let at = at.unwrap_or_else(|| {
+            let logit = guess.logit(&store.search.sample, goal.need as f64);
+            search::weighed(view, &guess, logit, &mut store.search)
+        });
+        let cut = search::crossing(view, &guess, goal, at, &mut store.search);
         let last_key = cut.expect("the total reaches every share of itself; this is a bug");
         let cut = Self { last_key, ..self };
-        if need > 0 { cut.keep(view, need, store) } else { cut.keep_searched(store) }
-    }
-
-    /// Kept mass by block from the last pass of a search by mass.
-    fn keep_searched(self, store: &mut Store) -> Self {
-        std::mem::swap(&mut store.sums, &mut store.search.sums);
-        let inside = &store.search.inside;
-        for ((&token, &logit), &mass) in inside.tokens.iter().zip(&inside.logits).zip(&inside.masses) {
-            if keys::key(token, logit) <= self.last_key {
-                store.sums[token as usize / BLOCK] += mass;
-            }
+        if need > 0 {
+            return cut.keep(view, need, store);
         }
-        let total = store.sums[..].iter().sum();
-        Self { total, ..self }
+        std::mem::swap(&mut store.sums, &mut store.search.sums);
+        Self { total: store.sums.iter().sum(), ..cut }
     }
 
     /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
     fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
+        let kept = Self { need, ..self };
         if self.last_key == u64::MAX && need == 0 {
-            let total = view.sums(self.weigh, None, &mut store.sums);
-            return Self { total, ..self };
+            return Self { total: view.sums(self.weigh, &mut store.sums), ..kept };
         }
-        let above = if self.last_key == u64::MAX { f32::NEG_INFINITY } else { keys::logit(self.last_key) };
-        let keep = Keep { above, need, skip: self.reach_of(need) };
-        let mut total = view.sums(self.weigh, Some(keep), &mut store.sums);
-        if self.last_key != u64::MAX {
-            total += self.keep_ties(need, store);
-        }
-        Self { need, total, ..self }
-    }
-
-    /// Tokens with the very logit of the cut, which a comparison of logits alone leaves out.
-    fn keep_ties(&self, need: u64, store: &mut Store) -> u64 {
-        let cut = keys::logit(self.last_key);
-        let mass = self.mass(cut);
-        if mass < need {
-            return 0;
-        }
-        let inside = &store.search.inside;
-        let mut total = 0;
-        for (&token, &logit) in inside.tokens.iter().zip(&inside.logits) {
-            if logit == cut && keys::key(token, logit) <= self.last_key {
-                store.sums[token as usize / BLOCK] += mass;
-                total += mass;
+        let (reach, all, kept_key) = (self.reach_of(need), self.last_key == u64::MAX, keys::up_to(self.last_key));
+        let bound = if all { reach } else { keys::logit(self.last_key).max(reach) };
+        let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
+        let range = Range { low: bound.max(f32::MIN), high: f32::INFINITY };
+        let inside = &mut store.search.inside;
+        if self.is_rare(view, bound, &mut store.search.sample) {
+            view.between(false, self.weigh, range, inside);
+            if all {
+                inside.by_block(view.blocks(), &mut store.sums, |_, _, mass| mass >= need);
+            } else {
+                inside.by_block(view.blocks(), &mut store.sums, wanted);
             }
+            return Self { total: store.sums.iter().sum(), ..kept };
         }
-        total
+        let mut total = view.kept_sums(self.weigh, Keep { above: bound, need }, &mut store.sums);
+        if !all {
+            // A comparison of logits cannot tell apart those that are equal to the cut.
+            let ties = Range { high: search::next_up(bound), ..range };
+            view.between(false, self.weigh, ties, inside);
+            inside.by_block(view.blocks(), &mut store.search.sums, wanted);
+            store.sums.iter_mut().zip(&store.search.sums).for_each(|(sum, ties)| *sum += ties);
+            total = store.sums.iter().sum();
+        }
+        Self { total, ..kept }
     }
 
-    /// A logit below which no mass reaches `need`: lets blocks be skipped. A little low, to be safe from
-    /// rounding; the masses themselves decide.
+    /// Whether so few tokens reach `bound` that listing them is faster than weighing everything; a guess.
+    fn is_rare(&self, view: &View<'_>, bound: f32, sample: &mut Sample) -> bool {
+        let reaching = view.passes().count_ge(view.maxima, bound);
+        if reaching * 2 < view.blocks() {
+            return true;
+        }
+        view.sample(self.weigh, f32::INFINITY, sample);
+        view.passes().count_ge(&sample.logits, bound) * LIST_SHARE < sample.taken
+    }
+
+    /// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little
+    /// low, to be safe from rounding; the masses themselves decide.
     fn reach_of(&self, need: u64) -> f32 {
         if need == 0 {
             return f32::NEG_INFINITY;
@@ -316,6 +332,21 @@ impl Store {
         self.masses.resize(padded, 0);
         view.passes().masses(&self.logits, weigh, &mut self.masses);
         self.masses.truncate(self.keys.len());
+    }
+
+    /// Lists the tokens at or above the maximum of [`TOP_P_BLOCKS`] blocks and their masses, unless they are
+    /// too many. Returns where the list ends.
+    fn list_largest(&mut self, view: &View<'_>, weigh: Weigh) -> Anchor {
+        let bound = select::bound_of_top(view, TOP_P_BLOCKS.min(view.blocks()));
+        view.collect(bound, &mut self.keys);
+        if self.keys.len() > TOP_P_LIST {
+            self.keys.clear();
+            self.masses.clear();
+            return Anchor::TOP;
+        }
+        self.keys.sort_unstable();
+        self.weigh_keys(view, weigh);
+        Anchor { logit: bound, weight: self.masses.iter().sum() }
     }
 
     /// Where the running mass reaches `need`.

@@ -18,6 +18,13 @@ pub(super) fn logit(key: u64) -> f32 {
     from_ascending(!((key >> 32) as u32))
 }
 
+/// Whether a token's key is at most `last`; for loops, where making its key takes longer.
+#[inline(always)]
+pub(super) fn up_to(last: u64) -> impl Fn(u32, f32) -> bool + Copy {
+    let (all, cut, last) = (last == u64::MAX, logit(last), token(last));
+    move |token, logit| all | (logit > cut) | (logit == cut) & (token <= last)
+}
+
 /// Floats as integers in ascending order. −0 is made +0 first.
 #[inline(always)]
 pub(super) fn ascending(value: f32) -> u32 {
@@ -43,9 +50,11 @@ mod tests {
             for (j, &b) in values.iter().enumerate() {
                 let (left, right) = (Candidate { token: i as u32, logit: a }, Candidate { token: j as u32, logit: b });
                 assert_eq!(key(i as u32, a) < key(j as u32, b), left.precedes(&right), "{left:?} {right:?}");
+                assert_eq!(up_to(key(j as u32, b))(i as u32, a), !right.precedes(&left), "{left:?} {right:?}");
             }
             assert_eq!(logit(key(7, a)), a);
             assert_eq!(token(key(7, a)), 7);
+            assert!(up_to(u64::MAX)(7, a));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, Keep, Range, Scan, Skip, Values, Weigh};
+use super::passes::{self, Keep, Range, Sample, Scan, Skip, Split, Values, Weigh};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
@@ -10,9 +10,9 @@ use crate::sampling::logits::Dtype;
 /// An instruction set the passes are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// AVX-512 F, BW, DQ, VL.
+    /// AVX-512 F, BW, DQ, VL, and what [`Level::Avx2`] has.
     Avx512,
-    /// AVX2, FMA, F16C.
+    /// AVX2, FMA, F16C, BMI1, POPCNT.
     Avx2,
     /// Any CPU.
     Portable,
@@ -38,10 +38,15 @@ impl Level {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
+                    && Level::Avx2.is_available()
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("bmi1")
+                    && is_x86_feature_detected!("popcnt")
             }
             #[cfg(not(target_arch = "x86_64"))]
             Level::Avx512 | Level::Avx2 => false,
@@ -85,23 +90,24 @@ impl Level {
 #[derive(Clone, Copy)]
 pub(super) struct Passes(&'static Table);
 
+type SplitPass = unsafe fn(&[u8], &[f32], Weigh, f32, &mut [u64]) -> Split;
 type KeptSums = unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64;
-type Bracket = unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64], &mut Values) -> u64;
 
 /// See [`passes`] for each function.
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
-    /// By need, by cut, by both.
-    kept_sums: [KeptSums; 3],
+    total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
+    split: SplitPass,
+    kept_sums: KeptSums,
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
-    bracket: Bracket,
-    bracket_count: Bracket,
-    sample: unsafe fn(&[u8], Weigh, f32, &mut Values),
+    between: unsafe fn(&[u8], &[f32], Range, &mut Values),
+    sample: unsafe fn(&[u8], Weigh, f32, &mut Sample),
     preceding: unsafe fn(&[u8], &[f32], Skip, f32) -> u64,
     widen: unsafe fn(&[u8], usize, &mut [f32]),
     count_ge: unsafe fn(&[f32], f32) -> usize,
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
+    sampled_ge: unsafe fn(&Sample, f32) -> f32,
     masses: unsafe fn(&[f32], Weigh, &mut [u64]),
 }
 
@@ -115,27 +121,15 @@ macro_rules! tables {
             tables!(@passes $simd, ($($features)?),
                 scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
+                total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
+                split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
+                kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
                 collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
-                sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Values) -> (),
+                between(row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) -> (),
+                sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Sample) -> (),
                 preceding(row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64,
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
             );
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn kept_sums<F: Format, const CUT: bool, const NEED: bool>(
-                row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64],
-            ) -> u64 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::kept_sums::<$simd, F, CUT, NEED>(row, maxima, weigh, keep, sums) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn bracket<F: Format, const COUNT: bool>(
-                row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64], inside: &mut Values,
-            ) -> u64 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::bracket::<$simd, F, COUNT>(row, maxima, weigh, range, sums, inside) }
-            }
 
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn count_ge(values: &[f32], bound: f32) -> usize {
@@ -150,6 +144,12 @@ macro_rules! tables {
             }
 
             $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn sampled_ge(spread: &Sample, bound: f32) -> f32 {
+                // SAFETY: as for the passes above.
+                unsafe { passes::sampled_ge::<$simd>(spread, bound) }
+            }
+
+            $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn masses(values: &[f32], weigh: Weigh, masses: &mut [u64]) {
                 // SAFETY: as for the passes above.
                 unsafe { passes::masses::<$simd>(values, weigh, masses) }
@@ -159,15 +159,17 @@ macro_rules! tables {
                 Table {
                     scan: scan::<F>,
                     sums: sums::<F>,
-                    kept_sums: [kept_sums::<F, false, true>, kept_sums::<F, true, false>, kept_sums::<F, true, true>],
+                    total: total::<F>,
+                    split: split::<F>,
+                    kept_sums: kept_sums::<F>,
                     collect: collect::<F>,
-                    bracket: bracket::<F, false>,
-                    bracket_count: bracket::<F, true>,
+                    between: between::<F>,
                     sample: sample::<F>,
                     preceding: preceding::<F>,
                     widen: widen::<F>,
                     count_ge,
                     sum_ge,
+                    sampled_ge,
                     masses,
                 }
             }
@@ -189,9 +191,9 @@ macro_rules! tables {
 }
 
 #[cfg(target_arch = "x86_64")]
-tables!(AVX512, avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+tables!(AVX512, avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
 #[cfg(target_arch = "x86_64")]
-tables!(AVX2, avx2, Avx2, "avx2,fma,f16c");
+tables!(AVX2, avx2, Avx2, "avx2,fma,f16c,bmi1,popcnt");
 tables!(PORTABLE, portable, Portable);
 
 /// Safe calls: the level is there, and the slices are as long as the passes index them.
@@ -207,14 +209,8 @@ impl Passes {
     }
 
     pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {
-        let which = match (keep.above > f32::NEG_INFINITY, keep.need > 0) {
-            (false, _) => 0,
-            (true, false) => 1,
-            (true, true) => 2,
-        };
-        let pass = self.0.kept_sums[which];
         // SAFETY: as above.
-        unsafe { pass(row, maxima, weigh, keep, sums) }
+        unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
     }
 
     pub(super) fn collect(self, row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) {
@@ -222,22 +218,22 @@ impl Passes {
         unsafe { (self.0.collect)(row, maxima, at_least, keys) }
     }
 
-    /// With `count`, every mass is 1.
-    pub(super) fn bracket(
-        self,
-        (row, maxima): (&[u8], &[f32]),
-        count: bool,
-        weigh: Weigh,
-        range: Range,
-        sums: &mut [u64],
-        inside: &mut Values,
-    ) -> u64 {
-        let pass = if count { self.0.bracket_count } else { self.0.bracket };
+    pub(super) fn total(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
         // SAFETY: as above.
-        unsafe { pass(row, maxima, weigh, range, sums, inside) }
+        unsafe { (self.0.total)(row, maxima, weigh) }
     }
 
-    pub(super) fn sample(self, row: &[u8], weigh: Weigh, below: f32, spread: &mut Values) {
+    pub(super) fn split(self, row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split {
+        // SAFETY: as above.
+        unsafe { (self.0.split)(row, maxima, weigh, cut, above) }
+    }
+
+    pub(super) fn between(self, row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) {
+        // SAFETY: as above.
+        unsafe { (self.0.between)(row, maxima, range, inside) }
+    }
+
+    pub(super) fn sample(self, row: &[u8], weigh: Weigh, below: f32, spread: &mut Sample) {
         // SAFETY: as above.
         unsafe { (self.0.sample)(row, weigh, below, spread) }
     }
@@ -260,6 +256,11 @@ impl Passes {
     pub(super) fn sum_ge(self, values: &[f32], masses: &[u64], bound: f32) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.sum_ge)(values, masses, bound) }
+    }
+
+    pub(super) fn sampled_ge(self, spread: &Sample, bound: f32) -> f32 {
+        // SAFETY: as above.
+        unsafe { (self.0.sampled_ge)(spread, bound) }
     }
 
     pub(super) fn masses(self, values: &[f32], weigh: Weigh, masses: &mut [u64]) {

@@ -14,8 +14,9 @@ use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutp
 pub(super) struct Scratch {
     pub(super) maxima: Vec<f32>,
     pub(super) view: ViewStore,
-    pub(super) raw: Store,
     pub(super) processed: Store,
+    /// Of a second distribution beside it, in verification.
+    pub(super) other: Store,
     pub(super) keys: Vec<u64>,
     pub(super) left: LeftStore,
 }
@@ -41,7 +42,7 @@ pub(super) fn prepare(
 
 /// Samples or scores one row.
 pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) -> RowResult {
-    let Scratch { maxima, view, raw: raw_store, processed: processed_store, keys, .. } = scratch;
+    let Scratch { maxima, view, processed: processed_store, keys, .. } = scratch;
     let max = prepare(level, job, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
     let adjusted = View::again(&raw, &job.spec, view);
@@ -64,7 +65,7 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
     };
     let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
         (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys),
-        _ => Distribution::raw(&raw, raw_store).report(&raw, token, &wanted, keys),
+        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys),
     });
     let kept = match (job.spec.action, &processed) {
         (Action::Propose { .. }, Some(processed)) => {

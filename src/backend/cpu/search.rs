@@ -1,24 +1,33 @@
 //! Where a prefix of the order reaches a given weight, when the prefix is too long to sort.
 //!
 //! The weight of a token is its mass (top-p) or 1 (top-k). A sample guesses the logit, and one pass over
-//! the row weighs everything above that logit exactly. The guess is off by a per cent or so; now that it
-//! is known by how much, the sample has to bridge only that, so its error is far smaller: a second pass
-//! lists the values in a narrow range, which are resolved exactly. A range that missed is a better guess
-//! again; after [`MAX_GUESSES`] the whole remaining interval is listed, which bounds the cost.
+//! the row weighs everything above that logit exactly; for top-p it is the very pass that finds the total.
+//! The guess is off by a per cent or so. Now that it is known by how much, the values that bridge the gap
+//! are listed, in a pass that only compares, and the crossing among them is found exactly. A list that is
+//! too short moves the known place and is followed by a longer one. Where the guess is off by much, the row
+//! is weighed again at a nearer place. After [`MAX_GUESSES`] the whole remaining interval is listed, which
+//! bounds the cost: no value is listed twice.
 
-use super::keys::{ascending, from_ascending, key};
+use super::keys::{self, ascending, from_ascending, key};
 use super::level::Passes;
-use super::passes::{Range, Values, Weigh};
+use super::passes::{PAD, Range, Sample, Values, Weigh};
 use super::view::View;
 use crate::sampling::mass::MASS_BITS;
 
-/// Guesses before the whole remaining interval is listed.
-const MAX_GUESSES: usize = 4;
-/// Half width of a listed range in standard deviations of the sampled weight. Wider lists more values,
-/// narrower misses more often: 2 misses in one of twenty rows.
+/// Lists and passes that weigh before the whole remaining interval is listed.
+const MAX_GUESSES: i32 = 6;
+/// How much longer than estimated the first list is, in standard deviations of the sampled weight.
 const DEVIATIONS: f64 = 2.0;
-/// Bisection steps of a guess: its precision only has to match the sample's.
-const STEPS: usize = 16;
+/// A list holds about one token in this many at most; beyond, weighing the row once more is faster.
+const LIST_SHARE: usize = 16;
+/// Bisection steps of a guess in even steps of logits, and in steps of the integers that order floats: its
+/// precision only has to match the sample's.
+const STEPS: usize = 12;
+const INTEGER_STEPS: usize = 16;
+/// A crossing among so few values is found by sorting them.
+const SORTED: usize = 64;
+/// More are narrowed down by this many of them.
+const PIVOTS: usize = 64;
 
 /// What a prefix is weighed by, and how much it needs.
 #[derive(Debug, Clone, Copy)]
@@ -36,168 +45,281 @@ pub(super) struct Anchor {
     pub(super) weight: u64,
 }
 
+impl Anchor {
+    /// Before every value.
+    pub(super) const TOP: Anchor = Anchor { logit: f32::INFINITY, weight: 0 };
+}
+
 /// The lists of a search, kept from row to row.
 #[derive(Debug, Default)]
 pub(super) struct SearchStore {
-    /// Weight at or above the last range, by block.
+    /// In a search by mass, kept mass by block once the crossing is found.
     pub(super) sums: Vec<u64>,
-    /// Values in the last range.
     pub(super) inside: Values,
-    sample: Values,
+    pub(super) sample: Sample,
+    moved: Vec<u64>,
+}
+
+impl SearchStore {
+    /// Moves the listed masses that `which` wants into the sums by block, or out of them.
+    fn shift(&mut self, into: bool, which: impl Fn(u32, f32) -> bool) {
+        self.inside.by_block(self.sums.len(), &mut self.moved, |token, logit, _| which(token, logit));
+        for (sum, &moved) in self.sums.iter_mut().zip(&self.moved) {
+            *sum = if into { *sum + moved } else { *sum - moved };
+        }
+    }
 }
 
 /// The key of the last token of the smallest prefix of the order that weighs `goal.need`; `None` if all
-/// tokens together weigh less. `from` is a place before it.
+/// tokens together weigh less. `at` is a place whose weight is known, and in a search by mass `store.sums`
+/// is that weight by block. The crossing lies below `guess.from`.
 pub(super) fn crossing(
     view: &View<'_>,
-    weigh: Weigh,
+    guess: &Guess,
     goal: Goal,
-    from: Anchor,
+    mut at: Anchor,
     store: &mut SearchStore,
 ) -> Option<u64> {
-    let guess = Guess::new(view, weigh, goal, from, &mut store.sample);
-    let below = guess.logit(&store.sample, from);
-    let weight = view.weight_above(goal.count, weigh, below, &mut store.sums);
-    let weighed = Anchor { logit: next_up(below), weight };
-    // Invariant: the crossing is below `upper` and, if `lower` is set, not below that.
-    let (mut upper, mut lower) = if weight < goal.need { (weighed, None) } else { (from, Some(weighed)) };
+    // Invariant: the crossing lies in the interval.
+    let mut interval = Range { low: f32::MIN, high: guess.from.logit };
     for attempt in 0.. {
-        let floor = lower.map_or(f32::MIN, |anchor| anchor.logit);
-        let range = if attempt < MAX_GUESSES {
-            guess.range(&store.sample, upper, lower)
+        let up = at.weight >= goal.need;
+        if up {
+            interval.low = at.logit
         } else {
-            Range { low: floor, high: upper.logit }
-        };
-        let above = view.bracket(goal.count, weigh, range, &mut store.sums, &mut store.inside);
-        let inside: u64 = store.inside.masses.iter().sum();
-        if above >= goal.need {
-            lower = Some(Anchor { logit: range.high, weight: above });
-        } else if above + inside >= goal.need {
-            return Some(resolve(view, goal.need - above, &mut store.inside));
-        } else if range.low <= floor {
-            return None;
-        } else {
-            upper = Anchor { logit: range.low, weight: above + inside };
+            interval.high = at.logit
         }
+        if interval.high <= f32::MIN {
+            return None;
+        }
+        let to = match guess.next(&store.sample, goal, at, interval, attempt) {
+            Place::List(to) => to,
+            Place::Weigh(to) => {
+                at = weighed(view, guess, to, store);
+                continue;
+            }
+        };
+        let range = if up { Range { low: at.logit, high: to } } else { Range { low: to, high: at.logit } };
+        view.between(goal.count, guess.weigh, range, &mut store.inside);
+        let listed: u64 = store.inside.masses.iter().sum();
+        let above = if up { at.weight - listed } else { at.weight };
+        let found = (above < goal.need && above + listed >= goal.need)
+            .then(|| resolve(view, goal.need - above, range, &mut store.inside));
+        if !goal.count {
+            match found.map(keys::up_to) {
+                Some(kept) => store.shift(!up, |token, logit| kept(token, logit) != up),
+                // Without a crossing the whole list changes sides.
+                None => store.shift(!up, |_, _| true),
+            }
+        }
+        if found.is_some() {
+            return found;
+        }
+        at = Anchor { logit: to, weight: if up { above } else { above + listed } };
     }
-    unreachable!("the range of the whole interval either holds the crossing or there is none")
+    unreachable!("the list of the whole interval either holds the crossing or there is none")
+}
+
+/// The weight at and above a place, by block as well in a search by mass.
+pub(super) fn weighed(view: &View<'_>, guess: &Guess, logit: f32, store: &mut SearchStore) -> Anchor {
+    let weight = if guess.count { view.count(logit) } else { view.split(guess.weigh, logit, &mut store.sums).above };
+    Anchor { logit, weight }
 }
 
 /// The next float in the order of [`ascending`], in which both zeros are one.
-fn next_up(logit: f32) -> f32 {
+pub(super) fn next_up(logit: f32) -> f32 {
     from_ascending(ascending(logit) + 1)
 }
 
+/// The float before, in that order.
+fn next_down(logit: f32) -> f32 {
+    from_ascending(ascending(logit) - 1)
+}
+
+/// Between two places of the order of [`ascending`] that are not neighbours. By even steps in logits, since
+/// integers are dense around 0.
+fn even_middle(low: u32, high: u32) -> u32 {
+    ascending(from_ascending(low) / 2.0 + from_ascending(high) / 2.0).clamp(low + 1, high - 1)
+}
+
 /// The key at which the listed values, in order, reach `need`.
-fn resolve(view: &View<'_>, need: u64, inside: &mut Values) -> u64 {
-    let listed = inside.tokens.len();
-    // The values themselves are a narrower interval than the range, and one point when all are equal.
-    let least = inside.logits.iter().copied().fold(f32::INFINITY, f32::min);
-    let largest = inside.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+fn resolve(view: &View<'_>, need: u64, range: Range, inside: &mut Values) -> u64 {
     inside.pad();
-    let passes = view.passes();
-    let weight = |bound| passes.sum_ge(&inside.logits, &inside.masses, bound);
-    // Invariant: the values at or above `low` weigh enough, those at or above `high` do not.
-    let (mut low, mut high) = (ascending(least), ascending(largest) + 1);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if weight(from_ascending(middle)) >= need { low = middle } else { high = middle }
+    // Invariant: the values at or above `low` weigh enough, those at or above `high`, `above`, do not.
+    let (mut low, mut high, mut above) = (range.low, range.high, 0);
+    let mut left = inside.tokens.len();
+    let count = |bound| view.passes().count_ge(&inside.logits, bound);
+    while left > SORTED && next_up(low) < high {
+        // Between some of the values themselves, since many may be equal, and then to one side of the one found.
+        let pivots = pivots(&inside.logits[..inside.tokens.len()], low..high, left);
+        let mut narrow = |bound: f32| {
+            let weight = view.passes().sum_ge(&inside.logits, &inside.masses, bound);
+            if weight >= need {
+                low = bound
+            } else {
+                (high, above) = (bound, weight)
+            }
+            weight >= need
+        };
+        let found = pivots.partition_point(|&pivot| narrow(pivot));
+        if found > 0 {
+            narrow(next_up(pivots[found - 1]));
+        }
+        left = count(low) - count(high);
     }
-    let logit = from_ascending(low);
-    let mut missing = need - weight(from_ascending(high));
-    // Tokens with this very logit, by id, until the rest is there.
-    let mut ties: Vec<(u32, u64)> =
-        (0..listed).filter(|&i| inside.logits[i] == logit).map(|i| (inside.tokens[i], inside.masses[i])).collect();
-    ties.sort_unstable();
-    inside.logits.truncate(listed);
-    inside.masses.truncate(listed);
-    for (token, mass) in ties {
-        missing = missing.saturating_sub(mass);
-        if missing == 0 {
-            return key(token, logit);
+    inside.unpad();
+    if next_up(low) >= high { nth_tie(low, need - above, inside) } else { sorted(low..high, need - above, inside) }
+}
+
+/// Up to [`PIVOTS`] of the `left` values in an interval, ascending, each once.
+fn pivots(values: &[f32], interval: std::ops::Range<f32>, left: usize) -> Vec<f32> {
+    let mut pivots = Vec::with_capacity(PIVOTS);
+    let step = left.div_ceil(PIVOTS);
+    if left == values.len() {
+        pivots.extend(values.iter().step_by(step));
+    } else {
+        pivots.extend(values.iter().filter(|&value| interval.contains(value)).step_by(step));
+    }
+    pivots.sort_unstable_by(f32::total_cmp);
+    pivots.dedup();
+    pivots
+}
+
+/// The key at which the values that are equal to `logit`, by token, reach `need`.
+fn nth_tie(logit: f32, need: u64, inside: &Values) -> u64 {
+    let equal = |i: &usize| inside.logits[*i] == logit;
+    let first = (0..inside.tokens.len()).find(equal).expect("the ties weigh something; this is a bug");
+    let number = need.div_ceil(inside.masses[first]) as usize;
+    let mut tokens: Vec<u32> = (first..inside.tokens.len()).filter(equal).map(|i| inside.tokens[i]).collect();
+    // Replaced blocks are listed last.
+    tokens.sort_unstable();
+    key(tokens[number - 1], logit)
+}
+
+/// The key at which the few values in an interval, sorted, reach `need`.
+fn sorted(interval: std::ops::Range<f32>, need: u64, inside: &Values) -> u64 {
+    let mut rest = Vec::with_capacity(SORTED);
+    for (i, chunk) in inside.logits.chunks(PAD).enumerate() {
+        // Most chunks have none of the few that are left.
+        if chunk.iter().fold(false, |any, logit| any | interval.contains(logit)) {
+            let here = (i * PAD..).zip(chunk).filter(|(_, logit)| interval.contains(logit));
+            rest.extend(here.map(|(at, &logit)| (key(inside.tokens[at], logit), inside.masses[at])));
         }
     }
-    unreachable!("the ties weigh what is missing")
+    rest.sort_unstable();
+    let mut sum = 0;
+    let crossing = rest.iter().find(|&&(_, mass)| {
+        sum += mass;
+        sum >= need
+    });
+    crossing.expect("the interval weighs enough; this is a bug").0
+}
+
+/// What to do about a place: list the values from the known one to it, or weigh what is above it.
+enum Place {
+    List(f32),
+    Weigh(f32),
 }
 
 /// Guesses places from a sample of the row.
-struct Guess {
+pub(super) struct Guess {
     weigh: Weigh,
-    goal: Goal,
     passes: Passes,
+    /// The crossing lies below it.
+    from: Anchor,
+    count: bool,
     /// Sampled weight per weight of the row.
     ratio: f64,
+    /// Sampled weight below `from`.
+    sampled: f64,
     /// Sum of squares over sum of the sampled weights: variance per weight.
     spread: f64,
 }
 
 impl Guess {
-    fn new(view: &View<'_>, weigh: Weigh, goal: Goal, from: Anchor, sample: &mut Values) -> Self {
+    pub(super) fn new(view: &View<'_>, weigh: Weigh, count: bool, from: Anchor, sample: &mut Sample) -> Self {
         view.sample(weigh, from.logit, sample);
-        let ratio = sample.logits.len() as f64 / view.vocab_size() as f64;
-        let (mut sum, mut squares) = (1.0f64, 1.0f64);
-        if !goal.count {
-            for &mass in &sample.masses {
-                sum += mass as f64;
-                squares += mass as f64 * mass as f64;
+        let ratio = sample.taken as f64 / view.vocab_size() as f64;
+        let guess = Self { weigh, passes: view.passes(), from, count, ratio, sampled: 0.0, spread: 1.0 };
+        if count {
+            return guess;
+        }
+        let (mut sums, mut squares) = ([0.0f32; 16], [0.0f32; 16]);
+        for chunk in sample.weights.chunks_exact(16) {
+            for i in 0..16 {
+                sums[i] += chunk[i];
+                squares[i] += chunk[i] * chunk[i];
             }
         }
-        Self { weigh, goal, passes: view.passes(), ratio, spread: squares / sum }
+        let (sampled, squares) = (f64::from(sums.iter().sum::<f32>()), f64::from(squares.iter().sum::<f32>()));
+        Self { sampled, spread: (squares + 1.0) / (sampled + 1.0), ..guess }
     }
 
-    /// About where the crossing is, seen from a place above it.
-    fn logit(&self, sample: &Values, upper: Anchor) -> f32 {
-        self.reaching(sample, (self.goal.need - upper.weight) as f64 * self.ratio, f32::MIN, upper.logit)
+    /// About the weight of all tokens.
+    pub(super) fn total(&self) -> f64 {
+        self.from.weight as f64 + self.sampled / self.ratio
     }
 
-    /// A range that probably holds the crossing, not empty, within the known interval.
-    fn range(&self, sample: &Values, upper: Anchor, lower: Option<Anchor>) -> Range {
-        let floor = lower.map_or(f32::MIN, |anchor| anchor.logit);
-        let up = self.goal.need - upper.weight;
-        // The nearer anchor gives the better estimate.
-        let (target, distance) = match lower {
-            Some(lower) if lower.weight - self.goal.need < up => {
-                let distance = (lower.weight - self.goal.need) as f64 * self.ratio;
-                (self.weight(sample, lower.logit) - distance, distance)
-            }
-            _ => {
-                let distance = up as f64 * self.ratio;
-                (self.weight(sample, upper.logit) + distance, distance)
-            }
+    /// About where the prefix weighs `need`.
+    pub(super) fn logit(&self, sample: &Sample, need: f64) -> f32 {
+        let target = (need - self.from.weight as f64) * self.ratio;
+        self.reaching(|logit| self.weight(sample, logit), target, f32::MIN, self.from.logit)
+    }
+
+    /// A place that is probably on the other side of the crossing, seen from an end of its interval, or one
+    /// that is not too far.
+    fn next(&self, sample: &Sample, goal: Goal, at: Anchor, interval: Range, attempt: i32) -> Place {
+        let up = at.weight >= goal.need;
+        if attempt >= MAX_GUESSES {
+            return Place::List(if up { interval.high } else { interval.low });
+        }
+        let distance = goal.need.abs_diff(at.weight) as f64 * self.ratio;
+        let margin = f64::from(1 + attempt) * DEVIATIONS * (self.spread * distance.max(self.spread)).sqrt();
+        let weight = |logit: f32| self.weight(sample, logit);
+        // A sample sees little of mass that a few tokens hold, and would list far too much.
+        let number = |logit: f32| self.passes.count_ge(&sample.logits, logit.max(f32::MIN)) as f64;
+        let (here, most) = (number(at.logit), (sample.taken / LIST_SHARE) as f64);
+        let step = |measure: &dyn Fn(f32) -> f64, target: f64, Range { low, high }: Range| {
+            let place = self.reaching(measure, target, low, high);
+            if up { next_up(place).min(high) } else { place.min(next_down(high)).max(low) }
         };
-        let margin = DEVIATIONS * (self.spread * distance.max(self.spread)).sqrt();
-        let low = self.reaching(sample, target + margin, floor, upper.logit);
-        let high = self.reaching(sample, target - margin, low, upper.logit);
-        Range { low, high: next_up(high).min(upper.logit) }
+        let target = weight(at.logit) + if up { -distance - margin } else { distance + margin };
+        let to = if target > 0.0 { step(&weight, target, interval) } else { interval.high };
+        let far = (number(to) - here).abs();
+        if far <= most {
+            return Place::List(to);
+        }
+        let share = most.max(far / 4.0);
+        let near = step(&number, here + if up { -share } else { share }, interval);
+        // Values that are equal cannot be kept apart.
+        if (number(near) - here).abs() <= 2.0 * share && interval.low < near && near < interval.high {
+            Place::Weigh(near)
+        } else {
+            Place::List(to)
+        }
     }
 
     /// Sampled weight at or above `logit`.
-    fn weight(&self, sample: &Values, logit: f32) -> f64 {
-        if self.goal.count {
+    fn weight(&self, sample: &Sample, logit: f32) -> f64 {
+        if self.count {
             self.passes.count_ge(&sample.logits, logit.max(f32::MIN)) as f64
         } else {
-            self.passes.sum_ge(&sample.logits, &sample.masses, logit) as f64
+            f64::from(self.passes.sampled_ge(sample, logit))
         }
     }
 
-    /// About the largest logit at or above which the sample weighs `target`, from `floor` to below `top`.
-    fn reaching(&self, sample: &Values, target: f64, floor: f32, top: f32) -> f32 {
+    /// About the largest logit from `floor` to below `top` at which `measure` reaches `target`.
+    fn reaching(&self, measure: impl Fn(f32) -> f64, target: f64, floor: f32, top: f32) -> f32 {
         // Nothing further below the maximum than this has mass, so masses are bisected from there.
         let massless = self.weigh.max - 1.1 * MASS_BITS as f32 / self.weigh.scale;
-        let from_massless = !self.goal.count && self.weight(sample, massless) >= target;
-        let start = if from_massless { massless.max(floor) } else { floor };
+        let start = if self.count { floor } else { massless.max(floor) };
         let (mut low, mut high) = (ascending(start), ascending(top.min(self.weigh.max)));
-        for _ in 0..STEPS {
+        for _ in 0..if start > f32::MIN { STEPS } else { INTEGER_STEPS } {
             if high <= low + 1 {
                 break;
             }
-            let middle = if start > f32::MIN {
-                // Even steps in logits, since integers are dense around 0.
-                ascending(from_ascending(low) / 2.0 + from_ascending(high) / 2.0).clamp(low + 1, high - 1)
-            } else {
-                low + (high - low) / 2
-            };
-            if self.weight(sample, from_ascending(middle)) >= target { low = middle } else { high = middle }
+            let middle = if start > f32::MIN { even_middle(low, high) } else { low + (high - low) / 2 };
+            if measure(from_ascending(middle)) >= target { low = middle } else { high = middle }
         }
         from_ascending(low)
     }

@@ -7,7 +7,7 @@
 
 use super::keys;
 use super::level::{Level, Passes};
-use super::passes::{BLOCK, Keep, PAD, Range, Scan, Skip, Values, Weigh, blocks};
+use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Skip, Split, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 
@@ -139,53 +139,54 @@ impl<'a> View<'a> {
         out
     }
 
-    /// Mass of each block, and their total; with `keep`, of the masses it allows.
-    pub(super) fn sums(&self, weigh: Weigh, keep: Option<Keep>, sums: &mut Vec<u64>) -> u64 {
-        self.by_block(sums, |passes, row, maxima, sums| match keep {
-            Some(keep) => passes.kept_sums(row, maxima, weigh, keep, sums),
-            None => passes.sums(row, maxima, weigh, sums),
-        })
+    /// Mass of each block, and their total.
+    pub(super) fn sums(&self, weigh: Weigh, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| passes.sums(row, maxima, weigh, sums))
     }
 
-    /// Mass of the values above `above`; with `count` their number. `sums` is only a place to work in.
-    pub(super) fn weight_above(&self, count: bool, weigh: Weigh, above: f32, sums: &mut Vec<u64>) -> u64 {
-        if !count {
-            return self.sums(weigh, Some(Keep { above, need: 0, skip: above }), sums);
-        }
-        let none = Skip { from: 0, to: 0 };
-        let row = self.passes.preceding(self.row.bytes(), self.plain, none, above);
-        row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, none, above)
+    /// As [`View::sums`], of the masses that `keep` allows.
+    pub(super) fn kept_sums(&self, weigh: Weigh, keep: Keep, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| passes.kept_sums(row, maxima, weigh, keep, sums))
     }
 
-    /// Mass at or above `range.high` by block and in total, and the values inside the range. With `count`
-    /// every mass is 1.
-    pub(super) fn bracket(
-        &self,
-        count: bool,
-        weigh: Weigh,
-        range: Range,
-        sums: &mut Vec<u64>,
-        inside: &mut Values,
-    ) -> u64 {
-        inside.clear();
-        let mut side_from = 0;
-        let total = self.by_block(sums, |passes, row, maxima, sums| {
-            side_from = inside.tokens.len();
-            passes.bracket((row, maxima), count, weigh, range, sums, inside)
+    /// Mass of the row.
+    pub(super) fn total(&self, weigh: Weigh) -> u64 {
+        let row = self.passes.total(self.row.bytes(), self.plain, weigh);
+        row + self.side.passes.total(self.side.bytes(), self.side.maxima, weigh)
+    }
+
+    /// Mass of the row, and of the values at or above `cut` in total and by block.
+    pub(super) fn split(&self, weigh: Weigh, cut: f32, above: &mut Vec<u64>) -> Split {
+        let mut total = 0;
+        let above = self.by_block(above, |passes, row, maxima, above| {
+            let split = passes.split(row, maxima, weigh, cut, above);
+            total += split.total;
+            split.above
         });
-        if !self.side.blocks.is_empty() {
-            // The last pass was over the side blocks; its tokens count from their start.
-            inside.tokens[side_from..].iter_mut().for_each(|token| *token = self.side.token(*token));
-        }
-        inside.masses.clear();
-        inside.masses.resize(inside.logits.len().next_multiple_of(PAD), u64::from(count));
+        Split { total, above }
+    }
+
+    /// Number of values at or above `at_least`, which is finite.
+    pub(super) fn count(&self, at_least: f32) -> u64 {
+        let all = Skip { from: usize::MAX, to: usize::MAX };
+        let row = self.passes.preceding(self.row.bytes(), self.plain, all, at_least);
+        row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, all, at_least)
+    }
+
+    /// The values in `range` with their masses, or with `count` a mass of 1. A block's tokens lie together.
+    pub(super) fn between(&self, count: bool, weigh: Weigh, range: Range, inside: &mut Values) {
+        inside.clear();
+        self.passes.between(self.row.bytes(), self.plain, range, inside);
+        let from = inside.tokens.len();
+        self.side.passes.between(self.side.bytes(), self.side.maxima, range, inside);
+        // The last pass was over the side blocks; its tokens count from their start.
+        inside.tokens[from..].iter_mut().for_each(|token| *token = self.side.token(*token));
+        inside.masses.resize(inside.tokens.len(), u64::from(count));
         if !count {
             inside.pad();
             self.passes.masses(&inside.logits, weigh, &mut inside.masses);
-            inside.logits.truncate(inside.tokens.len());
+            inside.unpad();
         }
-        inside.masses.truncate(inside.tokens.len());
-        total
     }
 
     /// Runs a pass over the row, then over the side blocks, and puts the latter's sums in their places.
@@ -224,8 +225,7 @@ impl<'a> View<'a> {
     }
 
     /// A sample of the values below a bound; replaced blocks show their old values, since it only guesses.
-    pub(super) fn sample(&self, weigh: Weigh, below: f32, spread: &mut Values) {
-        spread.clear();
+    pub(super) fn sample(&self, weigh: Weigh, below: f32, spread: &mut Sample) {
         // Old values may exceed the adjusted maximum, where no mass is defined.
         self.passes.sample(self.row.bytes(), weigh, below.min(self.max.next_up()), spread);
     }

@@ -3,9 +3,12 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, PAD, SAMPLE_STRIDE, Scan, Skip, Values, Weigh, exponent, load};
+use super::{BLOCK, Blocks, PAD, Range, SAMPLE_PAD, SAMPLE_STRIDE, Sample, Scan, Skip, Values, Weigh, exponent, load};
 use crate::backend::cpu::keys::key;
 use crate::backend::cpu::simd::{Format, Simd};
+
+/// Words of a block's bits.
+const WORDS: usize = BLOCK / 64;
 
 /// Block maxima and NaN check in one read of the row.
 #[inline(always)]
@@ -79,28 +82,143 @@ pub(in crate::backend::cpu) unsafe fn widen<S: Simd, F: Format>(row: &[u8], bloc
     }
 }
 
+/// Appends the values in `range`, with their tokens ascending; their masses are left to the caller.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn between<S: Simd, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    range: Range,
+    inside: &mut Values,
+) {
+    // SAFETY: see the module. What is listed is not padding, since the range is finite, so it lies in the row.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (low, high) = (S::splat(range.low), S::splat(range.high));
+        // First a bit for each value of the blocks that are looked at, then the list: a branch for each vector
+        // would be mispredicted a third of the time.
+        inside.blocks.clear();
+        inside.bits.clear();
+        inside.bits.resize(rows.count() * WORDS, 0);
+        if range.high == f32::INFINITY {
+            mark::<S, F>(&rows, maxima, range, inside, |x| S::ge(x, low));
+        } else {
+            mark::<S, F>(&rows, maxima, range, inside, |x| S::within(x, low, high));
+        }
+        let words = &inside.bits[..inside.blocks.len() * WORDS];
+        let count = words.iter().map(|word| word.count_ones() as usize).sum();
+        let from = inside.tokens.len();
+        list_bits(words, &inside.blocks, count, &mut inside.tokens);
+        inside.logits.extend(inside.tokens[from..].iter().map(|&t| F::value(row.as_ptr().add(t as usize * F::SIZE))));
+    }
+}
+
+/// Sets the bit of each value that `wanted` finds, in the blocks that reach `range`, which it notes.
+#[inline(always)]
+unsafe fn mark<S: Simd, F: Format>(
+    rows: &Blocks<'_, F>,
+    maxima: &[f32],
+    range: Range,
+    inside: &mut Values,
+    wanted: impl Fn(S::Float) -> u32,
+) {
+    // SAFETY: see the module; the bits of a block lie in its words.
+    unsafe {
+        inside.blocks.reserve(rows.count());
+        for b in 0..rows.count() {
+            if maxima[b] < range.low {
+                continue;
+            }
+            let (at, words) = (rows.get(b), inside.blocks.len() * WORDS);
+            inside.blocks.push(b as u32);
+            let bits = inside.bits[words..][..WORDS].as_mut_ptr().cast::<u8>();
+            for v in 0..BLOCK / S::LANES {
+                let lanes = wanted(load::<S, F>(at, v));
+                match S::LANES {
+                    16 => bits.add(2 * v).cast::<u16>().write_unaligned((lanes as u16).to_le()),
+                    _ => bits.add(v).write(lanes as u8),
+                }
+            }
+        }
+    }
+}
+
+/// Appends the tokens of the `count` set bits, of these blocks.
+#[inline(always)]
+unsafe fn list_bits(words: &[u64], blocks: &[u32], count: usize, tokens: &mut Vec<u32>) {
+    const AT_ONCE: usize = 4;
+    let mut len = tokens.len();
+    tokens.reserve(count + AT_ONCE);
+    for (i, word) in words.iter().enumerate() {
+        let mut word = u64::from_le(*word);
+        let first = blocks[i / WORDS] * BLOCK as u32 + (i % WORDS * 64) as u32;
+        let (mut at, end) = (len, len + word.count_ones() as usize);
+        loop {
+            // Several without a look at what is left, since how many there are cannot be predicted; those too
+            // many are overwritten.
+            for k in 0..AT_ONCE {
+                // SAFETY: at most AT_ONCE past the last, which was reserved.
+                unsafe { tokens.as_mut_ptr().add(at + k).write(first + word.trailing_zeros()) };
+                word &= word.wrapping_sub(1);
+            }
+            at += AT_ONCE;
+            if word == 0 {
+                break;
+            }
+        }
+        len = end;
+    }
+    // SAFETY: all up to here were written.
+    unsafe { tokens.set_len(len) };
+}
+
 /// One vector of every [`SAMPLE_STRIDE`]th block, as a guess of how the values below `below` are spread:
-/// values at or above it are given as −∞ with mass 0. Tokens are not reported.
+/// values at or above it are given as −∞ without weight.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sample<S: Simd, F: Format>(
     row: &[u8],
     weigh: Weigh,
     below: f32,
-    spread: &mut Values,
+    spread: &mut Sample,
 ) {
     // SAFETY: see the module; the lists have room for every vector stored.
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(below));
         let vectors = rows.count().div_ceil(SAMPLE_STRIDE);
-        spread.logits.resize(vectors * S::LANES, 0.0);
-        spread.masses.resize(vectors * S::LANES, 0);
+        spread.taken = vectors * S::LANES;
+        let padded = spread.taken.next_multiple_of(SAMPLE_PAD);
+        spread.logits.clear();
+        spread.logits.resize(padded, f32::NEG_INFINITY);
+        spread.weights.clear();
+        spread.weights.resize(padded, 0.0);
         for i in 0..vectors {
             let x = load::<S, F>(rows.get(SAMPLE_STRIDE * i), i % (BLOCK / S::LANES));
-            let x = S::where_gt(bound, x, x);
+            let x = S::only(x, S::gt(bound, x));
             S::store(spread.logits[i * S::LANES..].as_mut_ptr(), x);
-            S::mass_store(spread.masses[i * S::LANES..].as_mut_ptr(), S::mass(exponent::<S>(x, max, scale)));
+            S::store(spread.weights[i * S::LANES..].as_mut_ptr(), S::power(exponent::<S>(x, max, scale)));
         }
+    }
+}
+
+/// Weight of the sampled values at or above `bound`.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn sampled_ge<S: Simd>(spread: &Sample, bound: f32) -> f32 {
+    // SAFETY: see the module; the chunks are whole vectors.
+    unsafe {
+        let bound = S::splat(bound);
+        let mut sums = [S::splat(0.0); SAMPLE_PAD / PAD];
+        let step = sums.len() * S::LANES;
+        for (values, weights) in spread.logits.chunks_exact(step).zip(spread.weights.chunks_exact(step)) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let lanes = S::ge(S::load_f32(values[i * S::LANES..].as_ptr().cast()), bound);
+                *sum = S::add_lanes(*sum, S::load_f32(weights[i * S::LANES..].as_ptr().cast()), lanes);
+            }
+        }
+        let mut lanes = [0.0f32; PAD];
+        sums.into_iter().fold(0.0, |all, sum| {
+            S::store(lanes.as_mut_ptr(), sum);
+            all + lanes[..S::LANES].iter().sum::<f32>()
+        })
     }
 }
 

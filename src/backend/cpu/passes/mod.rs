@@ -6,9 +6,11 @@
 //! | pass | reads | gives |
 //! |---|---|---|
 //! | [`scan`] | the row | block maxima, whether a NaN was met |
-//! | [`sums`] | blocks with mass | mass of each block, total |
+//! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
+//! | [`split`] | blocks with mass | the same above a cut by block, and the total |
+//! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
-//! | [`bracket`] | blocks reaching `low` | mass at or above `high`, values in `low..high` |
+//! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
@@ -20,8 +22,8 @@
 mod find;
 mod weigh;
 
-pub(super) use find::{collect, count_ge, preceding, sample, scan, sum_ge, widen};
-pub(super) use weigh::{bracket, kept_sums, masses, sums};
+pub(super) use find::{between, collect, count_ge, preceding, sample, sampled_ge, scan, sum_ge, widen};
+pub(super) use weigh::{kept_sums, masses, split, sums, total};
 
 use super::simd::{Format, Simd};
 use std::marker::PhantomData;
@@ -36,10 +38,10 @@ pub(super) const NARROW_Y: f32 = -13.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
 const NO_MASS_Y: f32 = -41.5;
 
-/// Vectors of a block at the narrowest level.
-const MAX_VECTORS: usize = BLOCK / 8;
 /// [`sample`] looks at one block in this many.
 const SAMPLE_STRIDE: usize = 4;
+/// A sample is padded to a multiple of this: four vectors, which are added up side by side.
+const SAMPLE_PAD: usize = 4 * PAD;
 
 /// Number of blocks of a row of `values` values.
 pub(super) fn blocks(values: usize) -> usize {
@@ -65,15 +67,22 @@ pub(super) struct Weigh {
 /// What a value must satisfy for its mass to be counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keep {
-    /// Only values above this; −∞ where there is no cut.
+    /// Only values above this; −∞ where there is no bound.
     pub(super) above: f32,
     /// Only masses of at least this.
     pub(super) need: u64,
-    /// No value of a block whose maximum is at most this has such a mass.
-    pub(super) skip: f32,
 }
 
-/// Bounds of a [`bracket`].
+/// What [`split`] found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Split {
+    /// Mass of the row.
+    pub(super) total: u64,
+    /// Mass at or above the cut.
+    pub(super) above: u64,
+}
+
+/// Bounds of a list of values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
     /// Inclusive; finite.
@@ -95,6 +104,19 @@ pub(super) struct Values {
     pub(super) logits: Vec<f32>,
     pub(super) tokens: Vec<u32>,
     pub(super) masses: Vec<u64>,
+    /// To work in: the blocks looked at, and for each of their values whether it is listed.
+    blocks: Vec<u32>,
+    bits: Vec<u64>,
+}
+
+/// Some values of a row and about what they weigh, padded.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    pub(super) logits: Vec<f32>,
+    /// Masses before they become integers.
+    pub(super) weights: Vec<f32>,
+    /// How many values were looked at.
+    pub(super) taken: usize,
 }
 
 impl Values {
@@ -109,6 +131,28 @@ impl Values {
         let padded = self.logits.len().next_multiple_of(PAD);
         self.logits.resize(padded, f32::NEG_INFINITY);
         self.masses.resize(padded, 0);
+    }
+
+    /// By block, the masses of the listed tokens that `kept` wants, into `sums`; a block's tokens lie together.
+    #[inline]
+    pub(super) fn by_block(&self, blocks: usize, sums: &mut Vec<u64>, kept: impl Fn(u32, f32, u64) -> bool) {
+        sums.clear();
+        sums.resize(blocks, 0);
+        // Written but not read: each addition would wait for the one before to come back from memory.
+        let (mut last, mut sum) = (usize::MAX, 0);
+        for ((&token, &logit), &mass) in self.tokens.iter().zip(&self.logits).zip(&self.masses) {
+            let block = token as usize / BLOCK;
+            let before = if block == last { sum } else { 0 };
+            sum = before + if kept(token, logit, mass) { mass } else { 0 };
+            sums[block] = sum;
+            last = block;
+        }
+    }
+
+    /// Takes the padding away.
+    pub(super) fn unpad(&mut self) {
+        self.logits.truncate(self.tokens.len());
+        self.masses.truncate(self.tokens.len());
     }
 }
 

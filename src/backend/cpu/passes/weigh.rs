@@ -3,8 +3,29 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, MAX_VECTORS, NARROW_Y, NO_MASS_Y, PAD, Range, Values, Weigh, exponent, load};
+use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Split, Weigh, exponent, load};
 use crate::backend::cpu::simd::{Format, Simd};
+
+/// Mass of a block whose largest exponent is `largest`, in lanes.
+#[inline(always)]
+unsafe fn block_mass<S: Simd, F: Format>(at: *const u8, largest: f32, max: S::Float, scale: S::Float) -> S::Mass {
+    // SAFETY: see the module.
+    unsafe {
+        if largest <= NARROW_Y {
+            let mut sum = S::narrow_zero();
+            for v in 0..BLOCK / S::LANES {
+                sum = S::narrow_add(sum, S::narrow(exponent::<S>(load::<S, F>(at, v), max, scale)));
+            }
+            S::narrow_widen(sum)
+        } else {
+            let mut sum = S::mass_zero();
+            for v in 0..BLOCK / S::LANES {
+                sum = S::mass_add(sum, S::mass(exponent::<S>(load::<S, F>(at, v), max, scale)));
+            }
+            sum
+        }
+    }
+}
 
 /// Mass of each block, and their total.
 #[inline(always)]
@@ -21,31 +42,73 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Simd, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             let largest = (maxima[b] - weigh.max) * weigh.scale;
-            sums[b] = if largest < NO_MASS_Y {
-                0
-            } else if largest <= NARROW_Y {
-                let (at, mut sum) = (rows.get(b), S::narrow_zero());
-                for v in 0..BLOCK / S::LANES {
-                    sum = S::narrow_add(sum, S::narrow(exponent::<S>(load::<S, F>(at, v), max, scale)));
-                }
-                S::narrow_sum(sum)
-            } else {
-                let (at, mut sum) = (rows.get(b), S::mass_zero());
-                for v in 0..BLOCK / S::LANES {
-                    sum = S::mass_add(sum, S::mass(exponent::<S>(load::<S, F>(at, v), max, scale)));
-                }
-                S::mass_sum(sum)
-            };
+            sums[b] =
+                if largest < NO_MASS_Y { 0 } else { S::mass_sum(block_mass::<S, F>(rows.get(b), largest, max, scale)) };
             total += sums[b];
         }
         total
     }
 }
 
-/// As [`sums`], of the masses that `keep` allows. Without `CUT`, `keep.above` is not looked at; without
-/// `NEED`, `keep.need` is not.
+/// Mass of the row. Without sums by block nothing is added across lanes until the end.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn kept_sums<S: Simd, F: Format, const CUT: bool, const NEED: bool>(
+pub(in crate::backend::cpu) unsafe fn total<S: Simd, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
+        let mut total = S::mass_zero();
+        for b in 0..rows.count() {
+            let largest = (maxima[b] - weigh.max) * weigh.scale;
+            if largest >= NO_MASS_Y {
+                total = S::mass_add(total, block_mass::<S, F>(rows.get(b), largest, max, scale));
+            }
+        }
+        S::mass_sum(total)
+    }
+}
+
+/// Mass of the row, and of the values at or above `cut`: by block into `above`, and in total.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn split<S: Simd, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    weigh: Weigh,
+    cut: f32,
+    above: &mut [u64],
+) -> Split {
+    // SAFETY: see the module.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(cut));
+        let (mut all, mut reaching) = (S::mass_zero(), 0);
+        for b in 0..rows.count() {
+            above[b] = 0;
+            let (at, largest) = (rows.get(b), (maxima[b] - weigh.max) * weigh.scale);
+            if largest < NO_MASS_Y {
+                continue;
+            }
+            if maxima[b] < cut {
+                all = S::mass_add(all, block_mass::<S, F>(at, largest, max, scale));
+                continue;
+            }
+            let mut sum = S::mass_zero();
+            for v in 0..BLOCK / S::LANES {
+                let x = load::<S, F>(at, v);
+                let mass = S::mass(exponent::<S>(x, max, scale));
+                all = S::mass_add(all, mass);
+                sum = S::mass_add_lanes(sum, mass, S::ge(x, bound));
+            }
+            above[b] = S::mass_sum(sum);
+            reaching += above[b];
+        }
+        Split { total: S::mass_sum(all), above: reaching }
+    }
+}
+
+/// As [`sums`], of the masses that `keep` allows.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn kept_sums<S: Simd, F: Format>(
     row: &[u8],
     maxima: &[f32],
     weigh: Weigh,
@@ -59,89 +122,18 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Simd, F: Format, const CUT: b
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
-            let reaches = maxima[b] > keep.skip && (!CUT || maxima[b] > keep.above);
-            if reaches && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
+            if maxima[b] > keep.above && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
                 let (at, mut sum) = (rows.get(b), S::mass_zero());
                 for v in 0..BLOCK / S::LANES {
                     let x = load::<S, F>(at, v);
-                    let y = exponent::<S>(x, max, scale);
-                    let y = if CUT { S::where_gt(x, above, y) } else { y };
-                    let mass = S::mass(y);
-                    sum = if NEED { S::mass_add_ge(sum, mass, keep.need) } else { S::mass_add(sum, mass) };
+                    let y = S::only(exponent::<S>(x, max, scale), S::gt(x, above));
+                    sum = S::mass_add_ge(sum, S::mass(y), keep.need);
                 }
                 sums[b] = S::mass_sum(sum);
                 total += sums[b];
             }
         }
         total
-    }
-}
-
-/// Mass (or with `COUNT` the number) of the values at or above `high` by block, and the values in
-/// `low..high` without their masses. Returns the total of the former.
-#[inline(always)]
-pub(in crate::backend::cpu) unsafe fn bracket<S: Simd, F: Format, const COUNT: bool>(
-    row: &[u8],
-    maxima: &[f32],
-    weigh: Weigh,
-    range: Range,
-    sums: &mut [u64],
-    inside: &mut Values,
-) -> u64 {
-    // SAFETY: see the module.
-    unsafe {
-        let rows = Blocks::<F>::new(row);
-        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let (low, high) = (S::splat(range.low), S::splat(range.high));
-        let mut total = 0;
-        for b in 0..rows.count() {
-            sums[b] = 0;
-            if maxima[b] < range.low {
-                continue;
-            }
-            let (at, mut sum, mut count) = (rows.get(b), S::mass_zero(), 0);
-            // Which values are inside, by vector. They are listed after the block: a call in between would
-            // push every vector register to memory.
-            let (mut listed, mut any) = ([0u32; MAX_VECTORS], 0);
-            for v in 0..BLOCK / S::LANES {
-                let x = load::<S, F>(at, v);
-                let above = S::ge(x, high);
-                listed[v] = S::ge(x, low) & !above;
-                any |= listed[v];
-                if COUNT {
-                    count += u64::from(above.count_ones());
-                } else {
-                    sum = S::mass_add_lanes(sum, S::mass(exponent::<S>(x, max, scale)), above);
-                }
-            }
-            sums[b] = if COUNT { count } else { S::mass_sum(sum) };
-            total += sums[b];
-            if any != 0 {
-                list::<S, F>(at, b, &listed, inside);
-            }
-        }
-        total
-    }
-}
-
-/// Lists the values of a block whose bits are set.
-#[inline(always)]
-unsafe fn list<S: Simd, F: Format>(at: *const u8, block: usize, listed: &[u32; MAX_VECTORS], inside: &mut Values) {
-    // SAFETY: see the module; the store fits `values`, whose length is that of the longest vector.
-    unsafe {
-        let mut values = [0.0f32; PAD];
-        for v in 0..BLOCK / S::LANES {
-            let mut lanes = listed[v];
-            if lanes != 0 {
-                S::store(values.as_mut_ptr(), load::<S, F>(at, v));
-            }
-            while lanes != 0 {
-                let lane = lanes.trailing_zeros() as usize & (PAD - 1);
-                inside.logits.push(values[lane]);
-                inside.tokens.push((block * BLOCK + v * S::LANES + lane) as u32);
-                lanes &= lanes - 1;
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: 8 lanes. Haswell and later, Zen and later.
+//! AVX2 with FMA, F16C, BMI1 and POPCNT: 8 lanes. Haswell and later, Zen and later.
 
 use super::Simd;
 use crate::sampling::mass::{EXP2, MASS_ONE, Y_FLOOR};
@@ -34,6 +34,17 @@ unsafe fn floor_u64(e: __m128) -> __m256i {
         // Adding 2^52 puts the integer into the low mantissa bits.
         let magic = _mm256_set1_pd((1u64 << 52) as f64);
         _mm256_castpd_si256(_mm256_xor_pd(_mm256_add_pd(floor, magic), magic))
+    }
+}
+
+/// One bit per lane, spread to a full mask.
+#[inline(always)]
+unsafe fn spread(lanes: u32) -> __m256 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let bits = _mm256_set_epi32(128, 64, 32, 16, 8, 4, 2, 1);
+        let all = _mm256_set1_epi32(lanes.cast_signed());
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, bits), bits))
     }
 }
 
@@ -117,11 +128,23 @@ impl Simd for Avx2 {
         unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)).cast_unsigned() }
     }
     #[inline(always)]
-    unsafe fn where_gt(a: __m256, bound: __m256, value: __m256) -> __m256 {
+    unsafe fn within(a: __m256, low: __m256, high: __m256) -> u32 {
         unsafe {
-            let keep = _mm256_cmp_ps::<_CMP_GT_OQ>(a, bound);
-            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), value, keep)
+            let (reaches, below) = (_mm256_cmp_ps::<_CMP_GE_OQ>(a, low), _mm256_cmp_ps::<_CMP_LT_OQ>(a, high));
+            _mm256_movemask_ps(_mm256_and_ps(reaches, below)).cast_unsigned()
         }
+    }
+    #[inline(always)]
+    unsafe fn only(a: __m256, lanes: u32) -> __m256 {
+        unsafe { _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), a, spread(lanes)) }
+    }
+    #[inline(always)]
+    unsafe fn add_lanes(sum: __m256, a: __m256, lanes: u32) -> __m256 {
+        unsafe { _mm256_add_ps(sum, _mm256_and_ps(a, spread(lanes))) }
+    }
+    #[inline(always)]
+    unsafe fn power(y: __m256) -> __m256 {
+        unsafe { scaled_exp2(y) }
     }
     #[inline(always)]
     unsafe fn mass(y: __m256) -> [__m256i; 2] {
@@ -186,11 +209,10 @@ impl Simd for Avx2 {
         unsafe { _mm256_add_epi32(a, b) }
     }
     #[inline(always)]
-    unsafe fn narrow_sum(a: __m256i) -> u64 {
+    unsafe fn narrow_widen(a: __m256i) -> [__m256i; 2] {
         unsafe {
-            let low = _mm256_cvtepu32_epi64(_mm256_castsi256_si128(a));
-            let high = _mm256_cvtepu32_epi64(_mm256_extracti128_si256::<1>(a));
-            sum_u64(_mm256_add_epi64(low, high))
+            let high = _mm256_extracti128_si256::<1>(a);
+            [_mm256_cvtepu32_epi64(_mm256_castsi256_si128(a)), _mm256_cvtepu32_epi64(high)]
         }
     }
 }

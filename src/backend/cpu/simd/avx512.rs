@@ -86,11 +86,23 @@ impl Simd for Avx512 {
         unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) }
     }
     #[inline(always)]
-    unsafe fn where_gt(a: __m512, bound: __m512, value: __m512) -> __m512 {
+    unsafe fn within(a: __m512, low: __m512, high: __m512) -> u32 {
         unsafe {
-            let keep = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, bound);
-            _mm512_mask_blend_ps(keep, _mm512_set1_ps(f32::NEG_INFINITY), value)
+            let reaches = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, low);
+            u32::from(_mm512_mask_cmp_ps_mask::<_CMP_LT_OQ>(reaches, a, high))
         }
+    }
+    #[inline(always)]
+    unsafe fn only(a: __m512, lanes: u32) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(lanes as u16, _mm512_set1_ps(f32::NEG_INFINITY), a) }
+    }
+    #[inline(always)]
+    unsafe fn add_lanes(sum: __m512, a: __m512, lanes: u32) -> __m512 {
+        unsafe { _mm512_mask_add_ps(sum, lanes as u16, sum, a) }
+    }
+    #[inline(always)]
+    unsafe fn power(y: __m512) -> __m512 {
+        unsafe { scaled_exp2(y) }
     }
     #[inline(always)]
     unsafe fn mass(y: __m512) -> [__m512i; 2] {
@@ -151,11 +163,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
-    unsafe fn narrow_sum(a: __m512i) -> u64 {
+    unsafe fn narrow_widen(a: __m512i) -> [__m512i; 2] {
         unsafe {
-            let low = _mm512_cvtepu32_epi64(_mm512_castsi512_si256(a));
-            let high = _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64::<1>(a));
-            _mm512_reduce_add_epi64(_mm512_add_epi64(low, high)).cast_unsigned()
+            let high = _mm512_extracti64x4_epi64::<1>(a);
+            [_mm512_cvtepu32_epi64(_mm512_castsi512_si256(a)), _mm512_cvtepu32_epi64(high)]
         }
     }
 }

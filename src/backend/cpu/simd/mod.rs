@@ -44,8 +44,15 @@ pub(super) trait Simd {
     unsafe fn ge(a: Self::Float, b: Self::Float) -> u32;
     /// Bit i: `a[i] > b[i]`.
     unsafe fn gt(a: Self::Float, b: Self::Float) -> u32;
-    /// `value` where `a > bound`, −∞ elsewhere.
-    unsafe fn where_gt(a: Self::Float, bound: Self::Float, value: Self::Float) -> Self::Float;
+    /// Bit i: `low[i] <= a[i] < high[i]`.
+    unsafe fn within(a: Self::Float, low: Self::Float, high: Self::Float) -> u32;
+    /// Where bit i of `lanes` is set, the values; −∞ elsewhere.
+    unsafe fn only(a: Self::Float, lanes: u32) -> Self::Float;
+    /// `sum + a` in the lanes whose bit is set, `sum` elsewhere.
+    unsafe fn add_lanes(sum: Self::Float, a: Self::Float, lanes: u32) -> Self::Float;
+
+    /// `2^y * 2^40` before it becomes an integer, for guesses.
+    unsafe fn power(y: Self::Float) -> Self::Float;
 
     /// The mass of each lane's exponent, as [`mass`](crate::sampling::mass::mass); exponents <= 0 or −∞.
     unsafe fn mass(y: Self::Float) -> Self::Mass;
@@ -63,7 +70,8 @@ pub(super) trait Simd {
     unsafe fn narrow(y: Self::Float) -> Self::Narrow;
     unsafe fn narrow_zero() -> Self::Narrow;
     unsafe fn narrow_add(a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
-    unsafe fn narrow_sum(a: Self::Narrow) -> u64;
+    /// Masses with the same sum.
+    unsafe fn narrow_widen(a: Self::Narrow) -> Self::Mass;
 }
 
 /// A number format, as the passes load it.
@@ -77,6 +85,11 @@ pub(super) trait Format {
     /// # Safety
     /// As [`Simd`].
     unsafe fn load<S: Simd>(from: *const u8) -> S::Float;
+    /// One value.
+    ///
+    /// # Safety
+    /// `from` points to `SIZE` bytes.
+    unsafe fn value(from: *const u8) -> f32;
 }
 
 pub(super) struct F32;
@@ -91,6 +104,11 @@ impl Format for F32 {
         // SAFETY: passed on.
         unsafe { S::load_f32(from) }
     }
+    #[inline(always)]
+    unsafe fn value(from: *const u8) -> f32 {
+        // SAFETY: as promised by the caller; byte arrays have no alignment.
+        f32::from_le_bytes(unsafe { from.cast::<[u8; 4]>().read() })
+    }
 }
 
 impl Format for F16 {
@@ -101,6 +119,11 @@ impl Format for F16 {
         // SAFETY: passed on.
         unsafe { S::load_f16(from) }
     }
+    #[inline(always)]
+    unsafe fn value(from: *const u8) -> f32 {
+        // SAFETY: as promised by the caller; byte arrays have no alignment.
+        half::f16::from_le_bytes(unsafe { from.cast::<[u8; 2]>().read() }).to_f32_const()
+    }
 }
 
 impl Format for Bf16 {
@@ -110,5 +133,10 @@ impl Format for Bf16 {
     unsafe fn load<S: Simd>(from: *const u8) -> S::Float {
         // SAFETY: passed on.
         unsafe { S::load_bf16(from) }
+    }
+    #[inline(always)]
+    unsafe fn value(from: *const u8) -> f32 {
+        // SAFETY: as promised by the caller; byte arrays have no alignment.
+        half::bf16::from_le_bytes(unsafe { from.cast::<[u8; 2]>().read() }).to_f32()
     }
 }

@@ -80,8 +80,20 @@ impl Simd for Portable {
         bits(|i| a[i] > b[i])
     }
     #[inline(always)]
-    unsafe fn where_gt(a: [f32; N], bound: [f32; N], value: [f32; N]) -> [f32; N] {
-        std::array::from_fn(|i| if a[i] > bound[i] { value[i] } else { f32::NEG_INFINITY })
+    unsafe fn within(a: [f32; N], low: [f32; N], high: [f32; N]) -> u32 {
+        bits(|i| a[i] >= low[i] && a[i] < high[i])
+    }
+    #[inline(always)]
+    unsafe fn only(a: [f32; N], lanes: u32) -> [f32; N] {
+        std::array::from_fn(|i| if lanes >> i & 1 == 1 { a[i] } else { f32::NEG_INFINITY })
+    }
+    #[inline(always)]
+    unsafe fn add_lanes(sum: [f32; N], a: [f32; N], lanes: u32) -> [f32; N] {
+        std::array::from_fn(|i| if lanes >> i & 1 == 1 { sum[i] + a[i] } else { sum[i] })
+    }
+    #[inline(always)]
+    unsafe fn power(y: [f32; N]) -> [f32; N] {
+        y.map(|y| mass::mass(y) as f32)
     }
     #[inline(always)]
     unsafe fn mass(y: [f32; N]) -> [u64; N] {
@@ -130,7 +142,7 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] + b[i])
     }
     #[inline(always)]
-    unsafe fn narrow_sum(a: [u32; N]) -> u64 {
-        a.into_iter().map(u64::from).sum()
+    unsafe fn narrow_widen(a: [u32; N]) -> [u64; N] {
+        a.map(u64::from)
     }
 }

@@ -187,7 +187,7 @@ unsafe fn reals_of<S: Real, F: Format>(block: &Block<'_>, out: &mut Reals) {
                 let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(above));
                 for v in (0..BLOCK).step_by(S::LANES) {
                     let x = F::load::<S>(at.add(v * F::SIZE));
-                    let y = S::where_gt(x, bound, S::mul(S::sub(x, max), scale));
+                    let y = S::only(S::mul(S::sub(x, max), scale), S::gt(x, bound));
                     let mass = S::mass(y);
                     let mass = if need > 0 { S::mass_add_ge(S::mass_zero(), mass, need) } else { mass };
                     S::real_store(out.as_mut_ptr().add(v), S::real(mass));
@@ -251,7 +251,7 @@ unsafe fn entropy_of<S: Real, F: Format>(block: &Block<'_>) -> u64 {
         let mut sum = S::mass_zero();
         for v in (0..BLOCK).step_by(S::LANES) {
             let x = F::load::<S>(at.add(v * F::SIZE));
-            let y = S::where_gt(x, bound, S::mul(S::sub(x, max), scale));
+            let y = S::only(S::mul(S::sub(x, max), scale), S::gt(x, bound));
             let mass = S::mass(y);
             let mass = if need > 0 { S::mass_add_ge(S::mass_zero(), mass, need) } else { mass };
             let distance = S::widened(S::sub(zero, S::max(y, floor)));
@@ -286,7 +286,7 @@ unsafe fn check_of<S: Real, F: Format>(row: &[u8]) -> Sent {
                 for v in (0..BLOCK).step_by(S::LANES) {
                     sum = S::narrow_add(sum, S::sent_narrow(F::load::<S>(from.add(v * F::SIZE))));
                 }
-                S::narrow_sum(sum)
+                S::mass_sum(S::narrow_widen(sum))
             } else if most <= MOST_SENT.to_bits() {
                 let mut sum = S::mass_zero();
                 for v in (0..BLOCK).step_by(S::LANES) {

@@ -62,8 +62,8 @@ impl<'a> Walk<'a> {
         drafts: &'a [Proposed<'a>],
         scratch: &'a mut Scratch,
     ) -> Self {
-        let Scratch { maxima, view, raw, processed, keys, left } = scratch;
-        Self { level, job, drafts, maxima, view, store: processed, other: raw, keys, left, here: None }
+        let Scratch { maxima, view, processed, other, keys, left } = scratch;
+        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, here: None }
     }
 
     fn here(&self) -> &Here {

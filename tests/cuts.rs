@@ -1,0 +1,99 @@
+//! Long rows whose cut falls on a boundary of the CPU backend's search: masses that sum to exactly the share
+//! asked for, ties around the cut, samples that mislead, lists at the edge of what is listed.
+
+use croupier::backend::cpu::{CpuBackend, Level};
+use croupier::backend::{Backend, RowJob};
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use croupier::sampling::sample_row;
+
+/// 192 blocks, of which the search samples every fourth.
+const VOCAB: usize = 24_576;
+const BLOCK: usize = 128;
+/// At this temperature the exponent is the logit's distance itself, so whole distances have exact masses.
+const EXACT: f32 = std::f32::consts::LOG2_E;
+
+fn scrambled(token: usize) -> usize {
+    token * 7919 % VOCAB
+}
+
+/// Rows by name.
+fn rows() -> Vec<(&'static str, Vec<f32>)> {
+    let row = |value: &dyn Fn(usize) -> f32| (0..VOCAB).map(value).collect::<Vec<f32>>();
+    let sampled = |token: usize| (token / BLOCK).is_multiple_of(4);
+    vec![
+        ("all equal", row(&|_| 1.5)),
+        // The first level holds exactly half of the mass: n tokens of 1 and 2n of 1/2.
+        ("two levels", row(&|t| if scrambled(t) < VOCAB / 3 { 0.0 } else { -1.0 })),
+        ("twenty levels", row(&|t| -((scrambled(t) % 20) as f32))),
+        ("flat", row(&|t| (scrambled(t) as f32 / VOCAB as f32 - 0.5) * 6.0)),
+        ("ties of 16", row(&|t| (scrambled(t) / 16) as f32 * 0.003)),
+        ("neighbouring floats", row(&|t| f32::from_bits(0x4000_0000 + (scrambled(t) % 3000) as u32))),
+        ("heavy where nothing is sampled", row(&|t| if sampled(t) { -9.0 } else { (t % 7) as f32 * 0.1 })),
+        ("heavy where all is sampled", row(&|t| if sampled(t) { (t % 5) as f32 } else { -4.0 - (t % 3) as f32 })),
+        ("3000 heavy tokens, too many to sort", row(&|t| if scrambled(t) < 3000 { 9.0 } else { -2.0 })),
+        ("one token far above the rest", row(&|t| if t == 5000 { 30.0 } else { (t % 11) as f32 * 0.01 })),
+        ("one block above the rest", row(&|t| if t / BLOCK == 77 { 8.0 + (t % 4) as f32 } else { (t % 2) as f32 })),
+        ("one token", row(&|t| if t == VOCAB - 1 { -7.0 } else { f32::NEG_INFINITY })),
+        ("mostly masked", row(&|t| if t % 50 == 3 { -((t % 13) as f32) } else { f32::NEG_INFINITY })),
+        ("as far apart as floats go", row(&|t| if scrambled(t) < 9000 { f32::MAX } else { f32::MIN })),
+        ("massless tail", row(&|t| if scrambled(t) < 2500 { -((t % 30) as f32) } else { -60.0 - (t % 5) as f32 })),
+    ]
+}
+
+fn filters() -> Vec<Filters> {
+    let off = Filters { temperature: EXACT, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let half = 0.5f32;
+    let shares = [0.0, 1e-6, 0.1, 0.25, half.next_down(), half, half.next_up(), 0.75, 0.9, 0.99, 1.0f32.next_down()];
+    let counts = [1025, 2048, 2049, 8191, 8192, 8193, 24_000, 24_575];
+    let least = [1e-12, 1e-4, 0.25, half.next_down(), half, half.next_up(), 1.0];
+    let mut all = vec![Filters { temperature: 0.9, ..off }];
+    all.extend(shares.map(|top_p| Filters { top_p, ..off }));
+    all.extend(counts.map(|top_k| Filters { top_k, ..off }));
+    all.extend(least.map(|min_p| Filters { min_p, ..off }));
+    all.extend([0.3, half].map(|top_p| Filters { top_p, min_p: 0.5, ..off }));
+    all.extend([0.3, half].map(|top_p| Filters { top_p, top_k: 8192, ..off }));
+    all.push(Filters { top_k: 3000, min_p: half, ..off });
+    all.extend([1e-5, 1e5].map(|temperature| Filters { temperature, top_p: 0.6, ..off }));
+    all
+}
+
+#[test]
+fn cuts_equal_the_specification() {
+    let mut backends: Vec<(Level, CpuBackend)> = Level::ALL
+        .into_iter()
+        .filter(|level| level.is_available())
+        .map(|level| (level, CpuBackend::with_level(1, level)))
+        .collect();
+    let touched: Vec<TokenAdjust> = (0..40)
+        .map(|i| TokenAdjust { token: i * 601, flags: TokenAdjust::SEEN, bias: (i % 3) as f32 - 1.0, output_count: 0 })
+        .collect();
+    for (name, row) in rows() {
+        for (turn, filters) in filters().into_iter().enumerate() {
+            let dtype = Dtype::ALL[turn % 3];
+            // Numbers beyond a format's range become infinite there.
+            let dtype = if name.starts_with("as far") { Dtype::F32 } else { dtype };
+            let bytes = dtype.encode(&row);
+            for adjusts in [&[][..], &touched] {
+                let spec = RowSpec {
+                    filters,
+                    penalties: Penalties::OFF,
+                    adjusts: adjusts.into(),
+                    banned: &[],
+                    allowed: None,
+                    action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1) },
+                    // The total and the cut show in the logprobs.
+                    logprobs: Some(LogprobsSpec { top_n: 3, mode: LogprobsMode::Processed, tokens: &[0, 601, 20_000] }),
+                };
+                let job = RowJob { logits: Logits::new(dtype, &bytes), spec };
+                let expected = sample_row(&job.logits, &job.spec);
+                for (level, backend) in &mut backends {
+                    let got = backend.run(&[job]).remove(0);
+                    let touched = adjusts.len();
+                    assert_eq!(got, expected, "{}, {name}, {dtype:?}, {filters:?}, {touched} touched", level.name());
+                }
+            }
+        }
+    }
+}
