@@ -19,8 +19,8 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
     if !ended {
         emitted.push(walk.next(&path)?);
     }
-    let rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
-    let lossless = plan.rule.is_lossless(rows.map(|row| walk.settled[row]).all(|settled| settled));
+    let mut rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
+    let lossless = plan.rule.is_lossless(rows.all(|row| walk.settled[row]));
     let trials = walk.trials(&path, ended)?;
     Ok(Verified { accepted_path: path, emitted, lossless, trials })
 }

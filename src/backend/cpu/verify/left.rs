@@ -92,7 +92,7 @@ impl Blocks<'_> {
             }
             Left::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
         }
-        self.passes.from_weights(&weights, out);
+        self.passes.as_masses(&weights, out);
     }
 
     /// Weighs by block what is left beyond a draft token's distribution, and gives the total. With `dense`, weights by

@@ -55,7 +55,7 @@ pub(super) struct Passes(&'static Table);
 struct Table {
     reals: unsafe fn(&Block<'_>, &mut Reals),
     beyond: unsafe fn(&Reals, &Reals, Residual, &mut [u64; BLOCK]) -> u64,
-    from_weights: unsafe fn(&[u64; BLOCK], &mut Reals),
+    as_masses: unsafe fn(&[u64; BLOCK], &mut Reals),
     entropy: unsafe fn(&Block<'_>) -> u64,
     check: unsafe fn(Dtype, &[u8]) -> Sent,
 }
@@ -68,7 +68,7 @@ macro_rules! table {
             table!(@passes $simd, ($($features)?),
                 reals(block: &Block<'_>, out: &mut Reals) -> (),
                 beyond(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64,
-                from_weights(weights: &[u64; BLOCK], out: &mut Reals) -> (),
+                as_masses(weights: &[u64; BLOCK], out: &mut Reals) -> (),
                 entropy(block: &Block<'_>) -> u64,
                 check(dtype: Dtype, row: &[u8]) -> Sent,
             );
@@ -76,7 +76,7 @@ macro_rules! table {
         static $name: Table = Table {
             reals: $module::reals,
             beyond: $module::beyond,
-            from_weights: $module::from_weights,
+            as_masses: $module::as_masses,
             entropy: $module::entropy,
             check: $module::check,
         };
@@ -127,9 +127,9 @@ impl Passes {
     }
 
     /// Weights below 2^52 as masses.
-    pub(super) fn from_weights(self, weights: &[u64; BLOCK], out: &mut Reals) {
+    pub(super) fn as_masses(self, weights: &[u64; BLOCK], out: &mut Reals) {
         // SAFETY: as above.
-        unsafe { (self.0.from_weights)(weights, out) }
+        unsafe { (self.0.as_masses)(weights, out) }
     }
 
     /// The sum of a block's entropy terms.
@@ -222,7 +222,7 @@ unsafe fn beyond<S: Real>(target: &Reals, draft: &Reals, by: Residual, out: &mut
 }
 
 #[inline(always)]
-unsafe fn from_weights<S: Real>(weights: &[u64; BLOCK], out: &mut Reals) {
+unsafe fn as_masses<S: Real>(weights: &[u64; BLOCK], out: &mut Reals) {
     // SAFETY: see the module; both have BLOCK values.
     unsafe {
         for v in (0..BLOCK).step_by(S::LANES) {
