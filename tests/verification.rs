@@ -404,6 +404,25 @@ fn residuals_are_drawn_alike_everywhere() {
     assert!(drawn.len() > 16, "residuals were drawn from too few blocks: {drawn:?}");
 }
 
+/// A residual of a few units for each token, where every draw lies at an edge between tokens or next to one.
+#[test]
+fn residuals_of_a_few_units_are_drawn_alike() {
+    let unlikely = -39.0 * std::f32::consts::LN_2;
+    let draft: Vec<f32> = (0..160).map(|token| if token == 150 { unlikely } else { 0.0 }).collect();
+    let target: Vec<f32> = draft.iter().map(|&x| if x < 0.0 { f32::NEG_INFINITY } else { x }).collect();
+    // Few tokens, so that the difference of two shares is more than a unit.
+    let (few, allowed) = (OFF, Some((120..151).collect::<Vec<u32>>()));
+    let only = |logits: &[f32]| Row { allowed: allowed.clone(), ..Row::new(Dtype::F32, logits, few) };
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..400 {
+        let rows = vec![only(&target); 2];
+        let drafts = vec![(150, Source::Kept(only(&draft)))];
+        let case = Case { rows, numbers: Numbers { seed, start: 0 }, ..Case::new(drafts) };
+        drawn.extend(check("a few units", &case).expect("the rows are fine").emitted);
+    }
+    assert!(drawn.len() == 30 && !drawn.contains(&150), "{drawn:?}");
+}
+
 fn sample_of(logits: &[f32], seed: u64) -> u32 {
     let draft = Row::new(Dtype::F32, logits, OFF);
     let job = draft.job(Action::Draw { uniform: Lcg(seed).next().wrapping_mul(0x9E37_79B9_7F4A_7C15) });

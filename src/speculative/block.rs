@@ -16,7 +16,8 @@
 //! A draft token that ends the sequence ends the block. That is exact: it is as if behind it target and draft
 //! had agreed, where `z` is 0 and `p` does not change.
 //!
-//! The tests are made from the last to the first, so that `z` is summed only where a test needs it.
+//! The tests are made from the last to the first, and since `z_i <= p_i` makes `h_i <= p_i`, `z` is summed only where
+//! a test needs it.
 
 use super::numbers::unit;
 use super::plan::Plan;
@@ -68,9 +69,10 @@ impl Block {
         let last = factors.len() - 1;
         let mut accepted = last;
         while accepted > 0 {
+            let number = unit(plan.numbers.accept(accepted - 1, accepted - 1));
             let left = if accepted == len { Left::Nothing } else { Left::Beyond(accepted) };
-            let test = left.test(factors[accepted], positions)?;
-            if unit(plan.numbers.accept(accepted - 1, accepted - 1)) < test {
+            // No `h` is larger than its `p`.
+            if number < factors[accepted] && number < left.test(factors[accepted], positions)? {
                 break;
             }
             accepted -= 1;
@@ -107,7 +109,7 @@ impl Left {
     /// and the target is drawn from.
     fn test(&self, factor: f64, positions: &mut impl Positions) -> Result<f64, VerifyError> {
         match *self {
-            Self::Beyond(row) if factor > 0.0 && factor < 1.0 => {
+            Self::Beyond(row) if factor < 1.0 => {
                 come_to(positions, row)?;
                 let left = positions.beyond(factor, row);
                 Ok(left / (left + 1.0 - factor))

@@ -139,7 +139,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn narrow_add(a: [u32; N], b: [u32; N]) -> [u32; N] {
-        std::array::from_fn(|i| a[i] + b[i])
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
     }
     #[inline(always)]
     unsafe fn narrow_widen(a: [u32; N]) -> [u64; N] {

@@ -36,7 +36,8 @@ pub(in crate::backend::cpu) trait Real: Simd {
     unsafe fn sent_narrow(x: Self::Float) -> Self::Narrow;
     /// Lane maximum of the bits of floats as integers, in which NaN and negative numbers are larger than any other.
     unsafe fn most_bits(a: Self::Narrow, x: Self::Float) -> Self::Narrow;
-    unsafe fn reduce_most(a: Self::Narrow) -> u32;
+    /// Whether any lane, as an integer, is larger.
+    unsafe fn any_above(a: Self::Narrow, bound: u32) -> bool;
 }
 
 const N: usize = Portable::LANES;
@@ -90,8 +91,8 @@ impl Real for Portable {
         std::array::from_fn(|i| a[i].max(x[i].to_bits()))
     }
     #[inline(always)]
-    unsafe fn reduce_most(a: [u32; N]) -> u32 {
-        a.into_iter().fold(0, u32::max)
+    unsafe fn any_above(a: [u32; N], bound: u32) -> bool {
+        a.into_iter().any(|bits| bits > bound)
     }
 }
 
@@ -160,8 +161,8 @@ impl Real for Avx512 {
         unsafe { _mm512_max_epu32(a, _mm512_castps_si512(x)) }
     }
     #[inline(always)]
-    unsafe fn reduce_most(a: __m512i) -> u32 {
-        unsafe { _mm512_reduce_max_epu32(a) }
+    unsafe fn any_above(a: __m512i, bound: u32) -> bool {
+        unsafe { _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(bound.cast_signed())) != 0 }
     }
 }
 
@@ -252,11 +253,11 @@ impl Real for Avx2 {
         unsafe { _mm256_max_epu32(a, _mm256_castps_si256(x)) }
     }
     #[inline(always)]
-    unsafe fn reduce_most(a: __m256i) -> u32 {
+    unsafe fn any_above(a: __m256i, bound: u32) -> bool {
         unsafe {
-            let m = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
-            let m = _mm_max_epu32(m, _mm_shuffle_epi32::<0b01_00_11_10>(m));
-            _mm_cvtsi128_si32(_mm_max_epu32(m, _mm_shuffle_epi32::<0b10_11_00_01>(m))).cast_unsigned()
+            let bound = _mm256_set1_epi32(bound.cast_signed());
+            let within = _mm256_cmpeq_epi32(_mm256_max_epu32(a, bound), bound);
+            _mm256_movemask_epi8(within) != -1
         }
     }
 }

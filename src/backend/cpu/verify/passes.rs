@@ -145,18 +145,33 @@ impl Passes {
     }
 }
 
-/// The values of block `at`: in place, or for a last one that is not full as a copy, padded with `pad`.
+/// The values of block `at` if it is full.
 #[inline(always)]
-fn values<F: Format>(row: &[u8], at: usize, pad: [u8; 4], tail: &mut [u8; BLOCK * 4]) -> *const u8 {
-    let (from, size) = (at * BLOCK * F::SIZE, BLOCK * F::SIZE);
-    if let Some(full) = row.get(from..from + size) {
-        return full.as_ptr();
-    }
-    for (at, byte) in tail.iter_mut().enumerate() {
-        *byte = pad[at % 4];
-    }
-    tail[..row.len() - from].copy_from_slice(&row[from..]);
-    tail.as_ptr()
+fn full<F: Format>(row: &[u8], at: usize) -> Option<*const u8> {
+    let size = BLOCK * F::SIZE;
+    row.get(at * size..(at + 1) * size).map(<[u8]>::as_ptr)
+}
+
+/// A copy of the last block, padded with `pad`.
+#[cold]
+fn padded<F: Format>(row: &[u8], at: usize, pad: [u8; 4]) -> [u8; BLOCK * 4] {
+    let mut tail = std::array::from_fn(|at| pad[at % 4]);
+    let rest = &row[at * BLOCK * F::SIZE..];
+    tail[..rest.len()].copy_from_slice(rest);
+    tail
+}
+
+/// Pointer to the values of a block, in place or in `$tail`, which is then made.
+macro_rules! values {
+    ($tail:ident, $format:ty, $row:expr, $at:expr, $pad:expr) => {
+        match full::<$format>($row, $at) {
+            Some(values) => values,
+            None => {
+                $tail = padded::<$format>($row, $at, $pad);
+                $tail.as_ptr()
+            }
+        }
+    };
 }
 
 /// Calls a pass with the format of a dtype.
@@ -178,12 +193,12 @@ unsafe fn reals<S: Real>(block: &Block<'_>, out: &mut Reals) {
 
 #[inline(always)]
 unsafe fn reals_of<S: Real, F: Format>(block: &Block<'_>, out: &mut Reals) {
-    let mut tail = [0; BLOCK * 4];
+    let tail;
     // SAFETY: see the module; a block has BLOCK values, and so has `out`.
     unsafe {
         match block.weigh {
             Weighing::Logits { weigh, above, need } => {
-                let at = values::<F>(block.row, block.at, F::NEG_INFINITY, &mut tail);
+                let at = values!(tail, F, block.row, block.at, F::NEG_INFINITY);
                 let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(above));
                 for v in (0..BLOCK).step_by(S::LANES) {
                     let x = F::load::<S>(at.add(v * F::SIZE));
@@ -194,7 +209,7 @@ unsafe fn reals_of<S: Real, F: Format>(block: &Block<'_>, out: &mut Reals) {
                 }
             }
             Weighing::Sent => {
-                let at = values::<F>(block.row, block.at, [0; 4], &mut tail);
+                let at = values!(tail, F, block.row, block.at, [0; 4]);
                 for v in (0..BLOCK).step_by(S::LANES) {
                     let mass = S::sent(F::load::<S>(at.add(v * F::SIZE)));
                     S::real_store(out.as_mut_ptr().add(v), S::real(mass));
@@ -242,10 +257,10 @@ unsafe fn entropy_of<S: Real, F: Format>(block: &Block<'_>) -> u64 {
     let Weighing::Logits { weigh, above, need } = block.weigh else {
         unreachable!("the entropy of a target; this is a bug")
     };
-    let mut tail = [0; BLOCK * 4];
+    let tail;
     // SAFETY: see the module.
     unsafe {
-        let at = values::<F>(block.row, block.at, F::NEG_INFINITY, &mut tail);
+        let at = values!(tail, F, block.row, block.at, F::NEG_INFINITY);
         let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(above));
         let (floor, zero) = (S::splat(Y_FLOOR), S::splat(0.0));
         let mut sum = S::mass_zero();
@@ -267,27 +282,24 @@ unsafe fn check<S: Real>(dtype: Dtype, row: &[u8]) -> Sent {
     unsafe { by_format!(dtype, check_of::<S>(row)) }
 }
 
-/// Looks at each block twice: at its largest number, which says whether all are fine and how wide their sum is.
+/// Sums narrowly while it looks at the sizes of a block's numbers, and again widely where one is too large for that.
 #[inline(always)]
 unsafe fn check_of<S: Real, F: Format>(row: &[u8]) -> Sent {
-    let mut tail = [0; BLOCK * 4];
     let mut total = 0;
     for at in 0..row.len().div_ceil(BLOCK * F::SIZE) {
+        let tail;
         // SAFETY: see the module.
         unsafe {
-            let from = values::<F>(row, at, [0; 4], &mut tail);
-            let mut most = S::narrow_zero();
+            let from = values!(tail, F, row, at, [0; 4]);
+            let (mut most, mut sum) = (S::narrow_zero(), S::narrow_zero());
             for v in (0..BLOCK).step_by(S::LANES) {
-                most = S::most_bits(most, F::load::<S>(from.add(v * F::SIZE)));
+                let x = F::load::<S>(from.add(v * F::SIZE));
+                most = S::most_bits(most, x);
+                sum = S::narrow_add(sum, S::sent_narrow(x));
             }
-            let most = S::reduce_most(most);
-            total += if most <= NARROW_SENT.to_bits() {
-                let mut sum = S::narrow_zero();
-                for v in (0..BLOCK).step_by(S::LANES) {
-                    sum = S::narrow_add(sum, S::sent_narrow(F::load::<S>(from.add(v * F::SIZE))));
-                }
+            total += if !S::any_above(most, NARROW_SENT.to_bits()) {
                 S::mass_sum(S::narrow_widen(sum))
-            } else if most <= MOST_SENT.to_bits() {
+            } else if !S::any_above(most, MOST_SENT.to_bits()) {
                 let mut sum = S::mass_zero();
                 for v in (0..BLOCK).step_by(S::LANES) {
                     sum = S::mass_add(sum, S::sent(F::load::<S>(from.add(v * F::SIZE))));

@@ -1,0 +1,277 @@
+//! What verifying a draft costs over plain rows of the same parameters.
+//!
+//! Every figure is a ratio: the time of a verification of k draft tokens over that of k + 1 plain rows with the same
+//! parameters, measured turn by turn in the same run on one core, the least of many rounds for each of many drafts and
+//! seeds, averaged. Each draft has rows of its own. "some" are drafts of a model whose tokens are mostly accepted (the
+//! share is printed; what stands behind a rejected token counts as not accepted), "all" drafts of the target itself.
+//!
+//!   cargo bench --bench verification
+//!   cargo bench --bench verification -- --quick "temperature; kept"
+
+#![allow(clippy::print_stdout)] // it prints a table
+
+use croupier::backend::cpu::{CpuBackend, Level};
+use croupier::backend::{Backend, RowJob, VerifyJob};
+use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
+use croupier::sampling::kept::Kept;
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::speculative::job::{DraftSource, DraftToken};
+use croupier::speculative::numbers::Numbers;
+use croupier::speculative::rule::AcceptanceRule;
+use croupier::speculative::tree::Tree;
+use std::hint::black_box;
+use std::time::Instant;
+
+#[path = "support/rows.rs"]
+#[allow(dead_code)] // the reference of the other table is not used here
+mod rows;
+use rows::Shape;
+
+const VOCAB: usize = 128_256;
+/// Drafts that are verified in a round.
+const DRAFTS: usize = 12;
+/// How far draft logits are from the target's: about 70 % of draft tokens are accepted.
+const NOISE: f32 = 1.6;
+
+/// Where draft distributions come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Kept,
+    Dense,
+    Sparse,
+    None,
+}
+
+/// A parameter mix.
+struct Mix {
+    name: &'static str,
+    filters: Filters,
+    penalised: bool,
+}
+
+const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
+
+fn mixes() -> Vec<Mix> {
+    let mix = |name, filters, penalised| Mix { name, filters, penalised };
+    vec![
+        mix("temperature", OFF, false),
+        mix("top-k 50", Filters { top_k: 50, ..OFF }, false),
+        mix("top-k 50, top-p .9", Filters { top_k: 50, top_p: 0.9, ..OFF }, false),
+        mix("full", Filters { top_k: 50, top_p: 0.9, min_p: 0.02, ..OFF }, true),
+    ]
+}
+
+/// A draft and its rows.
+struct Draft {
+    targets: Vec<Vec<u8>>,
+    tokens: Vec<u32>,
+    kept: Vec<Kept>,
+    probs: Vec<Vec<u8>>,
+    sparse: Vec<(Vec<u32>, Vec<f32>)>,
+    seed: u64,
+}
+
+/// What is verified, and how.
+struct Bench<'a> {
+    mix: &'a Mix,
+    source: Source,
+    tree: Tree,
+    rule: AcceptanceRule,
+    measure: bool,
+    adjusts: Vec<TokenAdjust>,
+}
+
+impl Bench<'_> {
+    fn row<'a>(&'a self, bytes: &'a [u8], action: Action) -> RowJob<'a> {
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 };
+        let penalised = self.mix.penalised;
+        RowJob {
+            logits: Logits::new(Dtype::F32, bytes),
+            spec: RowSpec {
+                filters: self.mix.filters,
+                penalties: if penalised { penalties } else { Penalties::OFF },
+                adjusts: if penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
+                banned: &[],
+                allowed: None,
+                action,
+                logprobs: None,
+            },
+        }
+    }
+
+    /// Draft tokens drawn from rows near those of the target.
+    fn draft(&self, backend: &mut CpuBackend, k: usize, noise: f32, seed: u64) -> Draft {
+        let target = |i: usize| rows::row(Shape::Peaked, VOCAB, seed * 100 + i as u64);
+        let mut draft = Draft {
+            targets: (0..=k).map(|i| Dtype::F32.encode(&target(i))).collect(),
+            tokens: vec![],
+            kept: vec![],
+            probs: vec![],
+            sparse: vec![],
+            seed,
+        };
+        let depths: Vec<usize> = self.depths();
+        for (node, &depth) in depths.iter().enumerate() {
+            let above = self.above(node);
+            let off = rows::row(Shape::Flat, VOCAB, seed * 100 + above as u64 + 50_000);
+            let near: Vec<f32> = target(above).iter().zip(&off).map(|(x, e)| x + noise * e).collect();
+            let uniform = Numbers { seed, start: 0 }.draft(depth, node);
+            let bytes = Dtype::F32.encode(&near);
+            let result =
+                backend.run(&[self.row(&bytes, Action::Propose { uniform })]).remove(0).expect("the row is fine");
+            let kept = result.kept.expect("it was asked for");
+            let entries = kept.entries();
+            let prob = |mass: u64| (mass as f64 / kept.total() as f64) as f32;
+            let mut all = vec![0.0; VOCAB];
+            entries.iter().for_each(|&(token, mass)| all[token as usize] = prob(mass));
+            draft.tokens.push(result.token);
+            draft.probs.push(Dtype::F32.encode(&all));
+            draft.sparse.push(most_likely(&entries, result.token));
+            draft.kept.push(*kept);
+        }
+        draft
+    }
+
+    /// The row that a draft token follows.
+    fn above(&self, node: usize) -> usize {
+        let parent = |above: Option<usize>| self.tree.children(above).contains(&node);
+        if parent(None) { 0 } else { 1 + (0..node).find(|&above| parent(Some(above))).expect("a tree") }
+    }
+
+    fn depths(&self) -> Vec<usize> {
+        let mut depths: Vec<usize> = vec![];
+        for node in 0..self.tree.len() {
+            let above = self.above(node);
+            depths.push(if above == 0 { 0 } else { depths[above - 1] + 1 });
+        }
+        depths
+    }
+
+    /// How many draft tokens are accepted.
+    fn verify(&self, backend: &mut CpuBackend, draft: &Draft, round: u64) -> usize {
+        let rows: Vec<_> = draft.targets.iter().map(|bytes| self.row(bytes, Action::Score { token: 0 })).collect();
+        let source = |i: usize| match self.source {
+            Source::Kept => DraftSource::Kept(&draft.kept[i]),
+            Source::Dense => DraftSource::Dense(Logits::new(Dtype::F32, &draft.probs[i])),
+            Source::Sparse => DraftSource::Sparse { tokens: &draft.sparse[i].0, probs: &draft.sparse[i].1 },
+            Source::None => DraftSource::Deterministic,
+        };
+        let drafts = draft.tokens.iter().enumerate();
+        let drafts: Vec<_> = drafts.map(|(i, &token)| DraftToken { token, source: source(i) }).collect();
+        let job = VerifyJob {
+            rows: &rows,
+            ends: &vec![false; drafts.len()],
+            drafts: &drafts,
+            tree: &self.tree,
+            rule: self.rule,
+            // Other numbers than the draws', so that each round decides anew.
+            numbers: Numbers { seed: draft.seed + 1_000_003 * round, start: 0 },
+            measure: self.measure,
+        };
+        let result = backend.verify(&[black_box(job)]).remove(0).expect("the draft is fine");
+        black_box(result).accepted_count()
+    }
+
+    fn plain(&self, backend: &mut CpuBackend, draft: &Draft, round: u64) {
+        for (i, bytes) in draft.targets.iter().enumerate() {
+            let uniform = Numbers { seed: draft.seed + round, start: i as u64 }.draft(0, 0);
+            black_box(backend.run(&[black_box(self.row(bytes, Action::Draw { uniform }))]));
+        }
+    }
+}
+
+/// The 20 most likely tokens and the drawn one, as probabilities that sum to 1.
+fn most_likely(entries: &[(u32, u64)], drawn: u32) -> (Vec<u32>, Vec<f32>) {
+    let mut sorted = entries.to_vec();
+    sorted.sort_unstable_by_key(|&(token, mass)| (token != drawn, u64::MAX - mass));
+    sorted.truncate(20);
+    let total: u64 = sorted.iter().map(|entry| entry.1).sum();
+    (sorted.iter().map(|e| e.0).collect(), sorted.iter().map(|e| (e.1 as f64 / total as f64) as f32).collect())
+}
+
+/// Sets of random numbers that each draft is verified with: acceptance differs, and time with it.
+const SETS: usize = 4;
+
+/// Microseconds of k + 1 plain rows, the ratio of a verification to them, and the share of draft tokens accepted. Each
+/// draft and set counts by its least time, of as many rounds on either side.
+fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds: usize) -> (f64, f64, f64) {
+    let mut least = vec![[f64::MAX; 2]; SETS * drafts.len()];
+    let (mut accepted, mut tested) = (0, 0);
+    let time = |least: &mut f64, work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        work();
+        *least = least.min(start.elapsed().as_secs_f64());
+    };
+    for round in 0..rounds * SETS {
+        let set = round % SETS;
+        // All drafts on one side, then on the other: neither finds its rows in the cache because of the other.
+        for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
+            time(&mut least[0], &mut || bench.plain(backend, draft, set as u64));
+        }
+        for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
+            time(&mut least[1], &mut || accepted += bench.verify(backend, draft, set as u64));
+            tested += draft.tokens.len();
+        }
+    }
+    let [plain, verified] = [0, 1].map(|side| least.iter().map(|both| both[side]).sum::<f64>());
+    (plain * 1e6 / least.len() as f64, verified / plain, accepted as f64 / tested as f64)
+}
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
+    let rounds = if quick { 6 } else { 16 };
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let level = Level::detect();
+    println!("one core, {}, V = {VOCAB} f32, peaked rows, {DRAFTS} drafts, least of {rounds} rounds", level.name());
+    println!("x = times k + 1 plain rows of the same parameters, measured in turn\n");
+    println!(
+        "{:20} {:12} {:>2} {:>9} {:>7} {:>9} {:>7}   goal",
+        "parameters", "drafts", "k", "plain us", "some x", "accepted", "all x"
+    );
+    let mut backend = CpuBackend::with_level(1, level);
+    for mix in mixes() {
+        for (name, source, rule, tree, measured, goal) in kinds() {
+            for k in [1, 4, 8] {
+                let tree = if tree { siblings(k) } else { Tree::chain(k) };
+                let line = format!("{}; {name}; {k}", mix.name);
+                if (tree.is_chain() && name == "kept, tree") || !wanted.iter().all(|part| line.contains(part)) {
+                    continue;
+                }
+                let adjusts = (0..64).map(|i| TokenAdjust {
+                    token: (i * (VOCAB / 64) + i * 7 % 50) as u32,
+                    flags: TokenAdjust::SEEN,
+                    bias: 0.0,
+                    output_count: (i % 3) as u32,
+                });
+                let bench = Bench { mix: &mix, source, tree, rule, measure: measured, adjusts: adjusts.collect() };
+                let mut drafts =
+                    |noise| (0..DRAFTS as u64).map(|i| bench.draft(&mut backend, k, noise, i)).collect::<Vec<_>>();
+                let (some, all) = (drafts(NOISE), drafts(0.0));
+                let (plain, some, accepted) = measure(&bench, &mut backend, &some, rounds);
+                let (_, all, _) = measure(&bench, &mut backend, &all, rounds);
+                println!("{:20} {name:12} {k:2} {plain:9.1} {some:7.2} {accepted:9.2} {all:7.2}   {goal}", mix.name);
+            }
+        }
+    }
+}
+
+fn kinds() -> [(&'static str, Source, AcceptanceRule, bool, bool, &'static str); 7] {
+    use AcceptanceRule::{Block, Rejection};
+    [
+        ("kept", Source::Kept, Rejection, false, false, "1.3"),
+        ("kept, tree", Source::Kept, Rejection, true, false, "1.3"),
+        ("kept, block", Source::Kept, Block, false, false, "1.3"),
+        ("kept, stats", Source::Kept, Rejection, false, true, "-"),
+        ("dense", Source::Dense, Rejection, false, false, "1.6"),
+        ("sparse", Source::Sparse, Rejection, false, false, "1.3"),
+        ("none", Source::None, Rejection, false, false, "1.3"),
+    ]
+}
+
+/// Two draft tokens at each position, the second followed by nothing.
+fn siblings(k: usize) -> Tree {
+    let parent = |node: i32| if node < 2 { -1 } else { (node - 2) / 2 * 2 };
+    let parents: Vec<i32> = (0..k as i32).map(parent).collect();
+    Tree::new(&parents, k).expect("a tree")
+}
