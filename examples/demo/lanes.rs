@@ -1,6 +1,6 @@
 //! The eight sequences: what is asked of each, and what became of it.
 
-use crate::corpus::{END_OF_TEXT, VOCAB_SIZE};
+use crate::support::corpus::{END_OF_TEXT, VOCAB_SIZE};
 use croupier::proto::{FinishReason, LogitBias, LogprobsMode, LogprobsParams, SamplingParams, TokenSequence};
 use std::collections::BTreeMap;
 use tiktoken_rs::CoreBPE;

@@ -6,34 +6,29 @@
 //! cargo run --release --example demo -- --steps 200 --dtype bf16 --corpus my.txt --keep-serving
 //! ```
 
-#[path = "../support/ngram.rs"]
-mod ngram;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod board;
-mod corpus;
 mod lanes;
 mod report;
-mod rows;
-mod screen;
-mod server;
+mod view;
 mod worker;
 
 use board::Board;
 use clap::Parser;
-use ngram::NgramModel;
-use rows::{Dtype, RowMaker};
-use screen::Style;
-use server::Server;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tiktoken_rs::CoreBPE;
+use support::corpus::{self, Learned};
+use support::rows::{Dtype, RowMaker};
+use support::screen::{self, Style};
+use support::server::{self, Server};
+use support::{Result, client, ngram, say, stop_on_ctrl_c};
 use worker::{Budget, Worker};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// How long it runs when nothing is said; on a terminal the first half is for reading.
 const TIME: Duration = Duration::from_secs(15);
@@ -80,16 +75,15 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<bool> {
     let style = Style::detect();
     say(&style.dim(" Reading the vocabulary, training the model, starting the server ..."))?;
-    // Seconds of computing: not on the threads that serve.
-    let (order, files) = (usize::from(args.order), args.corpus.clone());
-    let (tokenizer, seen, model) = tokio::task::spawn_blocking(move || learn(&files, order)).await??;
+    let Learned { tokenizer, tokens: seen, model, .. } =
+        corpus::learn(args.corpus.clone(), usize::from(args.order)).await?;
     let server = server::start_server().await?;
 
     let rows = RowMaker::new(model, args.dtype);
     let lanes = lanes::lanes(&tokenizer, &seen);
     let board = Board::new(lanes.iter().map(|lane| lane.label), rows.row_bytes())?;
     let budget = budget(&args, style);
-    let on_ctrl_c = stop_on_ctrl_c(&budget);
+    let on_ctrl_c = stop_on_ctrl_c(&budget.stop);
     let mut worker = Worker { tokenizer: &tokenizer, dtype: args.dtype, rows, lanes, board: board.clone(), budget };
     decode(&mut worker, &server, style).await?;
     on_ctrl_c.abort();
@@ -106,15 +100,6 @@ async fn run(args: Args) -> Result<bool> {
     Ok(all_well)
 }
 
-/// The tokenizer, the training text as tokens, and the model.
-fn learn(files: &[PathBuf], order: usize) -> Result<(CoreBPE, Vec<u32>, NgramModel)> {
-    let documents = corpus::documents(files)?;
-    let tokenizer = tiktoken_rs::o200k_base().map_err(|e| format!("the o200k_base vocabulary: {e}"))?;
-    let tokens = corpus::tokens(&tokenizer, &documents);
-    let model = NgramModel::train(&tokens, order, corpus::VOCAB_SIZE);
-    Ok((tokenizer, tokens, model))
-}
-
 fn budget(args: &Args, style: Style) -> Budget {
     let reading = if style.terminal && args.steps.is_none() && !args.quick { TIME_READING } else { Duration::ZERO };
     let time = if args.quick { TIME_QUICK } else { TIME - reading };
@@ -127,21 +112,9 @@ fn budget(args: &Args, style: Style) -> Budget {
     }
 }
 
-/// The first Ctrl-C ends the decoding, and the report is still shown; the second one ends the process.
-fn stop_on_ctrl_c(budget: &Budget) -> tokio::task::JoinHandle<()> {
-    let stop = Arc::clone(&budget.stop);
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            if stop.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        }
-    })
-}
-
 /// Runs the worker, with the screen beside it.
 async fn decode(worker: &mut Worker<'_>, server: &Server, style: Style) -> Result<()> {
-    let mut client = worker::connect(&server.socket).await?;
+    let mut client = client::connect(&server.socket).await?;
     let info = client.get_server_info(croupier::proto::GetServerInfoRequest {}).await?.into_inner();
     let vocab = screen::grouped(corpus::VOCAB_SIZE as u64);
     let title = format!(
@@ -156,7 +129,7 @@ async fn decode(worker: &mut Worker<'_>, server: &Server, style: Style) -> Resul
     let board = worker.board.clone();
     tokio::select! {
         done = worker.run(&mut client) => done,
-        () = screen::live(board, style) => Ok(()),
+        () = screen::live(style, || view::frame(&board.lock(), style), || view::figures(&board.lock())) => Ok(()),
     }
 }
 
@@ -174,8 +147,4 @@ async fn say_metrics(server: &Server, style: Style) -> Result<()> {
         say(&style.dim(&format!("   {line}")))?;
     }
     Ok(())
-}
-
-fn say(text: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
 }

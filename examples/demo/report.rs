@@ -1,18 +1,15 @@
 //! What is said at the end: each lane's parameters, figures and a piece of text, the checks, the metrics.
 
-use crate::Result;
 use crate::board::State;
 use crate::lanes::Lane;
-use crate::rows::Dtype;
-use crate::screen::{LABEL_WIDTH, Style, grouped, readable, wrap};
+use crate::support::rows::Dtype;
+use crate::support::screen::{LABEL_WIDTH, Style, excerpt, grouped, wrap};
+use crate::support::{Result, corpus, scrape};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::time::Duration;
 use tiktoken_rs::CoreBPE;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const EXCERPT_LINES: usize = 3;
-const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Which metrics to show, by how their lines begin; the URL has them all.
 const SHOWN_METRICS: [&str; 5] = [
     "croupier_tokens_total{model=\"demo-ngram\"",
@@ -32,7 +29,8 @@ pub(crate) fn lanes(lanes: &[Lane], tokenizer: &CoreBPE, style: Style) -> String
         for line in wrap(&summary(lane), width - LABEL_WIDTH - 1) {
             let _ = writeln!(out, "{indent}{}", style.dim(&line));
         }
-        for line in excerpt(lane, tokenizer, width - LABEL_WIDTH - 1) {
+        let text = corpus::text(tokenizer, lane.excerpt());
+        for line in excerpt(&text, width - LABEL_WIDTH - 1, EXCERPT_LINES) {
             let _ = writeln!(out, "{indent}{line}");
         }
         if i + 1 < lanes.len() {
@@ -50,24 +48,6 @@ fn summary(lane: &Lane) -> String {
         ends.push("1 unfinished".into());
     }
     format!("{} tokens, mean logprob {mean:.2}, texts: {}", grouped(tokens as u64), ends.join(", "))
-}
-
-fn excerpt(lane: &Lane, tokenizer: &CoreBPE, width: usize) -> Vec<String> {
-    let text = readable(&text(lane.excerpt(), tokenizer));
-    let mut lines = wrap(&text, width);
-    if lines.len() > EXCERPT_LINES {
-        lines.truncate(EXCERPT_LINES);
-        if let Some(last) = lines.last_mut() {
-            *last = console::truncate_str(&format!("{last} …"), width, "…").into_owned();
-        }
-    }
-    lines
-}
-
-/// The bytes of tokens without the end of text.
-fn text(tokens: &[u32], tokenizer: &CoreBPE) -> Vec<u8> {
-    let words: Vec<u32> = tokens.iter().copied().filter(|&token| token != crate::corpus::END_OF_TEXT).collect();
-    tokenizer.decode_bytes(&words).unwrap_or_default()
 }
 
 /// How fast it was.
@@ -94,7 +74,7 @@ pub(crate) fn speed(state: &State, dtype: Dtype) -> String {
 pub(crate) fn checks(lanes: &[Lane], tokenizer: &CoreBPE) -> Vec<(&'static str, bool)> {
     let lane = |label| lanes.iter().find(move |lane: &&Lane| lane.label == label);
     let emitted = |label| lane(label).map_or(&[][..], |lane| &lane.tokens);
-    let no_e = !text(emitted("no letter e"), tokenizer).to_ascii_lowercase().contains(&b'e');
+    let no_e = !corpus::text(tokenizer, emitted("no letter e")).to_ascii_lowercase().contains(&b'e');
     let banned = lane("biased").map_or(&[][..], Lane::banned);
     vec![
         ("same seed, same text", !emitted("twin A").is_empty() && emitted("twin A") == emitted("twin B")),
@@ -103,21 +83,7 @@ pub(crate) fn checks(lanes: &[Lane], tokenizer: &CoreBPE) -> Vec<(&'static str, 
     ]
 }
 
-/// Reads the metrics as Prometheus would, and picks a few.
+/// The lines of the scrape that are shown.
 pub(crate) async fn metrics(admin: SocketAddr) -> Result<Vec<String>> {
-    let body = tokio::time::timeout(SCRAPE_TIMEOUT, get(admin, "/metrics")).await??;
-    let lines = |begin: &'static str| body.lines().filter(move |line| line.starts_with(begin) && !line.ends_with(" 0"));
-    Ok(SHOWN_METRICS.into_iter().flat_map(lines).map(str::to_owned).collect())
-}
-
-/// The body of a page. HTTP/1.0, so that it comes in one piece and the connection ends with it.
-async fn get(address: SocketAddr, path: &str) -> Result<String> {
-    let mut connection = tokio::net::TcpStream::connect(address).await?;
-    connection.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
-    let mut page = String::new();
-    connection.read_to_string(&mut page).await?;
-    match page.split_once("\r\n\r\n") {
-        Some((head, body)) if head.lines().next().is_some_and(|line| line.contains(" 200 ")) => Ok(body.to_owned()),
-        _ => Err(format!("http://{address}{path}: {}", page.lines().next().unwrap_or("no answer")).into()),
-    }
+    Ok(scrape::lines(&scrape::metrics(admin).await?, &SHOWN_METRICS))
 }

@@ -3,34 +3,29 @@
 //! The lanes of a step travel in several messages of about 1 MB, all in flight at once: a lane waits for
 //! its own token only, and rows are sampled while others are still on their way.
 
-use crate::Result;
 use crate::board::{Board, Pace};
-use crate::corpus::END_OF_TEXT;
 use crate::lanes::Lane;
-use crate::rows::{Dtype, RowMaker};
+use crate::support::Result;
+use crate::support::client::{self, request, step_result};
+use crate::support::corpus::{END_OF_TEXT, VOCAB_SIZE};
+use crate::support::rows::{Dtype, RowMaker};
 use bytes::BytesMut;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::{
     DecodeRequest, DecodeResponse, FinishReason, InlineLogits, OpenSequence, OpenStatus, RowStatus, SampleWork, Step,
-    StepResult, StreamConfig, Work, decode_request, decode_response, step, work,
+    StepResult, StreamConfig, Work, step, work,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tiktoken_rs::CoreBPE;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// Message size that is fastest.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Room for all messages in flight: the default of 64 KiB would stop and go within every row.
-const WINDOW: u32 = 16 << 20;
-
 /// Tokens a second of each lane that one can follow.
 const READING_PACE: f64 = 20.0;
 
@@ -47,14 +42,6 @@ pub(crate) struct Budget {
     pub(crate) stop: Arc<AtomicBool>,
     /// One of the latter two has come, and `tokens` is final.
     pub(crate) ending: bool,
-}
-
-/// Connects to the server's socket.
-pub(crate) async fn connect(socket: &Path) -> Result<SamplerClient<Channel>> {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
-    Ok(SamplerClient::new(endpoint.connect().await?))
 }
 
 /// Lanes whose rows travel together, and where they are.
@@ -81,7 +68,7 @@ pub(crate) struct Worker<'a> {
 impl Worker<'_> {
     /// Decodes until every lane has its tokens.
     pub(crate) async fn run(&mut self, client: &mut SamplerClient<Channel>) -> Result<()> {
-        let (requests, mut replies) = self.open(client).await?;
+        let (requests, mut replies) = client::open(client, self.config(), self.lanes.len()).await?;
         let mut groups = self.groups();
         self.start(groups.len());
         // Groups that have their tokens, and wait for their turn.
@@ -112,29 +99,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Opens and configures the stream.
-    async fn open(
-        &self,
-        client: &mut SamplerClient<Channel>,
-    ) -> Result<(mpsc::Sender<DecodeRequest>, Streaming<DecodeResponse>)> {
-        let (requests, outbound) = mpsc::channel(self.lanes.len() + 1);
-        requests.send(self.config()).await?;
-        let mut replies = client.decode(ReceiverStream::new(outbound)).await?.into_inner();
-        match replies.message().await?.and_then(|reply| reply.response) {
-            Some(decode_response::Response::Ready(_)) => Ok((requests, replies)),
-            other => Err(format!("the server answered the configuration with {other:?}").into()),
-        }
-    }
-
-    fn config(&self) -> DecodeRequest {
-        let config = StreamConfig {
-            vocab_size: crate::corpus::VOCAB_SIZE as u32,
+    fn config(&self) -> StreamConfig {
+        StreamConfig {
+            vocab_size: VOCAB_SIZE as u32,
             logits_dtype: self.dtype.wire().into(),
             model: "demo-ngram".into(),
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
-        };
-        DecodeRequest { request: Some(decode_request::Request::Config(config)) }
+        }
     }
 
     fn groups(&self) -> Vec<Group> {
@@ -272,17 +244,5 @@ impl Worker<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn request(step: Step) -> DecodeRequest {
-    DecodeRequest { request: Some(decode_request::Request::Step(step)) }
-}
-
-fn step_result(reply: Option<DecodeResponse>) -> Result<(usize, StepResult)> {
-    match reply.and_then(|reply| reply.response) {
-        Some(decode_response::Response::Step(result)) => Ok((result.step_id as usize, result)),
-        Some(other) => Err(format!("expected the answer to a step, got {other:?}").into()),
-        None => Err("the server ended the stream".into()),
     }
 }

@@ -1,7 +1,6 @@
-//! The live view: a few lines per lane that grow in place, and a line of figures. Where the output is no
+//! Writing on a terminal: colours, frames that are drawn in place, and text cut to lines. Where the output is no
 //! terminal, a line of progress now and then.
 
-use crate::board::{Board, State};
 use console::{measure_text_width, truncate_str};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -12,9 +11,6 @@ const FRAME: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(3);
 /// Columns of the labels, the space before and after included.
 pub(crate) const LABEL_WIDTH: usize = 14;
-/// Lines that are not lanes': title, figures, pace, space between, the cursor's.
-const OTHER_LINES: usize = 7;
-const MOST_LINES_PER_LANE: usize = 3;
 
 /// How to write on the standard output.
 #[derive(Debug, Clone, Copy)]
@@ -58,31 +54,25 @@ impl Style {
 }
 
 /// Rows and columns of the terminal.
-fn size() -> (usize, usize) {
+pub(crate) fn size() -> (usize, usize) {
     let (rows, columns) = console::Term::stdout().size();
     (rows.into(), columns.into())
 }
 
-/// Draws the board until dropped or cancelled.
-pub(crate) async fn live(board: Board, style: Style) {
+/// Draws frames in place until dropped or cancelled; where there is no terminal, a line of progress now and then.
+/// Both are rendered under a lock of their own, and written after: a slow terminal must not hold up the worker.
+pub(crate) async fn live(style: Style, frame: impl Fn() -> Vec<String>, progress: impl Fn() -> String) {
     if !style.terminal {
-        return progress(&board).await;
+        loop {
+            tokio::time::sleep(PROGRESS).await;
+            let _ = writeln!(std::io::stdout(), "{}", progress());
+        }
     }
     let mut canvas = Canvas { drawn: 0 };
     let mut frames = tokio::time::interval(FRAME);
     loop {
         frames.tick().await;
-        // Rendered under the lock, written after: a slow terminal must not hold up the worker.
-        let frame = frame(&board.lock(), style);
-        canvas.draw(&frame);
-    }
-}
-
-async fn progress(board: &Board) {
-    loop {
-        tokio::time::sleep(PROGRESS).await;
-        let line = figures(&board.lock());
-        let _ = writeln!(std::io::stdout(), "{line}");
+        canvas.draw(&frame());
     }
 }
 
@@ -128,37 +118,6 @@ fn flush(text: &str) {
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-fn frame(state: &State, style: Style) -> Vec<String> {
-    let (height, _) = size();
-    let width = style.width();
-    let per_lane = (height.saturating_sub(OTHER_LINES) / state.lanes.len()).clamp(1, MOST_LINES_PER_LANE);
-    let mut lines = Vec::new();
-    for (i, (label, text)) in state.lanes.iter().enumerate() {
-        let text = tail(&readable(text), width - LABEL_WIDTH - 1, per_lane);
-        for line in 0..per_lane {
-            let label = if line == 0 { *label } else { "" };
-            lines.push(style.label(i, label) + text.get(line).map_or("", String::as_str));
-        }
-    }
-    lines.push(String::new());
-    lines.push(truncate_str(&format!(" {}", figures(state)), width, "").into_owned());
-    lines.push(style.dim(&format!(" {}", state.pace.name())));
-    lines
-}
-
-/// The line of figures.
-pub(crate) fn figures(state: &State) -> String {
-    format!(
-        "{:.0} s  {} tokens, {}/s  step p50 {:.1} ms p99 {:.1} ms  {} rows in flight",
-        state.elapsed().as_secs_f64(),
-        grouped(state.tokens),
-        grouped(state.tokens_per_second().round() as u64),
-        state.latency_ms(0.5),
-        state.latency_ms(0.99),
-        state.rows_in_flight,
-    )
-}
-
 /// A number with a comma between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -181,7 +140,7 @@ pub(crate) fn readable(bytes: &[u8]) -> String {
 }
 
 /// The last lines of a wrapped text. Lines stay as they are while the text grows, so one can read along.
-fn tail(text: &str, width: usize, lines: usize) -> Vec<String> {
+pub(crate) fn tail(text: &str, width: usize, lines: usize) -> Vec<String> {
     let wrapped = wrap(text, width);
     if lines == 1 && wrapped.len() > 1 {
         // With one line there is none to read along on: let it run through.
@@ -212,6 +171,18 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     lines.push(line);
     lines
+}
+
+/// The first lines of a text.
+pub(crate) fn excerpt(text: &[u8], width: usize, lines: usize) -> Vec<String> {
+    let mut wrapped = wrap(&readable(text), width);
+    if wrapped.len() > lines {
+        wrapped.truncate(lines);
+        if let Some(last) = wrapped.last_mut() {
+            *last = truncate_str(&format!("{last} …"), width, "…").into_owned();
+        }
+    }
+    wrapped
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The server: the real one, in this process, on a Unix socket of its own.
 
-use crate::Result;
+use super::Result;
 use croupier::app::{App, Drained, Error};
 use croupier::config::Config;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Where the metrics are, unless something else is there already.
 const ADMIN_PORT: u16 = 9464;
-/// How long streams may take to end once the demo is over. Its only client has gone by then.
+/// How long streams may take to end once the example is over. Its only client has gone by then.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// A server that serves.
@@ -29,7 +29,7 @@ pub(crate) struct Server {
 
 /// Starts a server as `croupier --uds PATH --listen none` would.
 pub(crate) async fn start_server() -> Result<Server> {
-    let directory = tempfile::Builder::new().prefix("croupier-demo-").tempdir()?;
+    let directory = tempfile::Builder::new().prefix("croupier-example-").tempdir()?;
     let socket = directory.path().join("croupier.sock");
     let config = |port| Config {
         listen: None,

@@ -1,7 +1,8 @@
 //! Text to learn from: two files shipped with the example and the prose of this repository, or files
 //! given by the user.
 
-use crate::Result;
+use super::Result;
+use super::ngram::NgramModel;
 use std::path::{Path, PathBuf};
 use tiktoken_rs::CoreBPE;
 
@@ -17,8 +18,34 @@ pub(crate) const END_OF_TEXT: u32 = 199_999;
 /// Of `o200k_base`, special tokens included.
 pub(crate) const VOCAB_SIZE: usize = 200_019;
 
+/// The tokenizer, the documents, their text as tokens, and a model of it.
+pub(crate) struct Learned {
+    pub(crate) tokenizer: CoreBPE,
+    pub(crate) documents: Vec<String>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) model: NgramModel,
+}
+
+/// Seconds of computing: not on the threads that serve.
+pub(crate) async fn learn(files: Vec<PathBuf>, order: usize) -> Result<Learned> {
+    let learn = move || {
+        let documents = documents(&files)?;
+        let tokenizer = tiktoken_rs::o200k_base().map_err(|e| format!("the o200k_base vocabulary: {e}"))?;
+        let tokens = tokens(&tokenizer, &documents);
+        let model = NgramModel::train(&tokens, order, VOCAB_SIZE);
+        Ok(Learned { tokenizer, documents, tokens, model })
+    };
+    tokio::task::spawn_blocking(learn).await?
+}
+
+/// The bytes of tokens without the end of text.
+pub(crate) fn text(tokenizer: &CoreBPE, tokens: &[u32]) -> Vec<u8> {
+    let words: Vec<u32> = tokens.iter().copied().filter(|&token| token != END_OF_TEXT).collect();
+    tokenizer.decode_bytes(&words).unwrap_or_default()
+}
+
 /// The documents to learn from.
-pub(crate) fn documents(files: &[PathBuf]) -> Result<Vec<String>> {
+fn documents(files: &[PathBuf]) -> Result<Vec<String>> {
     let mut documents = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
@@ -33,7 +60,7 @@ pub(crate) fn documents(files: &[PathBuf]) -> Result<Vec<String>> {
 }
 
 /// All documents as tokens, an end of text before, between and after them.
-pub(crate) fn tokens(tokenizer: &CoreBPE, documents: &[String]) -> Vec<u32> {
+fn tokens(tokenizer: &CoreBPE, documents: &[String]) -> Vec<u32> {
     let mut tokens = vec![END_OF_TEXT];
     for document in documents {
         tokens.extend(tokenizer.encode_ordinary(document));

@@ -1,6 +1,6 @@
 //! Rows of logits as bytes, the way a worker has them.
 
-use crate::ngram::NgramModel;
+use super::ngram::NgramModel;
 use bytes::BytesMut;
 use croupier::proto::LogitsDtype;
 use half::{bf16, f16};
