@@ -1,0 +1,224 @@
+//! What is said at the end: a text of each lane, the figures side by side, verdicts, checks, the metrics.
+
+use crate::board::Seen;
+use crate::lanes::{Drafts, Lane, Prompts};
+use crate::support::screen::{LABEL_WIDTH, Style, excerpt, grouped, wrap};
+use crate::support::{corpus, scrape};
+use crate::tally::MOST;
+use crate::view::pair;
+use crate::worker::World;
+use std::fmt::Write as _;
+
+const EXCERPT_LINES: usize = 3;
+/// The metrics that are shown; the URL has them all.
+const SHOWN_METRICS: [&str; 2] = ["num_draft_tokens_total", "num_accepted_tokens_total"];
+/// Those that are shown of the first position in a draft.
+const SHOWN_OF_FIRST: [&str; 3] =
+    ["expected_acceptance_count", "expected_acceptance_sum", "num_measured_accepted_tokens_per_pos_total"];
+
+/// What each lane did, and how its first text begins.
+pub(crate) fn cards(lanes: &[Lane], seen: &[Seen], world: &World, style: Style) -> String {
+    let width = style.width() - LABEL_WIDTH - 1;
+    let mut out = String::new();
+    for (i, (lane, seen)) in lanes.iter().zip(seen).enumerate() {
+        let prompt = world.prompts.get(world.seed, 0);
+        let text: Vec<u32> =
+            Prompts::shown(&prompt).iter().chain(seen.texts.iter().take(1).flatten()).copied().collect();
+        let mut label = lane.label;
+        for line in wrap(&lane.summary, width) {
+            let _ = writeln!(out, "{}{}", style.label(i, label), style.bold(&line));
+            label = "";
+        }
+        for line in excerpt(&corpus::text(&world.tokenizer, &text), width, EXCERPT_LINES) {
+            let _ = writeln!(out, "{}{line}", " ".repeat(LABEL_WIDTH));
+        }
+    }
+    out
+}
+
+/// What each lane gained.
+pub(crate) fn table(seen: &[Seen], draft_cost: f32, verify_cost: f32, style: Style) -> String {
+    let head = format!(
+        "{:LABEL_WIDTH$}{:>7}{:>7}{:>7}{:>7}{:>8}{:>7}{:>8}{:>8}{:>6}",
+        "", "", "target", "target", "draft", "tokens", "", "accept.", "", ""
+    );
+    let more = format!(
+        "{:LABEL_WIDTH$}{:>7}{:>7}{:>7}{:>7}{:>8}{:>7}{:>8}{:>8}{:>6}",
+        "", "tokens", "steps", "rows", "rows", "/step", "/row", "/draft", "advised", "speed"
+    );
+    let mut out = format!("{}\n{}\n", style.dim(&head), style.dim(&more));
+    for (i, seen) in seen.iter().enumerate() {
+        let (drafts, dash) = (seen.drafts > 0, || "-".to_owned());
+        let accepted = if drafts { format!("{:.2}", seen.accepted_length()) } else { dash() };
+        let advised = seen.advised.map_or_else(dash, |_| format!("{:.1}", seen.mean_advised()));
+        let _ = writeln!(
+            out,
+            "{}{:>7}{:>7}{:>7}{:>7}{:>8.2}{:>7.2}{accepted:>8}{advised:>8}{:>6.2}",
+            style.label(i, seen.label),
+            grouped(seen.tokens),
+            grouped(seen.steps),
+            grouped(seen.rows),
+            grouped(seen.draft_rows),
+            seen.tokens_per_step(),
+            seen.tokens_per_row(),
+            seen.speed(draft_cost.into(), verify_cost.into()),
+        );
+    }
+    out + &style.dim(&format!(
+        " speed: tokens in the time of a target step, if a draft row takes {draft_cost} of it and a further target row \
+         {verify_cost}\n"
+    ))
+}
+
+/// Acceptance by position, observed and expected.
+pub(crate) fn positions(seen: &[Seen], style: Style) -> String {
+    let most = seen.iter().map(|seen| seen.positions.len()).max().unwrap_or_default();
+    let fit = most.min((style.width() - LABEL_WIDTH) / 8);
+    let numbers: String = (1..=fit).map(|position| format!("{position:>8}")).collect();
+    let mut out = style.dim(&format!("{:LABEL_WIDTH$}{numbers}", " accepted/"));
+    out += &style.dim("\n expected at position\n");
+    for (i, seen) in seen.iter().enumerate().filter(|(_, seen)| !seen.positions.is_empty()) {
+        let pairs: String = seen.positions.iter().take(fit).map(|tally| format!("{:>8}", pair(tally))).collect();
+        let _ = writeln!(out, "{}{pairs}", style.label(i, seen.label));
+    }
+    out
+}
+
+/// Of each lane with drafts, whether it accepts as is to be expected, and what it means if not.
+pub(crate) fn verdicts(lanes: &[Lane], seen: &[Seen], style: Style) -> String {
+    let mut out = String::new();
+    for (i, (lane, seen)) in lanes.iter().zip(seen).enumerate() {
+        let tally = seen.acceptance();
+        if tally.tests == 0 {
+            continue;
+        }
+        let (observed, expected) = tally.shares();
+        let meaning = match tally.is_honest() {
+            true => "as expected",
+            false => "the draft tokens were not drawn from the distribution that was sent",
+        };
+        let verdict = format!(
+            "observed {observed:.3}, expected {expected:.3}, {:+.1} standard errors: {meaning}",
+            tally.standard_errors()
+        );
+        let mut label = lane.label;
+        for line in wrap(&verdict, style.width() - LABEL_WIDTH - 1) {
+            let line = if tally.is_honest() { line } else { style.bold(&line) };
+            let _ = writeln!(out, "{}{line}", style.label(i, label));
+            label = "";
+        }
+    }
+    out
+}
+
+/// What must be true, why, and whether it is.
+#[derive(Debug)]
+pub(crate) struct Check {
+    pub(crate) claim: String,
+    pub(crate) detail: String,
+    pub(crate) holds: bool,
+}
+
+/// What must be true of the lanes.
+pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (lane, own) in lanes.iter().zip(seen) {
+        let honest = lane.is_honest(temperature);
+        match lane.drafts {
+            Drafts::Nowhere => continue,
+            Drafts::Proposed(_) => checks.push(same_text(lane, own, &seen[0])),
+            Drafts::Kept | Drafts::Sent { .. } if honest => checks.push(same_distribution(lane, own)),
+            _ => {}
+        }
+        let (claim, detail) = match honest {
+            true => (format!("{}: acceptance within {MOST} standard errors", lane.label), String::new()),
+            false => (format!("{}: found out by its acceptance", lane.label), first_tokens(own)),
+        };
+        checks.push(Check { claim, detail, holds: own.acceptance().is_honest() == honest });
+    }
+    let told = |seen: &Seen| (seen.acceptance().tests as f64, seen.acceptance().observed as f64);
+    let claim = "the metrics count the tests and acceptances that the replies told".into();
+    let holds = lanes.iter().zip(seen).all(|(lane, seen)| counted(page, lane) == told(seen));
+    checks.push(Check { claim, detail: String::new(), holds });
+    checks
+}
+
+fn same_text(lane: &Lane, seen: &Seen, plain: &Seen) -> Check {
+    let (tokens, same) = (common(&plain.texts, &seen.texts), equal(&plain.texts, &seen.texts));
+    let detail = format!(
+        "{} of {} tokens are the same. Its drafts are without chance, so one number decides: the one that draws \
+         plain's token.",
+        grouped(same),
+        grouped(tokens)
+    );
+    let holds = same == tokens && tokens > 0 && seen.lossy == 0;
+    Check { claim: format!("{}: the text of plain, token for token", lane.label), detail, holds }
+}
+
+fn same_distribution(lane: &Lane, seen: &Seen) -> Check {
+    let why = match lane.drafts {
+        Drafts::Kept => {
+            "A draft that was drawn takes other random numbers: to be accepted, and for what comes in its place. So the \
+             seed gives another text than plain's, from the same distribution: "
+        }
+        _ => "",
+    };
+    let detail = format!("{why}{}", first_tokens(seen));
+    let holds = seen.first.is_honest() && seen.lossy == 0;
+    Check { claim: format!("{}: another text, the target's distribution", lane.label), detail, holds }
+}
+
+/// Whether what is emitted is what the target would emit.
+fn first_tokens(seen: &Seen) -> String {
+    let (observed, expected) = seen.first.shares();
+    let errors = seen.first.standard_errors();
+    format!(
+        "the target's likeliest token is emitted {observed:.3} of the time, expected {expected:.3}, {errors:+.1} se."
+    )
+}
+
+/// Tests and acceptances of a lane as the metrics have them.
+fn counted(page: &str, lane: &Lane) -> (f64, f64) {
+    let sum = |name: &str| {
+        let begin = format!("croupier_spec_decode_{name}{{model=\"{}\"", lane.model);
+        let lines = page.lines().filter(|line| line.starts_with(&begin));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    (sum("expected_acceptance_count"), sum("num_measured_accepted_tokens_per_pos_total"))
+}
+
+/// Tokens of which both have one: a lane may have come further in its last text, or in another number of texts.
+fn common(a: &[Vec<u32>], b: &[Vec<u32>]) -> u64 {
+    a.iter().zip(b).map(|(a, b)| a.len().min(b.len()) as u64).sum()
+}
+
+/// Those of them that are the same.
+fn equal(a: &[Vec<u32>], b: &[Vec<u32>]) -> u64 {
+    let same = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).filter(|(a, b)| a == b).count() as u64;
+    a.iter().zip(b).map(same).sum()
+}
+
+/// The lines of the scrape that matter here.
+pub(crate) fn metrics(page: &str) -> Vec<String> {
+    let all = SHOWN_METRICS.map(|name| format!("croupier_spec_decode_{name}{{model=\"spec-"));
+    let first = SHOWN_OF_FIRST.map(|name| format!("croupier_spec_decode_{name}{{model=\"spec-"));
+    let [all, first] = [&all[..], &first[..]].map(|begins| {
+        let begins: Vec<&str> = begins.iter().map(String::as_str).collect();
+        scrape::lines(page, &begins)
+    });
+    let first = first.into_iter().filter(|line| line.contains("position=\"0\""));
+    let mut lines: Vec<String> = all.into_iter().chain(first).collect();
+    lines.sort();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_compared_as_far_as_both_go() {
+        let (a, b) = (vec![vec![1, 2, 3], vec![4, 5]], vec![vec![1, 2], vec![4, 6, 7], vec![8]]);
+        assert_eq!((common(&a, &b), equal(&a, &b)), (4, 3));
+    }
+}

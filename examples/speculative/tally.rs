@@ -1,0 +1,82 @@
+//! What happened against what was to be expected.
+//!
+//! Each test comes true with a probability that is known before it is made. So the sum of outcomes less probabilities
+//! is a martingale, however the tests depend on each other, and its variance is the sum of `p (1 - p)`: with some
+//! dozens of tests the difference in standard errors is a normal number. More than [`MOST`] of them is no chance.
+
+/// Standard errors that chance may make: beyond this once in 16,000 runs.
+pub(crate) const MOST: f64 = 4.0;
+
+/// Counts of one kind of test.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Tally {
+    pub(crate) tests: u64,
+    pub(crate) observed: u64,
+    expected: f64,
+    variance: f64,
+}
+
+impl Tally {
+    /// A test that had the probability `p` of coming true.
+    pub(crate) fn add(&mut self, p: f64, came_true: bool) {
+        self.tests += 1;
+        self.observed += u64::from(came_true);
+        self.expected += p;
+        self.variance += p * (1.0 - p);
+    }
+
+    pub(crate) fn merge(self, other: Self) -> Self {
+        Self {
+            tests: self.tests + other.tests,
+            observed: self.observed + other.observed,
+            expected: self.expected + other.expected,
+            variance: self.variance + other.variance,
+        }
+    }
+
+    /// The share that came true, and the share that was to be expected.
+    pub(crate) fn shares(&self) -> (f64, f64) {
+        let tests = self.tests.max(1) as f64;
+        (self.observed as f64 / tests, self.expected / tests)
+    }
+
+    /// Observed less expected, in standard errors.
+    pub(crate) fn standard_errors(&self) -> f64 {
+        let difference = self.observed as f64 - self.expected;
+        // Tests whose outcome was certain prove nothing, unless one of them came out otherwise.
+        if self.variance > 0.0 { difference / self.variance.sqrt() } else { difference * f64::MAX.sqrt() }
+    }
+
+    /// Whether chance can have made the difference.
+    pub(crate) fn is_honest(&self) -> bool {
+        self.standard_errors().abs() <= MOST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(p: f64, tests: u64, observed: u64) -> Tally {
+        let mut tally = Tally::default();
+        (0..tests).for_each(|i| tally.add(p, i < observed));
+        tally
+    }
+
+    #[test]
+    fn by_hand() {
+        // 100 fair coins: expected 50, standard error 5.
+        let coins = tally(0.5, 100, 35);
+        assert_eq!((coins.shares(), coins.standard_errors()), ((0.35, 0.5), -3.0));
+        assert!(coins.is_honest() && !tally(0.5, 100, 29).is_honest() && !tally(0.5, 100, 71).is_honest());
+        let both = coins.merge(tally(0.5, 300, 150));
+        assert_eq!((both.tests, both.observed, both.standard_errors()), (400, 185, -1.5));
+    }
+
+    #[test]
+    fn the_certain_and_the_impossible() {
+        assert_eq!(Tally::default().standard_errors(), 0.0);
+        assert!(tally(1.0, 9, 9).is_honest() && tally(0.0, 9, 0).is_honest());
+        assert!(!tally(1.0, 9, 8).is_honest() && !tally(0.0, 9, 1).is_honest());
+    }
+}
