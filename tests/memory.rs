@@ -151,3 +151,64 @@ async fn default_lists_are_there_once() {
     assert!(status.message().contains("20000000 entries"), "{}", status.message());
     server.expect_series(STATE, 0.0).await;
 }
+
+#[tokio::test]
+async fn memory_of_kept_drafts() {
+    let vocab_size = 1 << 12;
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 96 << 10).await;
+    let mut worker = server.worker_with(StreamConfig { vocab_size, ..config() }).await;
+    worker.step(open_step(vec![open(1, seeded(1)), open(2, SamplingParams { top_k: Some(5), ..seeded(2) })])).await;
+    let (empty, row) = (server.series(STATE), vec![0.0; vocab_size as usize]);
+    let draft =
+        |id| Work { sequence_id: Some(id), first_row: Some(0), kind: Some(work::Kind::Draft(DraftWork::default())) };
+    // A row of 16 KiB is kept for each draft token: five fit beside what else there is.
+    let mut tokens = Vec::new();
+    let failed = loop {
+        let step = Step { work: vec![draft(1)], logits: inline(std::slice::from_ref(&row)), ..Default::default() };
+        let result = worker.step(step).await.work.remove(0);
+        if result.status() != RowStatus::Ok {
+            break result;
+        }
+        tokens.push(token(&result));
+        assert!(server.series(STATE) > empty + f64::from(tokens.len() as u32 * (16 << 10)));
+    };
+    assert_eq!((failed.status(), tokens.len()), (RowStatus::HistoryLimit, 5));
+    assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
+    // What was kept can be verified, and is given back.
+    let verify = VerifyWork { draft_token_ids: tokens.clone(), ..Default::default() };
+    let work = vec![Work { sequence_id: Some(1), first_row: None, kind: Some(work::Kind::Verify(verify)) }];
+    let rows = vec![row.clone(); tokens.len() + 1];
+    let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
+    let verified = result.work[0].verify.as_ref().expect("it was verified");
+    assert_eq!(verified.accepted_count, 5, "drawn from these very rows");
+    assert_eq!(server.series(STATE), empty);
+    // Of a list only the list is kept.
+    for _ in 0..20 {
+        let step = Step { work: vec![draft(2)], logits: inline(std::slice::from_ref(&row)), ..Default::default() };
+        token(&worker.step(step).await.work[0]);
+    }
+    worker.step(Step { close_sequence_ids: vec![2], ..Default::default() }).await;
+    drop(worker);
+    server.expect_series(STATE, 0.0).await;
+}
+
+#[tokio::test]
+async fn memory_of_a_proposer() {
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 256 << 10).await;
+    let mut worker = server.worker().await;
+    let proposer = |kind: ProposerKind| Some(ProposerParams { kind: kind.into(), ..Default::default() });
+    let text = |id, tokens: u32, kind| OpenSequence {
+        prompt_token_ids: (0..tokens).map(|i| i * i % VOCAB).collect(),
+        ..open(id, SamplingParams { proposer: proposer(kind), ..seeded(1) })
+    };
+    // Its text and its index are some 40 bytes a token.
+    let opens = vec![text(1, 20_000, ProposerKind::Suffix), text(2, 1000, ProposerKind::Suffix)];
+    let result = worker.step(open_step(opens)).await;
+    let statuses: Vec<_> = result.open.iter().map(OpenResult::status).collect();
+    assert_eq!(statuses, [OpenStatus::ResourceExhausted, OpenStatus::Ok]);
+    let taken = server.series(STATE);
+    assert!(taken > 20_000.0, "{taken}");
+    token(&worker.step(sample_step(&[(2, logits(1, 0))])).await.work[0]);
+    drop(worker);
+    server.expect_series(STATE, 0.0).await;
+}

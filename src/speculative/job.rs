@@ -31,7 +31,7 @@ pub struct VerifyJob<'a> {
     pub rule: AcceptanceRule,
     /// The sequence's random numbers.
     pub numbers: Numbers,
-    /// Whether the trials are to say what acceptance was to be expected, which may cost as much again.
+    /// Whether the trials are to say what acceptance was to be expected, which may cost twice as much again.
     pub measure: bool,
 }
 
