@@ -78,3 +78,17 @@ tool_grpcurl() {
         echo "$folder/grpcurl"
     fi
 }
+
+# CUDA 13.0's compiler, out of its packages.
+tool_nvcc() {
+    local venv
+    venv=$(tool_venv nvcc13 'nvidia-cuda-nvcc==13.0.88' 'nvidia-cuda-crt==13.0.88' 'nvidia-nvvm==13.0.88' \
+        'nvidia-cuda-runtime==13.0.96' 'nvidia-cuda-cccl==13.0.85') && ls "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc
+}
+
+# The compiler library of CUDA 12.2, whose PTX the oldest supported driver reads.
+tool_nvrtc() {
+    local venv
+    venv=$(tool_venv nvrtc12 'nvidia-cuda-nvrtc-cu12==12.2.140') &&
+        ls "$venv"/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+}

@@ -1,6 +1,7 @@
 //! Backends: fast implementations of the [specification](crate::sampling), all with the same bits.
 
 pub mod cpu;
+pub mod cuda;
 
 pub use crate::sampling::row::RowJob;
 pub use crate::speculative::job::{VerifyJob, VerifyResult};

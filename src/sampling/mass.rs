@@ -61,7 +61,7 @@ pub fn mass(y: f32) -> u64 {
 
 /// A probability as a 32-bit fixed-point fraction, rounded down.
 #[must_use]
-fn fraction(probability: f32) -> u64 {
+pub fn fraction(probability: f32) -> u64 {
     (f64::from(probability) * 4_294_967_296.0) as u64
 }
 

@@ -1,0 +1,127 @@
+// The numbers of docs/numbers.md: widening, the order of tokens, masses and thresholds. Each operation rounds once:
+// compile with -fmad=false, so that an fma stands only where it is written.
+#pragma once
+#include "params.cuh"
+
+// The key of the last token that has a chance: minus infinity comes after it.
+constexpr u64 kLastKey = 0xFF7FFFFFFFFFFFFFull;
+
+// log2 of the mass of the most likely token: src/sampling/mass.rs.
+constexpr u32 kMassBits = 40;
+constexpr u64 kMassOne = 1ull << kMassBits;
+
+__device__ inline float minus_infinity() { return __uint_as_float(0xFF800000u); }
+__device__ inline float plus_infinity() { return __uint_as_float(0x7F800000u); }
+__device__ inline bool has_chance(float x) { return x > minus_infinity(); }
+
+// Number formats of logits, in vectors of 16 bytes.
+struct F32 {
+    static constexpr u32 kPerVector = 4;
+    __device__ static float widen(u32 word, u32) { return __uint_as_float(word); }
+};
+
+struct Bf16 {
+    static constexpr u32 kPerVector = 8;
+    __device__ static float widen(u32 word, u32 half) {
+        return __uint_as_float(half == 0 ? word << 16 : word & 0xFFFF0000u);
+    }
+};
+
+struct F16 {
+    static constexpr u32 kPerVector = 8;
+    __device__ static float widen(u32 word, u32 half) {
+        u32 bits = half == 0 ? word & 0xFFFFu : word >> 16;
+        u32 sign = (bits & 0x8000u) << 16;
+        u32 rest = (bits & 0x7FFFu) << 13;
+        if ((bits & 0x7C00u) == 0x7C00u) return __uint_as_float(sign | 0x7F800000u | rest);
+        // The exponents differ by 112; the product is exact, from subnormals too.
+        float value = __uint_as_float(rest) * __uint_as_float(0x77800000u);
+        return __uint_as_float(sign | __float_as_uint(value));
+    }
+};
+
+__device__ inline u32 word_of(const uint4& vector, u32 word) {
+    return word == 0 ? vector.x : word == 1 ? vector.y : word == 2 ? vector.z : vector.w;
+}
+
+template <class Element>
+__device__ float element(const uint4& vector, u32 i) {
+    constexpr u32 per_word = Element::kPerVector / 4;
+    return Element::widen(word_of(vector, i / per_word), i % per_word);
+}
+
+// Floats as integers in ascending order; -0 is made +0 first.
+__device__ inline u32 ascending(float x) {
+    u32 bits = __float_as_uint(x + 0.0f);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline float from_ascending(u32 ordered) {
+    return __uint_as_float(ordered >> 31 ? ordered & 0x7FFFFFFFu : ~ordered);
+}
+
+// The one order of tokens, as an integer: a smaller key precedes. Logit descending, then token id ascending.
+__device__ inline u64 key_of(u32 token, float x) { return (u64)~ascending(x) << 32 | token; }
+__device__ inline u32 token_of(u64 key) { return (u32)key; }
+__device__ inline float logit_of(u64 key) { return from_ascending(~(u32)(key >> 32)); }
+
+__device__ inline bool precedes(float x, u32 token, float other, u32 other_token) {
+    return x > other || (x == other && token < other_token);
+}
+
+__device__ inline float exponent(float x, float max, float scale) { return (x - max) * scale; }
+
+// floor(2^y * 2^40) for y <= 0. What lies below 2^-40 has no mass; a NaN has none either.
+__device__ inline u64 mass_of_exponent(float y) {
+    if (!(y >= -40.0f)) return 0;
+    // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
+    const float magic = 12582912.0f;
+    float shifted = y + magic;
+    float f = y - (shifted - magic);
+    float p = 0.0013264727f;
+    p = fmaf(p, f, 0.009671513f);
+    p = fmaf(p, f, 0.055507336f);
+    p = fmaf(p, f, 0.24022242f);
+    p = fmaf(p, f, 0.693147f);
+    p = fmaf(p, f, 1.0f);
+    int n = (int)(__float_as_uint(shifted) - __float_as_uint(magic));
+    u32 bits = __float_as_uint(p);
+    u64 digits = (bits & 0x7FFFFFu) | 0x800000u;
+    // p = digits * 2^(e - 23), so the mass is digits * 2^(17 + n + e); n >= -40, and p >= 1 where n = -40.
+    int down = 23 - n - ((int)(bits >> 23) - 127);
+    return digits << kMassBits >> down;
+}
+
+// The mass a top-p prefix must reach: ceil(fraction * total / 2^32), but at least one token stays.
+__device__ inline u64 top_p_need(u64 fraction, u64 total) {
+    u64 low = fraction * total;
+    u64 high = __umul64hi(fraction, total);
+    u64 up = low + 0xFFFFFFFFull;
+    high += up < low;
+    u64 need = high << 32 | up >> 32;
+    return need > 0 ? need : 1;
+}
+
+// floor(uniform * total / 2^64).
+__device__ inline u64 draw_point(u64 uniform, u64 total) { return __umul64hi(uniform, total); }
+
+// The logit after ban, bias and penalties: src/sampling/adjust.rs, operation by operation.
+__device__ inline float adjusted_logit(const TokenAdjust& adjust, float x, const RowJob& job) {
+    if (adjust.flags & kBanned) return minus_infinity();
+    x = x + adjust.bias;
+    if ((adjust.flags & kSeen) && job.repetition != 1.0f) x = x > 0.0f ? x / job.repetition : x * job.repetition;
+    if (adjust.output_count > 0) {
+        x = x - (float)adjust.output_count * job.frequency;
+        x = x - job.presence;
+    }
+    return x;
+}
+
+// Bins by the distance from the largest logit, in steps of 1/32 of it: the scale of the row does not matter.
+__device__ inline u32 distance_bin(float max, float x) {
+    // The distance is not negative; adding 0 makes it +0 for zeros of different sign.
+    u32 bits = __float_as_uint((max - x) + 0.0f) >> 18;
+    constexpr u32 first = (127 - 10) << 5;
+    u32 bin = bits > first ? bits - first : 0;
+    return bin < kBins ? bin : kBins - 1;
+}

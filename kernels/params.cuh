@@ -1,0 +1,100 @@
+// What the host writes and reads: plain data, little endian. src/backend/cuda/abi.rs holds the same structs, and both
+// sides check the sizes.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Threads of a block. The emulator is also built with few, so that short rows have many chunks.
+#ifndef CROUPIER_THREADS
+#define CROUPIER_THREADS 512
+#endif
+constexpr u32 kThreads = CROUPIER_THREADS;
+constexpr u32 kPerThread = 16;
+// Tokens of a chunk, the unit that a row is cut into. It depends on nothing, so neither do results.
+constexpr u32 kChunk = kThreads * kPerThread;
+// Most chunks that one block holds notes about; longer rows need more blocks.
+constexpr u32 kSliceChunks = 16;
+// Most blocks that work on one row: the largest cluster that every Hopper GPU can launch.
+constexpr u32 kMaxTeam = 8;
+constexpr u32 kMaxChunks = kSliceChunks * kMaxTeam;
+// Bins of a histogram.
+constexpr u32 kBins = 512;
+// Most tokens of a list.
+constexpr u32 kListed = 1024;
+// A list for top-p is tried before a search: it starts from this many of the largest chunk parts.
+constexpr u32 kNucleus = 256;
+
+// RowJob::flags.
+constexpr u32 kGreedy = 1;
+// Nothing is drawn: report on RowJob::token.
+constexpr u32 kScore = 2;
+// Only tokens listed in the adjusts may be emitted.
+constexpr u32 kOnlyListed = 4;
+// Report about the token, from the logits as sent (raw) or from what it is drawn from.
+constexpr u32 kReportRaw = 8;
+constexpr u32 kReportProcessed = 16;
+
+// RowResult::status.
+constexpr u32 kOk = 0;
+constexpr u32 kNan = 1;
+constexpr u32 kPositiveInfinity = 2;
+constexpr u32 kAllMasked = 3;
+// The kernel's own contradiction; never a token.
+constexpr u32 kBroken = 4;
+
+// What a sequence knows about one token: src/sampling/adjust.rs.
+struct TokenAdjust {
+    u32 token;
+    u32 flags;
+    float bias;
+    u32 output_count;
+};
+constexpr u32 kBanned = 1;
+constexpr u32 kSeen = 2;
+
+// One row. Places are offsets from the start of the inputs; reports go to an offset in the outputs.
+struct RowJob {
+    u64 logits;        // 16-byte aligned, readable to a multiple of 16 bytes
+    u64 adjusts;       // TokenAdjust, ascending tokens
+    u64 adjust_index;  // u32: the first adjust of each chunk, and their number
+    u64 requested;     // u32 token ids
+    u64 report;        // ReportedToken: top_n, then one per requested id
+    u64 uniform;
+    u64 min_p_need;      // least mass that stays
+    u64 top_p_fraction;  // of 2^32; 2^32 is off
+    u32 vocab_size;
+    u32 flags;
+    u32 top_k;  // 0 is off
+    u32 adjust_count;
+    float scale;      // log2(e) / temperature
+    float raw_scale;  // log2(e)
+    float repetition;
+    float frequency;
+    float presence;
+    u32 token;
+    u32 top_n;
+    u32 requested_count;
+};
+
+struct RowResult {
+    u64 total;  // mass of what the reports are taken from
+    u32 status;
+    u32 token;
+    float logit;  // of the token, -infinity if it has no probability
+    float max;    // the logit of mass one
+    u32 rank;
+    u32 top_count;
+};
+
+struct ReportedToken {
+    u32 token;
+    float logit;  // -infinity if it has no probability
+};
+
+static_assert(sizeof(TokenAdjust) == 16, "shared with the host");
+static_assert(sizeof(RowJob) == 112, "shared with the host");
+static_assert(sizeof(RowResult) == 32, "shared with the host");
+static_assert(sizeof(ReportedToken) == 8, "shared with the host");

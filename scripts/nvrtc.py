@@ -1,0 +1,42 @@
+"""Compiles a kernel to PTX for compute_80 with NVRTC: nvrtc.py LIBRARY SOURCE OUTPUT FLAG..."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+library_path, source, output, *flags = sys.argv[1:]
+nvrtc = ctypes.CDLL(library_path)
+
+
+def check(code, what):
+    if code != 0:
+        raise SystemExit(f"NVRTC: {what} failed with {code}")
+
+
+options = ["--gpu-architecture=compute_80", "--std=c++17", f"--include-path={Path(source).parent}", *flags]
+program = ctypes.c_void_p()
+text = Path(source).read_bytes()
+check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, Path(source).name.encode(), 0, None, None), "creating")
+code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options)))
+
+
+def taken(size_of, get):
+    size = ctypes.c_size_t()
+    check(size_of(program, ctypes.byref(size)), "asking for a size")
+    buffer = ctypes.create_string_buffer(size.value)
+    check(get(program, buffer), "getting")
+    return buffer.value
+
+
+log = taken(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode().strip()
+if log:
+    print(log, file=sys.stderr)
+check(code, "compiling")
+if "warning" in log:
+    raise SystemExit("NVRTC warns")
+ptx = taken(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+version = next(line for line in ptx.decode().splitlines() if line.startswith(".version"))
+if version.split()[1] != "8.2":
+    raise SystemExit(f"PTX {version}: drivers of R535 read no more than 8.2")
+Path(output).write_bytes(ptx)
+print(f"{output}: {version.strip('.')}, compute_80, {len(ptx)} bytes")

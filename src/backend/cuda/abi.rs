@@ -1,0 +1,161 @@
+//! What the host and the kernels share: the structs and constants of `kernels/params.cuh`, field by field.
+
+use crate::sampling::adjust::TokenAdjust;
+use bytemuck::{Pod, Zeroable};
+
+/// Threads of a block.
+pub const THREADS: u32 = 512;
+/// Tokens that a thread looks at in a chunk.
+pub const PER_THREAD: u32 = 16;
+/// Most chunks that one block holds notes about.
+pub const SLICE_CHUNKS: u32 = 16;
+/// Most blocks that work on one row.
+pub const MAX_TEAM: u32 = 8;
+/// Bins of a histogram.
+pub const BINS: u32 = 512;
+/// Most tokens of a list, and so of a report.
+pub const LISTED: u32 = 1024;
+
+/// Temperature 0.
+pub const GREEDY: u32 = 1;
+/// Nothing is drawn.
+pub const SCORE: u32 = 2;
+/// Only tokens among the adjusts may be emitted.
+pub const ONLY_LISTED: u32 = 4;
+/// Report from the logits as sent.
+pub const REPORT_RAW: u32 = 8;
+/// Report from what the token is drawn from.
+pub const REPORT_PROCESSED: u32 = 16;
+
+/// The row has a result.
+pub const OK: u32 = 0;
+/// [`RowError::Nan`](crate::sampling::row::RowError::Nan).
+pub const NAN: u32 = 1;
+/// [`RowError::PositiveInfinity`](crate::sampling::row::RowError::PositiveInfinity).
+pub const POSITIVE_INFINITY: u32 = 2;
+/// [`RowError::AllMasked`](crate::sampling::row::RowError::AllMasked).
+pub const ALL_MASKED: u32 = 3;
+
+/// One row as the kernels take it. Places are offsets in bytes from the start of the inputs; `report` one in the outputs.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)] // kernels/params.cuh says what they are.
+pub struct RowJob {
+    pub logits: u64,
+    pub adjusts: u64,
+    pub adjust_index: u64,
+    pub requested: u64,
+    pub report: u64,
+    pub uniform: u64,
+    pub min_p_need: u64,
+    pub top_p_fraction: u64,
+    pub vocab_size: u32,
+    pub flags: u32,
+    pub top_k: u32,
+    pub adjust_count: u32,
+    pub scale: f32,
+    pub raw_scale: f32,
+    pub repetition: f32,
+    pub frequency: f32,
+    pub presence: f32,
+    pub token: u32,
+    pub top_n: u32,
+    pub requested_count: u32,
+}
+
+/// What came of a row.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct RowResult {
+    pub total: u64,
+    pub status: u32,
+    pub token: u32,
+    pub logit: f32,
+    pub max: f32,
+    pub rank: u32,
+    pub top_count: u32,
+}
+
+/// A token of a report.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct ReportedToken {
+    pub token: u32,
+    pub logit: f32,
+}
+
+/// Bytes of global memory that a team works in; all zero before the first launch.
+pub const SCRATCH_BYTES: usize =
+    16 + 3 * (8 * (BINS as usize + 2 + 2 + (SLICE_CHUNKS * MAX_TEAM) as usize + LISTED as usize));
+
+const _: () = {
+    assert!(size_of::<TokenAdjust>() == 16);
+    assert!(size_of::<RowJob>() == 112);
+    assert!(size_of::<RowResult>() == 32);
+    assert!(size_of::<ReportedToken>() == 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `name` in `kernels/params.cuh`.
+    fn constant(name: &str) -> u32 {
+        let text = include_str!("../../../kernels/params.cuh");
+        let line = text.lines().find(|line| line.starts_with(&format!("constexpr u32 {name} ="))).expect(name);
+        line.split_once("= ").and_then(|(_, rest)| rest.split_once(';')?.0.parse().ok()).expect(name)
+    }
+
+    #[test]
+    fn constants_are_those_of_the_kernels() {
+        let pairs = [
+            ("kPerThread", PER_THREAD),
+            ("kSliceChunks", SLICE_CHUNKS),
+            ("kMaxTeam", MAX_TEAM),
+            ("kBins", BINS),
+            ("kListed", LISTED),
+            ("kGreedy", GREEDY),
+            ("kScore", SCORE),
+            ("kOnlyListed", ONLY_LISTED),
+            ("kReportRaw", REPORT_RAW),
+            ("kReportProcessed", REPORT_PROCESSED),
+            ("kOk", OK),
+            ("kNan", NAN),
+            ("kPositiveInfinity", POSITIVE_INFINITY),
+            ("kAllMasked", ALL_MASKED),
+            ("kBanned", TokenAdjust::BANNED),
+            ("kSeen", TokenAdjust::SEEN),
+        ];
+        for (name, value) in pairs {
+            assert_eq!(constant(name), value, "{name}");
+        }
+        let text = include_str!("../../../kernels/params.cuh");
+        assert!(text.contains(&format!("#define CROUPIER_THREADS {THREADS}\n")));
+    }
+
+    #[test]
+    fn fields_stand_in_the_same_order() {
+        let text = include_str!("../../../kernels/params.cuh");
+        let here = include_str!("abi.rs");
+        for (name, kernel_name) in
+            [("RowJob", "RowJob"), ("RowResult", "RowResult"), ("ReportedToken", "ReportedToken")]
+        {
+            let fields = |text: &str, opening: &str| -> String {
+                let body = text.split_once(opening).expect(name).1.split_once("\n}").expect(name).0;
+                let words = body.lines().filter_map(|line| line.trim().split(['/', ';', ',']).next());
+                words.filter(|w| !w.is_empty()).map(|w| w.trim_start_matches("pub ").to_owned() + "\n").collect()
+            };
+            let kernel = fields(text, &format!("struct {kernel_name} {{"));
+            let kernel: Vec<(&str, &str)> = kernel.lines().filter_map(|l| l.trim().split_once(' ')).collect();
+            let host = fields(here, &format!("pub struct {name} {{"));
+            let host: Vec<(&str, &str)> = host.lines().filter_map(|l| l.trim().split_once(": ")).collect();
+            assert!(kernel.len() > 1);
+            assert_eq!(kernel.len(), host.len(), "{name}");
+            for ((kind, field), (host_field, host_kind)) in kernel.into_iter().zip(host) {
+                assert_eq!((field, kind.replace("float", "f32")), (host_field, host_kind.to_owned()), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! How a batch is laid over a GPU: how many blocks work on a row, and whether they keep it in shared memory.
+//!
+//! No result depends on it. None of it has been measured on a GPU yet: the rules follow from sizes and published figures.
+
+use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, SLICE_CHUNKS};
+
+/// What of a device decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// Threads of a block as the kernels were compiled.
+    pub threads: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Most dynamic shared memory of one block.
+    pub shared_bytes: u32,
+    /// The blocks of a team are launched as a cluster. Otherwise all teams of a launch must be resident at once.
+    pub clusters: bool,
+}
+
+/// One launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks that work on one row.
+    pub team_size: u32,
+    /// Teams; each takes rows in turn.
+    pub teams: u32,
+    /// Vectors of 16 bytes that a block keeps in shared memory; 0: rows are read again instead.
+    pub cached_vectors: u32,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// Tokens of a chunk.
+#[must_use]
+pub fn chunk(threads: u32) -> u32 {
+    threads * PER_THREAD
+}
+
+/// Shared memory of a block without a cache, as the kernels cut it.
+#[must_use]
+pub fn shared_bytes(threads: u32) -> u32 {
+    let block = (threads / 32 * 8).next_multiple_of(16) + 16;
+    let bins = 2 * 4 * BINS;
+    let list = 2 * 8 * LISTED;
+    let touched = SLICE_CHUNKS * chunk(threads) / 8;
+    let delegates = SLICE_CHUNKS * threads * 4;
+    block + bins + list + touched + delegates
+}
+
+/// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each.
+#[must_use]
+pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
+    let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
+    let least = chunks.div_ceil(SLICE_CHUNKS);
+    // A row is split while multiprocessors would be idle.
+    let split = (device.multiprocessors / rows.max(1)).clamp(1, MAX_TEAM.min(chunks));
+    let vectors = |team: u32| chunks.div_ceil(team) * chunk(device.threads) * element_bytes / 16;
+    let room = device.shared_bytes.saturating_sub(shared_bytes(device.threads)) / 16;
+    let team_size = split.max(least);
+    // More blocks, if then a row stays on the chip and is read from memory once.
+    let cached = device.clusters.then(|| (team_size..=MAX_TEAM).find(|&team| vectors(team) <= room)).flatten();
+    let team_size = cached.unwrap_or(team_size);
+    let cached_vectors = cached.map_or(0, vectors);
+    // One block on a multiprocessor at a time is always resident.
+    let resident = (device.multiprocessors / team_size).max(1);
+    Shape {
+        team_size,
+        teams: if device.clusters { rows } else { rows.min(resident) }.max(1),
+        cached_vectors,
+        shared_bytes: shared_bytes(device.threads) + cached_vectors * 16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::THREADS;
+    use super::*;
+
+    const H200: Device = Device { threads: THREADS, multiprocessors: 132, shared_bytes: 227 << 10, clusters: true };
+    const A100: Device = Device { threads: THREADS, multiprocessors: 108, shared_bytes: 163 << 10, clusters: false };
+
+    #[test]
+    fn every_row_is_covered_and_fits() {
+        for device in [H200, A100] {
+            for rows in [1, 2, 7, 64, 256, 4096] {
+                for vocab in [1, 8192, 8193, 32_000, 128_256, 151_936, 1 << 20] {
+                    for element in [2, 4] {
+                        let shape = shape(rows, vocab, element, &device);
+                        let slice = vocab.div_ceil(chunk(THREADS)).div_ceil(shape.team_size);
+                        assert!(slice <= SLICE_CHUNKS && shape.team_size <= MAX_TEAM, "{rows} {vocab}: {shape:?}");
+                        assert!(shape.shared_bytes <= device.shared_bytes, "{rows} {vocab}: {shape:?}");
+                        assert!(shape.teams >= 1 && shape.teams <= rows);
+                        if !device.clusters {
+                            assert!(
+                                shape.teams * shape.team_size <= device.multiprocessors,
+                                "{rows} {vocab}: {shape:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_row_takes_many_blocks_and_stays_on_the_chip() {
+        let one = shape(1, 128_256, 4, &H200);
+        assert_eq!((one.team_size, one.teams), (8, 1));
+        assert_eq!(shape(256, 128_256, 4, &H200).team_size, 4);
+        assert_eq!(shape(256, 128_256, 2, &H200).team_size, 2);
+        assert_eq!(shape(256, 128_256, 4, &A100).team_size, 1);
+        assert!(one.cached_vectors > 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! Rows that aim at the boundaries, for everything that is compared with the specification.
+#![allow(dead_code)] // Each test file uses a part.
+
+#[path = "../support/rows.rs"]
+mod rows;
+
+use croupier::backend::RowJob;
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
+use croupier::sampling::sample_row;
+use proptest::prelude::*;
+use rows::ascending;
+pub(crate) use rows::{Lcg, SHAPES, filters, row};
+
+/// A row with everything it borrows.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) dtype: Dtype,
+    /// Bytes before the row, so that it is unaligned.
+    pub(crate) shift: usize,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) filters: Filters,
+    pub(crate) penalties: Penalties,
+    pub(crate) adjusts: Vec<TokenAdjust>,
+    pub(crate) banned: Vec<u32>,
+    pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) action: Action,
+    pub(crate) logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
+}
+
+impl Case {
+    pub(crate) fn new(dtype: Dtype, logits: &[f32]) -> Self {
+        Self {
+            dtype,
+            shift: 0,
+            bytes: dtype.encode(logits),
+            filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            penalties: Penalties::OFF,
+            adjusts: vec![],
+            banned: vec![],
+            allowed: None,
+            action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
+            logprobs: Some((5, LogprobsMode::Processed, vec![0])),
+        }
+    }
+
+    pub(crate) fn job(&self) -> RowJob<'_> {
+        let logprobs = self.logprobs.as_ref();
+        RowJob {
+            logits: Logits::new(self.dtype, &self.bytes[self.shift..]),
+            spec: RowSpec {
+                filters: self.filters,
+                penalties: self.penalties,
+                adjusts: self.adjusts.as_slice().into(),
+                banned: &self.banned,
+                allowed: self.allowed.as_deref(),
+                action: self.action,
+                logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
+            },
+        }
+    }
+
+    pub(crate) fn expected(&self) -> RowResult {
+        let job = self.job();
+        sample_row(&job.logits, &job.spec)
+    }
+}
+
+/// Bits instead of values, so that −0 and 0 differ and NaN would show.
+pub(crate) fn bits(result: &RowResult) -> String {
+    match result {
+        Ok(output) => {
+            let logprobs = output.logprobs.as_ref().map(|l| {
+                let top: Vec<(u32, u32)> = l.top.iter().map(|&(t, x)| (t, x.to_bits())).collect();
+                let requested: Vec<u32> = l.requested.iter().map(|x| x.to_bits()).collect();
+                (l.logprob.to_bits(), l.rank, top, requested)
+            });
+            format!("{} {logprobs:?}", output.token)
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+pub(crate) fn summary(case: &Case) -> String {
+    let mut short = case.clone();
+    short.bytes.truncate(64);
+    format!("{} bytes, {short:?}", case.bytes.len())
+}
+
+prop_compose! {
+    pub(crate) fn case()(
+        vocab in prop_oneof![
+            1..300usize,
+            Just(127usize), Just(128), Just(129), Just(2047), Just(2049), 4000..9000usize
+        ],
+        shape in 0..SHAPES,
+        dtype in prop::sample::select(&Dtype::ALL[..]),
+        shift in 0..3usize,
+        filters in filters(),
+        (repetition, frequency, presence) in (
+            prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]
+        ),
+        touched in prop_oneof![
+            2 => Just(vec![]),
+            2 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 1..40),
+            1 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 100..400)
+        ],
+        ban_first in any::<bool>(),
+        banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
+        allowed in prop_oneof![
+            4 => Just(None),
+            1 => prop::collection::vec(any::<u32>(), 1..50).prop_map(Some),
+            1 => prop::collection::vec(any::<u32>(), 300..3000).prop_map(Some)
+        ],
+        (uniform, score, seed) in (any::<u64>(), prop::option::weighted(0.2, any::<u32>()), any::<u64>()),
+        logprobs in prop::option::of((
+            0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
+            prop::collection::vec(any::<u32>(), 0..5)
+        )),
+    ) -> Case {
+        let logits = row(shape, vocab, seed);
+        let mut tokens: Vec<_> = touched;
+        tokens.iter_mut().for_each(|t| t.0 %= vocab as u32);
+        if ban_first && let Some(first) = tokens.first_mut() {
+            // The most likely token, so that the adjusted maximum is another.
+            let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(t, _)| t);
+            *first = (best as u32, 1, 0.0, 0);
+        }
+        tokens.sort_by_key(|t| t.0);
+        tokens.dedup_by_key(|t| t.0);
+        let adjusts = tokens.into_iter().map(|(token, flags, bias, output_count)| {
+            // Mostly unbanned: bit 0 bans.
+            let flags = if output_count == 3 { flags } else { flags & !1 };
+            TokenAdjust { token, flags, bias, output_count }
+        }).collect();
+        let case = Case::new(dtype, &logits);
+        let mut bytes = vec![0xAB; shift];
+        bytes.extend_from_slice(&case.bytes);
+        Case {
+            shift, bytes, filters, adjusts,
+            penalties: Penalties { repetition, frequency, presence },
+            banned: ascending(banned, vocab),
+            allowed: allowed.map(|a| ascending(a, vocab)),
+            action: score.map_or(Action::Draw { uniform }, |t| Action::Score { token: t % vocab as u32 }),
+            logprobs: logprobs.map(|(n, mode, ids)| (n, mode, ids.into_iter().map(|t| t % vocab as u32).collect())),
+            ..case
+        }
+    }
+}
+
+/// What the property tests once found, by name, and edges that they could miss.
+pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
+    let flat = |filters| Case { filters, ..Case::new(Dtype::F32, &vec![1.0; 5000]) };
+    let off = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let zeros: Vec<f32> = (0..300).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
+    let processed = |top_n| Some((top_n, LogprobsMode::Processed, vec![0, 299]));
+    vec![
+        ("top_p 0 among more ties than are listed", flat(Filters { top_p: 0.0, ..off })),
+        ("top_p 1 bit below 1, all equal", flat(Filters { top_p: 1.0f32.next_down(), ..off })),
+        ("top_k beyond the blocks, all equal", flat(Filters { top_k: 4999, ..off })),
+        ("top_k, top_p, min_p through ties", flat(Filters { top_k: 3000, top_p: 0.5, min_p: 1.0, ..off })),
+        ("zeros of both signs", Case { logprobs: processed(5), ..Case::new(Dtype::F32, &zeros) }),
+        (
+            "rank of a token that is not allowed",
+            Case {
+                allowed: Some(vec![3, 200]),
+                action: Action::Score { token: 299 },
+                logprobs: processed(5),
+                ..Case::new(Dtype::Bf16, &row(0, 300, 1))
+            },
+        ),
+        (
+            "the most likely token banned, far above the rest",
+            Case { banned: vec![7], ..Case::new(Dtype::F32, &[vec![0.0; 7], vec![3e38], vec![0.5; 900]].concat()) },
+        ),
+        (
+            "min_p between two masses that stand in the wrong order",
+            Case {
+                filters: Filters { temperature: std::f32::consts::LOG2_E, min_p: 0.757_854_7, ..off },
+                logprobs: processed(2).map(|(n, mode, _)| (n, mode, vec![])),
+                ..Case::new(Dtype::F32, &[0.0, -0.400_006_95, -0.400_006_98, -30.0])
+            },
+        ),
+        (
+            "banned giants that a sample still sees",
+            Case {
+                filters: Filters { temperature: 1e-5, top_p: 0.5, ..off },
+                banned: vec![0, 1, 2, 3],
+                ..Case::new(
+                    Dtype::F32,
+                    &(0..20_000).map(|i| if i < 4 { 1e6 } else { (i % 4) as f32 * 1e-6 }).collect::<Vec<_>>(),
+                )
+            },
+        ),
+        ("one token", Case::new(Dtype::F16, &[-3.0])),
+        ("one token left", Case::new(Dtype::F32, &[vec![f32::NEG_INFINITY; 400], vec![-5.0]].concat())),
+        ("NaN in the tail", Case::new(Dtype::F32, &[vec![0.0; 400], vec![f32::NAN]].concat())),
+        ("negative NaN and infinity", Case::new(Dtype::F32, &[-f32::NAN, f32::INFINITY])),
+        ("infinity", Case::new(Dtype::Bf16, &[vec![0.0; 140], vec![f32::INFINITY]].concat())),
+        ("nothing left", Case::new(Dtype::F32, &[f32::NEG_INFINITY; 130])),
+        ("everything banned", Case { banned: (0..130).collect(), ..Case::new(Dtype::F32, &[1.0; 130]) }),
+        (
+            "a bias that overflows",
+            Case {
+                adjusts: vec![TokenAdjust { token: 1, flags: 0, bias: f32::MAX, output_count: 0 }],
+                ..Case::new(Dtype::F32, &[0.0, f32::MAX, 1.0])
+            },
+        ),
+        ("denormals", Case::new(Dtype::F32, &row(11, 1000, 3))),
+    ]
+}

@@ -1,0 +1,154 @@
+// CUDA's words in C++, for kernels compiled to run on a CPU. Included before the kernels (g++ -include); tests only.
+#pragma once
+#define CROUPIER_EMULATOR 1
+#include <cmath>
+
+#include "shared.hpp"
+
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+
+struct uint4 {
+    unsigned x, y, z, w;
+};
+
+#define threadIdx (emulator::Machine::self().current->index)
+#define blockIdx (emulator::Machine::self().current->block->index)
+#define gridDim (emulator::Machine::self().grid)
+
+namespace emulator {
+
+inline void Machine::set_up(unsigned y, unsigned blocks_of_team, unsigned threads_of_block, size_t shared_bytes) {
+    size_t total = size_t(blocks_of_team) * threads_of_block;
+    while (threads.size() < total) threads.push_back(std::make_unique<Thread>());
+    blocks.clear();
+    for (unsigned x = 0; x < blocks_of_team; ++x) {
+        auto block = std::make_unique<Block>();
+        block->index = Index{x, y, 0};
+        block->barrier.expected = threads_of_block;
+        block->warps.resize(threads_of_block / kLanes);
+        for (Meeting& warp : block->warps) warp.expected = kLanes;
+        block->shared = std::make_shared<SharedMemory>();
+        block->shared->bytes = shared_bytes;
+        blocks.push_back(std::move(block));
+    }
+    for (size_t i = 0; i < total; ++i) {
+        Thread& thread = *threads[i];
+        thread.block = blocks[i / threads_of_block].get();
+        thread.index = Index{unsigned(i % threads_of_block), 0, 0};
+        thread.waits_for = nullptr;
+        thread.ended = false;
+        thread.fiber.prepare(&Machine::begin);
+    }
+    team_meeting = Meeting{};
+    team_meeting.expected = unsigned(total);
+}
+
+inline void Machine::launch(Index blocks_of_grid, unsigned threads_of_block, size_t shared_bytes, uint64_t seed,
+                            const std::function<void()>& kernel) {
+    grid = blocks_of_grid;
+    random = seed | 1;
+    body = &kernel;
+    for (unsigned y = 0; y < grid.y; ++y) {
+        set_up(y, grid.x, threads_of_block, shared_bytes);
+        run_team();
+    }
+    body = nullptr;
+}
+
+inline Meeting& my_warp() {
+    Thread& thread = *Machine::self().current;
+    return thread.block->warps[thread.index.x / kLanes];
+}
+
+// Brings a value to the warp's meeting and takes that of `from`.
+template <class T>
+T exchange(T value, unsigned from, Site site) {
+    static_assert(sizeof(T) <= 8, "two words at most");
+    Meeting& warp = my_warp();
+    unsigned lane = threadIdx.x % kLanes, turn = warp.times % 2;
+    memcpy(&warp.brought[turn][lane], &value, sizeof value);
+    Machine::self().meet(warp, site);
+    T other;
+    memcpy(&other, &warp.brought[turn][from], sizeof other);
+    return other;
+}
+
+inline void need_all_lanes(unsigned mask, Site site) {
+    if (mask != ~0u) fault("a warp operation without all lanes at %s:%d", site.file, site.line);
+}
+
+template <class T>
+T shuffle_up(unsigned mask, T value, unsigned by, Site site) {
+    need_all_lanes(mask, site);
+    unsigned lane = threadIdx.x % kLanes;
+    return exchange(value, lane >= by ? lane - by : lane, site);
+}
+
+template <class T>
+T shuffle_down(unsigned mask, T value, unsigned by, Site site) {
+    need_all_lanes(mask, site);
+    unsigned lane = threadIdx.x % kLanes;
+    return exchange(value, lane + by < kLanes ? lane + by : lane, site);
+}
+
+inline bool any(unsigned mask, bool value, Site site) {
+    need_all_lanes(mask, site);
+    Meeting& warp = my_warp();
+    unsigned turn = warp.times % 2;
+    exchange(int(value), 0, site);
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+        int other;
+        memcpy(&other, &warp.brought[turn][lane], sizeof other);
+        if (other != 0) return true;
+    }
+    return false;
+}
+
+}  // namespace emulator
+
+#define EMULATOR_SITE (emulator::Site{__FILE__, __LINE__})
+#define __syncthreads() ((void)emulator::Machine::self().meet(emulator::Machine::self().current->block->barrier, EMULATOR_SITE))
+// A cluster's barrier holds for each of its blocks, too: all threads are at one place. It counts for both.
+#define cluster_barrier() (__syncthreads(), (void)emulator::Machine::self().meet(emulator::Machine::self().team(), EMULATOR_SITE))
+#define __shfl_up_sync(mask, value, by) emulator::shuffle_up(mask, value, by, EMULATOR_SITE)
+#define __shfl_down_sync(mask, value, by) emulator::shuffle_down(mask, value, by, EMULATOR_SITE)
+#define __any_sync(mask, value) emulator::any(mask, value, EMULATOR_SITE)
+#define __nanosleep(time) emulator::Machine::self().pause()
+#define __threadfence() ((void)0)
+
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value); }
+
+// One thread runs at a time, so these are atomic as they stand.
+template <class T>
+T atomicAdd(T* at, T value) {
+    T old = *at;
+    *at = old + value;
+    return old;
+}
+template <class T>
+T atomicMax(T* at, T value) {
+    T old = *at;
+    *at = old < value ? value : old;
+    return old;
+}
+template <class T>
+T atomicOr(T* at, T value) {
+    T old = *at;
+    *at = old | value;
+    return old;
+}

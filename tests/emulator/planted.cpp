@@ -1,0 +1,129 @@
+// Kernels with a fault each. A machine that lets one of them pass proves nothing about the others. tests/emulator.rs runs
+// them by name and wants to see them caught.
+#include "../../kernels/block.cuh"
+
+namespace {
+
+// One thread does not come to the barrier.
+void missing_thread() {
+    if (threadIdx.x != 3) __syncthreads();
+}
+
+// All threads come to a barrier, but not to the same.
+void two_barriers() {
+    if (threadIdx.x < 7) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+}
+
+// One lane does not take part in a shuffle.
+void missing_lane() {
+    if (threadIdx.x != 5) (void)__shfl_up_sync(kAllLanes, threadIdx.x, 1);
+}
+
+void half_a_warp() { (void)__shfl_up_sync(0xFFFFu, threadIdx.x, 1); }
+
+void shared_beyond_its_end() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x + 1] = 1;
+}
+
+void more_shared_than_given() { (void)carver().take<u64>(1 << 20); }
+
+void read_before_write() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    if (threadIdx.x < 40) array[threadIdx.x] = 1;
+    __syncthreads();
+    u32 value = array[threadIdx.x];
+    (void)value;
+}
+
+void add_before_write() {
+    Carver memory = carver();
+    shared_add(memory.take<u32>(kThreads), threadIdx.x, 1);
+}
+
+void read_without_barrier() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = 0;
+    __syncthreads();
+    array[threadIdx.x] = threadIdx.x;
+    u32 value = array[threadIdx.x ^ 1];
+    (void)value;
+}
+
+void write_without_barrier() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    u32 value = array[threadIdx.x ^ 1];
+    array[threadIdx.x] = value + 1;
+}
+
+void wait_for_nobody() {
+    static volatile bool never = false;
+    while (!never) __nanosleep(20);
+}
+
+void global_beyond_its_end() {
+    static u8* memory = static_cast<u8*>(malloc(kThreads));
+    memory[threadIdx.x + 1] = 1;
+}
+
+void undefined_shift() {
+    static volatile u32 by = 32;
+    by = 1u << by;
+}
+
+// What is right passes.
+void nothing() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    u32 value = array[threadIdx.x ^ 1];
+    __syncthreads();
+    array[threadIdx.x] = warp_sum(value);
+    __syncthreads();
+    shared_add(array, 0, 1);
+}
+
+struct Named {
+    const char* name;
+    void (*kernel)();
+};
+const Named kPlanted[] = {
+    {"missing_thread", missing_thread},
+    {"two_barriers", two_barriers},
+    {"missing_lane", missing_lane},
+    {"half_a_warp", half_a_warp},
+    {"shared_beyond_its_end", shared_beyond_its_end},
+    {"more_shared_than_given", more_shared_than_given},
+    {"read_before_write", read_before_write},
+    {"add_before_write", add_before_write},
+    {"read_without_barrier", read_without_barrier},
+    {"write_without_barrier", write_without_barrier},
+    {"wait_for_nobody", wait_for_nobody},
+    {"global_beyond_its_end", global_beyond_its_end},
+    {"undefined_shift", undefined_shift},
+    {"nothing", nothing},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    for (const Named& planted : kPlanted) {
+        if (count < 2) puts(planted.name);
+        else if (strcmp(planted.name, arguments[1]) == 0) {
+            emulator::Machine::self().launch(emulator::Index{2, 1, 1}, kThreads, 4096, 7, planted.kernel);
+            return 0;
+        }
+    }
+    return count < 2 ? 0 : 2;
+}

@@ -1,0 +1,72 @@
+// Runs launches that come on standard input and answers with their outputs, until the input ends. tests/emulator.rs is at
+// the other end.
+#include <unistd.h>
+
+#include "../../kernels/sample.cu"
+
+namespace {
+
+struct Request {
+    u32 element;  // 0 f32, 1 f16, 2 bf16
+    u32 rows;
+    u32 team_size;
+    u32 teams;
+    u32 cached_vectors;
+    u32 shared_bytes;
+    u64 seed;
+    u64 inputs_bytes;
+    u64 outputs_bytes;
+};
+
+bool read_all(void* to, size_t bytes) { return fread(to, 1, bytes, stdin) == bytes; }
+
+struct Free {
+    void operator()(void* memory) const { free(memory); }
+};
+using Buffer = std::unique_ptr<u8, Free>;
+
+// Of the very size, so that the sanitizer sees the first byte beyond.
+Buffer buffer(size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 16, bytes) != 0) abort();
+    return Buffer(static_cast<u8*>(memory));
+}
+
+void check_clean(const Scratch& scratch) {
+    bool clean = scratch.arrived == 0 && scratch.left == 0;
+    for (const Exchange& exchange : scratch.exchanges) {
+        for (u64 bin : exchange.bins) clean &= bin == 0;
+        clean &= exchange.sum == 0 && exchange.best == 0 && exchange.raw_max == 0 && exchange.flags == 0;
+        clean &= exchange.count == 0 && exchange.found == 0;
+    }
+    if (!clean) emulator::fault("a launch left something for the next one");
+}
+
+void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scratch>& scratch) {
+    auto kernel = request.element == 0 ? sample_rows_f32 : request.element == 1 ? sample_rows_f16 : sample_rows_bf16;
+    emulator::Machine::self().launch(
+        emulator::Index{request.team_size, request.teams, 1}, kThreads, request.shared_bytes, request.seed,
+        [&] { kernel(inputs, outputs, scratch.data(), request.rows, request.cached_vectors); });
+    for (const Scratch& team : scratch) check_clean(team);
+}
+
+}  // namespace
+
+int main() {
+    std::vector<Scratch> scratch;
+    Request request;
+    // What the host has to know of this build.
+    u32 about[4] = {kThreads, CROUPIER_CLUSTER, sizeof(Scratch), kChunk};
+    fwrite(about, sizeof about, 1, stdout);
+    fflush(stdout);
+    while (read_all(&request, sizeof request)) {
+        Buffer inputs = buffer(request.inputs_bytes), outputs = buffer(request.outputs_bytes);
+        if (!read_all(inputs.get(), request.inputs_bytes)) return 1;
+        memset(outputs.get(), 0xCD, request.outputs_bytes);
+        if (scratch.size() < request.teams) scratch.resize(request.teams);
+        run(request, inputs.get(), outputs.get(), scratch);
+        fwrite(outputs.get(), 1, request.outputs_bytes, stdout);
+        fflush(stdout);
+    }
+    return 0;
+}

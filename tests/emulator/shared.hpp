@@ -1,0 +1,123 @@
+// Shared memory that notices what a GPU does not: an index out of bounds, a read of what nobody wrote, and two threads at one
+// place without a barrier between them.
+#pragma once
+#include <typeinfo>
+
+#include "machine.hpp"
+
+namespace emulator {
+
+struct Cell {
+    static constexpr uint32_t kNobody = ~0u, kSeveral = ~0u - 1;
+    bool written = false;
+    bool atomically = false;
+    // Who was here since the barrier of that number.
+    uint32_t writer = kNobody, write_time = 0, reader = kNobody, read_time = 0;
+};
+
+struct Array {
+    const std::type_info* type;
+    unsigned count;
+    size_t element_bytes;
+    std::vector<unsigned char> bytes;
+    std::vector<Cell> cells;
+};
+
+struct SharedMemory {
+    size_t bytes;  // what the launch gave
+    std::vector<std::unique_ptr<Array>> arrays;
+};
+
+enum Access { kRead, kWrite, kAtomic };
+
+inline void check(Array& array, unsigned i, Access access) {
+    Thread& thread = *Machine::self().current;
+    uint32_t me = thread.index.x, now = thread.block->barrier.times;
+    if (i >= array.count) fault("thread %u is out of bounds of shared memory: %u of %u", me, i, array.count);
+    Cell& cell = array.cells[i];
+    if (access != kWrite && !cell.written) fault("thread %u reads uninitialised shared memory: %u of %u", me, i, array.count);
+    bool written = cell.writer != Cell::kNobody && cell.write_time == now && cell.writer != me;
+    bool read = cell.reader != Cell::kNobody && cell.read_time == now && cell.reader != me;
+    bool raced = access == kRead ? written : access == kWrite ? written || read : (written && !cell.atomically) || read;
+    if (raced) {
+        fault("race in shared memory: thread %u %s %u of %u, which another thread has %s since the last barrier", me,
+              access == kRead ? "reads" : "writes", i, array.count, written ? "written" : "read");
+    }
+    if (access == kRead) {
+        cell.reader = cell.reader != Cell::kNobody && cell.read_time == now && cell.reader != me ? Cell::kSeveral : me;
+        cell.read_time = now;
+        return;
+    }
+    cell.writer = written ? Cell::kSeveral : me;
+    cell.write_time = now;
+    cell.atomically = access == kAtomic;
+    cell.written = true;
+}
+
+}  // namespace emulator
+
+template <class T>
+struct Shared {
+    emulator::Array* array;
+
+    struct Element {
+        emulator::Array* array;
+        unsigned i;
+        operator T() const {
+            emulator::check(*array, i, emulator::kRead);
+            T value;
+            memcpy(&value, &array->bytes[i * sizeof(T)], sizeof(T));
+            return value;
+        }
+        const Element& operator=(const T& value) const {
+            emulator::check(*array, i, emulator::kWrite);
+            memcpy(&array->bytes[i * sizeof(T)], &value, sizeof(T));
+            return *this;
+        }
+        const Element& operator=(const Element& other) const { return *this = static_cast<T>(other); }
+    };
+    Element operator[](unsigned i) const { return Element{array, i}; }
+};
+
+inline unsigned shared_add(Shared<unsigned> shared, unsigned i, unsigned value) {
+    emulator::check(*shared.array, i, emulator::kAtomic);
+    unsigned old, sum;
+    memcpy(&old, &shared.array->bytes[i * sizeof old], sizeof old);
+    sum = old + value;
+    memcpy(&shared.array->bytes[i * sizeof sum], &sum, sizeof sum);
+    return old;
+}
+
+inline void shared_or(Shared<unsigned> shared, unsigned i, unsigned value) {
+    emulator::check(*shared.array, i, emulator::kAtomic);
+    unsigned old;
+    memcpy(&old, &shared.array->bytes[i * sizeof old], sizeof old);
+    old |= value;
+    memcpy(&shared.array->bytes[i * sizeof old], &old, sizeof old);
+}
+
+// Every thread cuts the same arrays in the same order; the first one makes them.
+struct Carver {
+    unsigned taken = 0;
+    size_t bytes = 0;
+
+    template <class T>
+    Shared<T> take(unsigned count) {
+        emulator::SharedMemory& memory = *emulator::Machine::self().current->block->shared;
+        bytes += (count * sizeof(T) + 15) / 16 * 16;
+        if (bytes > memory.bytes) emulator::fault("%zu bytes of shared memory are used, %zu were given", bytes, memory.bytes);
+        if (taken == memory.arrays.size()) {
+            auto array = std::make_unique<emulator::Array>();
+            array->type = &typeid(T);
+            array->count = count;
+            array->bytes.resize(count * sizeof(T));
+            array->cells.resize(count);
+            memory.arrays.push_back(std::move(array));
+        }
+        emulator::Array& array = *memory.arrays[taken++];
+        if (array.count != count || *array.type != typeid(T)) emulator::fault("threads cut shared memory differently");
+        return Shared<T>{&array};
+    }
+};
+
+inline Carver carver() { return Carver{}; }
