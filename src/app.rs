@@ -2,8 +2,9 @@
 
 use crate::admin;
 use crate::backend::cpu::{CpuBackend, Level};
-use crate::backend::{Backend, BackendInfo};
-use crate::config::{self, Config};
+use crate::backend::cuda::{CudaBackend, OpenError};
+use crate::backend::{Backend, BackendInfo, DeviceLost};
+use crate::config::{self, BackendChoice, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
 use crate::rpc::health::{Health, State};
@@ -27,6 +28,10 @@ use tokio_util::sync::CancellationToken;
 const EXIT_START: u8 = 1;
 /// Something inside is wrong.
 const EXIT_INTERNAL: u8 = 70;
+/// The device failed; whoever started the process should start it again, on another device if it happens often.
+const EXIT_DEVICE_LOST: u8 = 86;
+/// The device has no room at the start.
+const EXIT_DEVICE_MEMORY: u8 = 88;
 /// How long connections that are being cut, and the engine, may take to notice.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
@@ -41,6 +46,12 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// The backend asked for cannot be had.
+    #[error("cannot use the backend cuda: {0}")]
+    Backend(#[from] OpenError),
+    /// The device failed in a way that it does not recover from.
+    #[error("the device is lost; nothing it would answer can be trusted")]
+    DeviceLost,
     /// The thread that drives the backend ended.
     #[error("the engine stopped unexpectedly")]
     Engine,
@@ -57,7 +68,9 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Bind { .. } => EXIT_START,
+            Self::Backend(OpenError::OutOfMemory(_)) => EXIT_DEVICE_MEMORY,
+            Self::Bind { .. } | Self::Backend(_) => EXIT_START,
+            Self::DeviceLost => EXIT_DEVICE_LOST,
             Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
         }
     }
@@ -122,10 +135,7 @@ impl App {
     /// # Errors
     /// The first socket that cannot be opened.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let backend: Box<dyn Backend> = {
-            let level = config.simd.unwrap_or_else(Level::detect);
-            Box::new(CpuBackend::with_level(config.threads(), level))
-        };
+        let backend = open_backend(&config)?;
         Self::bind_with(config, backend).await
     }
 
@@ -178,6 +188,21 @@ impl App {
     }
 }
 
+fn open_backend(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
+    let cpu = || Box::new(CpuBackend::with_level(config.threads(), config.simd.unwrap_or_else(Level::detect)));
+    if config.backend == BackendChoice::Cpu {
+        return Ok(cpu());
+    }
+    match CudaBackend::open(&config.device, cpu()) {
+        Ok(cuda) => Ok(Box::new(cuda)),
+        Err(reason) if config.backend == BackendChoice::Auto && reason.is_absence() => {
+            tracing::info!(%reason, "sampling on the CPU");
+            Ok(cpu())
+        }
+        Err(error) => Err(error),
+    }
+}
+
 async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
     let Some(address) = address else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
@@ -192,12 +217,19 @@ async fn upkeep(metrics: Metrics) {
     }
 }
 
+/// How the engine's thread ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EngineEnd {
+    DeviceLost,
+    Other,
+}
+
 /// Resolves when the thread ends. A thread of its own waits, because a blocking task would hold up the exit.
-fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Receiver<()>> {
+fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Receiver<EngineEnd>> {
     let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new().name("croupier-watch".to_owned()).spawn(move || {
-        let _ = thread.join();
-        let _ = sender.send(());
+        let lost = thread.join().is_err_and(|panic| panic.is::<DeviceLost>());
+        let _ = sender.send(if lost { EngineEnd::DeviceLost } else { EngineEnd::Other });
     })?;
     Ok(receiver)
 }
@@ -242,13 +274,13 @@ impl Serving {
     async fn run(
         &mut self,
         stop: CancellationToken,
-        mut engine_ended: oneshot::Receiver<()>,
+        mut engine_ended: oneshot::Receiver<EngineEnd>,
         health: &Health,
         config: &Config,
     ) -> Result<Drained, Error> {
         let failed = tokio::select! {
             () = stop.cancelled() => None,
-            _ = &mut engine_ended => Some(Error::Engine),
+            end = &mut engine_ended => Some(if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }),
             ended = self.servers.join_next() => Some(Error::Server(format!("{ended:?}"))),
         };
         if let Some(error) = failed {

@@ -7,7 +7,8 @@ mod cases;
 
 use cases::{Case, SHAPES, bits, case, filters, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
-use croupier::backend::{Backend, RowJob};
+use croupier::backend::cuda::CudaBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
@@ -15,12 +16,53 @@ use croupier::sampling::row::{Action, Filters, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-fn backends() -> Vec<(String, CpuBackend)> {
-    let mut all = vec![];
+/// The machine's GPU, opened once. With CROUPIER_TEST_GPU=required there has to be one.
+struct Gpu;
+
+impl Gpu {
+    fn opened() -> Option<MutexGuard<'static, CudaBackend>> {
+        static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
+        let opened = OPENED.get_or_init(|| match CudaBackend::open("0", Box::new(CpuBackend::new(1))) {
+            Ok(backend) => Some(Mutex::new(backend)),
+            Err(reason) => {
+                println!("SKIPPED cuda: {reason}");
+                let required = std::env::var("CROUPIER_TEST_GPU").is_ok_and(|value| value == "required");
+                assert!(!required, "there has to be a GPU: {reason}");
+                None
+            }
+        });
+        opened.as_ref().map(|backend| backend.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn backend(&self) -> MutexGuard<'static, CudaBackend> {
+        Self::opened().expect("it was opened before")
+    }
+}
+
+impl Backend for Gpu {
+    fn info(&self) -> BackendInfo {
+        self.backend().info()
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.backend().run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        self.backend().verify(jobs)
+    }
+}
+
+fn backends() -> Vec<(String, Box<dyn Backend>)> {
+    let mut all: Vec<(String, Box<dyn Backend>)> = vec![];
+    if Gpu::opened().is_some() {
+        all.push(("cuda".to_owned(), Box::new(Gpu)));
+    }
     for level in Level::ALL {
         if level.is_available() {
-            all.push((level.name().to_owned(), CpuBackend::with_level(1, level)));
+            all.push((level.name().to_owned(), Box::new(CpuBackend::with_level(1, level))));
         } else {
             println!("SKIPPED level {}: this CPU does not have it", level.name());
         }
@@ -100,7 +142,7 @@ fn a_million_draws_are_the_same_everywhere() {
         })
         .collect();
     let mut arrangements = backends();
-    arrangements.push(("two threads".to_owned(), CpuBackend::new(2).sharing_from(0)));
+    arrangements.push(("two threads".to_owned(), Box::new(CpuBackend::new(2).sharing_from(0))));
     let draws = 1_000_000 / (arrangements.len() * ROWS) + 1;
     let mut compared = 0usize;
     for position in 0..draws as u64 {

@@ -5,7 +5,8 @@
 
 mod cases;
 
-use cases::{Case, Lcg, SHAPES, bits, case, row, summary};
+use cases::rows::Lcg;
+use cases::{Case, SHAPES, bits, case, row, summary};
 use croupier::backend::RowJob;
 use croupier::backend::cuda::abi::{MAX_TEAM, SCRATCH_BYTES, SLICE_CHUNKS};
 use croupier::backend::cuda::pack::{Packer, has_kernel};
@@ -165,12 +166,12 @@ fn random_batches(build: &str, batches: u32, largest: usize) {
 
 #[test]
 fn random_batches_of_narrow_blocks_equal_the_specification() {
-    random_batches("narrow", 120, 6);
+    random_batches("narrow", 400, 6);
 }
 
 #[test]
 fn random_batches_of_wide_blocks_equal_the_specification() {
-    random_batches("wide", 15, 4);
+    random_batches("wide", 30, 4);
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn sizes_at_the_boundaries() {
     for (build, chunk) in [("narrow", 1024usize), ("wide", 8192)] {
         let slice = chunk * SLICE_CHUNKS as usize;
         let mut sizes = vec![1, 2, 7, 8, 9, 31, 33, 127, chunk - 1, chunk, chunk + 1, 3 * chunk + 5];
-        sizes.extend(if build == "narrow" { vec![slice - 1, slice, slice + 1, 8 * slice] } else { vec![slice + 1] });
+        sizes.extend(if build == "narrow" { vec![slice - 1, slice, slice + 1, 8 * slice] } else { vec![slice + 1, 1 << 20] });
         let mut emulator = Emulator::start(build);
         for size in sizes {
             let shape = rng.below(u64::from(SHAPES)) as u8;

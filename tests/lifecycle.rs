@@ -5,7 +5,7 @@ mod common;
 use common::{NEVER, config, serve, start, until};
 use croupier::app::{App, Drained, Error};
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use croupier::backend::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
@@ -243,6 +243,39 @@ async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
         Ok::<_, tonic::Status>(())
     };
     assert!(rest.await.is_err(), "the call must not seem to end well");
+}
+
+/// A backend whose device is lost.
+struct Lost;
+
+impl Backend for Lost {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        std::panic::panic_any(DeviceLost)
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        std::panic::panic_any(DeviceLost)
+    }
+}
+
+#[tokio::test]
+async fn a_lost_device_is_never_asked_again_and_ends_the_process_with_code_86() {
+    let server = serve(App::bind_with(config(), Box::new(Lost)).await.expect("free ports")).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 1));
+    let mut replies = client.decode(requests).await.expect("a stream").into_inner();
+    let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
+    let error = ended.expect_err("not a clean end");
+    assert!(matches!(error, Error::DeviceLost), "{error}");
+    assert_eq!(error.exit_code(), 86);
+    while let Ok(Some(reply)) = replies.message().await {
+        let answered = matches!(reply.response, Some(decode_response::Response::Step(_)));
+        assert!(!answered, "an answer from a broken device: {reply:?}");
+    }
 }
 
 #[tokio::test]

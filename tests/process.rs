@@ -123,3 +123,33 @@ fn a_live_socket_is_refused_with_code_1() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another server listens"), "{refused:?}");
 }
+
+/// A device that no machine has, so that these say the same on one with a GPU.
+const NO_DEVICE: &str = "--device=9999";
+
+#[test]
+fn without_a_gpu_auto_samples_on_the_cpu() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&folder.path().join("socket"), &["--backend=auto", NO_DEVICE]);
+    drop(server);
+}
+
+#[test]
+fn without_a_gpu_cuda_is_refused_with_a_reason() {
+    let output = Command::new(env!("CARGO_BIN_EXE_croupier"))
+        .args(["serve", "--listen=127.0.0.1:0", "--admin=none", "--backend=cuda", NO_DEVICE])
+        .output()
+        .expect("it runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("cannot use the backend cuda: "), "{log}");
+    assert!(log.contains("no CUDA driver here") || log.contains("there is no device 9999"), "{log}");
+}
+
+#[test]
+fn a_device_is_an_index_or_a_uuid() {
+    let output = Command::new(env!("CARGO_BIN_EXE_croupier")).args(["serve", "--device=first"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"first\" is no device"));
+}

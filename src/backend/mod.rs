@@ -30,4 +30,14 @@ pub trait Backend: Send {
     /// Results of verifying drafts, one per job, in order. A bad target row or draft distribution fails its own
     /// job and nothing else.
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult>;
+
+    /// Rows that this backend could not do and handed to another, by reason, since the caller last set them to 0.
+    fn handed_over(&mut self) -> &mut [(&'static str, u64)] {
+        &mut []
+    }
 }
+
+/// What a backend panics with when its device is lost: nothing that it would answer could be trusted, so the process
+/// ends and is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceLost;

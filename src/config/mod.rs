@@ -36,6 +36,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// What samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// A GPU if there is one that can be used, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU, or the server does not start.
+    Cuda,
+}
+
 /// HTTP/2 sizes, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http2 {
@@ -58,6 +69,10 @@ pub struct Config {
     pub uds: Option<PathBuf>,
     /// Metrics and probes over HTTP.
     pub admin: Option<SocketAddr>,
+    /// What samples.
+    pub backend: BackendChoice,
+    /// Which GPU: its index or UUID.
+    pub device: String,
     /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
     pub threads: Option<usize>,
     /// Instructions the CPU backend uses; `None`: the fastest that this CPU has.
@@ -93,6 +108,8 @@ impl Default for Config {
             listen: local(50051),
             uds: None,
             admin: local(9464),
+            backend: BackendChoice::Cpu,
+            device: "0".to_owned(),
             threads: None,
             simd: None,
             first_byte_timeout: Duration::from_secs(5),

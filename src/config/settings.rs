@@ -1,7 +1,7 @@
 //! The list of settings.
 
 use super::Config;
-use super::values::{self, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
+use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
 use crate::backend::cpu::Level;
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
@@ -117,6 +117,22 @@ pub(super) static SETTINGS: &[Setting] = &[
         values::address,
         |a: &Option<_>| show_option(*a, "none"),
         "Address for /metrics, /livez and /readyz over HTTP; none switches them off. Prometheus and the kubelet need an address other than 127.0.0.1"
+    ),
+    setting!(
+        "backend",
+        "NAME",
+        backend,
+        |t| values::one_of(t, &BACKEND),
+        |b| values::word_of(b, &BACKEND),
+        "What samples: cpu, cuda (a GPU, or the server does not start) or auto (a GPU if there is one that works, else the CPU). Tokens are the same with each. The speed of cuda has not been measured, and logits sent inline have to cross PCIe"
+    ),
+    setting!(
+        "device",
+        "GPU",
+        device,
+        values::device,
+        |d: &String| d.clone(),
+        "Which GPU to use: its index as the driver counts them, or its UUID as nvidia-smi -L shows it. Only looked at with backend cuda or auto"
     ),
     setting!(
         "threads",

@@ -1,6 +1,6 @@
 //! How single values are read from text and shown as text.
 
-use super::LogFormat;
+use super::{BackendChoice, LogFormat};
 use crate::backend::cpu::Level;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -115,6 +115,18 @@ pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
     words.iter().find(|(_, v)| v == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
 }
 
+/// A GPU's index, or its UUID as nvidia-smi shows it.
+pub(super) fn device(text: &str) -> Result<String, String> {
+    let is_index = text.len() <= 4 && text.parse::<u16>().is_ok();
+    let is_uuid = text.len() == 40
+        && text.strip_prefix("GPU-").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
+    if is_index || is_uuid {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("\"{text}\" is no device; write an index such as 0, or a UUID as nvidia-smi -L shows it, GPU-..."))
+    }
+}
+
 /// Words of a level choice.
 pub(super) const SIMD: [(&str, Option<Level>); 4] = [
     ("auto", None),
@@ -122,6 +134,9 @@ pub(super) const SIMD: [(&str, Option<Level>); 4] = [
     (Level::Avx2.name(), Some(Level::Avx2)),
     (Level::Portable.name(), Some(Level::Portable)),
 ];
+/// Words of [`BackendChoice`].
+pub(super) const BACKEND: [(&str, BackendChoice); 3] =
+    [("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda), ("auto", BackendChoice::Auto)];
 /// Words of [`LogFormat`].
 pub(super) const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 

@@ -183,6 +183,9 @@ fn drive(
         metrics.batch_rows.record(batch.rows as f64);
         if batch.rows > 0 {
             state.run(&mut batch, backend.as_mut());
+            for (reason, rows) in backend.handed_over() {
+                metrics.handed_over(reason, std::mem::take(rows));
+            }
         }
         let finished = Instant::now();
         metrics.stage(Stage::Backend, finished.saturating_duration_since(started));

@@ -2,14 +2,14 @@
 
 use super::draft::Place;
 use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
-use crate::backend::{Backend, RowJob};
+use crate::backend::{Backend, DeviceLost, RowJob};
 use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
 use crate::sampling::philox::Purpose;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Entries of histories held at a time for rows that look ahead. Such rows run in several rounds rather
 /// than hold a copy of a long history each.
@@ -189,11 +189,12 @@ pub(super) fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec
     }
 }
 
-/// `len` results of the backend, or why there are none.
+/// `len` results of the backend, or why there are none. A lost device ends the engine, and the process with it.
 pub(super) fn guarded<R>(len: usize, run: impl FnOnce() -> Vec<R>) -> Result<Vec<R>, RowFailure> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(results) if results.len() == len => Ok(results),
         Ok(_) => Err(RowFailure::new(RowStatus::Internal, "the backend lost rows")),
+        Err(panic) if panic.is::<DeviceLost>() => resume_unwind(panic),
         Err(_) => Err(RowFailure::new(RowStatus::Internal, "the backend failed on this batch")),
     }
 }

@@ -129,6 +129,8 @@ catalog! {
     CONNECTIONS = Def::gauge("croupier_connections", Unit::Count, "Connections open, by transport.");
     CONNECTIONS_CAPACITY = Def::gauge("croupier_connections_capacity", Unit::Count,
         "Connections that may be open on all transports together (max_connections).");
+    HANDED_OVER = Def::counter("croupier_backend_handed_over_rows_total", Unit::Count,
+        "Rows that the device has no kernel for and the CPU did in the same batch, by reason.");
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,

@@ -93,6 +93,8 @@ pub struct Handles {
     pub request_bytes: Histogram,
     pub response_bytes: Histogram,
     pub accept_errors: Counter,
+    /// In the order of `labels::HANDED_OVER`.
+    handed_over: Vec<Counter>,
     stages: Vec<Histogram>,
     connections: Vec<Gauge>,
     calls: Vec<Call>,
@@ -205,6 +207,11 @@ impl Metrics {
         self.exporter.as_ref().map_or(&NoopRecorder, |e| &e.recorder)
     }
 
+    /// Rows were handed to another backend.
+    pub fn handed_over(&self, reason: &str, rows: u64) {
+        self.handed_over[labels::index(labels::HANDED_OVER, reason)].increment(rows);
+    }
+
     /// A stage of a step took this long.
     pub fn stage(&self, stage: Stage, elapsed: Duration) {
         self.stages[stage as usize].record(elapsed);
@@ -243,6 +250,10 @@ impl Handles {
             request_bytes: cat::REQUEST_BYTES.as_histogram(r, &[]),
             response_bytes: cat::RESPONSE_BYTES.as_histogram(r, &[]),
             accept_errors: cat::ACCEPT_ERRORS.as_counter(r, &[]),
+            handed_over: labels::HANDED_OVER
+                .iter()
+                .map(|reason| cat::HANDED_OVER.as_counter(r, &[("reason", reason)]))
+                .collect(),
             stages: STAGES.iter().map(|&s| cat::STEP_DURATION.as_histogram(r, &[("stage", s)])).collect(),
             connections: TRANSPORTS.iter().map(|&t| cat::CONNECTIONS.as_gauge(r, &[("transport", t)])).collect(),
             calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 #[path = "../support/rows.rs"]
-mod rows;
+pub(crate) mod rows;
 
 use croupier::backend::RowJob;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -11,7 +11,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowRe
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
 use rows::ascending;
-pub(crate) use rows::{Lcg, SHAPES, filters, row};
+pub(crate) use rows::{SHAPES, filters, row};
 
 /// A row with everything it borrows.
 #[derive(Debug, Clone)]

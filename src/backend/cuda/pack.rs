@@ -19,11 +19,15 @@ pub enum NoKernel {
     TopLogprobs,
     /// The distribution that a draft token is drawn from has to be kept.
     Propose,
+    /// All that is known about its tokens is more than a launch takes.
+    TooLarge,
+    /// Verification of drafts.
+    Verify,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 2] = [NoKernel::TopLogprobs, NoKernel::Propose];
+    pub const ALL: [NoKernel; 4] = [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify];
 
     /// Its name as a metric label.
     #[must_use]
@@ -31,6 +35,8 @@ impl NoKernel {
         match self {
             Self::TopLogprobs => "top_logprobs",
             Self::Propose => "propose",
+            Self::TooLarge => "too_large",
+            Self::Verify => "verify",
         }
     }
 }

@@ -1,0 +1,310 @@
+//! One GPU: finding it, its kernels, and one launch at a time per slot. All `unsafe` of the backend is here.
+
+use super::OpenError;
+use super::abi::{SCRATCH_BYTES, THREADS};
+use super::shape::{self, Shape};
+use crate::sampling::logits::Dtype;
+use cudarc::driver::{DriverError, result, sys};
+use std::ffi::{CString, c_uint, c_void};
+use sys::CUdevice_attribute_enum as Attribute;
+use sys::cudaError_enum as Code;
+
+/// Of compiled kernels: a name that the driver must find at an address it can read words from.
+#[repr(align(16))]
+struct Aligned<T: ?Sized>(T);
+
+/// For drivers of CUDA 13 and the GPUs it was compiled for.
+static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
+/// For every driver from R535 on, which compiles it for its GPU.
+static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
+
+/// CUDA 12.2, which came with R535: the oldest that reads the PTX.
+const OLDEST_DRIVER: i32 = 12_020;
+/// Ampere.
+const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
+
+/// An open device. It is driven by one thread at a time, whichever that is.
+#[derive(Debug)]
+pub(super) struct Device {
+    context: sys::CUcontext,
+    kernels: [sys::CUfunction; 3],
+    pub(super) name: String,
+    pub(super) facts: shape::Device,
+}
+
+// SAFETY: driver handles may be used from any thread; `enter` makes the context current in the one that does.
+unsafe impl Send for Device {}
+
+/// Which device: an index, or a UUID as nvidia-smi shows it.
+fn find(wanted: &str) -> Result<sys::CUdevice, OpenError> {
+    let count = result::device::get_count()?;
+    let missing = || OpenError::NoDevice(format!("there is no device {wanted}; there are {count}"));
+    if let Ok(index) = wanted.parse::<i32>() {
+        return if (0..count).contains(&index) { Ok(result::device::get(index)?) } else { Err(missing()) };
+    }
+    for index in 0..count {
+        let device = result::device::get(index)?;
+        if uuid(device)?.eq_ignore_ascii_case(wanted) {
+            return Ok(device);
+        }
+    }
+    Err(missing())
+}
+
+fn uuid(device: sys::CUdevice) -> Result<String, DriverError> {
+    let bytes = result::device::get_uuid(device)?.bytes;
+    let hex =
+        |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{:02x}", *b as u8)).collect::<String>();
+    Ok(format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)))
+}
+
+fn driver_version() -> Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: the pointer is to a live integer.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    Ok(version)
+}
+
+impl Device {
+    /// Opens a device.
+    pub(super) fn open(wanted: &str) -> Result<Self, OpenError> {
+        // SAFETY: loading the driver's library runs its initialisers, as every program that uses a GPU does.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(OpenError::NoDriver);
+        }
+        result::init().map_err(|error| OpenError::NoDevice(error.to_string()))?;
+        let version = driver_version()?;
+        if version < OLDEST_DRIVER {
+            return Err(OpenError::Unsupported(format!(
+                "the driver knows CUDA {}.{}, and 12.2 (R535) is the oldest that works",
+                version / 1000,
+                version % 1000 / 10
+            )));
+        }
+        let device = find(wanted)?;
+        // SAFETY: `device` came from the driver.
+        let attribute = |which| unsafe { result::device::get_attribute(device, which) };
+        let capability = (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let name =
+            format!("{} ({}.{}, {})", result::device::get_name(device)?, capability.0, capability.1, uuid(device)?);
+        if capability < OLDEST_CAPABILITY {
+            return Err(OpenError::Unsupported(format!("{name} is older than compute capability 8.0")));
+        }
+        let shared_bytes = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        // SAFETY: `device` came from the driver; the context is kept for the life of the process.
+        let context = unsafe { result::primary_ctx::retain(device)? };
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context)? };
+        let (kernels, compiled) = load(shared_bytes)?;
+        let clusters = compiled && capability.0 >= 9;
+        let facts = shape::Device {
+            threads: THREADS,
+            multiprocessors: multiprocessors.unsigned_abs(),
+            shared_bytes: shared_bytes.unsigned_abs(),
+            clusters,
+        };
+        Ok(Self { context, kernels, name, facts })
+    }
+
+    /// Makes the device that of the calling thread.
+    pub(super) fn enter(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is retained for the life of the process.
+        unsafe { result::ctx::set_current(self.context) }
+    }
+
+    /// Begins a launch: upload, kernel, download, in the order of the slot's stream.
+    pub(super) fn begin(
+        &self,
+        slot: &mut Slot,
+        dtype: Dtype,
+        rows: u32,
+        sizes: Sizes,
+        shape: Shape,
+    ) -> Result<(), DriverError> {
+        let (inputs, outputs) = (&slot.inputs.host()[..sizes.inputs], sizes.outputs);
+        // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
+        unsafe { result::memcpy_htod_async(slot.inputs.device, inputs, slot.stream)? };
+        self.launch(slot, dtype, rows, shape)?;
+        let (from, stream) = (slot.outputs.device, slot.stream);
+        // SAFETY: as for the upload.
+        unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..outputs], from, stream) }
+    }
+
+    fn launch(&self, slot: &Slot, dtype: Dtype, rows: u32, shape: Shape) -> Result<(), DriverError> {
+        let kernel = self.kernels[Dtype::ALL.iter().position(|&d| d == dtype).expect("every format is listed")];
+        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, rows, shape.cached_vectors);
+        let mut pointers = [
+            (&raw mut arguments.0).cast::<c_void>(),
+            (&raw mut arguments.1).cast(),
+            (&raw mut arguments.2).cast(),
+            (&raw mut arguments.3).cast(),
+            (&raw mut arguments.4).cast(),
+        ];
+        let mut attribute = launch_attribute(shape, self.facts.clusters);
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.team_size,
+            gridDimY: shape.teams,
+            gridDimZ: 1,
+            blockDimX: THREADS,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: slot.stream,
+            attrs: &raw mut attribute,
+            numAttrs: c_uint::from(shape.team_size > 1),
+        };
+        // SAFETY: the arguments are those of the kernels (kernels/sample.cu), and live until the call returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, pointers.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()?;
+        Ok(())
+    }
+
+    /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. `flush` is memory to
+    /// write first, more than caches hold.
+    pub(super) fn time(
+        &self,
+        slot: &Slot,
+        dtype: Dtype,
+        rows: u32,
+        shape: Shape,
+        flush: &Staging,
+    ) -> Result<f32, DriverError> {
+        // SAFETY: the memory is `flush`'s own.
+        unsafe { result::memset_d8_async(flush.device, 0, flush.bytes, slot.stream)? };
+        timed(slot.stream, || self.launch(slot, dtype, rows, shape))
+    }
+
+    /// Copies half of `memory` onto the other half, and gives the time in microseconds and the bytes read and written.
+    pub(super) fn time_copy(&self, slot: &Slot, memory: &Staging) -> Result<(f32, usize), DriverError> {
+        let half = memory.bytes / 2;
+        // SAFETY: both halves are `memory`'s own.
+        let copy =
+            || unsafe { result::memcpy_dtod_async(memory.device, memory.device + half as u64, half, slot.stream) };
+        Ok((timed(slot.stream, copy)?, 2 * half))
+    }
+
+    /// Waits for the slot's launch.
+    pub(super) fn finish(&self, slot: &Slot) -> Result<(), DriverError> {
+        // SAFETY: the stream is the slot's.
+        unsafe { result::stream::synchronize(slot.stream) }
+    }
+}
+
+/// Microseconds between two events around some work.
+fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) -> Result<f32, DriverError> {
+    let [start, end] = [(), ()].map(|()| result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
+    let (start, end) = (start?, end?);
+    // SAFETY: events and stream are live; each event is destroyed once.
+    unsafe {
+        result::event::record(start, stream)?;
+        work()?;
+        result::event::record(end, stream)?;
+        result::event::synchronize(end)?;
+        let milliseconds = result::event::elapsed(start, end)?;
+        result::event::destroy(start)?;
+        result::event::destroy(end)?;
+        Ok(milliseconds * 1e3)
+    }
+}
+
+/// Bytes of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+}
+
+/// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.
+fn launch_attribute(shape: Shape, clusters: bool) -> sys::CUlaunchAttribute {
+    // SAFETY: the attribute is plain data, for which zeros are a value.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    if clusters {
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.team_size, y: 1, z: 1 };
+    } else {
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+    }
+    attribute
+}
+
+/// The kernels, and whether they were compiled for this GPU rather than by its driver.
+fn load(shared_bytes: i32) -> Result<([sys::CUfunction; 3], bool), OpenError> {
+    // SAFETY: both images are whole; the PTX ends with a NUL.
+    let compiled = unsafe { result::module::load_data(FATBIN.0.as_ptr().cast()) };
+    let (module, is_compiled) = match compiled {
+        Ok(module) => (module, true),
+        Err(error) if error.0 == Code::CUDA_ERROR_OUT_OF_MEMORY => return Err(error.into()),
+        // No image for this GPU, or an older driver.
+        Err(_) => (unsafe { result::module::load_data(PTX.as_ptr().cast())? }, false), // SAFETY: as above
+    };
+    let mut kernels = [std::ptr::null_mut(); 3];
+    for (kernel, dtype) in kernels.iter_mut().zip(Dtype::ALL) {
+        let name = CString::new(format!("sample_rows_{}", dtype.name())).expect("a name without NUL");
+        // SAFETY: the module is loaded and stays so.
+        *kernel = unsafe { result::module::get_function(module, name)? };
+        let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function exists.
+        unsafe { result::function::set_function_attribute(*kernel, most, shared_bytes)? };
+    }
+    Ok((kernels, is_compiled))
+}
+
+/// Memory on both sides, of one length. Kept for the life of the process.
+#[derive(Debug)]
+pub(super) struct Staging {
+    host: *mut u8,
+    device: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl Staging {
+    pub(super) fn new(bytes: usize) -> Result<Self, DriverError> {
+        // Not write-combined, which the processor reads slowly.
+        // SAFETY: the memory is zeroed before anybody reads it.
+        let host = unsafe { result::malloc_host(bytes, 0)? }.cast::<u8>();
+        // SAFETY: `bytes` bytes were given at `host`.
+        unsafe { host.write_bytes(0, bytes) };
+        // SAFETY: nothing reads the device's before it is written.
+        let device = unsafe { result::malloc_sync(bytes)? };
+        Ok(Self { host, device, bytes })
+    }
+
+    pub(super) fn host(&self) -> &[u8] {
+        // SAFETY: `bytes` initialised bytes, this value's alone.
+        unsafe { std::slice::from_raw_parts(self.host, self.bytes) }
+    }
+
+    pub(super) fn host_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed once.
+        unsafe { std::slice::from_raw_parts_mut(self.host, self.bytes) }
+    }
+}
+
+/// What one launch needs, so that another can be packed meanwhile.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) inputs: Staging,
+    pub(super) outputs: Staging,
+    scratch: sys::CUdeviceptr,
+    stream: sys::CUstream,
+}
+
+// SAFETY: memory and handles are the slot's alone.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// Room for launches of these sizes and of so many teams.
+    pub(super) fn new(inputs: usize, outputs: usize, teams: usize) -> Result<Self, DriverError> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        // SAFETY: zeroed in the next line, before any kernel runs.
+        let scratch = unsafe { result::malloc_sync(teams * SCRATCH_BYTES)? };
+        // SAFETY: so many bytes were given.
+        unsafe { result::memset_d8_sync(scratch, 0, teams * SCRATCH_BYTES)? };
+        Ok(Self { inputs: Staging::new(inputs)?, outputs: Staging::new(outputs)?, scratch, stream })
+    }
+}
