@@ -2,7 +2,7 @@
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
 // Grid: (blocks of a team, teams). Each team takes rows in turn. Read params.cuh (what comes in and goes out), numbers.cuh,
-// team.cuh, row.cuh, list.cuh, pass.cuh, steps.cuh, then this file.
+// team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file.
 #include "steps.cuh"
 
 // Blocks of two rows are never alike in what they need, so the row decides at run time; all blocks of a team decide alike.

@@ -198,7 +198,11 @@ fn sizes_at_the_boundaries() {
     for (build, chunk) in [("narrow", 1024usize), ("wide", 8192)] {
         let slice = chunk * SLICE_CHUNKS as usize;
         let mut sizes = vec![1, 2, 7, 8, 9, 31, 33, 127, chunk - 1, chunk, chunk + 1, 3 * chunk + 5];
-        sizes.extend(if build == "narrow" { vec![slice - 1, slice, slice + 1, 8 * slice] } else { vec![slice + 1, 1 << 20] });
+        sizes.extend(if build == "narrow" {
+            vec![slice - 1, slice, slice + 1, 8 * slice]
+        } else {
+            vec![slice + 1, 1 << 20]
+        });
         let mut emulator = Emulator::start(build);
         for size in sizes {
             let shape = rng.below(u64::from(SHAPES)) as u8;

@@ -305,6 +305,8 @@ impl Slot {
         let scratch = unsafe { result::malloc_sync(teams * SCRATCH_BYTES)? };
         // SAFETY: so many bytes were given.
         unsafe { result::memset_d8_sync(scratch, 0, teams * SCRATCH_BYTES)? };
+        // It may return before it is done, and the slot's stream waits for no other.
+        result::ctx::synchronize()?;
         Ok(Self { inputs: Staging::new(inputs)?, outputs: Staging::new(outputs)?, scratch, stream })
     }
 }

@@ -177,9 +177,32 @@ impl CudaBackend {
         let outputs = self.slots[launched.slot].outputs.host();
         for (at, &row) in launched.jobs.iter().enumerate() {
             to[row] = self.packers[launched.slot].result(at, &jobs[row], outputs);
-            assert!(to[row].is_some(), "the kernel contradicted itself; this is a bug");
         }
         Ok(())
+    }
+
+    /// Runs rows on the device, and those it cannot do on the other backend.
+    fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, DriverError> {
+        let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
+        let mut todo = Vec::with_capacity(jobs.len());
+        for (i, job) in jobs.iter().enumerate() {
+            let fits = if room(job) > self.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
+            match has_kernel(&job.spec).and(fits) {
+                Ok(()) => todo.push(i),
+                Err(reason) => self.hand_over(reason, 1),
+            }
+        }
+        self.launch_all(jobs, &todo, &mut results)?;
+        let contradicted = todo.iter().filter(|&&i| results[i].is_none()).count();
+        if contradicted > 0 {
+            tracing::error!(rows = contradicted, "a kernel contradicted itself; the CPU does these rows");
+            self.hand_over(NoKernel::Contradiction, contradicted);
+        }
+        let rest: Vec<RowJob<'_>> =
+            jobs.iter().zip(&results).filter(|(_, r)| r.is_none()).map(|(job, _)| *job).collect();
+        let mut others = if rest.is_empty() { vec![] } else { self.other.run(&rest) }.into_iter();
+        let result = |done: Option<RowResult>| done.or_else(|| others.next());
+        Ok(results.into_iter().filter_map(result).collect())
     }
 
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
@@ -201,28 +224,11 @@ impl Backend for CudaBackend {
     }
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
-        let (mut todo, mut others) = (Vec::with_capacity(jobs.len()), Vec::new());
-        for (i, job) in jobs.iter().enumerate() {
-            let fits = if room(job) > self.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
-            match has_kernel(&job.spec).and(fits) {
-                Ok(()) => todo.push(i),
-                Err(reason) => {
-                    self.hand_over(reason, 1);
-                    others.push(i);
-                }
-            }
-        }
-        if let Err(error) = self.launch_all(jobs, &todo, &mut results) {
+        self.try_run(jobs).unwrap_or_else(|error| {
             // Errors of a context stay; what it answers from now on cannot be trusted.
             tracing::error!(%error, device = self.device.name, "the CUDA device is lost");
-            std::panic::panic_any(DeviceLost);
-        }
-        let handed: Vec<RowJob<'_>> = others.iter().map(|&i| jobs[i]).collect();
-        for (i, result) in others.into_iter().zip(if handed.is_empty() { vec![] } else { self.other.run(&handed) }) {
-            results[i] = Some(result);
-        }
-        results.into_iter().map(|result| result.expect("every row was run; this is a bug")).collect()
+            std::panic::panic_any(DeviceLost)
+        })
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {

@@ -23,11 +23,14 @@ pub enum NoKernel {
     TooLarge,
     /// Verification of drafts.
     Verify,
+    /// The kernel contradicted itself, which is a bug.
+    Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 4] = [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify];
+    pub const ALL: [NoKernel; 5] =
+        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify, Self::Contradiction];
 
     /// Its name as a metric label.
     #[must_use]
@@ -37,6 +40,7 @@ impl NoKernel {
             Self::Propose => "propose",
             Self::TooLarge => "too_large",
             Self::Verify => "verify",
+            Self::Contradiction => "contradiction",
         }
     }
 }

@@ -24,16 +24,20 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             let bytes = dtype.encode(&row(vocab_size));
             let logits = Logits::new(dtype, &bytes);
             let jobs: Vec<RowJob<'_>> = specs(&adjusts).map(|spec| RowJob { logits, spec }).collect();
-            let got = backend.run(&jobs);
+            let got = backend.try_run(&jobs)?;
             let expected = backend.other.run(&jobs);
             if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
                 return Err(OpenError::Wrong(format!("row kind {at} of {vocab_size} {} logits", dtype.name())));
             }
             // One alone is laid over the device in another way.
-            if backend.run(&jobs[..1]) != got[..1] {
+            if backend.try_run(&jobs[..1])? != got[..1] {
                 return Err(OpenError::Wrong(format!("a single row of {vocab_size} {} logits", dtype.name())));
             }
         }
+    }
+    // Every row was one for the device.
+    if let Some((reason, _)) = backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
+        return Err(OpenError::Wrong(format!("rows were handed over: {reason}")));
     }
     Ok(())
 }

@@ -1,0 +1,202 @@
+// Searches of a row's order, as steps: each looks at what the last pass found and sets up the next one. A search ends with
+// the key at which a weight is reached, or with the first tokens as a list, and goes on to `after`.
+#pragma once
+#include "pass.cuh"
+
+enum Step {
+    // draw_step
+    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPListed, kTopPFound, kWeighed, kDrawn, kRawWeighed,
+    // report_step
+    kReport, kTopListed, kRanked, kTopFound, kTopExact, kEnd,
+    // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
+    kSearch, kSearchBinned, kSearchListed, kSearchTied, kFirst, kFirstCounted, kFirstListed
+};
+
+enum Needs { kNoPass, kPass, kDelegates };
+
+template <class Element>
+struct Search {
+    const ListMemory& memory;
+    const Passes<Element>& passes;
+
+    u64 left_last_key = kLastKey;  // what masks and filters have left so far: tokens up to this key
+    u64 left_need = 0;             // with at least this mass
+    Pass pass{};  // the one that runs next, or has run; its view, maximum and scale are those of what is left
+    Step step = kBegin;
+    Step after = kEnd;
+
+    u64 missing = 0;  // search: the weight to reach, counted from the range's first key
+    u64 found_key = 0;
+    u32 low = 0, high = 0;  // search: the range
+    bool ties_count = false;  // search: each of the equal tokens weighs 1
+    u32 wanted = 0;         // first: how many
+    u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
+
+    __device__ bool fits() const { return listed <= kListed; }
+
+    __device__ Needs go(Step next) {
+        step = next;
+        return kNoPass;
+    }
+
+    // A pass over what is left.
+    __device__ void aim(bool counts, Sink sink, Binning binning = kByDistance) {
+        pass.first_key = 0;
+        pass.last_key = left_last_key;
+        pass.need = left_need;
+        pass.counts = counts;
+        pass.sink = sink;
+        pass.binning = binning;
+    }
+
+    __device__ Pass left() const {
+        Pass all = pass;
+        all.first_key = 0;
+        all.last_key = left_last_key;
+        all.need = left_need;
+        return all;
+    }
+
+    __device__ void view(bool adjusted, float max, float scale) {
+        pass.adjusted = adjusted;
+        pass.max = max;
+        pass.scale = scale;
+        left_last_key = kLastKey;
+        left_need = 0;
+    }
+
+    __device__ Needs weigh(Step next) {
+        aim(false, kToChunks);
+        step = next;
+        return kPass;
+    }
+
+    // Lists the first `count` tokens of the order or some more; not what `left` leaves.
+    __device__ Needs list_first(u32 count, Step next) {
+        wanted = count;
+        after = next;
+        return go(kFirst);
+    }
+
+    // Finds the key at which what is left reaches a weight.
+    __device__ Needs search(u64 weight, bool counts, Step next) {
+        missing = weight;
+        aim(counts, kToBins);
+        low = ~(u32)(kLastKey >> 32);
+        high = ascending(pass.max);
+        after = next;
+        return go(kSearch);
+    }
+
+    __device__ Needs search_step(const Exchange& exchange) {
+        switch (step) {
+            case kSearch: {
+                set_range();
+                pass.sink = kToBins;
+                step = kSearchBinned;
+                return kPass;
+            }
+            case kSearchBinned: return narrow(exchange);
+            case kSearchListed: {
+                listed = passes.order_list(exchange);
+                if (!fits()) return go(kSearch);
+                found_key = memory.key_reaching(pass, listed, missing);
+                return go(after);
+            }
+            case kSearchTied: {
+                u64 index = (missing - 1) / each_tie();
+                found_key = index < passes.total(exchange) ? key_of(passes.find(pass, exchange, index), from_ascending(low))
+                                                           : kLastKey;
+                return go(after);
+            }
+            case kFirst: {
+                listed = 0;
+                if (wanted == 0) return go(after);
+                step = kFirstCounted;
+                return kDelegates;
+            }
+            case kFirstCounted: return list_from_bin(exchange);
+            default: {
+                listed = passes.order_list(exchange);
+                return go(after);
+            }
+        }
+    }
+
+  private:
+    __device__ void set_range() {
+        pass.first_key = (u64)~high << 32;
+        pass.last_key = (u64)~low << 32 | 0xFFFFFFFFu;
+        if (pass.last_key > left_last_key) pass.last_key = left_last_key;
+    }
+
+    // What each of the equal tokens in the range weighs.
+    __device__ u64 each_tie() const { return ties_count ? 1 : pass.mass(from_ascending(low)); }
+
+    // The bin in which the weight is reached is the next range, until its tokens fit into a list or are all equal: six
+    // rounds at most, since all but the first narrow 32 bits by 9.
+    __device__ Needs narrow(const Exchange& exchange) {
+        Place place = memory.block.locate(kBins, missing - 1, [&](u32 bin) { return exchange.bins[bin]; });
+        if (place.index == kBins) {
+            found_key = kLastKey;
+            return go(after);
+        }
+        missing -= place.before;
+        u64 inside = exchange.bins[place.index];
+        narrow_to(place.index);
+        set_range();
+        u64 largest = pass.counts ? 1 : pass.mass(from_ascending(high));
+        pass.binning = kByValue;
+        pass.origin = high;
+        pass.shift = 23 - __clz((high - low) | (kBins - 1));
+        if (low == high) {
+            ties_count = pass.counts;
+            pass.counts = true;
+            pass.sink = kToChunks;
+            step = kSearchTied;
+            return kPass;
+        }
+        if (inside > largest * kListed) return go(kSearch);
+        pass.sink = kToList;
+        step = kSearchListed;
+        return kPass;
+    }
+
+    // The values of one bin, as a range. Bins fall as values rise.
+    __device__ void narrow_to(u32 bin) {
+        u32 first = low, end = high;
+#pragma unroll 1
+        while (first < end) {  // to the first value in the bin or above it
+            u32 middle = first + (end - first) / 2;
+            if (pass.bin_of_value(middle) <= bin) end = middle;
+            else first = middle + 1;
+        }
+        u32 last = high, begin = low;
+#pragma unroll 1
+        while (begin < last) {  // to the last value in the bin or below it
+            u32 middle = last - (last - begin) / 2;
+            if (pass.bin_of_value(middle) >= bin) begin = middle;
+            else last = middle - 1;
+        }
+        low = first;
+        high = last;
+    }
+
+    // If n threads have a delegate in the bins up to some bin, then n tokens are in them, and only those threads have to
+    // look again (delegates: Dr. Top-k, arXiv 2109.08219).
+    __device__ Needs list_from_bin(const Exchange& exchange) {
+        Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) { return exchange.bins[bin]; });
+        aim(true, kToList);
+        pass.need = 0;
+        pass.last_key = kLastKey;
+        bool untouched = !pass.adjusted || !passes.row.is_listed_only();
+        if (untouched && place.index < kBins) {
+            low = ~(u32)(kLastKey >> 32);
+            high = ascending(pass.max);
+            narrow_to(place.index);
+            pass.last_key = (u64)~low << 32 | 0xFFFFFFFFu;
+        }
+        step = kFirstListed;
+        return kPass;
+    }
+};
