@@ -7,6 +7,7 @@ pub(crate) mod rows;
 use croupier::backend::RowJob;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
@@ -193,6 +194,7 @@ pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
                 )
             },
         ),
+        ("top_p one unit of mass beyond the first token", one_unit_beyond_the_first()),
         ("one token", Case::new(Dtype::F16, &[-3.0])),
         ("one token left", Case::new(Dtype::F32, &[vec![f32::NEG_INFINITY; 400], vec![-5.0]].concat())),
         ("NaN in the tail", Case::new(Dtype::F32, &[vec![0.0; 400], vec![f32::NAN]].concat())),
@@ -209,4 +211,21 @@ pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
         ),
         ("denormals", Case::new(Dtype::F32, &row(11, 1000, 3))),
     ]
+}
+
+/// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's: rounded up it needs
+/// both.
+fn one_unit_beyond_the_first() -> Case {
+    let share_of = |logit: f32| {
+        let total = MASS_ONE + mass(exponent(logit, 0.0, scale(1.0)));
+        let top_p = (MASS_ONE as f64 / total as f64) as f32;
+        let candidates = [top_p.next_down(), top_p, top_p.next_up()];
+        let beyond = |p: &f32| u128::from(fraction(*p)) * u128::from(total);
+        candidates.into_iter().find(|p| (1 << 32) > beyond(p).wrapping_sub(1 << 72) && beyond(p) > 1 << 72)
+    };
+    let found = (0..4_000_000).map(|i| -1e-6 * i as f32).find_map(|logit| Some((logit, share_of(logit)?)));
+    let (logit, top_p) = found.expect("one in 65,536 logits has such a share");
+    let filters = Filters { temperature: 1.0, top_k: 0, top_p, min_p: 0.0 };
+    let action = Action::Draw { uniform: u64::MAX };
+    Case { filters, action, ..Case::new(Dtype::F32, &[0.0, logit]) }
 }
