@@ -78,3 +78,6 @@ tool_grpcurl() {
         echo "$folder/grpcurl"
     fi
 }
+
+# Schemas of Kubernetes' objects, and what reads YAML.
+tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
