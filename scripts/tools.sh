@@ -81,3 +81,21 @@ tool_grpcurl() {
 
 # Schemas of Kubernetes' objects, and what reads YAML.
 tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
+
+# helm and helm-unittest, from source: the folder that holds both. One module builds them, so that what they share is
+# compiled once; it also has the replacement of helm-unittest's own module, which forbids `go install`.
+tool_helm() {
+    local folder="$tools_root/helm"
+    if [[ ! -x "$folder/helm" || ! -x "$folder/helm-unittest" ]]; then
+        rm -rf "$folder/build"
+        mkdir -p "$folder/build"
+        (
+            cd "$folder/build" || exit
+            printf 'module tools\n\ngo 1.26.0\n\nreplace github.com/vmware-labs/yaml-jsonpath => github.com/helm-unittest/yaml-jsonpath v0.4.0\n' >go.mod
+            go get helm.sh/helm/v4/cmd/helm@v4.3.1 github.com/helm-unittest/helm-unittest/cmd/helm-unittest@v1.1.2 2>/dev/null &&
+                go build -ldflags='-s -w' -o "$folder/" helm.sh/helm/v4/cmd/helm github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+        ) >&2 || return
+        rm -rf "$folder/build"
+    fi
+    echo "$folder"
+}
