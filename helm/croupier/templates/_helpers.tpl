@@ -73,7 +73,8 @@ checksum/config: {{ include "croupier.config" . | sha256sum }}
 
 {{- /* A size of the server's settings or of Kubernetes in bytes. */ -}}
 {{- define "croupier.bytes" -}}
-{{- $text := toString . -}}
+{{- /* Numbers of values are floats, and large ones would be written with an exponent. */ -}}
+{{- $text := ternary (int64 .) . (not (kindIs "string" .)) | toString | nospace -}}
 {{- $number := regexFind "^[0-9]+" $text | int64 -}}
 {{- $unit := regexReplaceAll "^[0-9]+" $text "" | trimSuffix "B" -}}
 {{- $factors := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 -}}
