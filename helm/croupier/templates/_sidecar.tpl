@@ -1,0 +1,78 @@
+{{- /*
+Templates for another chart's pods. That chart has this one as a dependency in mode sidecar and includes them with
+`.Subcharts.croupier` (its alias, if it has one). helm/examples/worker uses them all.
+*/ -}}
+
+{{- define "croupier.sidecar.socket" -}}
+{{ .Values.sidecar.socketDirectory }}/croupier.sock
+{{- end }}
+
+{{- /* Where the worker finds it, as gRPC writes it. */ -}}
+{{- define "croupier.sidecar.target" -}}
+unix:{{ include "croupier.sidecar.socket" . }}
+{{- end }}
+
+{{- /* An entry of initContainers: restarted for ever, so a sidecar, and the worker waits for its startup probe. */ -}}
+{{- define "croupier.sidecar.container" -}}
+{{- $socket := include "croupier.sidecar.target" . -}}
+{{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" $socket) -}}
+{{- $probes := .Values.probes -}}
+{{- $container := include "croupier.container" . | fromYaml -}}
+{{- $flags := list "--listen=none" (printf "--uds=%s" (include "croupier.sidecar.socket" .)) "--lame-duck=0s" -}}
+{{- $_ := set $container "args" (concat $container.args $flags) -}}
+- name: {{ .Values.sidecar.containerName }}
+  restartPolicy: Always
+  {{- toYaml $container | nindent 2 }}
+  ports:
+    - name: croupier-admin
+      containerPort: {{ .Values.ports.admin }}
+  startupProbe:
+    exec:
+      command: {{ toJson $ask }}
+    {{- toYaml $probes.startup | nindent 4 }}
+  livenessProbe:
+    exec:
+      command: {{ toJson (append $ask "--service=liveness") }}
+    {{- toYaml $probes.liveness | nindent 4 }}
+  readinessProbe:
+    exec:
+      command: {{ toJson (append $ask "--service=readiness") }}
+    {{- toYaml $probes.readiness | nindent 4 }}
+  volumeMounts:
+    {{- include "croupier.sidecar.volumeMounts" . | nindent 4 }}
+    {{- include "croupier.configMount" . | nindent 4 }}
+{{- end }}
+
+{{- /* Entries of volumes. The socket's is on disk: a socket has no bytes in it. */ -}}
+{{- define "croupier.sidecar.volumes" -}}
+- name: {{ .Values.sidecar.socketVolume }}
+  emptyDir: {}
+{{ include "croupier.configVolume" . }}
+{{- end }}
+
+{{- /* Entries of the worker's volumeMounts. */ -}}
+{{- define "croupier.sidecar.volumeMounts" -}}
+- name: {{ .Values.sidecar.socketVolume }}
+  mountPath: {{ .Values.sidecar.socketDirectory }}
+{{- end }}
+
+{{- /* Entries of the worker's env. */ -}}
+{{- define "croupier.sidecar.env" -}}
+- name: CROUPIER_TARGET
+  value: {{ include "croupier.sidecar.target" . }}
+{{- end }}
+
+{{- /* Part of the pod's securityContext: both containers are in the group that owns the socket. */ -}}
+{{- define "croupier.sidecar.podSecurityContext" -}}
+fsGroup: {{ .Values.sidecar.fsGroup }}
+{{- end }}
+
+{{- /* Labels of the pod, by which the PodMonitor finds it. */ -}}
+{{- define "croupier.sidecar.podLabels" -}}
+croupier/sidecar: {{ include "croupier.fullname" . }}
+{{- end }}
+
+{{- /* Annotations of the pod: it is replaced when the configuration changes, since the server reads it once. */ -}}
+{{- define "croupier.sidecar.podAnnotations" -}}
+{{ include "croupier.configChecksum" . }}
+{{- end }}

@@ -1,0 +1,145 @@
+"""Checks of the chart that helm-unittest cannot do. Arguments: a copy of helm/ with dependencies built, and `--bless` to
+write the golden manifests anew."""
+
+import difflib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import kubernetes_validate
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CHARTS = pathlib.Path(sys.argv[1])
+# The oldest that the chart names in kubeVersion, and the newest that the validator knows.
+VERSIONS = ["1.29.1", "1.37.0"]
+# Settings that are the chart's own business.
+OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout"}
+# Kinds of the Prometheus operator and of KEDA, whose schemas are not Kubernetes'.
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
+# Chart and values of each recipe.
+RECIPES = {
+    "service": ("croupier", "service.yaml"),
+    "service-hpa": ("croupier", "service-hpa.yaml"),
+    "service-keda": ("croupier", "service-keda.yaml"),
+    "sidecar": ("examples/worker", "sidecar.yaml"),
+}
+
+
+def template(chart, *flags):
+    command = ["helm", "template", "example", str(CHARTS / chart), "--namespace", "inference", *flags]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def manifests(recipe):
+    """What a recipe renders, as text, and the objects in it."""
+    chart, values = RECIPES[recipe]
+    done = template(chart, "--values", str(HERE / "values" / values))
+    if done.returncode:
+        sys.exit(f"{recipe}: {done.stderr}")
+    return done.stdout, [o for o in yaml.safe_load_all(done.stdout) if o]
+
+
+def invalid(recipe, objects):
+    """What Kubernetes would not take."""
+    for version in VERSIONS:
+        for o in objects:
+            if o["kind"] in FOREIGN:
+                continue
+            try:
+                kubernetes_validate.validate(o, version, strict=True)
+            except kubernetes_validate.ValidationError as e:
+                yield f"{recipe}: {o['kind']} {o['metadata']['name']} is not for Kubernetes {version}: {e.message} at {list(e.path)}"
+
+
+def blind():
+    """That the check can fail."""
+    broken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "broken"}, "spec": {"ports": [{"prot": 1}]}}
+    if len(list(invalid("a broken Service", [broken]))) != len(VERSIONS):
+        yield "a broken Service was taken for valid"
+
+
+def changed(recipe, text, bless):
+    path = HERE / "golden" / f"{recipe}.yaml"
+    # Rules and dashboard have tests of their own.
+    text = "".join(part for part in re.split(r"(?m)^(?=---$)", text) if "kind: PrometheusRule" not in part and "-dashboard\n" not in part)
+    if bless:
+        path.write_text(text)
+    before = path.read_text() if path.exists() else ""
+    diff = list(difflib.unified_diff(before.splitlines(), text.splitlines(), str(path), recipe, lineterm=""))
+    if diff:
+        yield "\n".join(diff) + "\nIf that is meant: scripts/helm-check --bless"
+
+
+def refusals():
+    """Values that must be refused, each with words of the reason."""
+    for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
+        flags = [flag for value in case["set"] for flag in ("--set", value)]
+        done = template(case.get("chart", "croupier"), *flags)
+        if done.returncode == 0:
+            yield f"{case['set']} is not refused"
+        elif case["says"] not in done.stderr:
+            yield f"{case['set']} is refused, but for another reason: {done.stderr}"
+
+
+def settings():
+    """The schema takes the program's settings and no others; the version is the program's."""
+    schema = json.loads((ROOT / "helm/croupier/values.schema.json").read_text())
+    page = (ROOT / "docs/configuration.md").read_text()
+    program = set(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \|", page, re.M)) - OWN_SETTINGS
+    chart = set(schema["properties"]["config"]["properties"])
+    yield from (f"the schema has no setting {name}" for name in program - chart)
+    yield from (f"the schema has a setting {name} that the program has not" for name in chart - program)
+    program = set(re.findall(r"^\| `(\w+)` \| `[^`]*` \|$", page, re.M))
+    chart = set(schema["properties"]["defaults"]["properties"])
+    if program != chart:
+        yield f"default parameters of program and schema differ: {program ^ chart}"
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+    about = yaml.safe_load((ROOT / "helm/croupier/Chart.yaml").read_text())
+    if about["appVersion"] != version:
+        yield f"appVersion is {about['appVersion']}, the program's version {version}"
+
+
+def open_schemas(schema, path="values"):
+    """Objects of the schema that take any key without being Kubernetes' own."""
+    if schema.get("type") == "object" and "properties" in schema and schema.get("additionalProperties") is not False:
+        yield f"{path} takes unknown keys"
+    for name, inner in schema.get("properties", {}).items():
+        yield from open_schemas(inner, f"{path}.{name}")
+
+
+def files_differ(objects):
+    """The PrometheusRule holds the groups of files/rules.yaml, all of them and unchanged; the ConfigMap the dashboard."""
+    file = yaml.safe_load((ROOT / "helm/croupier/files/rules.yaml").read_text())["groups"]
+    rule = next(o for o in objects if o["kind"] == "PrometheusRule")
+    if rule["spec"]["groups"] != file:
+        yield "the PrometheusRule differs from files/rules.yaml"
+    dashboard = next(o for o in objects if o["metadata"]["name"].endswith("-dashboard"))
+    if json.loads(dashboard["data"]["croupier.json"]) != json.loads((ROOT / "helm/croupier/files/dashboard.json").read_text()):
+        yield "the dashboard's ConfigMap differs from files/dashboard.json"
+
+
+def main():
+    bless = "--bless" in sys.argv
+    wrong = [*blind(), *settings(), *refusals()]
+    wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
+    checked, foreign = 0, set()
+    for recipe in RECIPES:
+        text, objects = manifests(recipe)
+        wrong += [*invalid(recipe, objects), *changed(recipe, text, bless)]
+        foreign |= {o["kind"] for o in objects} & FOREIGN
+        checked += sum(o["kind"] not in FOREIGN for o in objects)
+        if recipe == "service":
+            wrong += files_differ(objects)
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"{checked} objects of {len(RECIPES)} recipes are valid for Kubernetes {' and '.join(VERSIONS)}")
+    print(f"not held against a schema, for none is at hand: {', '.join(sorted(foreign))}")
+
+
+if __name__ == "__main__":
+    main()

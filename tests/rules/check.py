@@ -1,0 +1,145 @@
+"""What rules, dashboard and autoscaling ask Prometheus for is there: metrics, labels, label values, buckets. Every alert is
+told about in docs/operations.md, and has a unit test in which it fires and one in which it is silent."""
+
+import json
+import pathlib
+import re
+import sys
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm" / "croupier"
+DASHBOARD = CHART / "files" / "dashboard.json"
+# What Prometheus itself knows, or adds when it scrapes.
+BUILT_IN = {"up", "ALERTS"}
+SCRAPE_LABELS = {"namespace", "job", "instance", "pod", "container", "service", "alertstate", "alertname"}
+
+
+def documented():
+    """Labels by metric, as the table of docs/metrics.md has them; parts of histograms have names of their own."""
+    metrics = {}
+    for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
+        row = re.match(r"\| `(\w+)` \| (\w+) \| ([^|]*) \|", line)
+        if not row:
+            continue
+        name, kind, labels = row[1], row[2], set(re.findall(r"`(\w+)`", row[3]))
+        if kind == "histogram":
+            metrics[f"{name}_bucket"] = labels | {"le"}
+            metrics |= {f"{name}_sum": labels, f"{name}_count": labels}
+        else:
+            metrics[name] = labels
+    return metrics
+
+
+def known_values():
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    sets = (ROOT / "src" / "metrics" / "labels.rs").read_text()
+    return set(re.findall(r"`([\w+]+)`", page)) | set(re.findall(r'"(\w+)"', sets))
+
+
+def buckets():
+    text = (ROOT / "src" / "metrics" / "catalog.rs").read_text()
+    lists = re.findall(r"&\[f64\] = &\[([^\]]*)\]", text)
+    return {float(number.replace("_", "")) for numbers in lists for number in re.findall(r"[\d._e-]+", numbers)}
+
+
+def complaints(query, metrics, recorded):
+    """What is wrong with a query."""
+    for name, _, matchers in re.findall(r"((?:croupier|process)[_:][\w:]+)(\{([^}]*)\})?", re.sub(r'"[^"]*"', clean, query)):
+        if ":" in name:
+            if name not in recorded:
+                yield f"{name} is recorded by no rule"
+            continue
+        if name not in metrics:
+            yield f"{name} is not in docs/metrics.md"
+            continue
+        for label, value in re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', matchers):
+            if label in SCRAPE_LABELS:
+                continue
+            if label not in metrics[name]:
+                yield f"{name} has no label {label}"
+            elif label == "le":
+                if float(value) not in buckets():
+                    yield f"{name} has no bucket {value}"
+            elif not value.startswith("$"):
+                yield from (f"{label} is never {v}" for v in value.split("|") if v not in known_values())
+
+
+def clean(match):
+    """A string that could be taken for a name or a bracket is made harmless; those of matchers stay as they are."""
+    return match[0].replace("{", "").replace("}", "")
+
+
+def queries():
+    """Place and text of every query."""
+    rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield f"rule {rule.get('record') or rule['alert']}", rule["expr"]
+    yield from panels(json.loads(DASHBOARD.read_text())["panels"])
+    yield "values autoscaling.metric", yaml.safe_load((CHART / "values.yaml").read_text())["autoscaling"]["metric"]
+
+
+def as_rules():
+    """All queries as a file of rules, with Grafana's variables filled in, so that promtool reads them."""
+    rules = [{"record": "checked", "labels": {"place": str(i)}, "expr": filled(query)} for i, (_, query) in enumerate(queries())]
+    return yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
+
+
+def filled(query):
+    return query.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$job", ".*")
+
+
+def panels(of):
+    for panel in of:
+        yield from panels(panel.get("panels", []))
+        yield from ((f"panel {panel['title']}", target["expr"]) for target in panel.get("targets", []))
+
+
+def undescribed(of):
+    for panel in of:
+        yield from undescribed(panel.get("panels", []))
+        if panel["type"] != "row" and len(panel.get("description", "")) < 20:
+            yield f"panel {panel['title']} has no description"
+
+
+def untested(alerts):
+    """Alerts that no unit test sees firing, or silent."""
+    firing, silent = set(), set()
+    for path in (ROOT / "tests" / "rules").glob("*_test.yaml"):
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            for case in test.get("alert_rule_test", []):
+                (firing if case["exp_alerts"] else silent).add(case["alertname"])
+            for case in test.get("promql_expr_test", []):
+                firing |= set(re.findall(r'alertname="(\w+)",alertstate="firing"', case["expr"]))
+    yield from (f"no test sees {alert} fire" for alert in alerts - firing)
+    yield from (f"no test sees {alert} silent" for alert in alerts - silent)
+
+
+def main():
+    metrics = documented()
+    assert len(metrics) > 30, "the table of docs/metrics.md was not found"
+    # That the check can fail.
+    for wrong in ["croupier_nothing", 'croupier_queue_depth{a="b"}', 'croupier_rows_total{kind="guess"}', "croupier:nothing",
+                  'croupier_step_duration_seconds_bucket{le="0.026"}']:
+        assert list(complaints(wrong, metrics, set())), wrong
+    rules = [rule for group in yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"] for rule in group["rules"]]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    alerts = {rule["alert"] for rule in rules if "alert" in rule}
+    asked = list(queries())
+    wrong = [f"{place}: {what}" for place, query in asked for what in complaints(query, metrics, recorded)]
+    wrong += untested(alerts)
+    sections = set(re.findall(r"^### (\w+)$", (ROOT / "docs" / "operations.md").read_text(), re.M))
+    wrong += [f"docs/operations.md has no section {alert}" for alert in alerts - sections]
+    wrong += [f"docs/operations.md tells of {name}, which is no alert" for name in sections - alerts if name.startswith("Croupier")]
+    wrong += [f"{rule['alert']} does not point to its section" for rule in rules if "alert" in rule
+              and f"docs/operations.md#{rule['alert'].lower()}." not in rule["annotations"].get("runbook", "")]
+    wrong += undescribed(json.loads(DASHBOARD.read_text())["panels"])
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"{len(asked)} queries ask for what is there; {len(alerts)} alerts are tested and told about")
+
+
+if __name__ == "__main__":
+    print(as_rules()) if "--as-rules" in sys.argv else main()

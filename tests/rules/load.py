@@ -1,0 +1,107 @@
+"""A worker that verifies drafts, samples, and sends a row of NaN now and then, and counts what came of it."""
+
+import array
+import importlib
+import math
+import queue
+import random
+import sys
+import time
+
+VOCAB, DRAFT = 64, 3
+PAUSE = 0.01
+
+
+def stubs(proto, folder):
+    from grpc_tools import protoc
+
+    file = proto / "croupier" / "v1" / "sampler.proto"
+    assert protoc.main(["protoc", f"-I{proto}", f"--python_out={folder}", f"--grpc_python_out={folder}", str(file)]) == 0
+    sys.path.insert(0, str(folder))
+
+
+def softmax(row):
+    exps = [math.exp(x) for x in row]
+    total = sum(exps)
+    return [e / total for e in exps]
+
+
+class Worker:
+    """`honest`: whether it draws its draft tokens from the distribution that it claims."""
+
+    def __init__(self, address, model, honest):
+        import grpc
+
+        self.pb = importlib.import_module("croupier.v1.sampler_pb2")
+        self.stub = importlib.import_module("croupier.v1.sampler_pb2_grpc").SamplerStub(grpc.insecure_channel(address))
+        self.model, self.honest, self.random = model, honest, random.Random(model)
+        self.tokens = self.nans = self.drafts = self.drafted = self.accepted = self.emitted = 0
+        self.measured = self.expected = self.observed = 0
+        self.seconds = []
+
+    def logits(self):
+        return [self.random.gauss(0, 1.5) for _ in range(VOCAB)]
+
+    def verify(self):
+        """A draft of a distribution near the target's, and the rows of the target."""
+        targets = [self.logits() for _ in range(DRAFT + 1)]
+        claimed = [softmax([x + self.random.gauss(0, 0.5) for x in row]) for row in targets[:DRAFT]]
+        drawn = claimed if self.honest else [[1.0] * VOCAB] * DRAFT
+        ids = [self.random.choices(range(VOCAB), probs)[0] for probs in drawn]
+        dense = self.pb.DenseDraft(probs=array.array("f", sum(claimed, [])).tobytes(), dtype=self.pb.LOGITS_DTYPE_F32)
+        work = self.pb.VerifyWork(draft_token_ids=ids, dense=dense, measure=True)
+        return self.pb.Work(sequence_id=1, verify=work), targets
+
+    def step(self, i):
+        pb = self.pb
+        verify, rows = self.verify()
+        work = [verify, pb.Work(sequence_id=2, sample=pb.SampleWork())]
+        rows.append(self.logits())
+        if i % 10 == 0:
+            work.append(pb.Work(sequence_id=3, sample=pb.SampleWork()))
+            rows.append([math.nan] * VOCAB)
+        opening = [pb.OpenSequence(sequence_id=id, params=pb.SamplingParams(seed=id)) for id in (1, 2, 3)] if i == 0 else []
+        return pb.Step(open=opening, work=work, inline=pb.InlineLogits(data=array.array("f", sum(rows, [])).tobytes()))
+
+    def run(self, seconds):
+        pb, outbox = self.pb, queue.SimpleQueue()
+        replies = self.stub.Decode(iter(outbox.get, None))
+        outbox.put(pb.DecodeRequest(config=pb.StreamConfig(vocab_size=VOCAB, logits_dtype=pb.LOGITS_DTYPE_F32, model=self.model)))
+        next(replies)
+        end, i = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            request = pb.DecodeRequest(step=self.step(i))
+            begun = time.monotonic()
+            outbox.put(request)
+            reply = next(replies)
+            self.seconds.append(time.monotonic() - begun)
+            self.count(reply.step.work)
+            i += 1
+            time.sleep(PAUSE)
+        outbox.put(None)
+        assert not list(replies)
+
+    def count(self, works):
+        for work in works:
+            self.tokens += len(work.tokens)
+            self.nans += work.status == self.pb.ROW_STATUS_NAN_LOGITS
+        verified = works[0]
+        self.drafts += 1
+        self.drafted += DRAFT
+        self.accepted += verified.verify.accepted_count
+        self.emitted += len(verified.tokens)
+        for test in verified.verify.tests:
+            self.measured += 1
+            self.expected += test.expected_acceptance
+            self.observed += test.accepted
+
+    def mistake(self):
+        """A message that is refused."""
+        import grpc
+
+        try:
+            list(self.stub.Decode(iter([self.pb.DecodeRequest(config=self.pb.StreamConfig())])))
+        except grpc.RpcError as e:
+            assert e.code() == grpc.StatusCode.INVALID_ARGUMENT, e
+        else:
+            raise AssertionError("a stream without a vocabulary was taken")
