@@ -209,6 +209,34 @@ async fn memory_of_a_proposer() {
     let taken = server.series(STATE);
     assert!(taken > 20_000.0, "{taken}");
     token(&worker.step(sample_step(&[(2, logits(1, 0))])).await.work[0]);
+    // A verification may add 257 tokens at once: room for all of them is taken before.
+    let long = |id| VerifyWork {
+        draft_token_ids: vec![id as u32 % VOCAB; 256],
+        draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),
+        ..Default::default()
+    };
+    let only = |token: u32| (0..VOCAB).map(|id| if id == token { 0.0 } else { f32::NEG_INFINITY }).collect::<Vec<_>>();
+    let (mut id, mut refused) = (10, 0);
+    while refused == 0 {
+        let open = worker.step(open_step(vec![text(id, 0, ProposerKind::Suffix)])).await.open.remove(0);
+        if open.status() != OpenStatus::Ok {
+            break;
+        }
+        let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(work::Kind::Verify(long(id))) }];
+        let rows = vec![only(id as u32 % VOCAB); 257];
+        let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await.work.remove(0);
+        match result.status() {
+            RowStatus::Ok => assert_eq!(result.tokens.len(), 257),
+            status => {
+                assert_eq!(status, RowStatus::HistoryLimit);
+                assert!(result.message.contains("max_state_bytes"), "{}", result.message);
+                refused += 1;
+            }
+        }
+        assert!(server.series(STATE) <= f64::from(256 << 10), "{}", server.series(STATE));
+        id += 1;
+    }
+    assert!(refused == 1 && id > 12, "{id}");
     drop(worker);
     server.expect_series(STATE, 0.0).await;
 }

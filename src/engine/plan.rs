@@ -49,13 +49,14 @@ pub(super) fn plan_work(
             Planned::Rows(1)
         }
         WorkKind::Draft(draft) => {
-            let place = Place::of(*draft, may_emit(entered, 1, limits)?.drafts())?;
-            may_emit(entered, place.index + 1, limits)?;
+            let drafts = may_emit(entered, 1, limits)?.drafts();
+            let place = Place::of(*draft, drafts)?;
+            may_emit(entered, place.path(drafts).len() + 1, limits)?;
             Planned::Rows(1)
         }
         WorkKind::Score(score) => Planned::Rows(score.tokens.len()),
         WorkKind::Verify(verify) => {
-            check_kept(verify, may_emit(entered, verify.rows(), limits)?)?;
+            check_kept(verify, may_emit(entered, verify.most_emitted(), limits)?)?;
             Planned::Verify(verify.rows())
         }
     };
@@ -75,9 +76,9 @@ pub(super) fn plan_work(
 fn take_room(table: &mut Table, id: u64, kind: &WorkKind, step: &Step) -> Result<(), RowFailure> {
     let fits = match kind {
         WorkKind::Sample => table.may_grow(id, 1, 0),
-        WorkKind::Verify(verify) => table.may_grow(id, verify.rows(), 0),
-        // It keeps the row, or the part of it that may be drawn.
-        WorkKind::Draft(_) => table.may_grow(id, 0, step.logits.row_bytes()),
+        WorkKind::Verify(verify) => table.may_grow(id, verify.most_emitted(), 0),
+        // It keeps the row, in f32 where its own format cannot hold what penalties make of it, or a part of it.
+        WorkKind::Draft(_) => table.may_grow(id, 0, step.logits.row_bytes_in_f32()),
         WorkKind::Score(_) => true,
     };
     if fits { Ok(()) } else { Err(RowFailure::new(RowStatus::HistoryLimit, Refusal::StateBytes.message())) }
@@ -91,6 +92,7 @@ fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) 
     if sequence.finished().is_some() {
         return Err(RowFailure::new(RowStatus::SequenceFinished, "the sequence has ended; close it"));
     }
+    let tokens = tokens.min(sequence.remaining());
     let (len, most) = (sequence.history_len(), limits.max_history_tokens as u64);
     if len + tokens as u64 > most {
         let message = format!("{len} tokens of prompt and output and {tokens} more are over max_history_tokens {most}");

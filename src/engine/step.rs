@@ -122,6 +122,12 @@ impl LogitsBlock {
         self.row_bytes
     }
 
+    /// What a row would take in f32.
+    #[must_use]
+    pub fn row_bytes_in_f32(&self) -> usize {
+        self.row_bytes / self.dtype.size() * Dtype::F32.size()
+    }
+
     /// Row `row`, unless there are fewer.
     #[must_use]
     pub fn row(&self, row: u64) -> Option<Logits<'_>> {

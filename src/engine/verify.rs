@@ -4,6 +4,7 @@ use super::rows::{guarded, run_guarded};
 use super::step::{DraftsFrom, LogitsBlock, RowFailure, RowStatus, VerifyWork};
 use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::metrics::{Last, Proposer, Round};
+use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, RowOutput};
@@ -36,6 +37,8 @@ pub struct Verification {
     pub drafted: usize,
     /// How the last emitted token came about.
     pub last: Last,
+    /// Whether draft tokens were judged one by one, and not together as a block.
+    pub one_by_one: bool,
     /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
     pub tests_wanted: bool,
 }
@@ -154,6 +157,7 @@ impl Verification {
             emitted: self.outputs.len(),
             lossless: self.verified.lossless,
             last: self.last,
+            one_by_one: self.one_by_one,
             trials: &self.verified.trials,
         }
     }
@@ -245,7 +249,9 @@ impl<'a> Prepared<'a> {
         };
         let work = self.source.work;
         let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure);
-        Verification { verified, outputs, proposer, drafted: self.drafts.len(), last, tests_wanted }
+        let one_by_one = self.source.sequence.acceptance() != AcceptanceRule::Block;
+        let drafted = self.drafts.len();
+        Verification { verified, outputs, proposer, drafted, last, one_by_one, tests_wanted }
     }
 
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {

@@ -118,6 +118,18 @@ impl VerifyWork {
         self.tokens.len() + 1
     }
 
+    /// The most tokens that it may emit: those of the longest path, and one.
+    #[must_use]
+    pub fn most_emitted(&self) -> usize {
+        let Some(parents) = &self.parents else { return self.rows() };
+        let mut depths: Vec<usize> = Vec::with_capacity(parents.len());
+        for &parent in parents {
+            let above = usize::try_from(parent).ok().and_then(|parent| depths.get(parent)).copied();
+            depths.push(above.unwrap_or(0) + 1);
+        }
+        depths.into_iter().max().unwrap_or(0) + 1
+    }
+
     /// Checks what can be checked without the sequence.
     ///
     /// # Errors

@@ -172,15 +172,15 @@ catalog! {
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
         "Last tokens of these verifications: recovered after a rejection, bonus, or accepted where the sequence ended.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
-        "Draft tokens rejected among those measured: removed by the target's masks and filters, unlikely (below a tenth of the draft's probability), or by chance.");
+        "First draft tokens of a position rejected among those measured: ruled_out by the target (temperature 0, a filter, a mask), unlikely (below a tenth of the draft's probability), or by chance.");
     SPEC_EXPECTED = Def::histogram("croupier_spec_decode_expected_acceptance", Unit::Count, SHARES,
-        "Acceptance to be expected of draft tokens that were measured: the sum of min(target, draft), by position.");
+        "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
         "Draft tokens accepted among those measured, to be held against the expected acceptance.");
     SPEC_TOTAL_VARIATION = Def::histogram("croupier_spec_decode_total_variation", Unit::Count, SHARES,
         "Total variation between target and draft distribution of measured draft tokens: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
-        "Rank in the target of measured draft tokens that were rejected.");
+        "Rank in the target of measured first draft tokens of a position that were rejected.");
     PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
     PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
     PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");

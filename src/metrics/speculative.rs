@@ -55,6 +55,8 @@ pub struct Round<'a> {
     pub lossless: bool,
     /// How the last of them came about.
     pub last: Last,
+    /// Whether draft tokens were judged one by one, and not together as a block.
+    pub one_by_one: bool,
     /// The tests that were made.
     pub trials: &'a [Trial],
 }
@@ -105,8 +107,16 @@ impl Speculation {
         handles.accepted.increment(round.accepted as u64);
         handles.emitted[usize::from(round.lossless)].increment(round.emitted as u64);
         handles.lasts[round.last as usize].increment(1);
+        let mut depth = None;
         for trial in round.trials {
-            handles.trial(r, labels, trial);
+            // A block says of tokens behind the rejected one too how it judged them; acceptance did not come there.
+            if trial.depth <= round.accepted {
+                handles.trial(r, labels, trial, round.one_by_one);
+            }
+            // What later siblings are held against is what the first one left.
+            if depth.replace(trial.depth) != Some(trial.depth) {
+                handles.rejection(trial);
+            }
         }
     }
 }
@@ -133,23 +143,26 @@ impl Handles {
         }
     }
 
-    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial) {
+    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, one_by_one: bool) {
         let at = trial.depth.min(POSITIONS);
         let position = self.positions[at].get_or_init(|| Position::register(r, labels, at));
         position.tested.increment(1);
         if trial.accepted {
             position.accepted.increment(1);
         }
-        if let Some(expected) = trial.expected {
+        if let Some(expected) = trial.expected.filter(|_| one_by_one) {
             position.expected.record(expected);
             position.measured_accepted.increment(u64::from(trial.accepted));
         }
         if let Some(total_variation) = trial.total_variation {
             self.total_variation.record(total_variation);
         }
-        if let Some(rank) = trial.rejected_rank {
+    }
+
+    fn rejection(&self, trial: &Trial) {
+        if let (Some(rank), Some(ratio)) = (trial.rejected_rank, trial.ratio) {
             self.rejected_rank.record(rank);
-            self.rejected[reason(trial.ratio.unwrap_or_default())].increment(1);
+            self.rejected[reason(ratio)].increment(1);
         }
     }
 }
@@ -169,7 +182,7 @@ impl Position {
 }
 
 /// Values of the label `reason`: what a rejection points to.
-const REASONS: [&str; 3] = ["removed", "unlikely", "chance"];
+const REASONS: [&str; 3] = ["ruled_out", "unlikely", "chance"];
 /// A token that the target finds less likely than this share of what the draft did is no bad luck.
 const UNLIKELY: f64 = 0.1;
 

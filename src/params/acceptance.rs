@@ -24,6 +24,9 @@ pub enum AcceptanceRule {
     Synthetic(Synthetic),
 }
 
+/// Most first tokens that relaxed acceptance takes.
+pub const MAX_RELAXED_TOP_N: u32 = 1024;
+
 /// Parameters of typical acceptance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Typical {
@@ -43,7 +46,7 @@ impl Default for Typical {
 /// Parameters of relaxed acceptance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Relaxed {
-    /// How many of the first tokens may be accepted. At least 1.
+    /// How many of the first tokens may be accepted. 1 ..= 1024.
     pub top_n: u32,
     /// How much less likely than the first a token may be. 0 ..= 1.
     pub delta: f32,
@@ -77,10 +80,7 @@ impl AcceptanceRule {
             }
             Self::Relaxed(Relaxed { top_n, delta }) => {
                 in_range("relaxed_delta", delta, 0.0, 1.0, "")?;
-                if top_n == 0 {
-                    return Err(FieldError::new("relaxed_top_n", "is 0, must be at least 1: the first token"));
-                }
-                Ok(())
+                in_range("relaxed_top_n", top_n, 1, MAX_RELAXED_TOP_N, "")
             }
             Self::Synthetic(Synthetic { rate }) => in_range("synthetic_rate", rate, 0.0, 1.0, ""),
         }
@@ -110,6 +110,7 @@ mod tests {
             ("typical_alpha", Rule::Typical(Typical { epsilon: 0.1, alpha: 0.0 })),
             ("typical_alpha", Rule::Typical(Typical { epsilon: 0.1, alpha: f32::NAN })),
             ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 0, delta: 0.5 })),
+            ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 1025, delta: 0.5 })),
             ("relaxed_delta", Rule::Relaxed(Relaxed { top_n: 1, delta: -0.5 })),
             ("synthetic_rate", Rule::Synthetic(Synthetic { rate: 2.0 })),
         ];

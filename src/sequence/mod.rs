@@ -162,13 +162,22 @@ impl Sequence {
         self.finished
     }
 
+    /// How many tokens it may emit until it is as long as it may be; at least 1.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        let max = self.rules.max_tokens();
+        if max == 0 { usize::MAX } else { max.saturating_sub(self.position()).max(1) as usize }
+    }
+
     /// Takes in what came of a draft, no trial if there was none, and says what to draft next.
     pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
+        // The last token of a text comes without a draft token of its own.
+        let most = self.remaining() - 1;
         let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
             return NextDraft::default();
         };
         speculation.record(trials);
-        speculation.next()
+        speculation.next(most)
     }
 
     /// What it remembers to propose draft tokens, if it was asked to.
@@ -192,8 +201,7 @@ impl Sequence {
     /// Bytes it may take once it has emitted `tokens` more.
     #[must_use]
     pub fn bytes_after(&self, tokens: usize) -> usize {
-        // A list of the proposer that is full takes twice its memory.
-        let speculation = self.speculation.as_ref().map_or(0, |s| 2 * s.bytes() + 1024);
+        let speculation = self.speculation.as_ref().map_or(0, |s| s.bytes_after(tokens));
         self.history.bytes_after(&self.rules, tokens) + self.drafts.bytes() + speculation
     }
 

@@ -139,6 +139,11 @@ impl Rules {
         self.list(|params| &params.bad_words).iter().filter(|word| word.len() > 1).map(Vec::as_slice)
     }
 
+    /// The longest output; 0: no limit.
+    pub(super) fn max_tokens(&self) -> u64 {
+        u64::from(self.params.max_tokens)
+    }
+
     /// How draft tokens are accepted.
     pub(super) fn acceptance(&self) -> AcceptanceRule {
         self.params.acceptance
@@ -184,7 +189,7 @@ impl Rules {
         if self.eos().contains(&token) {
             return Some(FinishReason::Eos);
         }
-        let max = u64::from(self.params.max_tokens);
+        let max = self.max_tokens();
         (max > 0 && len >= max).then_some(FinishReason::MaxTokens)
     }
 

@@ -1,6 +1,6 @@
 //! What a sequence remembers to propose draft tokens and to say how many are worth while.
 
-use crate::params::{DraftLengthParams, ProposerKind, SamplingParams};
+use crate::params::{DraftLengthParams, MAX_DRAFT_TOKENS, ProposerKind, SamplingParams};
 use crate::speculative::advice::Acceptance;
 use crate::speculative::propose::Proposer;
 use crate::speculative::verified::Trial;
@@ -53,10 +53,11 @@ impl Speculation {
         }
     }
 
-    /// What to draft next.
-    pub(super) fn next(&mut self) -> NextDraft {
+    /// What to draft next, where `most` draft tokens could be of use.
+    pub(super) fn next(&mut self, most: usize) -> NextDraft {
         let advised = self.length.as_ref().map(|length| self.seen.advise(length));
-        let most = advised.map_or(usize::MAX, |advised| advised as usize);
+        let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
+        let most = advised.map_or(most, |advised| advised as usize);
         let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
         self.last = NextDraft { tokens, advised };
         self.last.clone()
@@ -75,6 +76,16 @@ impl Speculation {
         let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes());
         // What was seen has a bound of its own.
         size_of::<Self>() + proposer + self.last.tokens.capacity() * size_of::<u32>() + Acceptance::MAX_BYTES
+    }
+}
+
+impl Speculation {
+    /// Memory held once `more` tokens are emitted, at most.
+    #[must_use]
+    pub fn bytes_after(&self, more: usize) -> usize {
+        let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes_after(more));
+        let proposed = self.last.tokens.capacity().max(MAX_DRAFT_TOKENS as usize) * size_of::<u32>();
+        size_of::<Self>() + proposer + proposed + Acceptance::MAX_BYTES
     }
 }
 
@@ -104,8 +115,11 @@ mod tests {
     #[test]
     fn its_own_proposals_are_known_again() {
         let mut speculation = speculation(false);
-        let next = speculation.next();
+        let next = speculation.next(usize::MAX);
         assert_eq!((&next.tokens[..4], next.advised), (&[4, 5, 6, 7][..], None));
+        assert_eq!(speculation.next(2).tokens, [4, 5], "no more than can be emitted");
+        let next = speculation.next(usize::MAX);
+        assert!(next.tokens.len() > 2);
         let of = |draft: &[u32]| speculation.proposer_of(draft);
         assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(ProposerKind::Ngram), None, None));
     }
@@ -116,21 +130,21 @@ mod tests {
         for _ in 0..50 {
             speculation.record(&[trial(0, true), trial(1, false)]);
         }
-        let next = speculation.next();
+        let next = speculation.next(usize::MAX);
         assert_eq!((next.tokens, next.advised), (vec![4], Some(1)));
         // Siblings: one accepted is enough.
         for _ in 0..200 {
             speculation.record(&[trial(0, false), trial(0, true), trial(1, true), trial(2, true), trial(3, true)]);
         }
-        assert!(speculation.next().advised > Some(3));
+        assert!(speculation.next(usize::MAX).advised > Some(3));
         for _ in 0..200 {
             speculation.record(&[trial(0, false)]);
         }
-        assert_eq!(speculation.next(), NextDraft { tokens: vec![], advised: Some(0) });
+        assert_eq!(speculation.next(usize::MAX), NextDraft { tokens: vec![], advised: Some(0) });
         for _ in 0..200 {
             speculation.record(&[]);
-            speculation.next();
+            speculation.next(usize::MAX);
         }
-        assert_eq!(speculation.next().advised, Some(1), "it is tried again some time");
+        assert_eq!(speculation.next(usize::MAX).advised, Some(1), "it is tried again some time");
     }
 }

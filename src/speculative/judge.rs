@@ -12,7 +12,8 @@ use super::{VerifyError, come_to};
 /// Verifies: the longest path, then the token after it.
 pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Result<Verified, VerifyError> {
     let nodes = plan.tree.len();
-    let mut walk = Walk { plan, positions, accepted: vec![false; nodes], settled: vec![false; nodes + 1] };
+    let mut walk =
+        Walk { plan, positions, accepted: vec![false; nodes], settled: vec![false; nodes + 1], trials: Vec::new() };
     let path = walk.longest_after(&mut Vec::new())?;
     let ended = path.last().is_some_and(|&node| walk.positions.ends(node));
     let mut emitted: Vec<u32> = path.iter().map(|&node| walk.positions.token(node)).collect();
@@ -21,7 +22,7 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
     }
     let mut rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
     let lossless = plan.rule.is_lossless(rows.all(|row| walk.settled[row]));
-    let trials = walk.trials(&path, ended)?;
+    let trials = walk.trials;
     Ok(Verified { accepted_path: path, emitted, lossless, trials })
 }
 
@@ -57,7 +58,7 @@ impl Verdict {
                 // A token that masks or filters removed is never emitted, not even at epsilon 0.
                 share > 0.0 && share >= *threshold
             }
-            Self::Chance(synthetic) => synthetic.accepts(uniform),
+            Self::Chance(synthetic) => here.share(here.token(node)) > 0.0 && synthetic.accepts(uniform),
         }
     }
 
@@ -66,7 +67,7 @@ impl Verdict {
         match self {
             Self::Among(tokens) => here.chance_of(node, tokens),
             Self::From(threshold) => here.chance_from(node, *threshold),
-            Self::Chance(synthetic) => f64::from(synthetic.rate),
+            Self::Chance(synthetic) => f64::from(synthetic.rate) * here.chance_from(node, 0.0),
         }
     }
 }
@@ -79,6 +80,9 @@ struct Walk<'a, P> {
     accepted: Vec<bool>,
     /// By row, of those come to: whether the target has one token.
     settled: Vec<bool>,
+    /// All that was judged, on whatever path: what is left out would be what was rejected, and acceptance seem
+    /// better than is to be expected.
+    trials: Vec<Trial>,
 }
 
 impl<P: Positions> Walk<'_, P> {
@@ -93,6 +97,9 @@ impl<P: Positions> Walk<'_, P> {
         let verdict = self.verdict(path)?;
         for &node in children {
             self.accepted[node] = self.judge(&verdict, node, path.len());
+            let trial = Trial::new(node, path.len(), self.accepted[node]);
+            let trial = if self.plan.measure { self.measured(trial, &verdict) } else { trial };
+            self.trials.push(trial);
         }
         for &node in children.iter().filter(|&&node| self.accepted[node]).collect::<Vec<_>>() {
             path.push(node);
@@ -128,30 +135,6 @@ impl<P: Positions> Walk<'_, P> {
             AcceptanceRule::Greedy => self.positions.first(),
             _ => self.positions.draw(self.plan.numbers.sample(path.len())),
         })
-    }
-
-    /// The trials of the path, and of what was rejected behind it.
-    fn trials(&mut self, path: &[usize], ended: bool) -> Result<Vec<Trial>, VerifyError> {
-        let mut trials = Vec::new();
-        for depth in 0..=path.len() {
-            let tested = match path.get(depth) {
-                Some(node) => std::slice::from_ref(node),
-                None if ended => &[],
-                None => self.plan.tree.after(path),
-            };
-            let verdict = match self.plan.measure && !tested.is_empty() {
-                true => Some(self.verdict(&path[..depth])?),
-                false => None,
-            };
-            for &node in tested {
-                let trial = Trial::new(node, depth, self.accepted[node]);
-                trials.push(match &verdict {
-                    Some(verdict) => self.measured(trial, verdict),
-                    None => trial,
-                });
-            }
-        }
-        Ok(trials)
     }
 
     fn measured(&mut self, trial: Trial, verdict: &Verdict) -> Trial {

@@ -32,6 +32,8 @@ impl Plan<'_> {
         // Where nothing is left to chance there is nothing to gain from a block, and the plain row's text to keep.
         let certain = || (0..self.tree.len()).all(|node| positions.is_certain(node));
         match self.rule {
+            // No draft: a plain row, whatever the rule.
+            _ if self.tree.is_empty() => tree::sampled(self, positions),
             AcceptanceRule::Block if self.tree.is_chain() && !certain() => block::verify(self, positions),
             AcceptanceRule::Block | AcceptanceRule::Rejection => tree::sampled(self, positions),
             _ => judge::longest(self, positions),

@@ -61,7 +61,7 @@ async fn a_scripted_run_counts_what_it_did() {
         ("last_tokens_total", "sent", ",kind=\"bonus\"", 1.0),
         ("last_tokens_total", "sent", ",kind=\"recovered\"", 1.0),
         ("last_tokens_total", "sent", ",kind=\"accepted\"", 0.0),
-        ("num_measured_rejected_tokens_total", "sent", ",reason=\"removed\"", 1.0),
+        ("num_measured_rejected_tokens_total", "sent", ",reason=\"ruled_out\"", 1.0),
         ("num_measured_rejected_tokens_total", "sent", ",reason=\"unlikely\"", 0.0),
         ("num_measured_rejected_tokens_total", "sent", ",reason=\"chance\"", 0.0),
         ("expected_acceptance_count", "sent", ",position=\"0\"", 2.0),
@@ -111,7 +111,7 @@ async fn what_a_rejection_points_to_is_told_apart() {
         seen[at] += 1 - work.verify.unwrap().accepted_count;
     }
     assert!(seen.iter().all(|&rejections| rejections > 5), "{seen:?}");
-    for (reason, rejections) in [("unlikely", seen[0]), ("chance", seen[1]), ("removed", 0)] {
+    for (reason, rejections) in [("unlikely", seen[0]), ("chance", seen[1]), ("ruled_out", 0)] {
         let labels = format!("model=\"default\",proposer=\"deterministic\",reason=\"{reason}\"");
         let series = format!("croupier_spec_decode_num_measured_rejected_tokens_total{{{labels}}}");
         assert_eq!(server.series(&series), f64::from(rejections), "{reason}");

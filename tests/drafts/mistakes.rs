@@ -139,6 +139,14 @@ async fn a_draft_may_not_outgrow_the_history() {
     assert_eq!(long.work[0].status(), RowStatus::HistoryLimit);
     worker.draft(1, DraftWork::default(), logits(1, 0)).await;
     worker.verify(1, chain(&[1], deterministic()), &rows[..2]).await;
+    // What cannot be emitted takes no room: what lies behind max_tokens, and what stands beside the longest path.
+    let capped = SamplingParams { max_tokens: Some(3), temperature: Some(0.0), ..seeded(1) };
+    let text = |id, params| OpenSequence { prompt_token_ids: vec![1], output_token_ids: vec![2], ..open(id, params) };
+    worker.step(open_step(vec![text(2, capped), text(3, seeded(1))])).await;
+    let rows: Vec<_> = (0..5).map(|i| logits(1, i)).collect();
+    worker.verify(2, chain(&[1; 4], deterministic()), &rows).await;
+    let flat = VerifyWork { parents: vec![-1; 4], ..chain(&[1, 2, 3, 4], deterministic()) };
+    worker.verify(3, flat, &rows).await;
 }
 
 #[tokio::test]

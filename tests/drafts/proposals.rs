@@ -74,6 +74,11 @@ async fn a_text_opened_again_is_proposed_the_same() {
     worker.step(open_step(vec![text(&[3])])).await;
     let again = only(worker.step(step_of(sample_work(1), &[sure(4)])).await);
     assert_eq!(again.proposed_token_ids, second.proposed_token_ids);
+    // What the text has no room for is not proposed: its last token comes without a draft token of its own.
+    let short = SamplingParams { max_tokens: Some(4), ..proposing(ProposerKind::Ngram, 1) };
+    worker.step(open_step(vec![OpenSequence { prompt_token_ids: prompt.clone(), ..open(9, short) }])).await;
+    let first = only(worker.step(step_of(sample_work(9), &[sure(3)])).await);
+    assert_eq!(first.proposed_token_ids, [4, 5]);
     // A worker that takes only a part of a proposal is fine, and so is one that takes none.
     let work = worker.verify(0, chain(&again.proposed_token_ids[..1], deterministic()), &[sure(5), sure(9)]).await;
     assert_eq!(ids(&work), [5, 9]);

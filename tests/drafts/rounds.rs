@@ -54,13 +54,26 @@ async fn every_length_in_one_step_with_plain_rows_and_scores() {
 async fn a_draft_of_no_tokens_is_a_plain_row() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    let params = || SamplingParams { logprobs: Some(LogprobsParams::default()), ..seeded(8) };
-    worker.step(open_step(vec![open(1, params()), open(2, params())])).await;
-    for position in 0..20 {
-        let plain = only(worker.step(step_of(sample_work(1), &[logits(5, position)])).await);
-        let verified = worker.verify(2, VerifyWork::default(), &[logits(5, position)]).await;
-        assert_eq!(verified.tokens, plain.tokens);
-        assert_eq!(verdict(&verified).2, LastToken::Bonus);
+    let rules = [
+        AcceptanceRule::Rejection,
+        AcceptanceRule::Block,
+        AcceptanceRule::Greedy,
+        AcceptanceRule::Typical,
+        AcceptanceRule::Relaxed,
+        AcceptanceRule::Synthetic,
+    ];
+    for (id, rule) in (1..).zip(rules) {
+        let synthetic_rate = (rule == AcceptanceRule::Synthetic).then_some(0.5);
+        let acceptance = Some(AcceptanceParams { rule: rule.into(), synthetic_rate, ..Default::default() });
+        let params = || SamplingParams { logprobs: Some(LogprobsParams::default()), acceptance, ..seeded(8) };
+        worker.step(open_step(vec![open(id, params()), open(id + 10, params())])).await;
+        for position in 0..20 {
+            let plain = only(worker.step(step_of(sample_work(id), &[logits(5, position)])).await);
+            let verified = worker.verify(id + 10, VerifyWork::default(), &[logits(5, position)]).await;
+            assert_eq!(verified.tokens, plain.tokens, "{rule:?}");
+            assert_eq!(verdict(&verified).2, LastToken::Bonus);
+            assert!(verified.verify.unwrap().lossless);
+        }
     }
 }
 

@@ -160,6 +160,32 @@ fn synthetic_acceptance_has_its_rate() {
     }
 }
 
+/// What is told of a tree is all that was judged: leaving out what was rejected off the path would make acceptance
+/// seem better than is to be expected.
+#[test]
+fn judged_trees_accept_as_often_as_is_to_be_expected() {
+    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.3 });
+    let rules =
+        [Greedy, Typical(Default::default()), relaxed, Synthetic(synthetic::Synthetic { rate: 0.4 }), Rejection];
+    for rule in rules {
+        let world = World { parents: vec![-1, -1, 0, 0, 1, 1], ..World::new(rule, Source::Dense) };
+        let (mut accepted, mut expected, mut variance) = (0.0, 0.0, 0.0);
+        for seed in 0..3000 {
+            world.text(seed, 1, |verified| {
+                for trial in &verified.trials {
+                    let chance = trial.expected.unwrap();
+                    accepted += f64::from(u8::from(trial.accepted));
+                    expected += chance;
+                    variance += chance * (1.0 - chance);
+                }
+            });
+        }
+        // The seeds are fixed; by chance alone this would fail once in 100,000.
+        let errors: f64 = (accepted - expected) / variance.sqrt();
+        assert!(errors.abs() < 4.5, "{rule:?}: {accepted} accepted, {expected} expected, {errors} standard errors");
+    }
+}
+
 #[test]
 fn judges_take_the_longest_path() {
     // 0 - 2, 1 - 3; both children of the root are typical; only below the second does it go on.
@@ -169,7 +195,8 @@ fn judges_take_the_longest_path() {
     let verified = verify_tree(&certain(&[0, 1, 0, 1, 1]), &tree, &rule, &NUMBERS, &mut rows).unwrap();
     assert_eq!(verified.accepted_path, [1, 3, 4]);
     assert_eq!(verified.emitted[..3], [1, 1, 1]);
-    assert_eq!(verified.trials.iter().map(|trial| trial.index).collect::<Vec<_>>(), [1, 3, 4]);
+    let judged: Vec<_> = verified.trials.iter().map(|trial| (trial.index, trial.accepted)).collect();
+    assert_eq!(judged, [(0, true), (1, true), (2, false), (3, true), (4, true)], "all that was judged is told");
 }
 
 #[test]
@@ -228,10 +255,8 @@ fn rows_without_a_distribution() {
                 assert_eq!(found, Err(VerifyError { row, error }), "{rule:?}");
             }
         }
-        if !matches!(rule, Synthetic(_)) {
-            let fine = chain(&flat(&[3, 0]), rule, &mut Given::new(&[A, nan, nan]));
-            assert_eq!(fine.emitted.len(), 1, "{rule:?}");
-        }
+        let fine = chain(&flat(&[3, 0]), rule, &mut Given::new(&[A, nan, nan]));
+        assert_eq!(fine.emitted.len(), 1, "{rule:?}");
     }
 }
 
@@ -240,7 +265,8 @@ fn rows_without_a_distribution() {
 fn removed_tokens_stay_removed() {
     let rules = [Rejection, Block, Greedy, Typical(typical::Typical { epsilon: 0.0, alpha: 0.3 })];
     let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 100, delta: 1.0 });
-    for rule in rules.into_iter().chain([relaxed]) {
+    let synthetic = Synthetic(synthetic::Synthetic { rate: 1.0 });
+    for rule in rules.into_iter().chain([relaxed, synthetic]) {
         for source in [Source::Kept, Source::Dense, Source::Deterministic] {
             let params = SamplingParams { banned_token_ids: vec![1, 3], ..SamplingParams::default() };
             // A draft model that wants nothing but what is banned; kept drafts have the ban as well.

@@ -1,7 +1,7 @@
 //! The CUDA backend: the specification on a GPU.
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`pack`] (jobs to bytes, bytes
-//! to results), [`shape`] (how a batch is laid over the GPU), this file (launches in turn), `device` (the driver).
+//! to results), [`mod@shape`] (how a batch is laid over the GPU), this file (launches in turn), `device` (the driver).
 
 pub mod abi;
 mod device;

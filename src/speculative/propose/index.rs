@@ -89,6 +89,16 @@ impl Index {
             + self.levels.capacity() * size_of::<Level>()
     }
 
+    /// As [`Index::bytes`], once `more` tokens are pushed; as it may be at most.
+    pub(super) fn bytes_after(&self, more: usize) -> usize {
+        let len = self.tokens.len() + more;
+        // See `push`: a list that is full by then has grown by a quarter.
+        let list = |capacity: usize| capacity.max(len + len / 4 + FIRST_BUCKETS);
+        let level = |level: &Level| level.heads.capacity().max(buckets(len)) + list(level.previous.capacity());
+        let levels: usize = self.levels.iter().map(level).sum();
+        (list(self.tokens.capacity()) + levels) * size_of::<u32>() + self.levels.capacity() * size_of::<Level>()
+    }
+
     /// The longest match, and the latest `most` positions behind one of that length.
     pub(super) fn longest_match(&self, most: usize) -> Option<Matches> {
         self.levels.iter().map(|level| self.longest_on(level, most)).find(|found| !found.positions.is_empty())

@@ -53,4 +53,10 @@ impl Proposer {
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.index.bytes()
     }
+
+    /// Memory held once `more` tokens are pushed, at most.
+    #[must_use]
+    pub fn bytes_after(&self, more: usize) -> usize {
+        size_of::<Self>() + self.index.bytes_after(more)
+    }
 }
