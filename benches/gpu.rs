@@ -68,6 +68,7 @@ fn line(
         .collect();
     let spec = RowSpec {
         filters,
+        chain: None,
         penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 },
         adjusts: adjusts.as_slice().into(),
         banned: &[],

@@ -13,6 +13,7 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
+use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
@@ -27,6 +28,8 @@ use rows::{Shape, reference_max};
 struct Job {
     name: &'static str,
     filters: Filters,
+    /// A chain of samplers, if not empty.
+    steps: &'static [Step],
     penalised: bool,
     logprobs: Option<LogprobsSpec<'static>>,
     /// Goal and best peer as ratios, hot / b64, on peaked rows; "" where none is stated.
@@ -38,7 +41,8 @@ struct Job {
 
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
-const PLAIN: Job = Job { name: "", filters: OFF, penalised: false, logprobs: None, goal: "", peer: "", flat_goal: "" };
+const PLAIN: Job =
+    Job { name: "", filters: OFF, steps: &[], penalised: false, logprobs: None, goal: "", peer: "", flat_goal: "" };
 
 fn jobs() -> Vec<Job> {
     let top_k_p = Filters { top_k: 50, top_p: 0.9, ..OFF };
@@ -92,6 +96,26 @@ fn jobs() -> Vec<Job> {
         Job { name: "top-k 5000", filters: Filters { top_k: 5000, ..OFF }, ..PLAIN },
         Job { name: "score, raw top-20", logprobs: Some(TOP_20), ..PLAIN },
     ]
+}
+
+/// Samplers beyond the usual filters: at most 6 at batch 64.
+fn samplers() -> impl Iterator<Item = Job> {
+    const JOBS: &[(&str, &[Step])] = &[
+        ("dynamic temperature", &[Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
+        ("smoothing .3", &[Step::Smoothing { factor: 0.3, curve: 1.0 }]),
+        ("typical .9", &[Step::Temperature, Step::TypicalP(0.9)]),
+        ("tail-free .95", &[Step::Temperature, Step::Tfs(0.95)]),
+        ("top-a .2", &[Step::Temperature, Step::TopA(0.2)]),
+        ("top-n-sigma 1", &[Step::TopNSigma(1.0), Step::Temperature]),
+        ("epsilon 3e-4", &[Step::Temperature, Step::EpsilonCutoff(3e-4)]),
+        ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
+        ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),
+        ("xtc always", &[Step::Temperature, Step::Xtc { probability: 1.0, threshold: 0.1 }]),
+        ("llama.cpp k 40 p .95 min .05", &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature]),
+        ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),
+    ];
+    let filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };
+    JOBS.iter().map(move |&(name, steps)| Job { name, filters, steps, goal: "-/6", ..PLAIN })
 }
 
 struct Options {
@@ -160,6 +184,12 @@ impl Rows {
             logits: Logits::new(self.dtype, self.placed[row].bytes()),
             spec: RowSpec {
                 filters: job.filters,
+                chain: (!job.steps.is_empty()).then_some(Chain {
+                    steps: job.steps,
+                    min_keep: 1,
+                    protected: &[],
+                    xtc: 0,
+                }),
                 penalties: if job.penalised { penalties } else { Penalties::OFF },
                 adjusts: if job.penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],
@@ -226,7 +256,8 @@ fn table(options: &Options, rounds: usize, level: Level, vocab: usize, dtype: Dt
         "  {:32} {:>8} {:>6} {:>8} {:>6} {:>8}   {:10} best peer",
         "job", "hot us", "x", "b64 us", "x", "spec x", "goal"
     );
-    for job in jobs().iter().filter(|job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted))) {
+    let wanted = |job: &Job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted));
+    for job in &jobs().into_iter().chain(samplers()).filter(wanted).collect::<Vec<_>>() {
         let mut uniform = 1u64;
         let mut columns = vec![];
         for count in [1, 64] {

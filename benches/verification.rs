@@ -90,6 +90,7 @@ impl Bench<'_> {
             logits: Logits::new(Dtype::F32, bytes),
             spec: RowSpec {
                 filters: self.mix.filters,
+                chain: None,
                 penalties: if penalised { penalties } else { Penalties::OFF },
                 adjusts: if penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],

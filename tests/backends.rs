@@ -5,7 +5,7 @@
 
 mod cases;
 
-use cases::{Case, SHAPES, bits, case, filters, row, summary};
+use cases::{Case, SHAPES, bits, case, chained, filters, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
@@ -107,11 +107,12 @@ proptest! {
         seed in any::<u64>(),
         dtype in prop::sample::select(&Dtype::ALL[..]),
         filters in filters(),
+        chain in prop::option::weighted(0.5, chained()),
         uniform in any::<u64>(),
         penalised in any::<bool>(),
     ) {
         let mut case = Case::new(dtype, &row(shape, vocab, seed));
-        case.filters = filters;
+        (case.filters, case.chain) = (filters, chain);
         case.action = Action::Draw { uniform };
         if penalised {
             case.penalties = Penalties { repetition: 1.2, frequency: 0.2, presence: 0.1 };

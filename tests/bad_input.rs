@@ -150,6 +150,7 @@ fn bad_params() -> Vec<(&'static str, SamplingParams)> {
     for bad in [NAN, INF, -INF] {
         cases.push(("params.logit_bias[0].bias", SamplingParams { logit_bias: vec![bias(1, bad)], ..p() }));
     }
+    cases.extend(bad_chains());
     let word = |token_ids| vec![TokenSequence { token_ids }];
     cases.extend([
         ("params.logit_bias[0]", SamplingParams { logit_bias: vec![bias(VOCAB, 0.0)], ..p() }),
@@ -171,6 +172,34 @@ fn bad_params() -> Vec<(&'static str, SamplingParams)> {
         ),
     ]);
     cases
+}
+
+/// Samplers out of range, and orders that are none.
+fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
+    let p = SamplingParams::default;
+    let (top_k, twice) = (SamplerKind::TopK as i32, vec![SamplerKind::Tfs as i32; 2]);
+    let vllm = EngineOrder::Vllm as i32;
+    vec![
+        ("params.typical_p", SamplingParams { typical_p: Some(NAN), ..p() }),
+        ("params.tfs", SamplingParams { tfs: Some(-0.1), ..p() }),
+        ("params.top_n_sigma", SamplingParams { top_n_sigma: Some(INF), ..p() }),
+        ("params.smoothing_curve", SamplingParams { smoothing_curve: Some(0.0), ..p() }),
+        ("params.dynatemp_low", SamplingParams { dynatemp_low: Some(2.0), dynatemp_high: Some(1.0), ..p() }),
+        ("params.dynatemp_high", SamplingParams { dynatemp_high: Some(NAN), ..p() }),
+        ("params.temperature_end", SamplingParams { temperature_end: Some(0.0), ..p() }),
+        ("params.temperature_tokens", SamplingParams { temperature: Some(0.0), temperature_tokens: Some(3), ..p() }),
+        ("params.xtc_probability", SamplingParams { xtc_probability: Some(1.1), ..p() }),
+        ("params.xtc_ignore_token_ids[0]", SamplingParams { xtc_ignore_token_ids: vec![VOCAB], ..p() }),
+        ("params.xtc_ignore_token_ids", SamplingParams { xtc_ignore_token_ids: vec![1; 1025], ..p() }),
+        ("params.min_keep", SamplingParams { min_keep: Some(0), ..p() }),
+        ("params.sampler_order[1]", SamplingParams { sampler_order: twice, ..p() }),
+        ("params.sampler_order[0]", SamplingParams { sampler_order: vec![0], ..p() }),
+        ("params.sampler_order[0]", SamplingParams { sampler_order: vec![99], ..p() }),
+        ("params.sampler_order", SamplingParams { sampler_order: vec![top_k], top_p: Some(0.5), ..p() }),
+        ("params.engine_order", SamplingParams { engine_order: 99, ..p() }),
+        ("params.engine_order", SamplingParams { engine_order: vllm, tfs: Some(0.5), ..p() }),
+        ("params.engine_order", SamplingParams { engine_order: vllm, sampler_order: vec![top_k], ..p() }),
+    ]
 }
 
 #[tokio::test]

@@ -78,6 +78,7 @@ fn cuts_equal_the_specification() {
             for adjusts in [&[][..], &touched] {
                 let spec = RowSpec {
                     filters,
+                    chain: None,
                     penalties: Penalties::OFF,
                     adjusts: adjusts.into(),
                     banned: &[],

@@ -236,3 +236,45 @@ async fn the_server_says_what_it_is() {
     assert!(info.parameters.contains(&"bad_words".to_owned()));
     assert_eq!(info.limits.unwrap().max_streams, 256);
 }
+
+/// How many tokens are left of a row, as processed logprobs tell.
+async fn survivors(worker: &mut Worker, id: u64, params: SamplingParams) -> usize {
+    let logprobs = LogprobsParams { top_n: 20, mode: LogprobsMode::Processed.into(), token_ids: vec![] };
+    worker.step(open_step(vec![open(id, SamplingParams { logprobs: Some(logprobs), ..params })])).await;
+    let result = worker.step(sample_step(&[(id, logits(id, 0))])).await;
+    token(&result.work[0]);
+    result.work[0].tokens[0].top_logprobs.len()
+}
+
+#[tokio::test]
+async fn every_sampler_takes_effect_in_the_order_that_is_asked() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let all = survivors(&mut worker, 1, seeded(1)).await;
+    assert_eq!(all, 20);
+    let alone = [
+        SamplingParams { typical_p: Some(0.3), ..seeded(1) },
+        SamplingParams { tfs: Some(0.3), ..seeded(1) },
+        SamplingParams { top_a: Some(8.0), ..seeded(1) },
+        SamplingParams { top_n_sigma: Some(0.5), ..seeded(1) },
+        SamplingParams { epsilon_cutoff: Some(0.06), ..seeded(1) },
+        SamplingParams { eta_cutoff: Some(0.3), ..seeded(1) },
+        SamplingParams { top_h: Some(0.3), ..seeded(1) },
+        SamplingParams { xtc_probability: Some(1.0), xtc_threshold: Some(0.001), ..seeded(1) },
+        SamplingParams { smoothing_factor: Some(50.0), min_p: Some(0.5), ..seeded(1) },
+        SamplingParams { dynatemp_high: Some(0.01), min_p: Some(0.5), ..seeded(1) },
+    ];
+    for (id, params) in (2..).zip(alone) {
+        let left = survivors(&mut worker, id, params.clone()).await;
+        assert!((1..20).contains(&left), "{params:?}: {left} are left");
+    }
+    let hot = SamplingParams { temperature: Some(50.0), min_p: Some(0.5), ..seeded(1) };
+    let last = SamplingParams { engine_order: EngineOrder::LlamaCpp.into(), ..hot.clone() };
+    let kinds = [SamplerKind::MinP, SamplerKind::Temperature].map(i32::from);
+    let listed = SamplingParams { sampler_order: kinds.to_vec(), ..hot.clone() };
+    assert_eq!(survivors(&mut worker, 100, hot).await, 20, "a hot row is flat");
+    let cut = survivors(&mut worker, 101, last).await;
+    assert!(cut < 20, "min_p before the temperature");
+    assert_eq!(survivors(&mut worker, 102, listed).await, cut);
+    assert_eq!(survivors(&mut worker, 103, SamplingParams { top_k: Some(1), min_keep: Some(7), ..seeded(1) }).await, 7);
+}

@@ -59,6 +59,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
     for position in 0..DRAWS {
         let spec = RowSpec {
             filters,
+            chain: None,
             penalties: Penalties::OFF,
             adjusts: Adjusts::default(),
             banned: &[],

@@ -73,6 +73,7 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
     let bytes = row(case);
     let spec = RowSpec {
         filters: case.filters,
+        chain: None,
         penalties: if case.penalised {
             Penalties { repetition: 1.3, frequency: 0.25, presence: 0.5 }
         } else {

@@ -22,7 +22,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 #[path = "support/rows.rs"]
 mod rows;
-use rows::{Lcg, SHAPES, ascending, filters, row};
+use rows::{Chained, Lcg, SHAPES, ascending, chained, filters, row};
 
 const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -32,6 +32,7 @@ struct Row {
     dtype: Dtype,
     bytes: Vec<u8>,
     filters: Filters,
+    chain: Option<Chained>,
     penalties: Penalties,
     adjusts: Vec<TokenAdjust>,
     banned: Vec<u32>,
@@ -40,13 +41,14 @@ struct Row {
 
 impl Row {
     fn new(dtype: Dtype, logits: &[f32], filters: Filters) -> Self {
-        let (penalties, adjusts, banned, allowed) = (Penalties::OFF, vec![], vec![], None);
-        Self { dtype, bytes: dtype.encode(logits), filters, penalties, adjusts, banned, allowed }
+        let (chain, penalties, adjusts, banned, allowed) = (None, Penalties::OFF, vec![], vec![], None);
+        Self { dtype, bytes: dtype.encode(logits), filters, chain, penalties, adjusts, banned, allowed }
     }
 
     fn job(&self, action: Action) -> RowJob<'_> {
         let spec = RowSpec {
             filters: self.filters,
+            chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
             penalties: self.penalties,
             adjusts: self.adjusts.as_slice().into(),
             banned: &self.banned,
@@ -191,6 +193,7 @@ struct Recipe {
     noise: f32,
     dtypes: [Dtype; 2],
     filters: [Filters; 2],
+    chains: [Option<Chained>; 2],
     penalised: bool,
     banned: Vec<u32>,
     allowed: Option<Vec<u32>>,
@@ -232,8 +235,9 @@ impl Recipe {
         let mut rng = Lcg(self.seed ^ at as u64);
         let near = |x: &f32| if x.abs() < 1e30 { x + self.noise * (rng.unit() - 0.5) } else { *x };
         let proposed: Vec<f32> = logits.iter().map(near).collect();
-        let target = Row::new(self.dtypes[0], &logits, self.filters[0]);
-        let draft = Row::new(self.dtypes[1], &proposed, self.filters[1]);
+        let [of_target, of_draft] = self.chains.clone();
+        let target = Row { chain: of_target, ..Row::new(self.dtypes[0], &logits, self.filters[0]) };
+        let draft = Row { chain: of_draft, ..Row::new(self.dtypes[1], &proposed, self.filters[1]) };
         (self.adjusted(target, at as u32), self.adjusted(draft, at as u32))
     }
 
@@ -286,6 +290,7 @@ prop_compose! {
         noise in prop_oneof![Just(0.0f32), Just(0.5), 0.0f32..4.0],
         dtypes in prop::array::uniform2(prop::sample::select(&Dtype::ALL[..])),
         (target, draft, same) in (filters(), filters(), any::<bool>()),
+        chains in prop::array::uniform2(prop::option::weighted(0.3, chained())),
         penalised in any::<bool>(),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
         allowed in prop_oneof![
@@ -302,7 +307,8 @@ prop_compose! {
         (rule, measure) in (rules(), any::<bool>()),
     ) -> Recipe {
         let filters = [target, if same { target } else { draft }];
-        Recipe { vocab, shape, seed, noise, dtypes, filters, penalised, banned, allowed, tree, sources, bad_row, rule, start, measure }
+        let chains = if same { [chains[0].clone(), chains[0].clone()] } else { chains };
+        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, banned, allowed, tree, sources, bad_row, rule, start, measure }
     }
 }
 

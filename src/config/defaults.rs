@@ -36,6 +36,23 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(min_tokens, whole),
     parameter!(max_tokens, whole),
     parameter!(ignore_eos, Value::as_bool),
+    parameter!(dynatemp_low, float),
+    parameter!(dynatemp_high, float),
+    parameter!(dynatemp_exponent, float),
+    parameter!(temperature_end, float),
+    parameter!(temperature_tokens, whole),
+    parameter!(smoothing_factor, float),
+    parameter!(smoothing_curve, float),
+    parameter!(typical_p, float),
+    parameter!(tfs, float),
+    parameter!(top_a, float),
+    parameter!(top_n_sigma, float),
+    parameter!(epsilon_cutoff, float),
+    parameter!(eta_cutoff, float),
+    parameter!(top_h, float),
+    parameter!(xtc_probability, float),
+    parameter!(xtc_threshold, float),
+    parameter!(min_keep, whole),
 ];
 
 fn float(value: &Value) -> Option<f32> {

@@ -77,8 +77,11 @@ fn take_room(table: &mut Table, id: u64, kind: &WorkKind, step: &Step) -> Result
     let fits = match kind {
         WorkKind::Sample => table.may_grow(id, 1, 0),
         WorkKind::Verify(verify) => table.may_grow(id, verify.most_emitted(), 0),
-        // It keeps the row, in f32 where its own format cannot hold what penalties make of it, or a part of it.
-        WorkKind::Draft(_) => table.may_grow(id, 0, step.logits.row_bytes_in_f32()),
+        WorkKind::Draft(_) => {
+            let vocab_size = step.logits.row_bytes_in_f32() / size_of::<f32>();
+            let kept = table.get(id).map_or(0, |sequence| sequence.most_kept_bytes(vocab_size));
+            table.may_grow(id, 0, kept)
+        }
         WorkKind::Score(_) => true,
     };
     if fits { Ok(()) } else { Err(RowFailure::new(RowStatus::HistoryLimit, Refusal::StateBytes.message())) }

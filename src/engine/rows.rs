@@ -136,6 +136,7 @@ fn wanted(score: &Score) -> LogprobsSpec<'_> {
 fn untouched(action: Action) -> RowSpec<'static> {
     RowSpec {
         filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        chain: None,
         penalties: Penalties::OFF,
         adjusts: Adjusts::default(),
         banned: &[],

@@ -46,7 +46,8 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 ];
 
 /// Why a row was handed to another backend: `backend::cuda::pack::NoKernel`.
-pub(super) const HANDED_OVER: &[&str] = &["top_logprobs", "propose", "too_large", "verify", "contradiction", OTHER];
+pub(super) const HANDED_OVER: &[&str] =
+    &["top_logprobs", "propose", "too_large", "chain", "verify", "contradiction", OTHER];
 
 /// Finish reasons: `FinishReason` of the wire in lower case.
 pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", OTHER];

@@ -10,6 +10,7 @@ impl SamplingParams {
     /// The first field at fault, with its path relative to the parameters.
     pub fn validate(&self, vocab_size: u32, max_top_logprobs: u32) -> Result<(), FieldError> {
         self.validate_scalars()?;
+        self.validate_samplers()?;
         self.validate_lists(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
         if let Some(proposer) = &self.proposer {
@@ -68,6 +69,8 @@ impl SamplingParams {
         check_len("banned_token_ids", self.banned_token_ids.len(), vocab_size as usize)?;
         check_tokens("stop_token_ids", &self.stop_token_ids, vocab_size)?;
         check_len("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
+        check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
+        check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
         check_len("bad_words", self.bad_words.len(), MAX_BAD_WORDS)?;
         for (i, word) in self.bad_words.iter().enumerate() {
             let field = format!("bad_words[{i}].token_ids");
@@ -177,7 +180,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 15] = [
+        let out_of_range: [(&str, Change); 34] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -195,6 +198,25 @@ mod tests {
             }),
             ("draft_length", |p| p.draft_length = Some(DraftLengthParams::new(-1.0))),
             ("acceptance", |p| p.acceptance = AcceptanceRule::Synthetic(Synthetic { rate: 2.0 })),
+            ("dynatemp_low", |p| (p.dynatemp_low, p.dynatemp_high) = (2.0, 1.0)),
+            ("dynatemp_high", |p| p.dynatemp_high = 1e6),
+            ("dynatemp_exponent", |p| p.dynatemp_exponent = -1.0),
+            ("temperature_end", |p| p.temperature_end = 0.0),
+            ("temperature_tokens", |p| (p.temperature, p.temperature_tokens) = (0.0, 1)),
+            ("smoothing_factor", |p| p.smoothing_factor = -1.0),
+            ("smoothing_curve", |p| p.smoothing_curve = 0.5),
+            ("typical_p", |p| p.typical_p = f32::NAN),
+            ("tfs", |p| p.tfs = 1.5),
+            ("top_a", |p| p.top_a = -0.1),
+            ("top_n_sigma", |p| p.top_n_sigma = f32::INFINITY),
+            ("epsilon_cutoff", |p| p.epsilon_cutoff = 3.0),
+            ("eta_cutoff", |p| p.eta_cutoff = -1.0),
+            ("top_h", |p| p.top_h = 1.01),
+            ("xtc_probability", |p| p.xtc_probability = 2.0),
+            ("xtc_threshold", |p| p.xtc_threshold = -2.0),
+            ("xtc_ignore_token_ids", |p| p.xtc_ignore_token_ids = vec![100]),
+            ("min_keep", |p| p.min_keep = 0),
+            ("sampler_order", |p| p.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

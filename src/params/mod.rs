@@ -5,9 +5,11 @@
 
 pub mod acceptance;
 mod check;
+mod samplers;
 mod speculation;
 
 pub use check::check_tokens;
+pub use samplers::{EngineOrder, Sampler, SamplerOrder, Step};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };
@@ -28,6 +30,8 @@ pub const MAX_ADDITIVE_PENALTY: f32 = 1e4;
 pub const MAX_LOGIT_BIAS: f32 = 1e6;
 /// Most EOS token ids of a stream, and most stop token ids of a sequence.
 pub const MAX_STOP_TOKEN_IDS: usize = 64;
+/// Most tokens that XTC is told never to exclude.
+pub const MAX_XTC_IGNORE_TOKEN_IDS: usize = 1024;
 /// Most draft tokens that a sequence may have at a time.
 pub const MAX_TREE_TOKENS: u32 = 256;
 /// Most bad words of a sequence.
@@ -38,7 +42,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 20] = [
+pub const SUPPORTED: [&str; 40] = [
     "temperature",
     "top_k",
     "top_p",
@@ -59,6 +63,26 @@ pub const SUPPORTED: [&str; 20] = [
     "acceptance",
     "proposer",
     "draft_length",
+    "dynatemp_low",
+    "dynatemp_high",
+    "dynatemp_exponent",
+    "temperature_end",
+    "temperature_tokens",
+    "smoothing_factor",
+    "smoothing_curve",
+    "typical_p",
+    "tfs",
+    "top_a",
+    "top_n_sigma",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "top_h",
+    "xtc_probability",
+    "xtc_threshold",
+    "xtc_ignore_token_ids",
+    "min_keep",
+    "sampler_order",
+    "engine_order",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -184,6 +208,44 @@ pub struct SamplingParams {
     pub proposer: Option<ProposerParams>,
     /// What advice on draft length needs to know; `None`: no advice.
     pub draft_length: Option<DraftLengthParams>,
+    /// Dynamic temperature where one token has all probability. 0 ..= 1e5.
+    pub dynatemp_low: f32,
+    /// Dynamic temperature where all tokens are as likely. 0: off, or 1e-5 ..= 1e5.
+    pub dynatemp_high: f32,
+    /// Of the share of the largest entropy, in dynamic temperature. 0 ..= 100.
+    pub dynatemp_exponent: f32,
+    /// What the temperature comes to by `temperature_tokens`. 1e-5 ..= 1e5.
+    pub temperature_end: f32,
+    /// After so many tokens of output. 0: off.
+    pub temperature_tokens: u32,
+    /// Quadratic smoothing. 0 ..= 100; 0: off.
+    pub smoothing_factor: f32,
+    /// Its cubic part. 1 ..= 10; 1: none.
+    pub smoothing_curve: f32,
+    /// Locally typical sampling. 0 ..= 1; 1: off.
+    pub typical_p: f32,
+    /// Tail-free sampling, z. 0 ..= 1; 1: off.
+    pub tfs: f32,
+    /// Keep at least this times the square of the largest probability. 0 ..= 1e4; 0: off.
+    pub top_a: f32,
+    /// Keep logits so many standard deviations below the largest. 0 ..= 1e4; 0: off.
+    pub top_n_sigma: f32,
+    /// Keep tokens with this probability. 0 ..= 1; 0: off.
+    pub epsilon_cutoff: f32,
+    /// The same, less where entropy is high. 0 ..= 1; 0: off.
+    pub eta_cutoff: f32,
+    /// Keep this share of the entropy. 0 ..= 1; 0: off.
+    pub top_h: f32,
+    /// Exclude top choices at a position with this probability. 0 ..= 1; 0: off.
+    pub xtc_probability: f32,
+    /// What has this probability is a top choice. 0 ..= 1.
+    pub xtc_threshold: f32,
+    /// Tokens that XTC never excludes.
+    pub xtc_ignore_token_ids: Vec<u32>,
+    /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
+    pub min_keep: u32,
+    /// In what order the samplers come.
+    pub sampler_order: SamplerOrder,
 }
 
 impl Default for SamplingParams {
@@ -209,6 +271,25 @@ impl Default for SamplingParams {
             acceptance: AcceptanceRule::default(),
             proposer: None,
             draft_length: None,
+            dynatemp_low: 0.0,
+            dynatemp_high: 0.0,
+            dynatemp_exponent: 1.0,
+            temperature_end: 1.0,
+            temperature_tokens: 0,
+            smoothing_factor: 0.0,
+            smoothing_curve: 1.0,
+            typical_p: 1.0,
+            tfs: 1.0,
+            top_a: 0.0,
+            top_n_sigma: 0.0,
+            epsilon_cutoff: 0.0,
+            eta_cutoff: 0.0,
+            top_h: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            xtc_ignore_token_ids: Vec::new(),
+            min_keep: 1,
+            sampler_order: SamplerOrder::default(),
         }
     }
 }
@@ -218,11 +299,13 @@ impl SamplingParams {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let logprobs = self.logprobs.as_ref().map(|logprobs| &logprobs.token_ids);
-        let ids = [&self.allowed_token_ids, &self.banned_token_ids, &self.stop_token_ids];
-        let ids = ids.into_iter().chain(&self.bad_words).chain(logprobs).map(Vec::capacity).sum::<usize>();
+        let own = [&self.xtc_ignore_token_ids, &self.stop_token_ids];
+        let ids = [&self.allowed_token_ids, &self.banned_token_ids].into_iter().chain(own);
+        let ids = ids.chain(&self.bad_words).chain(logprobs).map(Vec::capacity).sum::<usize>();
         ids * size_of::<u32>()
             + self.logit_bias.capacity() * size_of::<(u32, f32)>()
             + self.bad_words.capacity() * size_of::<Vec<u32>>()
+            + self.sampler_order.bytes()
     }
 
     /// Whether it bans or biases single tokens.
@@ -231,10 +314,23 @@ impl SamplingParams {
         !(self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty())
     }
 
-    /// Temperature and truncation.
+    /// Temperature and truncation at a position of the output.
     #[must_use]
-    pub fn filters(&self) -> Filters {
-        Filters { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    pub fn filters(&self, position: u64) -> Filters {
+        let temperature = self.temperature_at(position);
+        Filters { temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    }
+
+    /// The temperature at a position of the output: on a straight line from `temperature` at 0 to `temperature_end` at
+    /// `temperature_tokens`, and that from there on.
+    fn temperature_at(&self, position: u64) -> f32 {
+        let tokens = u64::from(self.temperature_tokens);
+        if tokens == 0 {
+            return self.temperature;
+        }
+        let (start, end) = (f64::from(self.temperature), f64::from(self.temperature_end));
+        let share = position.min(tokens) as f64 / tokens as f64;
+        (start + (end - start) * share) as f32
     }
 
     /// Names of the fields, for tests that none is forgotten.
@@ -268,6 +364,25 @@ impl SamplingParams {
             acceptance,
             proposer,
             draft_length,
+            dynatemp_low,
+            dynatemp_high,
+            dynatemp_exponent,
+            temperature_end,
+            temperature_tokens,
+            smoothing_factor,
+            smoothing_curve,
+            typical_p,
+            tfs,
+            top_a,
+            top_n_sigma,
+            epsilon_cutoff,
+            eta_cutoff,
+            top_h,
+            xtc_probability,
+            xtc_threshold,
+            xtc_ignore_token_ids,
+            min_keep,
+            sampler_order,
         )
     }
 

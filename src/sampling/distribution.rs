@@ -1,5 +1,6 @@
 //! What a row's token is drawn from: the tokens that masks and filters left, with their integer masses.
 
+use super::chain;
 use super::filters::{self, Weighted};
 use super::logits::Logits;
 use super::mass;
@@ -67,6 +68,10 @@ impl Distribution {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
             return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0 };
         }
+        if let Some(chain) = &spec.chain {
+            let (kept, max, scale) = chain::run(finite(adjusted).collect(), &spec.filters, chain).into_parts();
+            return Self { row, total: filters::total(&kept), kept, max, scale };
+        }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(adjusted, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
@@ -104,11 +109,15 @@ impl Distribution {
     }
 }
 
+/// Tokens with a finite logit.
+fn finite(row: &[f32]) -> impl Iterator<Item = Candidate> {
+    let all = row.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit });
+    all.filter(|c| c.logit > f32::NEG_INFINITY)
+}
+
 /// Tokens with a finite logit, in order, with their masses.
 fn weigh(row: &[f32], max: f32, scale: f32) -> Vec<Weighted> {
-    let all = row.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit });
-    let mut kept: Vec<Weighted> = all
-        .filter(|c| c.logit > f32::NEG_INFINITY)
+    let mut kept: Vec<Weighted> = finite(row)
         .map(|candidate| Weighted { candidate, mass: mass::mass(mass::exponent(candidate.logit, max, scale)) })
         .collect();
     kept.sort_unstable_by(|a, b| a.candidate.order(&b.candidate));

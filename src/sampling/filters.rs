@@ -32,13 +32,18 @@ pub fn top_p(kept: &mut Vec<Weighted>, top_p: f32) {
     if top_p >= 1.0 {
         return;
     }
-    let need = top_p_need(top_p, total(kept));
+    kept.truncate(reaching(kept, top_p_need(top_p, total(kept))));
+}
+
+/// How many of the first candidates it takes to reach a mass; all if they do not.
+#[must_use]
+pub fn reaching(kept: &[Weighted], need: u64) -> usize {
     let mut sum = 0;
     let crossing = kept.iter().position(|w| {
         sum += w.mass;
         sum >= need
     });
-    kept.truncate(crossing.map_or(kept.len(), |at| at + 1));
+    crossing.map_or(kept.len(), |at| at + 1)
 }
 
 /// Min-p (Nguyen et al. 2024): keeps masses of at least `min_p` times the largest. 0 is off. The first

@@ -33,7 +33,13 @@ const SCALE: f32 = MASS_ONE as f32;
 /// The factor from logit distance to exponent: `f32(log2(e) / temperature)`, rounded once from f64.
 #[must_use]
 pub fn scale(temperature: f32) -> f32 {
-    (std::f64::consts::LOG2_E / f64::from(temperature)) as f32
+    scale_of(f64::from(temperature))
+}
+
+/// The same of a temperature that several were multiplied to.
+#[must_use]
+pub fn scale_of(temperature: f64) -> f32 {
+    (std::f64::consts::LOG2_E / temperature) as f32
 }
 
 /// The exponent of a token: `y = (x - x_max) * s`. −∞ for a masked token.

@@ -2,10 +2,14 @@
 //!
 //! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
 //! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
-//! numbers), [`filters`] (top-k, top-p, min-p), [`distribution`] (the draw), [`philox`] (random numbers).
+//! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
+//! [`philox`] (random numbers).
 
 pub mod adjust;
+pub mod candidates;
+pub mod chain;
 pub mod distribution;
+pub mod entropy;
 pub mod filters;
 pub mod kept;
 pub mod logits;
@@ -13,6 +17,7 @@ pub mod mass;
 pub mod order;
 pub mod philox;
 pub mod row;
+pub mod samplers;
 
 use distribution::Distribution;
 use kept::Kept;

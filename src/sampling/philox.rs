@@ -20,6 +20,8 @@ pub enum Purpose {
     Bonus = 4,
     /// Whether a verification is measured. No token depends on it.
     Measure = 5,
+    /// Whether XTC happens at a position.
+    Xtc = 6,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

@@ -1,6 +1,7 @@
 //! What is asked of one row, and what comes of it. Every backend takes and gives these types.
 
 use super::adjust::Adjusts;
+use super::chain::Chain;
 use super::kept::Kept;
 use super::logits::Logits;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
@@ -19,6 +20,8 @@ pub struct RowJob<'a> {
 pub struct RowSpec<'a> {
     /// Temperature and truncation.
     pub filters: Filters,
+    /// Steps that take the place of the filters' own order; greedy rows have none.
+    pub chain: Option<Chain<'a>>,
     /// Penalties on the tokens in `adjusts`.
     pub penalties: Penalties,
     /// What the sequence knows about single tokens; all in the vocabulary.

@@ -94,13 +94,13 @@ impl Sequence {
     /// What to ask of the next row.
     #[must_use]
     pub fn spec(&self, action: Action) -> RowSpec<'_> {
-        self.rules.spec(&self.history, action)
+        self.rules.spec(self.seed, &self.history, action)
     }
 
     /// What to ask of the row at `ahead`, which grew from this sequence.
     #[must_use]
     pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
-        self.rules.spec_ahead(&self.history, ahead, action)
+        self.rules.spec_ahead(self.seed, &self.history, ahead, action)
     }
 
     /// The draw of the token at the current position.
@@ -143,6 +143,13 @@ impl Sequence {
     /// Keeps a draft token that was drawn after draft token `parent`, or after the last token.
     pub fn keep_draft(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>) {
         self.drafts.push(parent, token, kept);
+    }
+
+    /// Most bytes that a draft row of so many logits keeps: the row in f32 where its own format cannot hold what
+    /// penalties make of it, or a part of it; a list of what a chain of samplers left.
+    #[must_use]
+    pub fn most_kept_bytes(&self, vocab_size: usize) -> usize {
+        vocab_size * if self.rules.has_chain() { size_of::<(u32, u64)>() } else { size_of::<f32>() }
     }
 
     /// Forgets all draft tokens.

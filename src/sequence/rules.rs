@@ -5,9 +5,11 @@ use super::FinishReason;
 use super::history::{Ahead, History, merge};
 use super::speculation::Speculation;
 use crate::params::acceptance::AcceptanceRule;
-use crate::params::{LogprobsParams, SamplingParams};
+use crate::params::{LogprobsParams, SamplingParams, Step};
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
+use crate::sampling::chain::Chain;
+use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 use std::mem::take;
 use std::sync::Arc;
@@ -24,6 +26,10 @@ pub struct Rules {
     eos: Option<Vec<u32>>,
     /// EOS and stop tokens, in order: what `min_tokens` bans.
     ends: Vec<u32>,
+    /// A chain of samplers, where the filters alone will not do.
+    steps: Option<Vec<Step>>,
+    /// Tokens that XTC leaves alone, ascending; `None`: those of the base.
+    protected: Option<Vec<u32>>,
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
     /// lists are there once.
     base: Option<Arc<Rules>>,
@@ -45,21 +51,26 @@ impl Rules {
         // Prepared; nobody is based on these rules, so the originals would only take memory.
         let params = &mut rules.params;
         drop((take(&mut params.banned_token_ids), take(&mut params.logit_bias), take(&mut params.allowed_token_ids)));
+        drop(take(&mut params.xtc_ignore_token_ids));
         rules
     }
 
     fn prepared(params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
-        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), base, room: None };
+        let steps = params.steps();
+        let (ends, protected) = (Vec::new(), None);
+        let rules = Self { params, fixed: None, allowed: None, eos, ends, steps, protected, base, room: None };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.params.changes_tokens()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
         let allowed = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
+        let own = &rules.params.xtc_ignore_token_ids;
+        let protected = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
         let ends = if rules.params.min_tokens > 0 {
             in_order([rules.eos(), rules.stop_tokens()].concat())
         } else {
             Vec::new()
         };
-        Self { fixed, allowed, ends, ..rules }
+        Self { fixed, allowed, protected, ends, ..rules }
     }
 
     fn merge_fixed(&self) -> Vec<TokenAdjust> {
@@ -96,9 +107,10 @@ impl Rules {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
-        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
+        let lists = [self.allowed.as_ref(), self.eos.as_ref(), self.protected.as_ref(), Some(&self.ends)];
         let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
-        size_of::<Self>() + self.params.bytes() + adjusts + tokens * size_of::<u32>()
+        let steps = self.steps.as_ref().map_or(0, Vec::capacity) * size_of::<Step>();
+        size_of::<Self>() + self.params.bytes() + adjusts + steps + tokens * size_of::<u32>()
     }
 
     /// Bans and biases, in the order rows take them.
@@ -154,6 +166,11 @@ impl Rules {
         Speculation::new(&self.params, prompt, output)
     }
 
+    /// Whether rows go through a chain of samplers.
+    pub(super) fn has_chain(&self) -> bool {
+        self.steps.is_some()
+    }
+
     /// Whether tokens of the prompt change later rows.
     pub(super) fn remembers_prompt(&self) -> bool {
         self.params.repetition_penalty != 1.0
@@ -194,27 +211,39 @@ impl Rules {
     }
 
     /// What to ask of a row that follows `history`.
-    pub(super) fn spec<'a>(&'a self, history: &'a History, action: Action) -> RowSpec<'a> {
-        self.row(history, &[], history.banned(), action)
+    pub(super) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
+        RowSpec { banned: history.banned(), ..self.row((seed, history.position()), history, &[], action) }
     }
 
     /// What to ask of a row that follows `ahead`, which grew from `history`.
-    pub(super) fn spec_ahead<'a>(&'a self, history: &'a History, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
-        self.row(history, ahead.over(), ahead.banned(), action)
+    pub(super) fn spec_ahead<'a>(
+        &'a self,
+        seed: u64,
+        history: &'a History,
+        ahead: &'a Ahead,
+        action: Action,
+    ) -> RowSpec<'a> {
+        RowSpec { banned: ahead.banned(), ..self.row((seed, ahead.position()), history, ahead.over(), action) }
     }
 
     fn row<'a>(
         &'a self,
+        (seed, position): (u64, u64),
         history: &'a History,
         over: &'a [TokenAdjust],
-        banned: &'a [u32],
         action: Action,
     ) -> RowSpec<'a> {
         RowSpec {
-            filters: self.params.filters(),
+            filters: self.params.filters(position),
+            chain: self.steps.as_deref().map(|steps| Chain {
+                steps,
+                min_keep: self.params.min_keep,
+                protected: self.inherited(|rules| rules.protected.as_deref()).unwrap_or_default(),
+                xtc: uniform(seed, position, Purpose::Xtc),
+            }),
             penalties: self.params.penalties(),
             adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { self.fixed() }, over),
-            banned,
+            banned: &[],
             allowed: self.allowed(),
             action,
             logprobs: self.logprobs().map(|wanted| LogprobsSpec {

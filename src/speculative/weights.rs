@@ -5,6 +5,7 @@
 //! an integer first ([`count`]), so that no result depends on the order of addition.
 
 use crate::sampling::distribution::Distribution;
+pub use crate::sampling::entropy::count;
 use crate::sampling::mass::draw_point;
 
 /// 1 as a summable integer: probabilities are summed in units of 2^-51. So what is left of a row of 2^20 tokens is off
@@ -21,15 +22,6 @@ pub fn per_weight(total: u64) -> f64 {
 #[must_use]
 pub fn share(weight: u64, total: u64) -> f64 {
     weight as f64 * per_weight(total)
-}
-
-/// A real number of at least 0 and at most 2^52 as an integer: the nearest, the even one of two.
-#[must_use]
-#[inline]
-pub fn count(real: f64) -> u64 {
-    // The integers from 2^52 to 2^53 are the floats there, one bit apart.
-    const SHIFT: f64 = (1u64 << 52) as f64;
-    (real + SHIFT).to_bits() - SHIFT.to_bits()
 }
 
 /// What a residual makes of weights: `max(weight * target - draft_weight * draft, 0)` in units of [`ONE`].

@@ -12,7 +12,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowRe
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
 use rows::ascending;
-pub(crate) use rows::{SHAPES, filters, row};
+pub(crate) use rows::{Chained, SHAPES, chained, filters, row};
 
 /// A row with everything it borrows.
 #[derive(Debug, Clone)]
@@ -22,6 +22,7 @@ pub(crate) struct Case {
     pub(crate) shift: usize,
     pub(crate) bytes: Vec<u8>,
     pub(crate) filters: Filters,
+    pub(crate) chain: Option<Chained>,
     pub(crate) penalties: Penalties,
     pub(crate) adjusts: Vec<TokenAdjust>,
     pub(crate) banned: Vec<u32>,
@@ -37,6 +38,7 @@ impl Case {
             shift: 0,
             bytes: dtype.encode(logits),
             filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            chain: None,
             penalties: Penalties::OFF,
             adjusts: vec![],
             banned: vec![],
@@ -52,6 +54,7 @@ impl Case {
             logits: Logits::new(self.dtype, &self.bytes[self.shift..]),
             spec: RowSpec {
                 filters: self.filters,
+                chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
                 penalties: self.penalties,
                 adjusts: self.adjusts.as_slice().into(),
                 banned: &self.banned,
@@ -114,6 +117,7 @@ prop_compose! {
             1 => prop::collection::vec(any::<u32>(), 1..50).prop_map(Some),
             1 => prop::collection::vec(any::<u32>(), 300..3000).prop_map(Some)
         ],
+        chain in prop::option::weighted(0.4, chained()),
         (uniform, score, seed) in (any::<u64>(), prop::option::weighted(0.2, any::<u32>()), any::<u64>()),
         logprobs in prop::option::of((
             0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
@@ -139,7 +143,7 @@ prop_compose! {
         let mut bytes = vec![0xAB; shift];
         bytes.extend_from_slice(&case.bytes);
         Case {
-            shift, bytes, filters, adjusts,
+            shift, bytes, filters, chain, adjusts,
             penalties: Penalties { repetition, frequency, presence },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),

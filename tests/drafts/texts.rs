@@ -44,6 +44,24 @@ fn params() -> Vec<SamplingParams> {
             acceptance: Some(AcceptanceParams { rule: AcceptanceRule::Block.into(), ..Default::default() }),
             ..seeded(5)
         }),
+        limited(SamplingParams {
+            dynatemp_low: Some(0.5),
+            dynatemp_high: Some(1.5),
+            typical_p: Some(0.95),
+            xtc_probability: Some(0.5),
+            xtc_threshold: Some(0.05),
+            xtc_ignore_token_ids: vec![11],
+            logprobs: Some(LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1] }),
+            ..seeded(6)
+        }),
+        limited(SamplingParams {
+            engine_order: EngineOrder::LlamaCpp.into(),
+            min_p: Some(0.05),
+            temperature_end: Some(2.0),
+            temperature_tokens: Some(20),
+            min_keep: Some(2),
+            ..seeded(7)
+        }),
     ]
 }
 

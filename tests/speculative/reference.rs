@@ -50,7 +50,26 @@ fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {
     }
     order[keep..].iter().for_each(|&t| weights[t] = 0.0);
     weights.iter_mut().for_each(|w| *w = if *w >= f64::from(params.min_p) { *w } else { 0.0 });
-    normalised(&weights)
+    let left = normalised(&weights);
+    if params.typical_p < 1.0 { typical(&left, f64::from(params.typical_p)) } else { left }
+}
+
+/// Meister et al. 2023: the tokens whose surprise is nearest to the entropy, until they have `share`.
+fn typical(probs: &[f64], share: f64) -> Vec<f64> {
+    let possible = || (0..probs.len()).filter(|&t| probs[t] > 0.0);
+    let entropy: f64 = possible().map(|t| -probs[t] * probs[t].ln()).sum();
+    let deviation = |t: usize| (-probs[t].ln() - entropy).abs();
+    let mut nearest: Vec<usize> = possible().collect();
+    nearest.sort_by(|&a, &b| deviation(a).total_cmp(&deviation(b)));
+    let (mut kept, mut sum) = (vec![0.0; probs.len()], 0.0);
+    for token in nearest {
+        kept[token] = probs[token];
+        sum += probs[token];
+        if sum >= share {
+            break;
+        }
+    }
+    normalised(&kept)
 }
 
 pub fn one_hot(token: usize, len: usize) -> Vec<f64> {

@@ -1,5 +1,6 @@
 //! Rows and filters that aim at the boundaries, for property tests of backends.
 
+use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::row::Filters;
 use proptest::prelude::*;
 
@@ -88,4 +89,51 @@ pub(crate) fn ascending(mut tokens: Vec<u32>, vocab: usize) -> Vec<u32> {
     tokens.sort_unstable();
     tokens.dedup();
     tokens
+}
+
+/// A chain of samplers with everything it borrows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Chained {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) min_keep: u32,
+    pub(crate) protected: Vec<u32>,
+    pub(crate) xtc: u64,
+}
+
+impl Chained {
+    pub(crate) fn chain(&self) -> Chain<'_> {
+        Chain { steps: &self.steps, min_keep: self.min_keep, protected: &self.protected, xtc: self.xtc }
+    }
+}
+
+/// Any step, edges included.
+fn step() -> impl Strategy<Value = Step> {
+    let share = || prop_oneof![2 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => Just(0.5), 1 => 1e-6f32..1e-3];
+    prop_oneof![
+        Just(Step::Temperature),
+        (0.0f32..1.0, 1.0f32..4.0, prop_oneof![Just(1.0f32), 0.0f32..3.0])
+            .prop_map(|(low, high, exponent)| Step::DynamicTemperature { low, high, exponent }),
+        (1e-3f32..3.0, prop_oneof![2 => Just(1.0f32), 1 => 1.0f32..10.0])
+            .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
+        Just(Step::TopK),
+        Just(Step::TopP),
+        Just(Step::MinP),
+        share().prop_map(Step::TypicalP),
+        share().prop_map(Step::Tfs),
+        prop_oneof![share(), 1.0f32..100.0].prop_map(Step::TopA),
+        prop_oneof![share(), 1.0f32..5.0].prop_map(Step::TopNSigma),
+        share().prop_map(Step::EpsilonCutoff),
+        share().prop_map(Step::EtaCutoff),
+        share().prop_map(Step::TopH),
+        (share(), share()).prop_map(|(probability, threshold)| Step::Xtc { probability, threshold }),
+    ]
+}
+
+/// Any chain, mostly short ones.
+pub(crate) fn chained() -> impl Strategy<Value = Chained> {
+    let steps = prop::collection::vec(step(), 0..6);
+    let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
+    (steps, min_keep, prop::collection::vec(0..300u32, 0..4), any::<u64>()).prop_map(
+        |(steps, min_keep, protected, xtc)| Chained { steps, min_keep, protected: ascending(protected, 300), xtc },
+    )
 }

@@ -8,17 +8,23 @@
 //! | larger top-k | a search by count, then as min-p |
 //! | min-p | masses by block, of a list of the tokens that may reach it if these are few |
 //! | none | masses by block |
+//! | a chain of samplers | a list, step by step: [`chain`] |
 
+mod known;
+mod store;
+
+use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;
-use super::passes::{BLOCK, Keep, PAD, Range, Sample, Weigh};
+use super::passes::{BLOCK, Keep, Range, Sample, Weigh};
 use super::search::{self, Anchor, Goal, Guess, SearchStore};
 use super::select;
 use super::view::View;
+use crate::sampling::chain::Chain;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
-use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
+use crate::sampling::row::Filters;
 
 /// Largest top-k that is kept as a list.
-const LIST_K: usize = 1024;
+pub(super) const LIST_K: usize = 1024;
 /// The list that top-p tries first holds the tokens at or above the maximum of this many blocks.
 const TOP_P_BLOCKS: usize = 64;
 /// ... unless that are more tokens than this, which a search finds faster than a sort.
@@ -38,6 +44,7 @@ pub(super) struct Store {
     /// Kept mass by block.
     sums: Vec<u64>,
     search: SearchStore,
+    pub(super) chain: ChainStore,
 }
 
 /// The tokens that are left and how they are weighed.
@@ -60,6 +67,8 @@ enum Kind {
     List,
     /// `Store::sums` is the kept mass by block.
     Blocks,
+    /// `Store::chain` holds all that is left.
+    Chain,
 }
 
 impl Distribution {
@@ -70,11 +79,18 @@ impl Distribution {
     }
 
     /// After temperature and filters.
-    pub(super) fn processed(view: &View<'_>, filters: &Filters, store: &mut Store) -> Self {
+    pub(super) fn processed(view: &View<'_>, filters: &Filters, chain: Option<&Chain<'_>>, store: &mut Store) -> Self {
         let one = Weigh { max: view.max, scale: 1.0 };
         if filters.temperature == 0.0 {
             let last_key = keys::key(select::first(view), view.max);
             return Self { weigh: one, last_key, need: 0, total: MASS_ONE, kind: Kind::One };
+        }
+        if let Some(chain) = chain {
+            let kept = Self { weigh: one, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Chain };
+            return match chain::run(view, filters, chain, store) {
+                Outcome::Whole(weigh) => Self { weigh, kind: Kind::Blocks, ..kept }.keep(view, 0, store),
+                Outcome::Listed(Chained { weigh, total }) => Self { weigh, total, ..kept },
+            };
         }
         let weigh = Weigh { scale: mass::scale(filters.temperature), ..one };
         let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
@@ -87,6 +103,11 @@ impl Distribution {
         }
         let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
         if filters.top_p < 1.0 { all.top_p(view, filters.top_p, need, store) } else { all.keep(view, need, store) }
+    }
+
+    /// The smallest prefix with this share of the mass.
+    pub(super) fn nucleus(view: &View<'_>, weigh: Weigh, top_p: f32, store: &mut Store) -> Self {
+        Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks }.top_p(view, top_p, 0, store)
     }
 
     /// Top-p (with `reach`, that weight) and min-p on the whole list in the store.
@@ -157,7 +178,8 @@ impl Distribution {
         if self.last_key == u64::MAX && need == 0 {
             return Self { total: view.sums(self.weigh, &mut store.sums), ..kept };
         }
-        let (reach, all, kept_key) = (self.reach_of(need), self.last_key == u64::MAX, keys::up_to(self.last_key));
+        let (reach, all, kept_key) =
+            (reach_of(self.weigh, need), self.last_key == u64::MAX, keys::up_to(self.last_key));
         let bound = if all { reach } else { keys::logit(self.last_key).max(reach) };
         let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
         let range = Range { low: bound.max(f32::MIN), high: f32::INFINITY };
@@ -193,17 +215,6 @@ impl Distribution {
         view.passes().count_ge(&sample.logits, bound) * LIST_SHARE < sample.taken
     }
 
-    /// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little
-    /// low, to be safe from rounding; the masses themselves decide.
-    fn reach_of(&self, need: u64) -> f32 {
-        if need == 0 {
-            return f32::NEG_INFINITY;
-        }
-        let y = libm::log2(need as f64 / MASS_ONE as f64) - 1e-3;
-        let logit = (f64::from(self.weigh.max) + y / f64::from(self.weigh.scale)) as f32;
-        logit.next_down()
-    }
-
     fn mass(&self, logit: f32) -> u64 {
         mass::mass(mass::exponent(logit, self.weigh.max, self.weigh.scale))
     }
@@ -226,6 +237,7 @@ impl Distribution {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
             Kind::Blocks => self.draw_from_blocks(view, point, store),
+            Kind::Chain => store.chain.draw(point),
         }
     }
 
@@ -250,136 +262,15 @@ impl Distribution {
         }
         unreachable!("the block's kept masses sum to its sum")
     }
-
-    /// The sum of all masses that are left.
-    pub(super) fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// How a token is weighed, the key of the last one that is kept, and the least mass that is.
-    pub(super) fn kept_by(&self) -> (Weigh, u64, u64) {
-        (self.weigh, self.last_key, self.need)
-    }
-
-    /// The mass of a token with this logit; 0 if it is not left.
-    pub(super) fn mass_of(&self, token: u32, logit: f32) -> u64 {
-        if self.keeps(token, logit) { self.mass(logit) } else { 0 }
-    }
-
-    /// Keys of the tokens that are left, if they are a list; else their mass by block is in the store.
-    pub(super) fn keys<'s>(&'s self, store: &'s Store) -> Option<&'s [u64]> {
-        match self.kind {
-            Kind::One => Some(std::slice::from_ref(&self.last_key)),
-            Kind::List => Some(&store.keys),
-            Kind::Blocks => None,
-        }
-    }
-
-    /// Keys of the `n` first tokens that are left, in order, and 1 + the number of all that precede `token`.
-    pub(super) fn first_kept(&self, view: &View<'_>, n: usize, token: Option<u32>, keys: &mut Vec<u64>) -> u32 {
-        select::top(view, n, keys);
-        // The listed tokens are the first of the order, so their places are their ranks.
-        let place = |token| keys.iter().position(|&key| keys::token(key) == token);
-        let rank = token.map_or(0, |token| place(token).map_or_else(|| view.rank(token), |place| place as u32 + 1));
-        self.retain_kept(keys);
-        if keys.len() < n && self.need > 0 {
-            // Masses are not strictly ordered like logits, so a kept token may stand behind one that min-p cut.
-            view.collect(self.reach_of(self.need).max(f32::MIN), keys);
-            self.retain_kept(keys);
-            keys.sort_unstable();
-            keys.truncate(n);
-        }
-        rank
-    }
-
-    /// What is reported about a token.
-    pub(super) fn report(
-        &self,
-        view: &View<'_>,
-        token: u32,
-        wanted: &LogprobsSpec<'_>,
-        keys: &mut Vec<u64>,
-    ) -> TokenLogprobs {
-        let log_total = mass::log_total(self.total);
-        let of_logit = |logit| mass::logprob(mass::exponent(logit, self.weigh.max, self.weigh.scale), log_total);
-        let of_token = |token| {
-            let logit = view.value(token);
-            if self.keeps(token, logit) { of_logit(logit) } else { f32::NEG_INFINITY }
-        };
-        let n = (wanted.top_n as usize).min(view.vocab_size());
-        let rank = self.first_kept(view, n, Some(token), keys);
-        TokenLogprobs {
-            logprob: of_token(token),
-            rank,
-            top: keys.iter().map(|&key| (keys::token(key), of_logit(keys::logit(key)))).collect(),
-            requested: wanted.tokens.iter().map(|&token| of_token(token)).collect(),
-        }
-    }
 }
 
-impl Store {
-    /// Kept mass by block, of a distribution that is no list.
-    pub(super) fn sums(&self) -> &[u64] {
-        &self.sums
+/// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little low, to be safe
+/// from rounding; the masses themselves decide.
+pub(super) fn reach_of(weigh: Weigh, need: u64) -> f32 {
+    if need == 0 {
+        return f32::NEG_INFINITY;
     }
-
-    /// Masses of the keys.
-    fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
-        let padded = self.keys.len().next_multiple_of(PAD);
-        self.logits.clear();
-        self.logits.extend(self.keys.iter().map(|&key| keys::logit(key)));
-        self.logits.resize(padded, f32::NEG_INFINITY);
-        self.masses.resize(padded, 0);
-        view.passes().masses(&self.logits, weigh, &mut self.masses);
-        self.masses.truncate(self.keys.len());
-    }
-
-    /// Lists the tokens at or above the maximum of [`TOP_P_BLOCKS`] blocks and their masses, unless they are
-    /// too many. Returns where the list ends.
-    fn list_largest(&mut self, view: &View<'_>, weigh: Weigh) -> Anchor {
-        let bound = select::bound_of_top(view, TOP_P_BLOCKS.min(view.blocks()));
-        view.collect(bound, &mut self.keys);
-        if self.keys.len() > TOP_P_LIST {
-            self.keys.clear();
-            self.masses.clear();
-            return Anchor::TOP;
-        }
-        self.keys.sort_unstable();
-        self.weigh_keys(view, weigh);
-        Anchor { logit: bound, weight: self.masses.iter().sum() }
-    }
-
-    /// Where the running mass reaches `need`.
-    fn reaching(&self, need: u64) -> Option<usize> {
-        let mut sum = 0;
-        self.masses.iter().position(|&mass| {
-            sum += mass;
-            sum >= need
-        })
-    }
-
-    fn truncate(&mut self, kept: usize) {
-        self.keys.truncate(kept);
-        self.masses.truncate(kept);
-    }
-
-    fn retain(&mut self, need: u64) {
-        let mut masses = self.masses.iter();
-        self.keys.retain(|_| masses.next().is_some_and(|&mass| mass >= need));
-        self.masses.retain(|&mass| mass >= need);
-    }
-
-    /// Inverse CDF in token-id order over the list.
-    fn draw(&mut self, mut point: u64) -> u32 {
-        let mut by_token: Vec<(u32, u64)> =
-            self.keys.iter().map(|&key| keys::token(key)).zip(self.masses.iter().copied()).collect();
-        by_token.sort_unstable_by_key(|&(token, _)| token);
-        for (token, mass) in by_token {
-            if point < mass {
-                return token;
-            }
-            point -= mass;
-        }
-        unreachable!("the point is below the total")
-    }
+    let y = libm::log2(need as f64 / MASS_ONE as f64) - 1e-3;
+    let logit = (f64::from(weigh.max) + y / f64::from(weigh.scale)) as f32;
+    logit.next_down()
 }

@@ -8,18 +8,10 @@ use crate::sampling::kept::{Form, Kept, KeptRow};
 use crate::sampling::logits::Dtype;
 use crate::sampling::order::Candidate;
 
-/// Tokens of nonzero mass of a list, ascending ids.
-pub(super) fn entries(distribution: &Distribution, keys: &[u64]) -> Vec<(u32, u64)> {
-    let masses = keys.iter().map(|&key| (keys::token(key), distribution.mass_of(keys::token(key), keys::logit(key))));
-    let mut entries: Vec<_> = masses.filter(|&(_, mass)| mass > 0).collect();
-    entries.sort_unstable();
-    entries
-}
-
 /// Keeps a distribution.
 pub(super) fn keep(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution, store: &Store) -> Kept {
-    let form = match distribution.keys(store) {
-        Some(keys) => Form::List(entries(distribution, keys)),
+    let form = match distribution.entries(store) {
+        Some(entries) => Form::List(entries),
         None => Form::Row(row(job, view, distribution)),
     };
     Kept::new(form, distribution.total())

@@ -2,9 +2,10 @@
 //!
 //! Reading order: [`row`] (one row, from logits to result), [`view`] (the row with masks and penalties
 //! applied on the side), [`distribution`] (which road a combination of filters takes), [`select`] and
-//! [`search`] (finding the cut), [`passes`] (every loop over logits), [`simd`] (the instructions). Then [`verify`] for
+//! [`search`] (finding the cut), [`chain`] (all other samplers, and other orders), [`passes`] (every loop over logits), [`simd`] (the instructions). Then [`verify`] for
 //! drafts.
 
+mod chain;
 mod distribution;
 mod keep;
 mod keys;

@@ -54,7 +54,7 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
     let processed = match scored_raw {
         // Nothing is drawn and nobody asks for the filtered distribution.
         Some(_) => None,
-        None => Some(Distribution::processed(&adjusted, &job.spec.filters, processed_store)),
+        None => Some(Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), processed_store)),
     };
     let token = match (job.spec.action, &processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
@@ -64,8 +64,10 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) 
         (Action::Score { token }, _) => token,
     };
     let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
-        (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys),
-        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys),
+        (LogprobsMode::Processed, Some(processed)) => {
+            processed.report(&adjusted, token, &wanted, keys, processed_store)
+        }
+        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, processed_store),
     });
     let kept = match (job.spec.action, &processed) {
         (Action::Propose { .. }, Some(processed)) => {

@@ -16,6 +16,7 @@ const DENSE_SHARE: usize = 4;
 
 /// A row with some blocks replaced.
 pub(super) struct View<'a> {
+    pub(super) level: Level,
     row: Logits<'a>,
     passes: Passes,
     /// Maxima as the passes over the row see them: −∞ for replaced blocks. Padded.
@@ -63,7 +64,7 @@ impl<'a> View<'a> {
     /// The row as it arrived.
     pub(super) fn raw(level: Level, row: Logits<'a>, maxima: &'a [f32], max: f32) -> Self {
         let side = Side { passes: level.passes(Dtype::F32), blocks: &[], values: &[], maxima: &[] };
-        Self { row, passes: level.passes(row.dtype()), plain: maxima, side, maxima, max }
+        Self { level, row, passes: level.passes(row.dtype()), plain: maxima, side, maxima, max }
     }
 
     /// The row after masks, bias and penalties.
@@ -95,7 +96,15 @@ impl<'a> View<'a> {
             maxima: &store.side_maxima,
         };
         let max = maximum(&store.maxima);
-        Self { row: raw.row, passes: raw.passes, plain: &store.plain, side, maxima: &store.maxima, max }
+        Self {
+            level: raw.level,
+            row: raw.row,
+            passes: raw.passes,
+            plain: &store.plain,
+            side,
+            maxima: &store.maxima,
+            max,
+        }
     }
 
     /// Where the values of a block lie: a row and the block's place in it.
@@ -173,8 +182,9 @@ impl<'a> View<'a> {
         row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, all, at_least)
     }
 
-    /// The values in `range` with their masses, or with `count` a mass of 1. A block's tokens lie together.
-    pub(super) fn between(&self, count: bool, weigh: Weigh, range: Range, inside: &mut Values) {
+    /// The values in `range` with their masses, or with `count` a mass of 1. A block's tokens lie together: those of the
+    /// row in ascending order, as many as is returned, then those of the side blocks.
+    pub(super) fn between(&self, count: bool, weigh: Weigh, range: Range, inside: &mut Values) -> usize {
         inside.clear();
         self.passes.between(self.row.bytes(), self.plain, range, inside);
         let from = inside.tokens.len();
@@ -187,6 +197,19 @@ impl<'a> View<'a> {
             self.passes.masses(&inside.logits, weigh, &mut inside.masses);
             inside.unpad();
         }
+        from
+    }
+
+    /// All values with their masses, in token order.
+    pub(super) fn all(&self, weigh: Weigh, values: &mut Values) {
+        values.clear();
+        values.tokens.extend(0..self.vocab_size() as u32);
+        for block in 0..self.blocks() {
+            values.logits.extend_from_slice(&self.block(block));
+        }
+        values.masses.resize(values.logits.len(), 0);
+        self.passes.masses(&values.logits, weigh, &mut values.masses);
+        values.unpad();
     }
 
     /// Runs a pass over the row, then over the side blocks, and puts the latter's sums in their places.
@@ -343,7 +366,7 @@ fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize 
 }
 
 /// The largest of a padded list. Lane-wise, so that it compiles to vector maxima.
-fn maximum(values: &[f32]) -> f32 {
+pub(super) fn maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; PAD];
     for chunk in values.chunks_exact(PAD) {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {

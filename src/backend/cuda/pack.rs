@@ -21,6 +21,8 @@ pub enum NoKernel {
     Propose,
     /// All that is known about its tokens is more than a launch takes.
     TooLarge,
+    /// It has a chain of samplers.
+    Chain,
     /// Verification of drafts.
     Verify,
     /// The kernel contradicted itself, which is a bug.
@@ -29,8 +31,8 @@ pub enum NoKernel {
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 5] =
-        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify, Self::Contradiction];
+    pub const ALL: [NoKernel; 6] =
+        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Chain, Self::Verify, Self::Contradiction];
 
     /// Its name as a metric label.
     #[must_use]
@@ -39,6 +41,7 @@ impl NoKernel {
             Self::TopLogprobs => "top_logprobs",
             Self::Propose => "propose",
             Self::TooLarge => "too_large",
+            Self::Chain => "chain",
             Self::Verify => "verify",
             Self::Contradiction => "contradiction",
         }
@@ -52,6 +55,7 @@ impl NoKernel {
 pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
     match spec.action {
         Action::Propose { .. } => Err(NoKernel::Propose),
+        _ if spec.chain.is_some() => Err(NoKernel::Chain),
         _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
         _ => Ok(()),
     }

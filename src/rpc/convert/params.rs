@@ -1,5 +1,6 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
+use super::order;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::params::{
     DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
@@ -39,6 +40,7 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
     };
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let penalties = penalties(&wire, defaults);
+    let sampler_order = order::order(&wire, defaults).map_err(OpenError::Invalid)?;
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
@@ -63,6 +65,25 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         acceptance,
         proposer,
         draft_length,
+        dynatemp_low: wire.dynatemp_low.unwrap_or(defaults.dynatemp_low),
+        dynatemp_high: wire.dynatemp_high.unwrap_or(defaults.dynatemp_high),
+        dynatemp_exponent: wire.dynatemp_exponent.unwrap_or(defaults.dynatemp_exponent),
+        temperature_end: wire.temperature_end.unwrap_or(defaults.temperature_end),
+        temperature_tokens: wire.temperature_tokens.unwrap_or(defaults.temperature_tokens),
+        smoothing_factor: wire.smoothing_factor.unwrap_or(defaults.smoothing_factor),
+        smoothing_curve: wire.smoothing_curve.unwrap_or(defaults.smoothing_curve),
+        typical_p: wire.typical_p.unwrap_or(defaults.typical_p),
+        tfs: wire.tfs.unwrap_or(defaults.tfs),
+        top_a: wire.top_a.unwrap_or(defaults.top_a),
+        top_n_sigma: wire.top_n_sigma.unwrap_or(defaults.top_n_sigma),
+        epsilon_cutoff: wire.epsilon_cutoff.unwrap_or(defaults.epsilon_cutoff),
+        eta_cutoff: wire.eta_cutoff.unwrap_or(defaults.eta_cutoff),
+        top_h: wire.top_h.unwrap_or(defaults.top_h),
+        xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
+        xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
+        xtc_ignore_token_ids: wire.xtc_ignore_token_ids,
+        min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
+        sampler_order,
     })
 }
 

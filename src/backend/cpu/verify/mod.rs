@@ -16,9 +16,12 @@ pub(super) use left::LeftStore;
 
 use super::level::Level;
 use super::row::Scratch;
+use crate::backend::cpu::passes::Weigh;
+use crate::backend::cpu::view::View;
 use crate::backend::{VerifyJob, VerifyResult};
+use crate::sampling::mass::{Y_FLOOR, exponent};
 use crate::speculative::job::VerifyFailure;
-use passes::Passes;
+use passes::{Block, Passes, Weighing};
 use proposed::Proposed;
 use walk::Walk;
 
@@ -31,4 +34,16 @@ pub(super) fn verify(level: Level, job: &VerifyJob<'_>, scratch: &mut Scratch) -
     };
     let drafts = job.drafts.iter().enumerate().map(checked).collect::<Result<Vec<_>, _>>()?;
     Ok(job.plan().verify(&mut Walk::new(level, job, &drafts, scratch))?)
+}
+
+/// The sum of the [entropy terms](crate::sampling::entropy::entropy_term) of a row.
+pub(super) fn entropy_terms(view: &View<'_>, weigh: Weigh) -> u64 {
+    let passes = Passes::of(view.level);
+    let has_mass = |&block: &usize| exponent(view.maxima[block], weigh.max, weigh.scale) >= Y_FLOOR;
+    let terms = (0..view.blocks()).filter(has_mass).map(|block| {
+        let (row, at) = view.place(block);
+        let weigh = Weighing::Logits { weigh, above: f32::NEG_INFINITY, need: 0 };
+        passes.entropy(&Block { dtype: row.dtype(), row: row.bytes(), at, weigh })
+    });
+    terms.sum()
 }

@@ -5,12 +5,10 @@ use super::passes::Passes;
 use super::proposed::{Cut, Proposed};
 use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Store};
-use crate::backend::cpu::keep::entries;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::row::{Scratch, prepare};
-use crate::backend::cpu::select;
 use crate::backend::cpu::view::{View, ViewStore};
 use crate::sampling::mass::MASS_ONE;
 use crate::sampling::order::Candidate;
@@ -151,7 +149,7 @@ impl Positions for Walk<'_> {
             _ => {
                 self.here = None;
                 let RowJobOf { max, target } = RowJobOf::new(self, row)?;
-                let list = target.keys(self.store).map(|keys| Weights::new(entries(&target, keys).into_iter()));
+                let list = target.entries(self.store).map(|entries| Weights::new(entries.into_iter()));
                 let list = list.map(|list| [list.clone(), list]);
                 self.here = Some(Here { row, max, target, list, left: Left::Target, weighed: None });
             }
@@ -222,20 +220,15 @@ impl Positions for Walk<'_> {
     }
 
     fn first(&mut self) -> u32 {
-        select::first(&self.view())
+        self.here().target.first_token(&self.view(), self.store)
     }
 
     fn entropy(&mut self) -> f64 {
         let total = self.here().target.total();
         let (weigh, ..) = self.here().target.kept_by();
         let exponent = |logit| crate::sampling::mass::exponent(logit, weigh.max, weigh.scale);
-        if let Some(keys) = self.here().target.keys(self.store) {
-            let target = &self.here().target;
-            let term = |&key: &u64| {
-                let (token, logit) = (keys::token(key), keys::logit(key));
-                typical::entropy_term(exponent(logit), target.mass_of(token, logit))
-            };
-            return typical::entropy(keys.iter().map(term).sum(), total);
+        if let Some(entropy) = self.here().target.entropy(self.store) {
+            return entropy;
         }
         let (blocks, _) = self.blocks();
         let mut terms = 0;
@@ -255,7 +248,7 @@ impl Positions for Walk<'_> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here, self.maxima, self.view);
         let filters = self.job.relaxed(here.row).spec.filters;
-        let judged = Distribution::processed(&view, &filters, self.other);
+        let judged = Distribution::processed(&view, &filters, None, self.other);
         judged.first_kept(&view, (relaxed.top_n as usize).min(view.vocab_size()), None, self.keys);
         let masses = self.keys.iter().map(|&key| judged.mass_of(keys::token(key), keys::logit(key)));
         let accepted = relaxed.accepted(masses, judged.total());
@@ -309,7 +302,7 @@ impl RowJobOf {
         let max = prepare(walk.level, job, walk.maxima, walk.view)?;
         let raw = View::raw(walk.level, job.logits, walk.maxima, max);
         let view = View::again(&raw, &job.spec, walk.view);
-        let target = Distribution::processed(&view, &job.spec.filters, walk.store);
+        let target = Distribution::processed(&view, &job.spec.filters, job.spec.chain.as_ref(), walk.store);
         Ok(Self { max, target })
     }
 }

@@ -1,0 +1,189 @@
+//! From a row to the list of its candidates. A row stays as it is for as long as steps only weigh it; the first step that
+//! cuts decides what is listed, so that of a row where few tokens are left only these are touched.
+
+use super::{ChainStore, Left};
+use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store};
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::{Range, Weigh};
+use crate::backend::cpu::select;
+use crate::backend::cpu::verify;
+use crate::backend::cpu::view::View;
+use crate::sampling::chain::{Chain, Step};
+use crate::sampling::entropy::entropy;
+use crate::sampling::mass::{self, MASS_ONE, min_p_need};
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::top_n_sigma::Moments;
+use crate::sampling::samplers::{cutoffs, temperature, top_h, xtc};
+
+/// A row of which every candidate is left.
+pub(super) struct Whole<'a, 'v> {
+    pub(super) view: &'a View<'v>,
+    pub(super) weigh: Weigh,
+    temperature: f64,
+    min_keep: usize,
+}
+
+/// What a step asks of a whole row.
+enum Next {
+    /// Nothing more.
+    Done,
+    /// Only masses from this on are left.
+    Mass(u64),
+    /// Only logits from this on.
+    Logit(f32),
+    /// Only the first tokens.
+    First(usize),
+    /// Only a nucleus.
+    Prefix(f32),
+    /// Only what is typical.
+    Typical(f32),
+    /// A list, to do the step on.
+    List,
+}
+
+impl<'a, 'v> Whole<'a, 'v> {
+    pub(super) fn new(view: &'a View<'v>, chain: &Chain<'_>) -> Self {
+        let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
+        Self { view, weigh, temperature: 1.0, min_keep: chain.min_keep as usize }
+    }
+
+    /// Does the first steps. What is left to do is for the list that is then there; without one all is done.
+    pub(super) fn start<'s, 'c>(
+        &mut self,
+        filters: &Filters,
+        chain: &Chain<'c>,
+        (lists, store): (&mut Store, &'s mut ChainStore),
+    ) -> Option<(Left<'s>, &'c [Step])> {
+        for (at, step) in chain.steps.iter().enumerate() {
+            let next = self.next(step, filters, chain);
+            let (done, rest) = (&chain.steps[at + 1..], &chain.steps[at..]);
+            match next {
+                Next::Done => (),
+                Next::List => return Some((self.list_all(store), rest)),
+                Next::First(n) if n > LIST_K.min(self.view.blocks()) => return Some((self.list_all(store), rest)),
+                Next::First(n) => {
+                    let mut keys = vec![];
+                    select::top(self.view, n, &mut keys);
+                    return Some((self.list_keys(keys, store), done));
+                }
+                Next::Typical(p) => {
+                    return match self.typical(p, lists.sample(), store) {
+                        Some(weigh) => Some((Left { weigh, ..self.left(store) }, done)),
+                        None => Some((self.list_all(store), rest)),
+                    };
+                }
+                Next::Mass(need) => {
+                    let from = distribution::reach_of(self.weigh, need);
+                    let mut left = self.list(Range { low: from.max(f32::MIN), high: f32::INFINITY }, store);
+                    left.retain(|values, at| values.masses[at] >= need);
+                    return Some((left, done));
+                }
+                Next::Logit(least) => {
+                    return Some((self.list(Range { low: least.max(f32::MIN), high: f32::INFINITY }, store), done));
+                }
+                Next::Prefix(top_p) => {
+                    let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
+                    return Some((self.list_cut(&cut, lists, store), done));
+                }
+            }
+        }
+        None
+    }
+
+    fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
+        match *step {
+            Step::Temperature => self.cool(f64::from(filters.temperature)),
+            Step::DynamicTemperature { low, high, exponent } => {
+                let candidates = self.view.count(f32::MIN) as usize;
+                self.cool(temperature::dynamic(self.entropy(), candidates, low, high, exponent))
+            }
+            Step::Xtc { probability, .. } if !xtc::happens(probability, chain.xtc) => Next::Done,
+            Step::TopK => Next::First((filters.top_k as usize).max(self.min_keep)),
+            _ if self.min_keep > 1 => Next::List,
+            Step::TopP => Next::Prefix(filters.top_p),
+            Step::MinP => Next::Mass(min_p_need(filters.min_p).min(MASS_ONE)),
+            Step::TopA(a) => Next::Mass(cutoffs::top_a(a, self.total()).min(MASS_ONE)),
+            Step::EpsilonCutoff(epsilon) => Next::Mass(cutoffs::epsilon(epsilon, self.total()).min(MASS_ONE)),
+            Step::EtaCutoff(epsilon) => Next::Mass(cutoffs::eta(epsilon, self.entropy(), self.total()).min(MASS_ONE)),
+            Step::TopNSigma(n) => Next::Logit(self.moments().least(self.weigh.max, n)),
+            Step::TopH(share) => Next::First(self.top_h(share)),
+            Step::TypicalP(p) => Next::Typical(p),
+            Step::Smoothing { .. } | Step::Tfs(_) | Step::Xtc { .. } => Next::List,
+        }
+    }
+
+    fn cool(&mut self, temperature: f64) -> Next {
+        self.temperature *= temperature;
+        self.weigh.scale = mass::scale_of(self.temperature);
+        Next::Done
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.view.total(self.weigh)
+    }
+
+    pub(super) fn entropy(&self) -> f64 {
+        entropy(verify::entropy_terms(self.view, self.weigh), self.total())
+    }
+
+    fn moments(&self) -> Moments {
+        let mut moments = Moments::default();
+        for block in (0..self.view.blocks()).filter(|&block| self.view.maxima[block] > f32::NEG_INFINITY) {
+            moments.add_all(self.weigh.max, &self.view.block(block));
+        }
+        moments
+    }
+
+    fn top_h(&self, share: f32) -> usize {
+        let mut keys = vec![];
+        select::top(self.view, top_h::MOST, &mut keys);
+        let first = keys.iter().map(|&key| mass::exponent(keys::logit(key), self.weigh.max, self.weigh.scale));
+        top_h::kept(first.map(|y| (y, mass::mass(y))), share)
+    }
+
+    pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
+        let (passes, weigh, temperature) = (self.view.passes(), self.weigh, self.temperature);
+        Left { passes, store, weigh, temperature, min_keep: self.min_keep }
+    }
+
+    /// The tokens in `range`.
+    pub(super) fn list<'s>(&self, range: Range, store: &'s mut ChainStore) -> Left<'s> {
+        store.plain = self.view.between(false, self.weigh, range, &mut store.values);
+        self.left(store)
+    }
+
+    /// All candidates.
+    pub(super) fn list_all<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
+        self.view.all(self.weigh, &mut store.values);
+        store.plain = store.values.tokens.len();
+        let mut left = self.left(store);
+        if left.store.values.logits.contains(&f32::NEG_INFINITY) {
+            left.retain(|values, at| values.logits[at] > f32::NEG_INFINITY);
+        }
+        left
+    }
+
+    /// The tokens of these keys.
+    fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> Left<'s> {
+        keys.sort_unstable_by_key(|&key| keys::token(key));
+        store.values.clear();
+        store.values.tokens.extend(keys.iter().map(|&key| keys::token(key)));
+        store.values.logits.extend(keys.iter().map(|&key| keys::logit(key)));
+        store.plain = keys.len();
+        let mut left = self.left(store);
+        left.weigh();
+        left
+    }
+
+    /// The tokens that a cut left.
+    fn list_cut<'s>(&self, cut: &Distribution, lists: &Store, store: &'s mut ChainStore) -> Left<'s> {
+        if let Some(keys) = cut.listed(lists) {
+            return self.list_keys(keys.to_vec(), store);
+        }
+        let (_, last, _) = cut.kept_by();
+        let low = if last == u64::MAX { f32::MIN } else { keys::logit(last).max(f32::MIN) };
+        let mut left = self.list(Range { low, high: f32::INFINITY }, store);
+        left.retain_up_to(Some(last), |_, _| false);
+        left
+    }
+}

@@ -1,0 +1,166 @@
+//! The road of a [chain](crate::sampling::chain) of samplers: candidates as a list, step by step.
+//!
+//! The list is in token order, tokens of replaced blocks behind the others, and never sorted as a whole: a step that needs
+//! the order finds the [crossing](cut) where its prefix ends. The filter that comes first
+//! decides what is [listed](listing) at all.
+
+mod cut;
+mod listing;
+mod sort;
+mod steps;
+mod typical;
+
+use super::distribution::Store;
+use super::keys;
+use super::level::Passes;
+use super::passes::{BLOCK, Values, Weigh};
+use super::view::View;
+use crate::sampling::chain::Chain;
+use crate::sampling::entropy;
+use crate::sampling::mass::{self, exponent};
+use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
+use cut::Bins;
+use listing::Whole;
+use sort::Sorter;
+
+/// Storage of a chain, kept from row to row. Bounded by the vocabulary.
+#[derive(Debug, Default)]
+pub(super) struct ChainStore {
+    /// What is left. Logits are those of the row until a step reshapes them.
+    values: Values,
+    /// So many come from the row; tokens of replaced blocks follow.
+    plain: usize,
+    bins: Bins,
+    sorter: Sorter,
+    /// Logits in order, and their masses.
+    sorted: (Vec<f32>, Vec<u64>),
+}
+
+/// How what is left is weighed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chained {
+    pub(super) weigh: Weigh,
+    pub(super) total: u64,
+}
+
+/// Candidates on their way.
+struct Left<'s> {
+    passes: Passes,
+    store: &'s mut ChainStore,
+    weigh: Weigh,
+    temperature: f64,
+    min_keep: usize,
+}
+
+/// What a chain leaves.
+pub(super) enum Outcome {
+    /// Every candidate, weighed like this.
+    Whole(Weigh),
+    /// The list in the store.
+    Listed(Chained),
+}
+
+/// Takes a row through its chain.
+pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: &mut Store) -> Outcome {
+    let mut store = std::mem::take(&mut lists.chain);
+    let mut whole = Whole::new(view, chain);
+    let outcome = match whole.start(filters, chain, (lists, &mut store)) {
+        None => Outcome::Whole(whole.weigh),
+        Some((mut left, rest)) => {
+            for step in rest {
+                left.apply(step, filters, chain);
+            }
+            Outcome::Listed(Chained { weigh: left.weigh, total: left.total() })
+        }
+    };
+    lists.chain = store;
+    outcome
+}
+
+impl ChainStore {
+    /// Tokens of nonzero mass, ascending ids.
+    pub(super) fn entries(&self) -> Vec<(u32, u64)> {
+        self.in_token_order(0).filter(|&(_, mass)| mass > 0).collect()
+    }
+
+    /// Tokens and masses, ascending ids, `from` of those of the row left out.
+    fn in_token_order(&self, from: usize) -> impl Iterator<Item = (u32, u64)> {
+        let entry = |at: usize| (self.values.tokens[at], self.values.masses[at]);
+        let (mut row, mut side) = (from, self.plain);
+        std::iter::from_fn(move || {
+            let from_side = side < self.values.tokens.len()
+                && (row >= self.plain || self.values.tokens[side] < self.values.tokens[row]);
+            let at = if from_side { &mut side } else { &mut row };
+            if !from_side && *at >= self.plain {
+                return None;
+            }
+            *at += 1;
+            Some(entry(*at - 1))
+        })
+    }
+
+    /// Inverse CDF in token-id order.
+    pub(super) fn draw(&self, mut point: u64) -> u32 {
+        let Values { tokens, masses, .. } = &self.values;
+        let mut from = 0;
+        if self.plain == tokens.len() {
+            // A block at a time, as long as none is drawn from it.
+            let before = masses.chunks(BLOCK).map(|block| block.iter().sum::<u64>());
+            let whole = before.take_while(|&sum| {
+                let passed = point >= sum;
+                point -= if passed { sum } else { 0 };
+                passed
+            });
+            from = whole.count() * BLOCK;
+        }
+        let drawn = self.in_token_order(from).find(|&(_, mass)| {
+            let here = point < mass;
+            point -= if here { 0 } else { mass };
+            here
+        });
+        drawn.expect("the point is below the total; this is a bug").0
+    }
+
+    /// Keys of the first `n` of what is left, in order.
+    fn first_keys(&self, n: usize) -> Vec<u64> {
+        let values = &self.values;
+        let mut keys: Vec<u64> = values.tokens.iter().zip(&values.logits).map(|(&t, &l)| keys::key(t, l)).collect();
+        if n < keys.len() && n > 0 {
+            keys.select_nth_unstable(n - 1);
+        }
+        keys.truncate(n);
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The first token of the order.
+    pub(super) fn first(&self) -> u32 {
+        keys::token(self.first_keys(1)[0])
+    }
+
+    /// Entropy in nats.
+    pub(super) fn entropy(&self, of: Chained) -> f64 {
+        let values = self.values.logits.iter().zip(&self.values.masses);
+        let term = |(&logit, &mass)| entropy::entropy_term(exponent(logit, of.weigh.max, of.weigh.scale), mass);
+        entropy::entropy(values.map(term).sum(), of.total)
+    }
+
+    /// What is reported about a token.
+    pub(super) fn report(&self, of: Chained, view: &View<'_>, token: u32, wanted: &LogprobsSpec<'_>) -> TokenLogprobs {
+        let log_total = mass::log_total(of.total);
+        let of_logit = |logit| mass::logprob(exponent(logit, of.weigh.max, of.weigh.scale), log_total);
+        let (row, side) = self.values.tokens.split_at(self.plain);
+        let place = |token: u32| {
+            let in_side = || side.binary_search(&token).map(|at| at + self.plain);
+            row.binary_search(&token).or_else(|_| in_side()).ok()
+        };
+        let of_token = |token| place(token).map_or(f32::NEG_INFINITY, |at| of_logit(self.values.logits[at]));
+        let top = self.first_keys((wanted.top_n as usize).min(self.values.tokens.len()));
+        TokenLogprobs {
+            logprob: of_token(token),
+            rank: view.rank(token),
+            top: top.iter().map(|&key| (keys::token(key), of_logit(keys::logit(key)))).collect(),
+            requested: wanted.tokens.iter().map(|&token| of_token(token)).collect(),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The steps on a list of candidates.
+
+use super::cut::{Along, Bins, Place, Ruler};
+use super::{ChainStore, Left};
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::{PAD, Values, Weigh};
+use crate::backend::cpu::view;
+use crate::sampling::chain::{Chain, Step};
+use crate::sampling::entropy::{entropy, entropy_term};
+use crate::sampling::mass::{self, MASS_BITS, MASS_ONE, exponent, min_p_need, top_p_need};
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::top_n_sigma::Moments;
+use crate::sampling::samplers::{cutoffs, smoothing, tail_free, temperature, top_h, typical, xtc};
+
+impl Left<'_> {
+    /// Does one step.
+    pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
+        match *step {
+            Step::Temperature => self.cool(f64::from(filters.temperature)),
+            Step::DynamicTemperature { low, high, exponent } => {
+                self.cool(temperature::dynamic(self.entropy(), self.len(), low, high, exponent));
+            }
+            Step::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
+            Step::TopK => self.keep_first(filters.top_k as usize),
+            Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
+            Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
+            Step::TypicalP(p) => self.typical(p),
+            Step::Tfs(z) => self.tail_free(z),
+            Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
+            Step::TopNSigma(n) => self.top_n_sigma(n),
+            Step::EpsilonCutoff(epsilon) => self.keep_mass(cutoffs::epsilon(epsilon, self.total())),
+            Step::EtaCutoff(epsilon) => self.keep_mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
+            Step::TopH(share) => self.top_h(share),
+            Step::Xtc { probability, threshold } => {
+                if xtc::happens(probability, chain.xtc) {
+                    self.exclude(threshold, chain.protected);
+                }
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.store.values.tokens.len()
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.store.values.masses.iter().sum()
+    }
+
+    fn entropy(&self) -> f64 {
+        let Values { logits, masses, .. } = &self.store.values;
+        let Weigh { max, scale } = self.weigh;
+        let terms =
+            logits.iter().zip(masses).map(|(&logit, &mass)| entropy_term(exponent(logit, max, scale), mass)).sum();
+        entropy(terms, self.total())
+    }
+
+    /// Weighs by the largest logit that is left.
+    pub(super) fn weigh(&mut self) {
+        let values = &mut self.store.values;
+        values.pad();
+        self.weigh.max = view::maximum(&values.logits);
+        self.passes.masses(&values.logits, self.weigh, &mut values.masses);
+        values.unpad();
+    }
+
+    fn cool(&mut self, temperature: f64) {
+        self.temperature *= temperature;
+        self.weigh.scale = mass::scale_of(self.temperature);
+        self.weigh();
+    }
+
+    fn reshape(&mut self, logit: impl Fn(f32) -> f32) {
+        let (per_temperature, max) = ((1.0 / self.temperature) as f32, self.weigh.max);
+        self.store.values.logits.iter_mut().for_each(|x| *x = logit((*x - max) * per_temperature));
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// Keeps the candidates that `wanted` says, by their places in the list.
+    pub(super) fn retain(&mut self, wanted: impl Fn(&Values, usize) -> bool) {
+        let store = &mut *self.store;
+        let (mut to, mut plain) = (0, 0);
+        for at in 0..store.values.tokens.len() {
+            let keep = wanted(&store.values, at);
+            let Values { tokens, logits, masses, .. } = &mut store.values;
+            (tokens[to], logits[to], masses[to]) = (tokens[at], logits[at], masses[at]);
+            to += usize::from(keep);
+            plain += usize::from(keep & (at < store.plain));
+        }
+        store.plain = plain;
+        store.values.tokens.truncate(to);
+        store.values.logits.truncate(to);
+        store.values.masses.truncate(to);
+    }
+
+    /// Keeps everything up to a key, and what `wanted` says.
+    pub(super) fn retain_up_to(&mut self, last: Option<u64>, wanted: impl Fn(f32, u64) -> bool) {
+        match last.map(keys::up_to) {
+            None => self.retain(|values, at| wanted(values.logits[at], values.masses[at])),
+            Some(up_to) => self.retain(|values, at| {
+                up_to(values.tokens[at], values.logits[at]) | wanted(values.logits[at], values.masses[at])
+            }),
+        }
+    }
+
+    /// The place in order at which `need` of the weight is reached.
+    fn crossing(&mut self, weight: impl Fn(&Values, usize) -> u64, most: f32, need: u64) -> Option<Place> {
+        let (values, max) = (&self.store.values, self.weigh.max);
+        let distance = |logit: f32| max - logit;
+        let (tokens, logits) = (&values.tokens[..], &values.logits[..]);
+        let along = Along { tokens, logits, distance, ruler: Ruler::new(most), by_distance: false };
+        along.crossing(|at| weight(values, at), need, &mut self.store.bins)
+    }
+
+    /// The key of the `n`-th candidate; `None` if there are not more.
+    fn nth(&mut self, n: usize) -> Option<u64> {
+        if n >= self.len() {
+            return None;
+        }
+        let least = self.store.values.logits.iter().copied().fold(f32::INFINITY, f32::min);
+        self.crossing(|_, _| 1, self.weigh.max - least, n as u64).map(|(_, key)| key)
+    }
+
+    /// The key up to which `min_keep` keeps whatever a filter says, where that is more than the first token.
+    fn least_kept(&mut self) -> Option<u64> {
+        if self.min_keep > 1 { Some(self.nth(self.min_keep).unwrap_or(u64::MAX)) } else { None }
+    }
+
+    fn keep_first(&mut self, count: usize) {
+        if let Some(last) = self.nth(count.max(self.min_keep)) {
+            self.retain_up_to(Some(last), |_, _| false);
+        }
+    }
+
+    /// Keeps the smallest prefix whose mass reaches `need`.
+    fn keep_prefix(&mut self, need: u64) {
+        // Nothing further away than this has a mass.
+        let most = 1.1 * MASS_BITS as f32 / self.weigh.scale;
+        let Some((_, last)) = self.crossing(|values, at| values.masses[at], most, need.max(1)) else { return };
+        let last = self.least_kept().map_or(last, |least| last.max(least));
+        self.retain_up_to(Some(last), |_, _| false);
+    }
+
+    fn keep_mass(&mut self, need: u64) {
+        let (need, least) = (need.min(MASS_ONE), self.least_kept());
+        self.retain_up_to(least, |_, mass| mass >= need);
+    }
+
+    fn typical(&mut self, p: f32) {
+        let total = self.total();
+        let (need, centre) = (top_p_need(p, total).max(1), typical::centre(self.entropy(), total));
+        let Some((_, mut last)) = self.nearest(need, centre) else { return };
+        if self.min_keep > 1 {
+            let along = self.along(centre);
+            let nearest = along.crossing(|_| 1, self.min_keep as u64, &mut Bins::default());
+            last = last.max(nearest.unwrap_or((u32::MAX, u64::MAX)));
+        }
+        self.retain_nearest(last, centre);
+    }
+
+    fn along(&self, centre: f32) -> Along<'_, impl Fn(f32) -> f32 + Copy> {
+        let (values, Weigh { max, scale }) = (&self.store.values, self.weigh);
+        let distance = move |logit| typical::deviation(exponent(logit, max, scale), centre);
+        let ruler = Ruler::new(1.1 * MASS_BITS as f32);
+        Along { tokens: &values.tokens, logits: &values.logits, distance, ruler, by_distance: true }
+    }
+
+    /// With which candidate, and with what deviation, the nearest to the centre have a mass of `need`.
+    pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Place)> {
+        let mut bins = std::mem::take(&mut self.store.bins);
+        let place = self.along(centre).crossing(|at| self.store.values.masses[at], need, &mut bins);
+        self.store.bins = bins;
+        place.map(|place| (keys::from_ascending(place.0), place))
+    }
+
+    /// Keeps what is at most as far from the centre.
+    pub(super) fn retain_nearest(&mut self, last: Place, centre: f32) {
+        let Weigh { max, scale } = self.weigh;
+        self.retain(|values, at| {
+            let logit = values.logits[at];
+            let deviation = typical::deviation(exponent(logit, max, scale), centre);
+            (keys::ascending(deviation), keys::key(values.tokens[at], logit)) <= last
+        });
+        self.weigh();
+    }
+
+    fn tail_free(&mut self, z: f32) {
+        let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
+        sorter.sort(&values.logits, sorted);
+        let number = sorted.len();
+        sorted.resize(number.next_multiple_of(PAD), f32::NEG_INFINITY);
+        masses.resize(sorted.len(), 0);
+        self.passes.masses(sorted, self.weigh, masses);
+        let kept = tail_free::kept(&masses[..number], z).max(self.min_keep);
+        if kept >= number {
+            return;
+        }
+        // Of those that are equal to the last one that is kept, the first tokens.
+        let bound = sorted[kept - 1];
+        let equal = kept - sorted[..kept].partition_point(|&logit| logit > bound);
+        let ties = values.tokens.iter().zip(&values.logits).filter(|&(_, &logit)| logit == bound);
+        let mut ties: Vec<u32> = ties.map(|(&token, _)| token).collect();
+        ties.sort_unstable();
+        self.retain_up_to(Some(keys::key(ties[equal - 1], bound)), |_, _| false);
+    }
+
+    fn top_n_sigma(&mut self, n: f32) {
+        let (max, mut moments) = (self.weigh.max, Moments::default());
+        moments.add_all(max, &self.store.values.logits);
+        let (bound, least) = (moments.least(max, n), self.least_kept());
+        self.retain_up_to(least, |logit, _| logit >= bound);
+    }
+
+    fn top_h(&mut self, share: f32) {
+        let Weigh { max, scale } = self.weigh;
+        let keys = self.store.first_keys(top_h::MOST.min(self.len()));
+        let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
+        let kept = top_h::kept(first.map(|y| (y, mass::mass(y))), share);
+        self.keep_first(kept);
+    }
+
+    /// XTC.
+    fn exclude(&mut self, threshold: f32, protected: &[u32]) {
+        let need = xtc::need(threshold, self.total());
+        let values = &self.store.values;
+        let choices = (0..self.len()).filter(|&at| values.masses[at] >= need);
+        let keys = choices.map(|at| keys::key(values.tokens[at], values.logits[at]));
+        let Some(last) = keys.max() else { return };
+        let unwanted = |values: &Values, at: usize| {
+            let (token, mass) = (values.tokens[at], values.masses[at]);
+            mass >= need && keys::key(token, values.logits[at]) < last && protected.binary_search(&token).is_err()
+        };
+        let out = (0..self.len()).filter(|&at| unwanted(values, at)).count();
+        if self.len() - out >= self.min_keep && out > 0 {
+            self.retain(|values, at| !unwanted(values, at));
+            self.weigh();
+        }
+    }
+}

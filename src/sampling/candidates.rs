@@ -1,0 +1,131 @@
+//! The tokens of a row on their way through a [chain](super::chain) of samplers.
+
+use super::entropy::{entropy, entropy_term};
+use super::filters::{self, Weighted};
+use super::mass;
+use super::order::Candidate;
+
+/// Candidates in [order](super::order) with their masses at the temperature so far.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidates {
+    kept: Vec<Weighted>,
+    /// The first candidate's logit.
+    max: f32,
+    /// The temperature so far.
+    temperature: f64,
+    /// From it.
+    scale: f32,
+    /// No filter leaves fewer.
+    min_keep: usize,
+}
+
+impl Candidates {
+    /// At temperature 1.
+    #[must_use]
+    pub fn new(candidates: Vec<Candidate>, min_keep: usize) -> Self {
+        let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
+        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep };
+        new.weigh();
+        new
+    }
+
+    /// Puts candidates in order and weighs them by the largest.
+    fn weigh(&mut self) {
+        self.kept.sort_unstable_by(|a, b| a.candidate.order(&b.candidate));
+        self.max = self.kept.first().map_or(0.0, |first| first.candidate.logit);
+        for weighted in &mut self.kept {
+            weighted.mass = mass::mass(mass::exponent(weighted.candidate.logit, self.max, self.scale));
+        }
+    }
+
+    /// The candidates.
+    #[must_use]
+    pub fn kept(&self) -> &[Weighted] {
+        &self.kept
+    }
+
+    /// The sum of their masses.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        filters::total(&self.kept)
+    }
+
+    /// The exponent of a candidate.
+    #[must_use]
+    pub fn exponent(&self, weighted: &Weighted) -> f32 {
+        mass::exponent(weighted.candidate.logit, self.max, self.scale)
+    }
+
+    /// Entropy in nats.
+    #[must_use]
+    pub fn entropy(&self) -> f64 {
+        entropy(self.kept.iter().map(|w| entropy_term(self.exponent(w), w.mass)).sum(), self.total())
+    }
+
+    /// Divides logits by a temperature, beside those before.
+    pub fn cool(&mut self, temperature: f64) {
+        self.temperature *= temperature;
+        self.scale = mass::scale_of(self.temperature);
+        self.weigh();
+    }
+
+    /// Gives every candidate another logit, from its distance to the largest at the temperature so far, which then is 1.
+    pub fn reshape(&mut self, logit: impl Fn(f32) -> f32) {
+        let per_temperature = (1.0 / self.temperature) as f32;
+        for weighted in &mut self.kept {
+            weighted.candidate.logit = logit((weighted.candidate.logit - self.max) * per_temperature);
+        }
+        (self.temperature, self.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// Keeps the first `count`.
+    pub fn keep_first(&mut self, count: usize) {
+        self.kept.truncate(count.max(self.min_keep));
+    }
+
+    /// Keeps what `wanted` says, and the first `min_keep`.
+    pub fn keep(&mut self, wanted: impl Fn(&Weighted) -> bool) {
+        let mut place = 0;
+        self.kept.retain(|weighted| {
+            place += 1;
+            place <= self.min_keep || wanted(weighted)
+        });
+    }
+
+    /// Keeps masses of at least `need`, and those equal to the largest.
+    pub fn keep_mass(&mut self, need: u64) {
+        self.keep(|weighted| weighted.mass >= need.min(mass::MASS_ONE));
+    }
+
+    /// Keeps the least that come first by `deviation`, candidates of equal deviation in order, and whose mass reaches
+    /// `need`.
+    pub fn keep_nearest(&mut self, need: u64, deviation: impl Fn(&Weighted) -> f32) {
+        let mut nearest = self.kept.clone();
+        nearest.sort_by(|a, b| deviation(a).total_cmp(&deviation(b)));
+        let mut sum = 0;
+        let crossing = nearest.iter().position(|weighted| {
+            sum += weighted.mass;
+            sum >= need
+        });
+        nearest.truncate(crossing.map_or(nearest.len(), |at| at + 1).max(self.min_keep));
+        self.kept = nearest;
+        self.weigh();
+    }
+
+    /// Removes what `unwanted` says, unless fewer than `min_keep` would be left.
+    pub fn remove(&mut self, unwanted: impl Fn(usize, &Weighted) -> bool) {
+        let left: Vec<Weighted> =
+            self.kept.iter().enumerate().filter(|&(at, w)| !unwanted(at, w)).map(|(_, w)| *w).collect();
+        if left.len() >= self.min_keep {
+            self.kept = left;
+            self.weigh();
+        }
+    }
+
+    /// What is left: candidates, the largest logit and the scale.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Weighted>, f32, f32) {
+        (self.kept, self.max, self.scale)
+    }
+}

@@ -1,0 +1,61 @@
+//! A chain of samplers: the steps of a row whose sequence asks for more than temperature, top-k, top-p and min-p, or for
+//! another order.
+//!
+//! Candidates are the tokens with a finite logit after masks, bias and penalties. Each step sees what the one before left,
+//! with masses at the temperature so far: `mass = floor(2^y * 2^40)`, `y = (x - x_max) * log2(e) / temperature`, `x_max`
+//! the largest logit that is left. Every filter keeps at least `min_keep` candidates, where there are as many.
+
+use super::candidates::Candidates;
+use super::order::Candidate;
+use super::row::Filters;
+use super::samplers::{cutoffs, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc};
+use super::{filters, mass};
+pub use crate::params::Step;
+
+/// A row's steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chain<'a> {
+    /// In order.
+    pub steps: &'a [Step],
+    /// No filter leaves fewer.
+    pub min_keep: u32,
+    /// Tokens that XTC never excludes; ascending.
+    pub protected: &'a [u32],
+    /// From [`Purpose::Xtc`](super::philox::Purpose::Xtc): whether XTC happens here.
+    pub xtc: u64,
+}
+
+/// What is left of a row's candidates.
+#[must_use]
+pub fn run(candidates: Vec<Candidate>, filters: &Filters, chain: &Chain<'_>) -> Candidates {
+    let mut left = Candidates::new(candidates, chain.min_keep as usize);
+    for step in chain.steps {
+        apply(step, filters, chain, &mut left);
+    }
+    left
+}
+
+fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
+    match *step {
+        Step::Temperature => left.cool(f64::from(filters.temperature)),
+        Step::DynamicTemperature { low, high, exponent } => {
+            left.cool(temperature::dynamic(left.entropy(), left.kept().len(), low, high, exponent));
+        }
+        Step::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
+        Step::TopK => left.keep_first(filters.top_k as usize),
+        Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
+        Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
+        Step::TypicalP(p) => typical::apply(left, p),
+        Step::Tfs(z) => tail_free::apply(left, z),
+        Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
+        Step::TopNSigma(n) => top_n_sigma::apply(left, n),
+        Step::EpsilonCutoff(epsilon) => left.keep_mass(cutoffs::epsilon(epsilon, left.total())),
+        Step::EtaCutoff(epsilon) => left.keep_mass(cutoffs::eta(epsilon, left.entropy(), left.total())),
+        Step::TopH(share) => top_h::apply(left, share),
+        Step::Xtc { probability, threshold } => {
+            if xtc::happens(probability, chain.xtc) {
+                xtc::apply(left, threshold, chain.protected);
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Samplers that keep probabilities from a least one on, as the least mass. One never cuts the largest and its ties.
+//!
+//! | sampler | least probability | source |
+//! |---|---|---|
+//! | `top_a` | `a * p_max^2` | KoboldAI; Aphrodite `ops/top_a.py` |
+//! | `epsilon_cutoff` | `epsilon` | Hewitt et al. 2022; Transformers `EpsilonLogitsWarper` |
+//! | `eta_cutoff` | `min(epsilon, sqrt(epsilon) * exp(-H))`, `H` the entropy | the same; `EtaLogitsWarper` |
+//!
+//! text-generation-webui and Aphrodite give epsilon and eta in units of 1e-4.
+
+use crate::sampling::mass::MASS_ONE;
+
+/// Of top-a, by the total mass.
+#[must_use]
+pub fn top_a(a: f32, total: u64) -> u64 {
+    let one = MASS_ONE as f64;
+    (f64::from(a) * one * (one / total as f64)).ceil() as u64
+}
+
+/// Of a probability.
+#[must_use]
+pub fn epsilon(epsilon: f32, total: u64) -> u64 {
+    (f64::from(epsilon) * total as f64).ceil() as u64
+}
+
+/// Of eta sampling, by entropy in nats and total mass.
+#[must_use]
+pub fn eta(epsilon: f32, entropy: f64, total: u64) -> u64 {
+    let epsilon = f64::from(epsilon);
+    (epsilon.min(epsilon.sqrt() * libm::exp(-entropy)) * total as f64).ceil() as u64
+}

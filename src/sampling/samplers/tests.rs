@@ -1,0 +1,216 @@
+//! Cases by hand. Those marked with a source have their inputs and expected values from a peer's own tests.
+
+use super::super::candidates::Candidates;
+use super::super::chain::{self, Chain, Step};
+use super::super::mass::MASS_ONE;
+use super::super::order::Candidate;
+use super::super::row::Filters;
+use super::top_n_sigma::Moments;
+use super::*;
+
+const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+
+fn candidates(probs: &[f64]) -> Vec<Candidate> {
+    let candidate = |(token, p): (usize, &f64)| Candidate { token: token as u32, logit: p.ln() as f32 };
+    probs.iter().enumerate().map(candidate).collect()
+}
+
+fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
+    let left = chain::run(candidates(probs), &filters, &chain);
+    let total = left.total() as f64;
+    let mut left: Vec<_> = left.kept().iter().map(|w| (w.candidate.token, w.mass as f64 / total)).collect();
+    left.sort_by_key(|&(token, _)| token);
+    left
+}
+
+fn chained(steps: &[Step]) -> Chain<'_> {
+    Chain { steps, min_keep: 1, protected: &[], xtc: 0 }
+}
+
+/// Tokens that are left, and that the probabilities are those expected.
+#[track_caller]
+fn check(probs: &[f64], step: Step, expected: &[(u32, f64)]) {
+    let got = after(probs, FILTERS, chained(&[step]));
+    assert_eq!(got.len(), expected.len(), "{step:?} on {probs:?}: {got:?}");
+    for (got, expected) in got.iter().zip(expected) {
+        assert!(got.0 == expected.0 && (got.1 - expected.1).abs() < 1e-5, "{step:?} on {probs:?}: {got:?}");
+    }
+}
+
+fn tokens(probs: &[f64], steps: &[Step]) -> Vec<u32> {
+    after(probs, FILTERS, chained(steps)).iter().map(|&(token, _)| token).collect()
+}
+
+const FOUR: [f64; 4] = [0.1, 0.2, 0.3, 0.4];
+
+#[test]
+fn llama_cpp_tests_of_typical() {
+    check(&[0.97, 0.01, 0.01, 0.01], Step::TypicalP(0.5), &[(0, 1.0)]);
+    let third = 1.0 / 3.0;
+    check(&[0.4, 0.2, 0.2, 0.2], Step::TypicalP(0.5), &[(1, third), (2, third), (3, third)]);
+}
+
+#[test]
+fn llama_cpp_tests_of_xtc() {
+    let down = [0.4, 0.3, 0.2, 0.1];
+    let left = |threshold| tokens(&down, &[Step::Xtc { probability: 0.99, threshold }]);
+    assert_eq!(left(0.09), [3]);
+    assert_eq!(left(0.19), [2, 3]);
+    assert_eq!(left(0.29), [1, 2, 3]);
+    assert_eq!(left(0.39), [0, 1, 2, 3]);
+}
+
+#[test]
+fn llama_cpp_tests_of_top_n_sigma() {
+    check(&FOUR, Step::TopNSigma(1.0), &[(2, 0.428_571), (3, 0.571_429)]);
+    check(&FOUR, Step::TopNSigma(3.0), &[(0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4)]);
+}
+
+#[test]
+fn typical_keeps_the_crossing_token_and_at_least_one() {
+    // H = 1.28; deviations from it: 1.02, 0.33, 0.08, 0.36.
+    for (p, expected) in [(0.0, vec![2]), (0.3, vec![2]), (0.4, vec![1, 2]), (0.6, vec![1, 2, 3])] {
+        assert_eq!(tokens(&FOUR, &[Step::TypicalP(p)]), expected, "{p}");
+    }
+}
+
+#[test]
+fn tail_free_by_hand() {
+    // Sorted .5 .3 .1 .07 .03: slopes .2 .2 .03 .04, curvature 0 .17 .01.
+    let kept = |z| tail_free::kept(&[500, 300, 100, 70, 30], z);
+    for (z, expected) in [(0.0, 2), (0.9, 2), (0.944, 2), (0.945, 3), (0.999, 3)] {
+        assert_eq!(kept(z), expected, "{z}");
+    }
+    assert_eq!(tail_free::kept(&[5, 5, 5, 5], 0.1), 4, "no curvature at all");
+    assert_eq!(tail_free::kept(&[7, 5], 0.1), 2, "too few to have one");
+}
+
+#[test]
+fn cutoffs_by_hand() {
+    // 0.4^2 = 0.16.
+    for (a, expected) in [(0.5, vec![0, 1, 2, 3]), (0.7, vec![1, 2, 3]), (1.5, vec![2, 3]), (9.0, vec![3])] {
+        assert_eq!(tokens(&FOUR, &[Step::TopA(a)]), expected, "{a}");
+    }
+    for (epsilon, expected) in [(0.05, vec![0, 1, 2, 3]), (0.15, vec![1, 2, 3]), (0.35, vec![3]), (0.9, vec![3])] {
+        assert_eq!(tokens(&FOUR, &[Step::EpsilonCutoff(epsilon)]), expected, "{epsilon}");
+    }
+    // H = 1.28, exp(-H) = 0.278: eta(0.5) = min(0.5, 0.197), eta(0.05) = min(0.05, 0.062).
+    for (eta, expected) in [(0.05, vec![0, 1, 2, 3]), (0.5, vec![1, 2, 3]), (1.0, vec![2, 3])] {
+        assert_eq!(tokens(&FOUR, &[Step::EtaCutoff(eta)]), expected, "{eta}");
+    }
+    assert_eq!(tokens(&[0.25; 4], &[Step::TopA(100.0)]), [0, 1, 2, 3], "ties of the largest stay");
+}
+
+#[test]
+fn top_h_by_hand() {
+    // Terms of .4 .3 .2 .1: .3665 .3612 .3219 .2303, H = 1.2799.
+    for (share, expected) in [(0.1, vec![3]), (0.29, vec![3]), (0.57, vec![2, 3]), (0.83, vec![1, 2, 3])] {
+        assert_eq!(tokens(&FOUR, &[Step::TopH(share)]), expected, "{share}");
+    }
+    assert_eq!(tokens(&[1.0; 150], &[Step::TopH(1.0)]).len(), top_h::MOST, "only so many are looked at");
+}
+
+#[test]
+fn dynamic_temperature_between_its_ends() {
+    let step = |exponent| Step::DynamicTemperature { low: 0.5, high: 2.0, exponent };
+    // Equal candidates have the largest entropy there is, one has none.
+    let hot = |d: f64| temperature::dynamic(d * 4f64.ln(), 4, 0.5, 2.0, 1.0);
+    assert_eq!([hot(0.0), hot(0.5), hot(1.0), hot(1.0 + 1e-9)], [0.5, 1.25, 2.0, 2.0]);
+    assert_eq!(temperature::dynamic(0.0, 1, 0.5, 2.0, 1.0), 0.5);
+    assert_eq!(temperature::dynamic(0.0, 9, 0.0, 2.0, 1.0), f64::from(crate::params::MIN_TEMPERATURE));
+    // H / ln 4 = 0.9232: T = 0.5 + 1.5 * 0.9232^2 = 1.7785, p ~ p^(1 / T).
+    let powers: Vec<f64> = FOUR.iter().map(|p| p.powf(1.0 / 1.778_47)).collect();
+    let total: f64 = powers.iter().sum();
+    let expected: Vec<(u32, f64)> = (0..4).map(|i| (i, powers[i as usize] / total)).collect();
+    check(&FOUR, step(2.0), &expected);
+}
+
+#[test]
+fn smoothing_by_hand() {
+    let quadratic = smoothing::curve(0.5, 1.0);
+    assert_eq!([quadratic(0.0), quadratic(-1.0), quadratic(-4.0)], [0.0, -0.5, -8.0]);
+    // k = 0.5, s = 0.5: -0.5 * 0.5 * 4 + 0.5 * 0.5 * -8.
+    assert_eq!(smoothing::curve(0.5, 2.0)(-2.0), -3.0);
+    assert_eq!(smoothing::curve(1.0, 1.0)(-1e30), f32::MIN, "no candidate falls out");
+    // A temperature before it divides distances, one after it what comes out.
+    let probs = [1.0, (-2.0f64).exp()];
+    let steps = [Step::Temperature, Step::Smoothing { factor: 1.0, curve: 1.0 }];
+    let share = |steps: &[Step]| after(&probs, Filters { temperature: 2.0, ..FILTERS }, chained(steps))[1].1;
+    let expected = |x: f64| x.exp() / (1.0 + x.exp());
+    assert!((share(&steps) - expected(-1.0)).abs() < 1e-6);
+    assert!((share(&[steps[1], steps[0]]) - expected(-2.0)).abs() < 1e-6);
+}
+
+#[test]
+fn top_n_sigma_counts_candidates_only() {
+    let mut moments = Moments::default();
+    moments.add_all(0.0, &[0.0, -1.0, -2.0, f32::NEG_INFINITY, -3.0]);
+    // sigma = sqrt(1.25); text-generation-webui counts masked logits as 0, Aphrodite divides by n - 1.
+    assert!((f64::from(moments.least(10.0, 2.0)) - (10.0 - 2.0 * 1.25f64.sqrt())).abs() < 1e-5);
+    moments = Moments::default();
+    moments.add_all(f32::MAX, &[f32::MIN, f32::MAX]);
+    assert_eq!(moments.least(0.0, 1.0), -2048.0, "distances have a largest");
+}
+
+#[test]
+fn xtc_spares_what_is_protected_and_weighs_anew() {
+    let step = [Step::Xtc { probability: 1.0, threshold: 0.15 }];
+    let down = [0.4, 0.3, 0.2, 0.1];
+    let left = after(&down, FILTERS, Chain { protected: &[0], ..chained(&step) });
+    assert_eq!(left.iter().map(|l| l.0).collect::<Vec<_>>(), [0, 2, 3]);
+    let rare = [1.0 - 3e-15, 1e-15, 2e-15];
+    let left = chain::run(candidates(&rare), &FILTERS, &chained(&[Step::Xtc { probability: 1.0, threshold: 0.0 }]));
+    assert_eq!(left.kept().iter().map(|w| (w.candidate.token, w.mass)).collect::<Vec<_>>(), [(1, MASS_ONE)]);
+}
+
+#[test]
+fn xtc_happens_as_often_as_it_should() {
+    let last = |n: u64| n << 40 | 0xFF_FFFF_FFFF;
+    assert!(!xtc::happens(0.0, 0) && xtc::happens(1.0, u64::MAX));
+    assert!(xtc::happens(0.5, last((1 << 23) - 1)) && !xtc::happens(0.5, 1 << 63));
+}
+
+#[test]
+fn no_filter_leaves_fewer_than_min_keep() {
+    let steps = [
+        Step::TopK,
+        Step::TopP,
+        Step::MinP,
+        Step::TypicalP(0.0),
+        Step::Tfs(0.0),
+        Step::TopA(9.0),
+        Step::TopNSigma(1e-3),
+        Step::EpsilonCutoff(0.9),
+        Step::EtaCutoff(1.0),
+        Step::TopH(1e-3),
+        Step::Xtc { probability: 1.0, threshold: 0.1 },
+    ];
+    let filters = Filters { top_k: 1, top_p: 0.0, min_p: 1.0, ..FILTERS };
+    let probs = [0.05, 0.1, 0.15, 0.2, 0.5];
+    for step in steps {
+        for min_keep in [1, 3, 9] {
+            let left = after(&probs, filters, Chain { min_keep, ..chained(&[step]) });
+            assert!(left.len() >= (min_keep as usize).min(probs.len()), "{step:?}, {min_keep}: {left:?}");
+            assert!((left.iter().map(|l| l.1).sum::<f64>() - 1.0).abs() < 1e-9);
+        }
+    }
+}
+
+#[test]
+fn the_order_is_what_it_says() {
+    // Temperature last leaves what the untempered filter left.
+    let filters = Filters { temperature: 5.0, min_p: 0.5, ..FILTERS };
+    let left = |steps: &[Step]| after(&FOUR, filters, chained(steps)).len();
+    assert_eq!(left(&[Step::MinP, Step::Temperature]), 3);
+    assert_eq!(left(&[Step::Temperature, Step::MinP]), 4);
+}
+
+#[test]
+fn a_temperature_beside_another_multiplies() {
+    let mut left = Candidates::new(candidates(&FOUR), 1);
+    left.cool(2.0);
+    left.cool(3.0);
+    let mut once = Candidates::new(candidates(&FOUR), 1);
+    once.cool(6.0);
+    assert_eq!(left, once);
+}

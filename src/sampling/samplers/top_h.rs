@@ -1,0 +1,34 @@
+//! Top-H (Baghaei Potraghloo et al. 2025; Transformers `TopHLogitsWarper`): bounds the entropy of what is kept by a share of
+//! that of the row.
+//!
+//! Of the [`MOST`] first candidates, renormalised, keeps the prefix whose terms `-p ln p` sum to at most `top_h * H`; the first
+//! always stays. 0 is off.
+
+use crate::sampling::candidates::Candidates;
+use crate::sampling::entropy::{entropy, entropy_term};
+use crate::sampling::mass::log_total;
+
+/// Candidates that are looked at; the others go.
+pub const MOST: usize = 100;
+
+/// How many stay, of the exponents and masses of the first [`MOST`].
+#[must_use]
+pub fn kept(first: impl Iterator<Item = (f32, u64)> + Clone, top_h: f32) -> usize {
+    let total: u64 = first.clone().map(|(_, mass)| mass).sum();
+    let terms: u64 = first.clone().map(|(y, mass)| entropy_term(y, mass)).sum();
+    let most = f64::from(top_h) * entropy(terms, total);
+    let (log_total, total) = (log_total(total), total as f64);
+    let (mut masses, mut terms) = (0u64, 0u64);
+    let within = first.take_while(|&(y, mass)| {
+        masses += mass;
+        terms += entropy_term(y, mass);
+        (log_total * masses as f64 + std::f64::consts::LN_2 * terms as f64) / total <= most
+    });
+    within.count().max(1)
+}
+
+/// Keeps them.
+pub fn apply(left: &mut Candidates, top_h: f32) {
+    let first: Vec<(f32, u64)> = left.kept().iter().take(MOST).map(|w| (left.exponent(w), w.mass)).collect();
+    left.keep_first(kept(first.into_iter(), top_h));
+}

@@ -1,0 +1,33 @@
+//! Locally typical sampling (Meister et al. 2023): keeps the tokens whose surprise is nearest to the entropy.
+//!
+//! By `|-ln p - H|` ascending, in order where equal, the fewest candidates whose mass reaches `typical_p` of the total; the
+//! one that crosses stays (llama.cpp, ExLlamaV2; Transformers keeps all that deviate as much as it, Aphrodite drops it).
+//! 1 is off; 0 keeps one. Compared in powers of two and f32: `|y - y_H|`, `y` the exponent of a token and `y_H = (ln(total /
+//! 2^40) - H) / ln 2` that of a token whose surprise is the entropy.
+
+use crate::sampling::candidates::Candidates;
+use crate::sampling::mass::{log_total, top_p_need};
+
+/// The exponent of a token whose surprise is the entropy.
+#[must_use]
+pub fn centre(entropy: f64, total: u64) -> f32 {
+    ((log_total(total) - entropy) / std::f64::consts::LN_2) as f32
+}
+
+/// How far a token is from it.
+#[must_use]
+#[inline]
+pub fn deviation(y: f32, centre: f32) -> f32 {
+    (y - centre).abs()
+}
+
+/// Keeps typical candidates.
+pub fn apply(left: &mut Candidates, typical_p: f32) {
+    let total = left.total();
+    let centre = centre(left.entropy(), total);
+    let exponents: Vec<(u32, f32)> = left.kept().iter().map(|w| (w.candidate.token, left.exponent(w))).collect();
+    let mut deviations: Vec<(u32, f32)> = exponents.iter().map(|&(token, y)| (token, deviation(y, centre))).collect();
+    deviations.sort_unstable_by_key(|&(token, _)| token);
+    let of = |token| deviations[deviations.partition_point(|d| d.0 < token)].1;
+    left.keep_nearest(top_p_need(typical_p, total), |w| of(w.candidate.token));
+}
