@@ -1,0 +1,147 @@
+//! One row of real logits through every sampler: how many tokens are left, how much entropy, and which come first.
+//!
+//! ```text
+//! cargo run --release --example samplers
+//! cargo run --release --example samplers -- --text "Once upon a" --temperature 1.5
+//! ```
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod table;
+
+use clap::Parser;
+use croupier::params::{EngineOrder, SamplerOrder, SamplingParams};
+use croupier::sampling::adjust::{Adjusts, Penalties};
+use croupier::sampling::chain::Chain;
+use croupier::sampling::distribution::Distribution;
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::philox::{Purpose, uniform};
+use croupier::sampling::row::{Action, RowSpec};
+use std::path::PathBuf;
+use support::corpus::{self, Learned};
+use support::ngram::MAX_ORDER;
+use support::screen::Style;
+use support::{Result, say};
+use table::Line;
+
+/// One row of real logits through every sampler
+///
+/// An n-gram model over the 200,019 tokens of o200k_base reads a text and says
+/// what may come next. Each line of the table takes the same row through one
+/// sampler, or one order of several, as the server would, and shows how many
+/// tokens are left, their entropy in bits, the token that the seed draws, and
+/// the likeliest ones with their probabilities.
+#[derive(Debug, Parser)]
+#[command(name = "samplers", verbatim_doc_comment)]
+struct Args {
+    /// The text before the row
+    #[arg(long, default_value = "The fox said to the")]
+    text: String,
+    /// Temperature of every line that does not set its own, above 0
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
+    temperature: f32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many tokens the model looks at, the next one included
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64))]
+    order: u8,
+    /// Learn from this text instead of the examples' own; may be repeated
+    #[arg(long, value_name = "FILE")]
+    corpus: Vec<PathBuf>,
+}
+
+fn temperature(text: &str) -> std::result::Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if (1e-5..=1e5).contains(&value) { Ok(value) } else { Err(format!("{value} is not in 1e-5 ..= 1e5")) }
+}
+
+/// The lines of the table: a name, and what it changes.
+fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
+    let plain = SamplingParams { temperature, ..SamplingParams::default() };
+    let with = |change: fn(&mut SamplingParams)| {
+        let mut params = plain.clone();
+        change(&mut params);
+        params
+    };
+    let usual = |p: &mut SamplingParams| (p.top_k, p.top_p, p.min_p, p.temperature) = (40, 0.95, 0.05, 1.8);
+    vec![
+        ("as it is", plain.clone()),
+        ("greedy", with(|p| p.temperature = 0.0)),
+        ("temperature 0.5", with(|p| p.temperature = 0.5)),
+        ("temperature 2", with(|p| p.temperature = 2.0)),
+        ("dynatemp 0.5 .. 2", with(|p| (p.dynatemp_low, p.dynatemp_high) = (0.5, 2.0))),
+        ("smoothing 0.2", with(|p| p.smoothing_factor = 0.2)),
+        ("smoothing 0.2, curve 2", with(|p| (p.smoothing_factor, p.smoothing_curve) = (0.2, 2.0))),
+        ("top_k 40", with(|p| p.top_k = 40)),
+        ("top_p 0.9", with(|p| p.top_p = 0.9)),
+        ("min_p 0.05", with(|p| p.min_p = 0.05)),
+        ("typical_p 0.9", with(|p| p.typical_p = 0.9)),
+        ("tfs 0.95", with(|p| p.tfs = 0.95)),
+        ("top_a 0.2", with(|p| p.top_a = 0.2)),
+        ("top_n_sigma 8", with(|p| p.top_n_sigma = 8.0)),
+        ("epsilon_cutoff 3e-4", with(|p| p.epsilon_cutoff = 3e-4)),
+        ("eta_cutoff 3e-4", with(|p| p.eta_cutoff = 3e-4)),
+        ("top_h 0.4", with(|p| p.top_h = 0.4)),
+        ("xtc, always", with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.05))),
+        ("top_k 1, min_keep 3", with(|p| (p.top_k, p.min_keep) = (1, 3))),
+        ("k 40, p .95, min .05, T 1.8", with(|p| usual(p))),
+        ("  the same as llama.cpp", {
+            let mut params = with(|p| usual(p));
+            params.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
+            params
+        }),
+        ("  the same as vLLM", {
+            let mut params = with(|p| usual(p));
+            params.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
+            params
+        }),
+    ]
+}
+
+/// What is left of a row, and the token that the seed draws.
+fn sample(row: &[u8], params: &SamplingParams, seed: u64) -> Result<(Distribution, u32)> {
+    let logits = Logits::new(Dtype::F32, row);
+    params.validate(logits.vocab_size() as u32, 20)?;
+    let steps = params.steps();
+    let uniform = |purpose| uniform(seed, 0, purpose);
+    let spec = RowSpec {
+        filters: params.filters(0),
+        chain: steps.as_deref().map(|steps| Chain {
+            steps,
+            min_keep: params.min_keep,
+            protected: &[],
+            xtc: uniform(Purpose::Xtc),
+        }),
+        penalties: Penalties::OFF,
+        adjusts: Adjusts::default(),
+        banned: &[],
+        allowed: None,
+        action: Action::Draw { uniform: uniform(Purpose::Sample) },
+        logprobs: None,
+    };
+    let left = Distribution::of(&logits, &spec)?;
+    let token = left.draw(uniform(Purpose::Sample));
+    Ok((left, token))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let Learned { tokenizer, model, .. } = corpus::learn(args.corpus, usize::from(args.order)).await?;
+    let context = tokenizer.encode_ordinary(&args.text);
+    let mut row = vec![0.0; model.vocab_size()];
+    model.logits(&context, &mut row);
+    let row = Dtype::F32.encode(&row);
+
+    let style = Style::detect();
+    say(&format!("{:?}, and what may come next of {} tokens\n", args.text, model.vocab_size()))?;
+    say(&style.bold(&table::head()))?;
+    for (name, params) in lines(args.temperature) {
+        let (left, token) = sample(&row, &params, args.seed)?;
+        let piece = |token: u32| table::shown(&corpus::text(&tokenizer, &[token]));
+        say(&Line::new(name, &left, token).show(style, piece))?;
+    }
+    say("\nEntropy in bits. \"draws\" is the token of this seed; the bars are the likeliest tokens' probabilities.")
+}
