@@ -1,6 +1,8 @@
 //! Draft tokens and their distributions as verification reads them.
 
 use super::passes::{Block, Passes, Reals, Weighing};
+use crate::backend::VerifyJob;
+use crate::backend::cpu::FAR_BYTES;
 use crate::backend::cpu::passes::{BLOCK, Weigh, blocks};
 use crate::sampling::kept::{Form, KeptRow};
 use crate::sampling::logits::Logits;
@@ -27,6 +29,16 @@ enum Source<'a> {
     Row(&'a KeptRow),
     /// Probabilities.
     Sent(Logits<'a>),
+}
+
+/// Whether a job's rows and what was sent of its draft come from memory.
+pub(super) fn is_far(job: &VerifyJob<'_>) -> bool {
+    let sent = |draft: &DraftToken<'_>| match draft.source {
+        DraftSource::Dense(probs) => probs.bytes().len(),
+        _ => 0,
+    };
+    let rows = job.rows.iter().map(|row| row.logits.bytes().len()).sum::<usize>();
+    rows + job.drafts.iter().map(sent).sum::<usize>() > FAR_BYTES
 }
 
 impl<'a> Proposed<'a> {
@@ -86,10 +98,7 @@ impl<'a> Proposed<'a> {
                 within(entries, at).iter().for_each(|&(token, mass)| out[token as usize % BLOCK] = mass as f64);
             }
             Source::Row(row) => row_reals(row, at, passes, out),
-            Source::Sent(probs) => {
-                let (dtype, row) = (probs.dtype(), probs.bytes());
-                passes.reals(&Block { dtype, row, at, weigh: Weighing::Sent }, out);
-            }
+            Source::Sent(probs) => passes.reals(&sent(probs, at), out),
         }
     }
 }
@@ -100,13 +109,20 @@ fn within<T>(entries: &[(u32, T)], at: usize) -> &[(u32, T)] {
     &entries[place(at)..place(at + 1)]
 }
 
+fn sent<'a>(probs: &Logits<'a>, at: usize) -> Block<'a> {
+    Block { dtype: probs.dtype(), row: probs.bytes(), at, weigh: Weighing::Sent }
+}
+
+fn cut_of(row: &KeptRow) -> Cut {
+    Cut { last: row.last, weigh: Weigh { max: row.max, scale: row.scale }, need: row.need }
+}
+
 fn row_reals(row: &KeptRow, at: usize, passes: Passes, out: &mut Reals) {
     if at >= blocks(row.logits().vocab_size()) {
         *out = [0.0; BLOCK];
         return;
     }
-    let cut = Cut { last: row.last, weigh: Weigh { max: row.max, scale: row.scale }, need: row.need };
-    cut.reals(row.logits(), at, at, passes, out);
+    cut_of(row).reals(row.logits(), at, at, passes, out);
     for &(token, logit) in within(&row.patches, at) {
         out[token as usize % BLOCK] = row.weigh(token, logit) as f64;
     }

@@ -2,7 +2,7 @@
 
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
-use super::proposed::{Cut, Proposed};
+use super::proposed::{Cut, Proposed, is_far};
 use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keep::entries;
@@ -31,6 +31,8 @@ pub(super) struct Walk<'a> {
     other: &'a mut Store,
     keys: &'a mut Vec<u64>,
     left: &'a mut LeftStore,
+    /// Whether rows are read from memory.
+    far: bool,
     here: Option<Here>,
 }
 
@@ -63,7 +65,8 @@ impl<'a> Walk<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
-        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, here: None }
+        let far = is_far(job);
+        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, far, here: None }
     }
 
     fn here(&self) -> &Here {
@@ -306,7 +309,7 @@ struct RowJobOf {
 impl RowJobOf {
     fn new(walk: &mut Walk<'_>, row: usize) -> Result<Self, RowError> {
         let job = &walk.job.rows[row];
-        let max = prepare(walk.level, job, walk.maxima, walk.view)?;
+        let max = prepare(walk.level, job, walk.far, walk.maxima, walk.view)?;
         let raw = View::raw(walk.level, job.logits, walk.maxima, max);
         let view = View::again(&raw, &job.spec, walk.view);
         let target = Distribution::processed(&view, &job.spec.filters, walk.store);
