@@ -323,6 +323,16 @@ impl Store {
         &self.sums
     }
 
+    /// Takes them out, for [`Store::give_sums`].
+    pub(super) fn take_sums(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.sums)
+    }
+
+    /// Puts back what was taken.
+    pub(super) fn give_sums(&mut self, sums: Vec<u64>) {
+        self.sums = sums;
+    }
+
     /// Masses of the keys.
     fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
         let padded = self.keys.len().next_multiple_of(PAD);
