@@ -90,6 +90,18 @@ impl<'a> Proposed<'a> {
         }
     }
 
+    /// The values of a block, if no token is cut off and they are all there is to know.
+    pub(super) fn whole(&self, at: usize) -> Option<Block<'_>> {
+        match &self.source {
+            Source::List(_) => None,
+            Source::Row(row) => {
+                let whole = cut_of(row).is_none() && row.patches.is_empty() && at < blocks(row.logits().vocab_size());
+                whole.then(|| cut_of(row).block(row.logits(), at, at))
+            }
+            Source::Sent(probs) => Some(sent(probs, at)),
+        }
+    }
+
     /// The masses of a block.
     pub(super) fn reals(&self, at: usize, passes: Passes, out: &mut Reals) {
         match &self.source {
@@ -139,6 +151,11 @@ pub(super) struct Cut {
 }
 
 impl Cut {
+    /// Whether every token is kept.
+    pub(super) fn is_none(&self) -> bool {
+        self.last.is_none() && self.need == 0
+    }
+
     /// The block at `place` of a row, whose tokens are those of block `at`.
     pub(super) fn block<'a>(&self, row: Logits<'a>, place: usize, at: usize) -> Block<'a> {
         let above = match self.last {

@@ -16,7 +16,7 @@ use crate::backend::cpu::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
 use crate::speculative::weights::Residual;
 use check::check;
-use weigh::{as_masses, beyond, entropy, reals};
+use weigh::{as_masses, beyond, entropy, reals, sum_beyond};
 
 /// The masses of a block as f64.
 pub(super) type Reals = [f64; BLOCK];
@@ -55,6 +55,7 @@ pub(super) struct Passes(&'static Table);
 struct Table {
     reals: unsafe fn(&Block<'_>, &mut Reals),
     beyond: unsafe fn(&Reals, &Reals, Residual, &mut [u64; BLOCK]) -> u64,
+    sum_beyond: unsafe fn(&Block<'_>, &Block<'_>, Residual) -> u64,
     as_masses: unsafe fn(&[u64; BLOCK], &mut Reals),
     entropy: unsafe fn(&Block<'_>) -> u64,
     check: unsafe fn(Dtype, &[u8]) -> Sent,
@@ -68,6 +69,7 @@ macro_rules! table {
             table!(@passes $simd, ($($features)?),
                 reals(block: &Block<'_>, out: &mut Reals) -> (),
                 beyond(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64,
+                sum_beyond(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64,
                 as_masses(weights: &[u64; BLOCK], out: &mut Reals) -> (),
                 entropy(block: &Block<'_>) -> u64,
                 check(dtype: Dtype, row: &[u8]) -> Sent,
@@ -76,6 +78,7 @@ macro_rules! table {
         static $name: Table = Table {
             reals: $module::reals,
             beyond: $module::beyond,
+            sum_beyond: $module::sum_beyond,
             as_masses: $module::as_masses,
             entropy: $module::entropy,
             check: $module::check,
@@ -124,6 +127,12 @@ impl Passes {
     pub(super) fn beyond(self, target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.beyond)(target, draft, by, out) }
+    }
+
+    /// That sum alone, of two blocks of which no token is cut off, if they have one format.
+    pub(super) fn sum_beyond(self, target: &Block<'_>, draft: &Block<'_>, by: Residual) -> Option<u64> {
+        // SAFETY: as above.
+        (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
     }
 
     /// Weights below 2^52 as masses.

@@ -1,7 +1,7 @@
 //! Passes that weigh blocks. See the [module](super) for safety.
 
 use super::{Block, Reals, Weighing, by_format, full, padded, values};
-use crate::backend::cpu::passes::{AHEAD, BLOCK};
+use crate::backend::cpu::passes::{AHEAD, BLOCK, Weigh};
 use crate::backend::cpu::simd::real::Real;
 use crate::backend::cpu::simd::{Bf16, F16, F32, Format};
 use crate::sampling::logits::Dtype;
@@ -56,6 +56,62 @@ pub(super) unsafe fn beyond<S: Real>(target: &Reals, draft: &Reals, by: Residual
             let weight = S::count(S::real_beyond(target, draft));
             S::mass_store(out.as_mut_ptr().add(v), weight);
             sum = S::mass_add(sum, weight);
+        }
+        S::mass_sum(sum)
+    }
+}
+
+/// As `beyond` of the reals of two blocks of one format, of which no token is cut off, but nothing is stored.
+#[inline(always)]
+pub(super) unsafe fn sum_beyond<S: Real>(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64 {
+    // SAFETY: passed on.
+    unsafe { by_format!(target.dtype, sum_beyond_of::<S>(target, draft, by)) }
+}
+
+#[inline(always)]
+unsafe fn sum_beyond_of<S: Real, F: Format>(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64 {
+    let Weighing::Logits { weigh: of_target, .. } = target.weigh else {
+        unreachable!("a target has logits; this is a bug")
+    };
+    let (target_tail, draft_tail);
+    // SAFETY: see the module; a hint may be any address.
+    unsafe {
+        let target = values!(target_tail, F, target.row, target.at, F::NEG_INFINITY);
+        S::ahead(target, AHEAD, BLOCK * F::SIZE);
+        match draft.weigh {
+            Weighing::Logits { weigh, .. } => {
+                let draft = values!(draft_tail, F, draft.row, draft.at, F::NEG_INFINITY);
+                sum_beyond_by::<S, F, false>(target, draft, [of_target, weigh], by)
+            }
+            Weighing::Sent => {
+                let draft = values!(draft_tail, F, draft.row, draft.at, [0; 4]);
+                sum_beyond_by::<S, F, true>(target, draft, [of_target; 2], by)
+            }
+        }
+    }
+}
+
+/// Of a draft block that was `SENT`, or is weighed as logits. No closures: they would be calls for each vector.
+#[inline(always)]
+unsafe fn sum_beyond_by<S: Real, F: Format, const SENT: bool>(
+    target: *const u8,
+    draft: *const u8,
+    [of_target, of_draft]: [Weigh; 2],
+    by: Residual,
+) -> u64 {
+    // SAFETY: see the module; a hint may be any address.
+    unsafe {
+        S::ahead(draft, AHEAD, BLOCK * F::SIZE);
+        let (a, b) = (S::real_splat(by.target), S::real_splat(by.draft));
+        let (max, scale) = (S::splat(of_target.max), S::splat(of_target.scale));
+        let (draft_max, draft_scale) = (S::splat(of_draft.max), S::splat(of_draft.scale));
+        let mut sum = S::mass_zero();
+        for v in (0..BLOCK).step_by(S::LANES) {
+            let t = S::mass(S::mul(S::sub(F::load::<S>(target.add(v * F::SIZE)), max), scale));
+            let d = F::load::<S>(draft.add(v * F::SIZE));
+            let d = if SENT { S::sent(d) } else { S::mass(S::mul(S::sub(d, draft_max), draft_scale)) };
+            let beyond = S::real_beyond(S::real_mul(S::real(t), a), S::real_mul(S::real(d), b));
+            sum = S::mass_add(sum, S::count(beyond));
         }
         S::mass_sum(sum)
     }
