@@ -2,7 +2,8 @@
 //!
 //! Every figure is a ratio: the time of a verification of k draft tokens over that of k + 1 plain rows with the same
 //! parameters, measured turn by turn in the same run on one core, the least of many rounds for each of many drafts and
-//! seeds, averaged. Each draft has rows of its own. "some" are drafts of a model whose tokens are mostly accepted (the
+//! seeds, averaged. Each draft has rows of its own. Plain rows come one at a time, as they would without speculation;
+//! "batch" is what they take in one call, where they can be read from memory as a verification reads them. "some" are drafts of a model whose tokens are mostly accepted (the
 //! share is printed; what stands behind a rejected token counts as not accepted), "all" drafts of the target itself.
 //!
 //!   cargo bench --bench verification
@@ -174,10 +175,15 @@ impl Bench<'_> {
         black_box(result).accepted_count()
     }
 
-    fn plain(&self, backend: &mut CpuBackend, draft: &Draft, round: u64) {
-        for (i, bytes) in draft.targets.iter().enumerate() {
+    /// Plain rows, one at a time or in one call.
+    fn plain(&self, backend: &mut CpuBackend, draft: &Draft, round: u64, at_once: bool) {
+        let row = |(i, bytes)| {
             let uniform = Numbers { seed: draft.seed + round, start: i as u64 }.draft(0, 0);
-            black_box(backend.run(&[black_box(self.row(bytes, Action::Draw { uniform }))]));
+            self.row(bytes, Action::Draw { uniform })
+        };
+        let rows: Vec<_> = draft.targets.iter().map(Vec::as_slice).enumerate().map(row).collect();
+        for rows in rows.chunks(if at_once { rows.len() } else { 1 }) {
+            black_box(backend.run(black_box(rows)));
         }
     }
 }
@@ -194,29 +200,44 @@ fn most_likely(entries: &[(u32, u64)], drawn: u32) -> (Vec<u32>, Vec<f32>) {
 /// Sets of random numbers that each draft is verified with: acceptance differs, and time with it.
 const SETS: usize = 4;
 
-/// Microseconds of k + 1 plain rows, the ratio of a verification to them, and the share of draft tokens accepted. Each
-/// draft and set counts by its least time, of as many rounds on either side.
-fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds: usize) -> (f64, f64, f64) {
-    let mut least = vec![[f64::MAX; 2]; SETS * drafts.len()];
+/// What was measured of one kind of drafts.
+struct Measured {
+    /// Microseconds of k + 1 plain rows, one at a time.
+    plain: f64,
+    /// Times that: the same rows in one call.
+    batch: f64,
+    /// Times that: a verification.
+    verified: f64,
+    /// The share of draft tokens accepted.
+    accepted: f64,
+}
+
+/// Each draft and set counts by its least time, of as many rounds on each side.
+fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds: usize) -> Measured {
+    let mut least = vec![[f64::MAX; 3]; SETS * drafts.len()];
     let (mut accepted, mut tested) = (0, 0);
-    let time = |least: &mut f64, work: &mut dyn FnMut()| {
-        let start = Instant::now();
-        work();
-        *least = least.min(start.elapsed().as_secs_f64());
-    };
     for round in 0..rounds * SETS {
         let set = round % SETS;
-        // All drafts on one side, then on the other: neither finds its rows in the cache because of the other.
-        for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
-            time(&mut least[0], &mut || bench.plain(backend, draft, set as u64));
+        // All drafts on one side, then on the next: none finds its rows in the cache because of another.
+        for side in 0..3 {
+            for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
+                let start = Instant::now();
+                match side {
+                    0 | 1 => bench.plain(backend, draft, set as u64, side == 1),
+                    _ => accepted += bench.verify(backend, draft, set as u64),
+                }
+                least[side] = least[side].min(start.elapsed().as_secs_f64());
+            }
         }
-        for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
-            time(&mut least[1], &mut || accepted += bench.verify(backend, draft, set as u64));
-            tested += draft.tokens.len();
-        }
+        tested += drafts.iter().map(|draft| draft.tokens.len()).sum::<usize>();
     }
-    let [plain, verified] = [0, 1].map(|side| least.iter().map(|both| both[side]).sum::<f64>());
-    (plain * 1e6 / least.len() as f64, verified / plain, accepted as f64 / tested as f64)
+    let [plain, batch, verified] = [0, 1, 2].map(|side| least.iter().map(|sides| sides[side]).sum::<f64>());
+    Measured {
+        plain: plain * 1e6 / least.len() as f64,
+        batch: batch / plain,
+        verified: verified / plain,
+        accepted: accepted as f64 / tested as f64,
+    }
 }
 
 fn main() {
@@ -227,8 +248,8 @@ fn main() {
     println!("one core, {}, V = {VOCAB} f32, peaked rows, {DRAFTS} drafts, least of {rounds} rounds", level.name());
     println!("x = times k + 1 plain rows of the same parameters, measured in turn\n");
     println!(
-        "{:20} {:12} {:>2} {:>9} {:>7} {:>9} {:>7}   goal",
-        "parameters", "drafts", "k", "plain us", "some x", "accepted", "all x"
+        "{:20} {:12} {:>2} {:>9} {:>7} {:>7} {:>9} {:>7}   goal",
+        "parameters", "drafts", "k", "plain us", "batch x", "some x", "accepted", "all x"
     );
     let mut backend = CpuBackend::with_level(1, level);
     for mix in mixes() {
@@ -249,9 +270,12 @@ fn main() {
                 let mut drafts =
                     |noise| (0..DRAFTS as u64).map(|i| bench.draft(&mut backend, k, noise, i)).collect::<Vec<_>>();
                 let (some, all) = (drafts(NOISE), drafts(0.0));
-                let (plain, some, accepted) = measure(&bench, &mut backend, &some, rounds);
-                let (_, all, _) = measure(&bench, &mut backend, &all, rounds);
-                println!("{:20} {name:12} {k:2} {plain:9.1} {some:7.2} {accepted:9.2} {all:7.2}   {goal}", mix.name);
+                let [some, all] = [some, all].map(|drafts| measure(&bench, &mut backend, &drafts, rounds));
+                let Measured { plain, batch, verified, accepted } = some;
+                println!(
+                    "{:20} {name:12} {k:2} {plain:9.1} {batch:7.2} {verified:7.2} {accepted:9.2} {:7.2}   {goal}",
+                    mix.name, all.verified
+                );
             }
         }
     }

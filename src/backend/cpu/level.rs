@@ -96,6 +96,7 @@ type KeptSums = unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64;
 /// See [`passes`] for each function.
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
+    far_scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
@@ -120,6 +121,7 @@ macro_rules! tables {
 
             tables!(@passes $simd, ($($features)?),
                 scan(row: &[u8], maxima: &mut [f32]) -> Scan,
+                far_scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
@@ -158,6 +160,7 @@ macro_rules! tables {
             pub(super) const fn table<F: Format>() -> Table {
                 Table {
                     scan: scan::<F>,
+                    far_scan: far_scan::<F>,
                     sums: sums::<F>,
                     total: total::<F>,
                     split: split::<F>,
@@ -201,6 +204,11 @@ impl Passes {
     pub(super) fn scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
         // SAFETY: Passes exist only for levels that the CPU has (so below).
         unsafe { (self.0.scan)(row, maxima) }
+    }
+
+    pub(super) fn far_scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
+        // SAFETY: as above.
+        unsafe { (self.0.far_scan)(row, maxima) }
     }
 
     pub(super) fn sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {

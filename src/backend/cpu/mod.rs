@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// another thread costs, in time for the first row and in processor time taken from whoever sends the next.
 const SHARE_FROM_BYTES: usize = 2 << 20;
 
+/// Batches above this do not fit the cache of a core, so their rows are read as rows from memory are read fastest.
+const FAR_BYTES: usize = 1 << 20;
+
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
@@ -82,8 +85,9 @@ impl Backend for CpuBackend {
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
-        let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, scratch));
         let bytes = jobs.iter().map(|job| job.logits.bytes().len()).sum();
+        let far = bytes > FAR_BYTES;
+        let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, scratch));
         self.spread(jobs, bytes, sample)
     }
 

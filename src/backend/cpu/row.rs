@@ -21,14 +21,16 @@ pub(super) struct Scratch {
     pub(super) left: LeftStore,
 }
 
-/// Scans a row and adjusts it: its maximum as sent, and in the stores what makes a [`View`] of it.
+/// Scans a row, which may be [far](view::scan), and adjusts it: its maximum as sent, and in the stores what makes a
+/// [`View`] of it.
 pub(super) fn prepare(
     level: Level,
     job: &RowJob<'_>,
+    far: bool,
     maxima: &mut Vec<f32>,
     store: &mut ViewStore,
 ) -> Result<f32, RowError> {
-    let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, maxima);
+    let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, far, maxima);
     if scan.nan {
         return Err(RowError::Nan);
     }
@@ -40,10 +42,10 @@ pub(super) fn prepare(
     if adjusted.max == f32::NEG_INFINITY { Err(RowError::AllMasked) } else { Ok(scan.max) }
 }
 
-/// Samples or scores one row.
-pub(super) fn sample_row(level: Level, job: &RowJob<'_>, scratch: &mut Scratch) -> RowResult {
+/// Samples or scores one row, which may be [far](view::scan).
+pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mut Scratch) -> RowResult {
     let Scratch { maxima, view, processed: processed_store, keys, .. } = scratch;
-    let max = prepare(level, job, maxima, view)?;
+    let max = prepare(level, job, far, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
     let adjusted = View::again(&raw, &job.spec, view);
     let wanted = job.spec.logprobs;

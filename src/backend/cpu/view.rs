@@ -52,12 +52,12 @@ fn untouched(spec: &RowSpec<'_>) -> bool {
     spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none()
 }
 
-/// Block maxima of `row`, padded, into `maxima`.
-pub(super) fn scan(passes: Passes, row: &Logits<'_>, maxima: &mut Vec<f32>) -> Scan {
+/// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
+pub(super) fn scan(passes: Passes, row: &Logits<'_>, far: bool, maxima: &mut Vec<f32>) -> Scan {
     let count = blocks(row.vocab_size());
     maxima.clear();
     maxima.resize(count.next_multiple_of(PAD), f32::NEG_INFINITY);
-    passes.scan(row.bytes(), maxima)
+    if far { passes.far_scan(row.bytes(), maxima) } else { passes.scan(row.bytes(), maxima) }
 }
 
 impl<'a> View<'a> {

@@ -17,6 +17,16 @@ impl Store {
         &self.sums
     }
 
+    /// Takes them out, for [`Store::give_sums`].
+    pub(in crate::backend::cpu) fn take_sums(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.sums)
+    }
+
+    /// Puts back what was taken.
+    pub(in crate::backend::cpu) fn give_sums(&mut self, sums: Vec<u64>) {
+        self.sums = sums;
+    }
+
     /// Masses of the keys.
     pub(super) fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
         let padded = self.keys.len().next_multiple_of(PAD);

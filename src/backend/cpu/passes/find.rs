@@ -3,7 +3,10 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, PAD, Range, SAMPLE_PAD, SAMPLE_STRIDE, Sample, Scan, Skip, Values, Weigh, exponent, load};
+use super::{
+    AHEAD, BLOCK, Blocks, PAD, Range, SAMPLE_PAD, SAMPLE_STRIDE, Sample, Scan, Skip, Values, Weigh, exponent, load,
+    spread,
+};
 use crate::backend::cpu::keys::key;
 use crate::backend::cpu::simd::{Format, Simd};
 
@@ -13,13 +16,29 @@ const WORDS: usize = BLOCK / 64;
 /// Block maxima and NaN check in one read of the row.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn scan<S: Simd, F: Format>(row: &[u8], maxima: &mut [f32]) -> Scan {
-    // SAFETY: see the module.
+    // SAFETY: passed on.
+    unsafe { scan_in_order::<S, F, false>(row, maxima) }
+}
+
+/// As [`scan`], of a row that comes from memory.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn far_scan<S: Simd, F: Format>(row: &[u8], maxima: &mut [f32]) -> Scan {
+    // SAFETY: passed on.
+    unsafe { scan_in_order::<S, F, true>(row, maxima) }
+}
+
+#[inline(always)]
+unsafe fn scan_in_order<S: Simd, F: Format, const FAR: bool>(row: &[u8], maxima: &mut [f32]) -> Scan {
+    // SAFETY: see the module; a hint may be any address.
     unsafe {
         let rows = Blocks::<F>::new(row);
-        let mut all = S::splat(f32::NEG_INFINITY);
-        let mut nan = 0;
-        for (b, maximum) in maxima.iter_mut().enumerate().take(rows.count()) {
+        let (mut all, mut nan, count) = (S::splat(f32::NEG_INFINITY), 0, rows.count());
+        for i in 0..count {
+            let b = if FAR { spread(i, count) } else { i };
             let at = rows.get(b);
+            if FAR {
+                S::ahead(at, AHEAD, BLOCK * F::SIZE);
+            }
             let mut max = S::splat(f32::NEG_INFINITY);
             for v in (0..BLOCK / S::LANES).step_by(2) {
                 let (x0, x1) = (load::<S, F>(at, v), load::<S, F>(at, v + 1));
@@ -27,7 +46,7 @@ pub(in crate::backend::cpu) unsafe fn scan<S: Simd, F: Format>(row: &[u8], maxim
                 nan |= S::either_nan(x0, x1);
                 max = S::max(max, S::max(x0, x1));
             }
-            *maximum = S::reduce_max(max);
+            maxima[b] = S::reduce_max(max);
             all = S::max(all, max);
         }
         Scan { max: S::reduce_max(all), nan: nan != 0 }

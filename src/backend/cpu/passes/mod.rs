@@ -5,7 +5,7 @@
 //!
 //! | pass | reads | gives |
 //! |---|---|---|
-//! | [`scan`] | the row | block maxima, whether a NaN was met |
+//! | [`scan`], [`far_scan`] | the row | block maxima, whether a NaN was met |
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
@@ -22,7 +22,7 @@
 mod find;
 mod weigh;
 
-pub(super) use find::{between, collect, count_ge, preceding, sample, sampled_ge, scan, sum_ge, widen};
+pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
 pub(super) use weigh::{kept_sums, masses, split, sums, total};
 
 use super::simd::{Format, Simd};
@@ -42,6 +42,19 @@ const NO_MASS_Y: f32 = -41.5;
 const SAMPLE_STRIDE: usize = 4;
 /// A sample is padded to a multiple of this: four vectors, which are added up side by side.
 const SAMPLE_PAD: usize = 4 * PAD;
+
+/// Rows from memory are read at this many places in turn.
+const PLACES: usize = 8;
+/// How far ahead of where such a row is read the next values are asked for, in bytes. Further is no faster.
+pub(super) const AHEAD: usize = 1024;
+
+/// The i-th block that is read of a row of `blocks` blocks that comes from memory: one of each eighth of the row in turn.
+/// By itself a processor fetches no further than the end of a page; of eight streams, seven go on.
+#[inline(always)]
+pub(super) fn spread(i: usize, blocks: usize) -> usize {
+    let each = blocks / PLACES;
+    if i < each * PLACES { i % PLACES * each + i / PLACES } else { i }
+}
 
 /// Number of blocks of a row of `values` values.
 pub(super) fn blocks(values: usize) -> usize {
@@ -201,4 +214,19 @@ unsafe fn load<S: Simd, F: Format>(block: *const u8, vector: usize) -> S::Float 
 unsafe fn exponent<S: Simd>(x: S::Float, max: S::Float, scale: S::Float) -> S::Float {
     // SAFETY: passed on.
     unsafe { S::mul(S::sub(x, max), scale) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_is_read_once() {
+        for count in 0..100 {
+            let mut read: Vec<_> = (0..count).map(|i| spread(i, count)).collect();
+            read.sort_unstable();
+            assert_eq!(read, (0..count).collect::<Vec<_>>());
+        }
+        assert_eq!([0, 1, 7, 8, 16, 23].map(|i| spread(i, 24)), [0, 3, 21, 1, 2, 23]);
+    }
 }

@@ -1,6 +1,6 @@
 //! AVX2 with FMA, F16C, BMI1 and POPCNT: 8 lanes. Haswell and later, Zen and later.
 
-use super::Simd;
+use super::{LINE, Simd};
 use crate::sampling::mass::{EXP2, MASS_ONE, Y_FLOOR};
 use std::arch::x86_64::*;
 
@@ -93,6 +93,13 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: __m256) {
         unsafe { _mm256_storeu_ps(to, from) }
+    }
+    #[inline(always)]
+    unsafe fn ahead(from: *const u8, distance: usize, bytes: usize) {
+        for line in (0..bytes).step_by(LINE) {
+            // SAFETY: a prefetch of no matter what address does nothing that can be seen.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(distance + line).cast()) };
+        }
     }
     #[inline(always)]
     unsafe fn sub(a: __m256, b: __m256) -> __m256 {

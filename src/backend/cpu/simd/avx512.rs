@@ -1,6 +1,6 @@
 //! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
 
-use super::Simd;
+use super::{LINE, Simd};
 use crate::sampling::mass::{EXP2, MASS_ONE};
 use std::arch::x86_64::*;
 
@@ -56,6 +56,13 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: __m512) {
         unsafe { _mm512_storeu_ps(to, from) }
+    }
+    #[inline(always)]
+    unsafe fn ahead(from: *const u8, distance: usize, bytes: usize) {
+        for line in (0..bytes).step_by(LINE) {
+            // SAFETY: a prefetch of no matter what address does nothing that can be seen.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(distance + line).cast()) };
+        }
     }
     #[inline(always)]
     unsafe fn sub(a: __m512, b: __m512) -> __m512 {

@@ -32,6 +32,8 @@ pub(super) trait Simd {
     unsafe fn load_f16(from: *const u8) -> Self::Float;
     unsafe fn load_bf16(from: *const u8) -> Self::Float;
     unsafe fn store(to: *mut f32, from: Self::Float);
+    /// A hint that `bytes` bytes will be read, `distance` behind `from`; it may be any address.
+    unsafe fn ahead(from: *const u8, distance: usize, bytes: usize);
 
     unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
     unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
@@ -73,6 +75,10 @@ pub(super) trait Simd {
     /// Masses with the same sum.
     unsafe fn narrow_widen(a: Self::Narrow) -> Self::Mass;
 }
+
+/// Bytes that memory gives at once.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
 
 /// A number format, as the passes load it.
 pub(super) trait Format {

@@ -52,6 +52,8 @@ impl Simd for Portable {
         unsafe { to.cast::<[f32; N]>().write_unaligned(from) }
     }
     #[inline(always)]
+    unsafe fn ahead(_: *const u8, _: usize, _: usize) {}
+    #[inline(always)]
     unsafe fn sub(a: [f32; N], b: [f32; N]) -> [f32; N] {
         std::array::from_fn(|i| a[i] - b[i])
     }

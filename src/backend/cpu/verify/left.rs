@@ -95,6 +95,15 @@ impl Blocks<'_> {
         self.passes.as_masses(&weights, out);
     }
 
+    /// The sum of the target's weights beyond a draft token's distribution in a block, if one pass gives it.
+    fn sum_beyond(&self, at: usize, by: Residual, node: usize) -> Option<u64> {
+        if !matches!(self.left, Left::Target) || !self.cut.is_none() {
+            return None;
+        }
+        let (row, place) = self.view.place(at);
+        self.passes.sum_beyond(&self.cut.block(row, place, at), &self.drafts[node].whole(at)?, by)
+    }
+
     /// Weighs by block what is left beyond a draft token's distribution, and gives the total. With `dense`, weights by
     /// token are stored, those of what is left until now lost.
     pub(super) fn weigh(&self, factor: f64, node: usize, dense: bool, store: &mut LeftStore) -> u64 {
@@ -110,7 +119,10 @@ impl Blocks<'_> {
                 Left::Target => self.sums[at],
                 Left::Beyond { .. } | Left::Dense { .. } => store.sums[at],
             };
-            if here > 0 {
+            let sum = if here > 0 && !dense { self.sum_beyond(at, by, node) } else { None };
+            if let Some(sum) = sum {
+                store.next[at] = sum;
+            } else if here > 0 {
                 self.left_reals(at, store, &mut left);
                 self.drafts[node].reals(at, self.passes, &mut draft);
                 store.next[at] = self.passes.beyond(&left, &draft, by, &mut weights);

@@ -1,6 +1,8 @@
 //! Draft tokens and their distributions as verification reads them.
 
 use super::passes::{Block, Passes, Reals, Weighing};
+use crate::backend::VerifyJob;
+use crate::backend::cpu::FAR_BYTES;
 use crate::backend::cpu::passes::{BLOCK, Weigh, blocks};
 use crate::sampling::kept::{Form, KeptRow};
 use crate::sampling::logits::Logits;
@@ -27,6 +29,16 @@ enum Source<'a> {
     Row(&'a KeptRow),
     /// Probabilities.
     Sent(Logits<'a>),
+}
+
+/// Whether a job's rows and what was sent of its draft come from memory.
+pub(super) fn is_far(job: &VerifyJob<'_>) -> bool {
+    let sent = |draft: &DraftToken<'_>| match draft.source {
+        DraftSource::Dense(probs) => probs.bytes().len(),
+        _ => 0,
+    };
+    let rows = job.rows.iter().map(|row| row.logits.bytes().len()).sum::<usize>();
+    rows + job.drafts.iter().map(sent).sum::<usize>() > FAR_BYTES
 }
 
 impl<'a> Proposed<'a> {
@@ -78,6 +90,18 @@ impl<'a> Proposed<'a> {
         }
     }
 
+    /// The values of a block, if no token is cut off and they are all there is to know.
+    pub(super) fn whole(&self, at: usize) -> Option<Block<'_>> {
+        match &self.source {
+            Source::List(_) => None,
+            Source::Row(row) => {
+                let whole = cut_of(row).is_none() && row.patches.is_empty() && at < blocks(row.logits().vocab_size());
+                whole.then(|| cut_of(row).block(row.logits(), at, at))
+            }
+            Source::Sent(probs) => Some(sent(probs, at)),
+        }
+    }
+
     /// The masses of a block.
     pub(super) fn reals(&self, at: usize, passes: Passes, out: &mut Reals) {
         match &self.source {
@@ -86,10 +110,7 @@ impl<'a> Proposed<'a> {
                 within(entries, at).iter().for_each(|&(token, mass)| out[token as usize % BLOCK] = mass as f64);
             }
             Source::Row(row) => row_reals(row, at, passes, out),
-            Source::Sent(probs) => {
-                let (dtype, row) = (probs.dtype(), probs.bytes());
-                passes.reals(&Block { dtype, row, at, weigh: Weighing::Sent }, out);
-            }
+            Source::Sent(probs) => passes.reals(&sent(probs, at), out),
         }
     }
 }
@@ -100,13 +121,20 @@ fn within<T>(entries: &[(u32, T)], at: usize) -> &[(u32, T)] {
     &entries[place(at)..place(at + 1)]
 }
 
+fn sent<'a>(probs: &Logits<'a>, at: usize) -> Block<'a> {
+    Block { dtype: probs.dtype(), row: probs.bytes(), at, weigh: Weighing::Sent }
+}
+
+fn cut_of(row: &KeptRow) -> Cut {
+    Cut { last: row.last, weigh: Weigh { max: row.max, scale: row.scale }, need: row.need }
+}
+
 fn row_reals(row: &KeptRow, at: usize, passes: Passes, out: &mut Reals) {
     if at >= blocks(row.logits().vocab_size()) {
         *out = [0.0; BLOCK];
         return;
     }
-    let cut = Cut { last: row.last, weigh: Weigh { max: row.max, scale: row.scale }, need: row.need };
-    cut.reals(row.logits(), at, at, passes, out);
+    cut_of(row).reals(row.logits(), at, at, passes, out);
     for &(token, logit) in within(&row.patches, at) {
         out[token as usize % BLOCK] = row.weigh(token, logit) as f64;
     }
@@ -123,6 +151,11 @@ pub(super) struct Cut {
 }
 
 impl Cut {
+    /// Whether every token is kept.
+    pub(super) fn is_none(&self) -> bool {
+        self.last.is_none() && self.need == 0
+    }
+
     /// The block at `place` of a row, whose tokens are those of block `at`.
     pub(super) fn block<'a>(&self, row: Logits<'a>, place: usize, at: usize) -> Block<'a> {
         let above = match self.last {

@@ -1,8 +1,9 @@
 //! What the rules ask, answered from rows as they are.
 
+use super::here::{Aside, Here, Weighed, view};
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
-use super::proposed::{Cut, Proposed};
+use super::proposed::{Cut, Proposed, is_far};
 use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
@@ -15,6 +16,7 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::RowError;
 use crate::speculative::positions::Positions;
 use crate::speculative::relaxed::Relaxed;
+use crate::speculative::rule::AcceptanceRule;
 use crate::speculative::typical;
 use crate::speculative::weights::{ONE, Weights, share};
 
@@ -29,28 +31,11 @@ pub(super) struct Walk<'a> {
     other: &'a mut Store,
     keys: &'a mut Vec<u64>,
     left: &'a mut LeftStore,
+    /// Whether rows are read from memory.
+    far: bool,
     here: Option<Here>,
-}
-
-/// A row that was come to.
-struct Here {
-    row: usize,
-    /// Its maximum as sent.
-    max: f32,
-    target: Distribution,
-    /// The target, if it is a list, and what is left of it.
-    list: Option<[Weights; 2]>,
-    /// What is left, if it is none.
-    left: Left,
-    /// The residual weighed last, as long as what is left is the same.
-    weighed: Option<Weighed>,
-}
-
-#[derive(Clone, Copy)]
-struct Weighed {
-    factor: f64,
-    node: usize,
-    total: u64,
+    /// Rows that will be come to again.
+    aside: Vec<Aside>,
 }
 
 impl<'a> Walk<'a> {
@@ -61,7 +46,8 @@ impl<'a> Walk<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
-        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, here: None }
+        let (far, aside) = (is_far(job), Vec::new());
+        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, far, here: None, aside }
     }
 
     fn here(&self) -> &Here {
@@ -73,7 +59,7 @@ impl<'a> Walk<'a> {
     }
 
     fn view(&self) -> View<'_> {
-        view(self.level, self.job, self.here(), self.maxima, self.view)
+        view(self.level, self.job, self.here().at(), self.maxima, self.view)
     }
 
     /// The position, whose target is no list, and the place for its residuals.
@@ -83,7 +69,7 @@ impl<'a> Walk<'a> {
         let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
         let blocks = Blocks {
             passes: Passes::of(self.level),
-            view: view(self.level, self.job, here, self.maxima, self.view),
+            view: view(self.level, self.job, here.at(), self.maxima, self.view),
             target: &here.target,
             sums: self.store.sums(),
             cut: Cut { last: (last_key != u64::MAX).then_some(last), weigh, need },
@@ -100,6 +86,12 @@ impl<'a> Walk<'a> {
         Some(left.residual(factor, draft.total, |token| draft.mass_of(token)))
     }
 
+    /// Leaves the row come to. Block verification comes to rows again, and to prepare one is most of its price.
+    fn leave(&mut self) {
+        let here = self.here.take().filter(|_| self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain());
+        self.aside.extend(here.map(|here| Aside::new(here, self.maxima, self.view, self.store)));
+    }
+
     /// The sum of what is left beyond a draft, of blocks.
     fn weigh(&mut self, factor: f64, node: usize) -> u64 {
         match self.here().weighed {
@@ -112,11 +104,6 @@ impl<'a> Walk<'a> {
             }
         }
     }
-}
-
-fn view<'v>(level: Level, job: &VerifyJob<'v>, here: &Here, maxima: &'v [f32], store: &'v ViewStore) -> View<'v> {
-    let row = &job.rows[here.row];
-    View::again(&View::raw(level, row.logits, maxima, here.max), &row.spec, store)
 }
 
 impl Positions for Walk<'_> {
@@ -137,23 +124,18 @@ impl Positions for Walk<'_> {
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
-        match &mut self.here {
-            Some(here) if here.row == row => {
-                if let Some([target, left]) = &mut here.list {
-                    left.clone_from(target);
+        if self.here.as_ref().is_none_or(|here| here.row != row) {
+            self.leave();
+            let here = match self.aside.iter().position(|aside| aside.here.row == row) {
+                Some(at) => self.aside.swap_remove(at).back(self.maxima, self.view, self.store),
+                None => {
+                    let max = prepare(self.level, &self.job.rows[row], self.far, self.maxima, self.view)?;
+                    Here::new(self.level, self.job, (row, max), (self.maxima, self.view), self.store)
                 }
-                if !matches!(here.left, Left::Target) {
-                    (here.left, here.weighed) = (Left::Target, None);
-                }
-            }
-            _ => {
-                self.here = None;
-                let RowJobOf { max, target } = RowJobOf::new(self, row)?;
-                let list = target.entries(self.store).map(|entries| Weights::new(entries.into_iter()));
-                let list = list.map(|list| [list.clone(), list]);
-                self.here = Some(Here { row, max, target, list, left: Left::Target, weighed: None });
-            }
+            };
+            self.here = Some(here);
         }
+        self.here_mut().start();
         Ok(())
     }
 
@@ -174,7 +156,7 @@ impl Positions for Walk<'_> {
             return blocks.draw(uniform, store);
         }
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = view(self.level, self.job, here, self.maxima, self.view);
+        let view = view(self.level, self.job, here.at(), self.maxima, self.view);
         here.target.draw(&view, uniform, self.store)
     }
 
@@ -246,7 +228,7 @@ impl Positions for Walk<'_> {
 
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = view(self.level, self.job, here, self.maxima, self.view);
+        let view = view(self.level, self.job, here.at(), self.maxima, self.view);
         let filters = self.job.relaxed(here.row).spec.filters;
         let judged = Distribution::processed(&view, &filters, None, self.other);
         judged.first_kept(&view, (relaxed.top_n as usize).min(view.vocab_size()), None, self.keys);
@@ -287,22 +269,5 @@ impl Positions for Walk<'_> {
 
     fn rank(&mut self, token: u32) -> u32 {
         self.view().rank(token)
-    }
-}
-
-/// A row's maximum and distribution.
-struct RowJobOf {
-    max: f32,
-    target: Distribution,
-}
-
-impl RowJobOf {
-    fn new(walk: &mut Walk<'_>, row: usize) -> Result<Self, RowError> {
-        let job = &walk.job.rows[row];
-        let max = prepare(walk.level, job, walk.maxima, walk.view)?;
-        let raw = View::raw(walk.level, job.logits, walk.maxima, max);
-        let view = View::again(&raw, &job.spec, walk.view);
-        let target = Distribution::processed(&view, &job.spec.filters, job.spec.chain.as_ref(), walk.store);
-        Ok(Self { max, target })
     }
 }

@@ -1,25 +1,25 @@
 //! The passes of verification, by block, each written once over [`Real`].
 //!
 //! # Safety
-//! As in [`super::super::passes`]: every function requires the level's instructions, pointers handed to loads stay
-//! inside the row or the padded copy of its tail.
+//! As in [`passes`](crate::backend::cpu::passes): every function requires the level's instructions, pointers handed to
+//! loads stay inside the row or the padded copy of its tail.
+
+mod check;
+mod weigh;
 
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::{BLOCK, Weigh};
+use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::portable::Portable;
-use crate::backend::cpu::simd::real::Real;
-use crate::backend::cpu::simd::{Bf16, F16, F32, Format};
 #[cfg(target_arch = "x86_64")]
 use crate::backend::cpu::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
-use crate::sampling::mass::Y_FLOOR;
-use crate::speculative::draft::MOST_SENT;
 use crate::speculative::weights::Residual;
+use check::check;
+use weigh::{as_masses, beyond, entropy, reals, sum_beyond};
 
 /// The masses of a block as f64.
 pub(super) type Reals = [f64; BLOCK];
-/// A probability that is at most this has a mass of at most 2^27, of which a block fits a u32.
-const NARROW_SENT: f32 = 1.0 / 8192.0;
 
 /// A block and what makes masses of it.
 #[derive(Clone, Copy)]
@@ -55,6 +55,7 @@ pub(super) struct Passes(&'static Table);
 struct Table {
     reals: unsafe fn(&Block<'_>, &mut Reals),
     beyond: unsafe fn(&Reals, &Reals, Residual, &mut [u64; BLOCK]) -> u64,
+    sum_beyond: unsafe fn(&Block<'_>, &Block<'_>, Residual) -> u64,
     as_masses: unsafe fn(&[u64; BLOCK], &mut Reals),
     entropy: unsafe fn(&Block<'_>) -> u64,
     check: unsafe fn(Dtype, &[u8]) -> Sent,
@@ -68,6 +69,7 @@ macro_rules! table {
             table!(@passes $simd, ($($features)?),
                 reals(block: &Block<'_>, out: &mut Reals) -> (),
                 beyond(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64,
+                sum_beyond(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64,
                 as_masses(weights: &[u64; BLOCK], out: &mut Reals) -> (),
                 entropy(block: &Block<'_>) -> u64,
                 check(dtype: Dtype, row: &[u8]) -> Sent,
@@ -76,6 +78,7 @@ macro_rules! table {
         static $name: Table = Table {
             reals: $module::reals,
             beyond: $module::beyond,
+            sum_beyond: $module::sum_beyond,
             as_masses: $module::as_masses,
             entropy: $module::entropy,
             check: $module::check,
@@ -124,6 +127,12 @@ impl Passes {
     pub(super) fn beyond(self, target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.beyond)(target, draft, by, out) }
+    }
+
+    /// That sum alone, of two blocks of which no token is cut off, if they have one format.
+    pub(super) fn sum_beyond(self, target: &Block<'_>, draft: &Block<'_>, by: Residual) -> Option<u64> {
+        // SAFETY: as above.
+        (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
     }
 
     /// Weights below 2^52 as masses.
@@ -185,130 +194,4 @@ macro_rules! by_format {
     };
 }
 
-#[inline(always)]
-unsafe fn reals<S: Real>(block: &Block<'_>, out: &mut Reals) {
-    // SAFETY: passed on.
-    unsafe { by_format!(block.dtype, reals_of::<S>(block, out)) }
-}
-
-#[inline(always)]
-unsafe fn reals_of<S: Real, F: Format>(block: &Block<'_>, out: &mut Reals) {
-    let tail;
-    // SAFETY: see the module; a block has BLOCK values, and so has `out`.
-    unsafe {
-        match block.weigh {
-            Weighing::Logits { weigh, above, need } => {
-                let at = values!(tail, F, block.row, block.at, F::NEG_INFINITY);
-                let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(above));
-                for v in (0..BLOCK).step_by(S::LANES) {
-                    let x = F::load::<S>(at.add(v * F::SIZE));
-                    let y = S::only(S::mul(S::sub(x, max), scale), S::gt(x, bound));
-                    let mass = S::mass(y);
-                    let mass = if need > 0 { S::mass_add_ge(S::mass_zero(), mass, need) } else { mass };
-                    S::real_store(out.as_mut_ptr().add(v), S::real(mass));
-                }
-            }
-            Weighing::Sent => {
-                let at = values!(tail, F, block.row, block.at, [0; 4]);
-                for v in (0..BLOCK).step_by(S::LANES) {
-                    let mass = S::sent(F::load::<S>(at.add(v * F::SIZE)));
-                    S::real_store(out.as_mut_ptr().add(v), S::real(mass));
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn beyond<S: Real>(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64 {
-    // SAFETY: see the module; all have BLOCK values.
-    unsafe {
-        let (a, b) = (S::real_splat(by.target), S::real_splat(by.draft));
-        let mut sum = S::mass_zero();
-        for v in (0..BLOCK).step_by(S::LANES) {
-            let target = S::real_mul(S::real_load(target.as_ptr().add(v)), a);
-            let draft = S::real_mul(S::real_load(draft.as_ptr().add(v)), b);
-            let weight = S::count(S::real_beyond(target, draft));
-            S::mass_store(out.as_mut_ptr().add(v), weight);
-            sum = S::mass_add(sum, weight);
-        }
-        S::mass_sum(sum)
-    }
-}
-
-#[inline(always)]
-unsafe fn as_masses<S: Real>(weights: &[u64; BLOCK], out: &mut Reals) {
-    // SAFETY: see the module; both have BLOCK values.
-    unsafe {
-        for v in (0..BLOCK).step_by(S::LANES) {
-            S::real_store(out.as_mut_ptr().add(v), S::real(S::mass_load(weights.as_ptr().add(v))));
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn entropy<S: Real>(block: &Block<'_>) -> u64 {
-    // SAFETY: passed on.
-    unsafe { by_format!(block.dtype, entropy_of::<S>(block)) }
-}
-
-#[inline(always)]
-unsafe fn entropy_of<S: Real, F: Format>(block: &Block<'_>) -> u64 {
-    let Weighing::Logits { weigh, above, need } = block.weigh else {
-        unreachable!("the entropy of a target; this is a bug")
-    };
-    let tail;
-    // SAFETY: see the module.
-    unsafe {
-        let at = values!(tail, F, block.row, block.at, F::NEG_INFINITY);
-        let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(above));
-        let (floor, zero) = (S::splat(Y_FLOOR), S::splat(0.0));
-        let mut sum = S::mass_zero();
-        for v in (0..BLOCK).step_by(S::LANES) {
-            let x = F::load::<S>(at.add(v * F::SIZE));
-            let y = S::only(S::mul(S::sub(x, max), scale), S::gt(x, bound));
-            let mass = S::mass(y);
-            let mass = if need > 0 { S::mass_add_ge(S::mass_zero(), mass, need) } else { mass };
-            let distance = S::widened(S::sub(zero, S::max(y, floor)));
-            sum = S::mass_add(sum, S::count(S::real_mul(S::real(mass), distance)));
-        }
-        S::mass_sum(sum)
-    }
-}
-
-#[inline(always)]
-unsafe fn check<S: Real>(dtype: Dtype, row: &[u8]) -> Sent {
-    // SAFETY: passed on.
-    unsafe { by_format!(dtype, check_of::<S>(row)) }
-}
-
-/// Sums narrowly while it looks at the sizes of a block's numbers, and again widely where one is too large for that.
-#[inline(always)]
-unsafe fn check_of<S: Real, F: Format>(row: &[u8]) -> Sent {
-    let mut total = 0;
-    for at in 0..row.len().div_ceil(BLOCK * F::SIZE) {
-        let tail;
-        // SAFETY: see the module.
-        unsafe {
-            let from = values!(tail, F, row, at, [0; 4]);
-            let (mut most, mut sum) = (S::narrow_zero(), S::narrow_zero());
-            for v in (0..BLOCK).step_by(S::LANES) {
-                let x = F::load::<S>(from.add(v * F::SIZE));
-                most = S::most_bits(most, x);
-                sum = S::narrow_add(sum, S::sent_narrow(x));
-            }
-            total += if !S::any_above(most, NARROW_SENT.to_bits()) {
-                S::mass_sum(S::narrow_widen(sum))
-            } else if !S::any_above(most, MOST_SENT.to_bits()) {
-                let mut sum = S::mass_zero();
-                for v in (0..BLOCK).step_by(S::LANES) {
-                    sum = S::mass_add(sum, S::sent(F::load::<S>(from.add(v * F::SIZE))));
-                }
-                S::mass_sum(sum)
-            } else {
-                return Sent { fine: false, total: 0 };
-            };
-        }
-    }
-    Sent { fine: true, total }
-}
+use {by_format, values};

@@ -1,0 +1,99 @@
+//! The row that a walk is at, and those that it will be at again.
+
+use super::left::Left;
+use crate::backend::VerifyJob;
+use crate::backend::cpu::distribution::{Distribution, Store};
+use crate::backend::cpu::level::Level;
+use crate::backend::cpu::view::{View, ViewStore};
+use crate::speculative::weights::Weights;
+
+/// A row that was come to.
+pub(super) struct Here {
+    pub(super) row: usize,
+    /// Its maximum as sent.
+    max: f32,
+    pub(super) target: Distribution,
+    /// The target, if it is a list, and what is left of it.
+    pub(super) list: Option<[Weights; 2]>,
+    /// What is left, if it is none.
+    pub(super) left: Left,
+    /// The residual weighed last, as long as what is left is the same.
+    pub(super) weighed: Option<Weighed>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Weighed {
+    pub(super) factor: f64,
+    pub(super) node: usize,
+    pub(super) total: u64,
+}
+
+/// A row that was left, with what the stores held of it: a tenth of a byte a token, and the blocks that masks, bias and
+/// penalties touch. Bounded by the rows of one job, and gone with it.
+pub(super) struct Aside {
+    pub(super) here: Here,
+    maxima: Vec<f32>,
+    view: ViewStore,
+    sums: Vec<u64>,
+}
+
+impl Here {
+    /// A row that was prepared: its distribution.
+    pub(super) fn new(
+        level: Level,
+        job: &VerifyJob<'_>,
+        (row, max): (usize, f32),
+        (maxima, adjusted): (&[f32], &ViewStore),
+        store: &mut Store,
+    ) -> Self {
+        let view = view(level, job, (row, max), maxima, adjusted);
+        let spec = &job.rows[row].spec;
+        let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), store);
+        let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
+        let list = list.map(|list| [list.clone(), list]);
+        Self { row, max, target, list, left: Left::Target, weighed: None }
+    }
+
+    /// Its row and that one's maximum as sent.
+    pub(super) fn at(&self) -> (usize, f32) {
+        (self.row, self.max)
+    }
+
+    /// The whole target is left.
+    pub(super) fn start(&mut self) {
+        if let Some([target, left]) = &mut self.list {
+            left.clone_from(target);
+        }
+        if !matches!(self.left, Left::Target) {
+            (self.left, self.weighed) = (Left::Target, None);
+        }
+    }
+}
+
+impl Aside {
+    /// Takes from the stores what they hold of a row.
+    pub(super) fn new(here: Here, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Self {
+        // The store of residuals is that of the row come to.
+        let here = Here { left: Left::Target, weighed: None, ..here };
+        Self { here, maxima: std::mem::take(maxima), view: std::mem::take(view), sums: store.take_sums() }
+    }
+
+    /// Gives it back to them.
+    pub(super) fn back(self, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Here {
+        (*maxima, *view) = (self.maxima, self.view);
+        store.give_sums(self.sums);
+        self.here
+    }
+}
+
+/// A prepared row of a job, by its number and its maximum as sent.
+pub(super) fn view<'v>(
+    level: Level,
+    job: &VerifyJob<'v>,
+    (row, max): (usize, f32),
+    maxima: &'v [f32],
+    store: &'v ViewStore,
+) -> View<'v> {
+    let row = &job.rows[row];
+    View::again(&View::raw(level, row.logits, maxima, max), &row.spec, store)
+}
