@@ -65,7 +65,14 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         change(&mut params);
         params
     };
-    let usual = |p: &mut SamplingParams| (p.top_k, p.top_p, p.min_p, p.temperature) = (40, 0.95, 0.05, 1.8);
+    let usual = |engine| SamplingParams {
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        temperature: 1.8,
+        sampler_order: SamplerOrder::Engine(engine),
+        ..SamplingParams::default()
+    };
     vec![
         ("as it is", plain.clone()),
         ("greedy", with(|p| p.temperature = 0.0)),
@@ -84,19 +91,11 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("epsilon_cutoff 3e-4", with(|p| p.epsilon_cutoff = 3e-4)),
         ("eta_cutoff 3e-4", with(|p| p.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.top_h = 0.4)),
-        ("xtc, always", with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.05))),
+        ("xtc, always", with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.03))),
         ("top_k 1, min_keep 3", with(|p| (p.top_k, p.min_keep) = (1, 3))),
-        ("k 40, p .95, min .05, T 1.8", with(|p| usual(p))),
-        ("  the same as llama.cpp", {
-            let mut params = with(|p| usual(p));
-            params.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
-            params
-        }),
-        ("  the same as vLLM", {
-            let mut params = with(|p| usual(p));
-            params.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
-            params
-        }),
+        ("k 40, p .95, min .05, T 1.8", usual(EngineOrder::Croupier)),
+        ("  the same as llama.cpp", usual(EngineOrder::LlamaCpp)),
+        ("  the same as vLLM", usual(EngineOrder::Vllm)),
     ]
 }
 

@@ -5,11 +5,11 @@ use croupier::sampling::distribution::Distribution;
 use croupier::sampling::entropy::{entropy, entropy_term};
 
 /// Likeliest tokens that are shown.
-const SHOWN: usize = 4;
+const SHOWN: usize = 3;
 /// Columns of a token's text.
 const PIECE: usize = 9;
-/// Of a bar at probability 1.
-const BAR: f64 = 8.0;
+/// Columns of a bar at probability 1.
+const BAR: usize = 8;
 
 /// What a sampler left.
 pub(crate) struct Line {
@@ -51,8 +51,8 @@ impl Line {
 
     pub(crate) fn show(&self, style: Style, piece: impl Fn(u32) -> String) -> String {
         let likeliest = self.likeliest.iter().map(|&(token, p)| {
-            let bar = "▇".repeat((p * BAR).round() as usize);
-            format!("{:PIECE$} {p:.3} {}", piece(token), style.dim(&bar))
+            let bar = "▇".repeat((p * BAR as f64).round() as usize);
+            format!("{:PIECE$} {p:.3} {}", piece(token), style.dim(&format!("{bar:BAR$}")))
         });
         let likeliest: Vec<String> = likeliest.collect();
         let (survivors, entropy) = (grouped(self.survivors as u64), self.entropy);
