@@ -1,4 +1,4 @@
-//! The passes of verification, by block, each written once over [`Real`].
+//! The passes of verification, by block, each written once over [`Real`](crate::backend::cpu::simd::real::Real).
 //!
 //! # Safety
 //! As in [`passes`](crate::backend::cpu::passes): every function requires the level's instructions, pointers handed to
@@ -42,7 +42,7 @@ pub(super) enum Weighing {
 
 /// What the check of a sent row found.
 pub(super) struct Sent {
-    /// Every number is at least 0 (and none a −0) and at most [`MOST_SENT`].
+    /// Every number is at least 0 (and none a −0) and at most [`MOST_SENT`](crate::speculative::draft::MOST_SENT).
     pub(super) fine: bool,
     /// The sum of the masses, if so.
     pub(super) total: u64,
