@@ -200,15 +200,18 @@ impl<'a> View<'a> {
         from
     }
 
-    /// All values with their masses, in token order.
-    pub(super) fn all(&self, weigh: Weigh, values: &mut Values) {
+    /// All values, in token order; their masses have no meaning yet.
+    pub(super) fn all(&self, values: &mut Values) {
         values.clear();
         values.tokens.extend(0..self.vocab_size() as u32);
-        for block in 0..self.blocks() {
-            values.logits.extend_from_slice(&self.block(block));
+        values.logits.resize(self.blocks() * BLOCK, 0.0);
+        for (block, out) in values.logits.chunks_exact_mut(BLOCK).enumerate() {
+            self.passes.widen(self.row.bytes(), block, out);
+        }
+        for (&block, side) in self.side.blocks.iter().zip(self.side.values.chunks_exact(BLOCK)) {
+            values.logits[block as usize * BLOCK..][..BLOCK].copy_from_slice(side);
         }
         values.masses.resize(values.logits.len(), 0);
-        self.passes.masses(&values.logits, weigh, &mut values.masses);
         values.unpad();
     }
 

@@ -143,7 +143,7 @@ impl<'a, 'v> Whole<'a, 'v> {
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
         let (passes, weigh, temperature) = (self.view.passes(), self.weigh, self.temperature);
-        Left { passes, store, weigh, temperature, min_keep: self.min_keep }
+        Left { passes, store, weigh, temperature, min_keep: self.min_keep, is_weighed: true }
     }
 
     /// The tokens in `range`.
@@ -152,11 +152,11 @@ impl<'a, 'v> Whole<'a, 'v> {
         self.left(store)
     }
 
-    /// All candidates.
-    pub(super) fn list_all<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
-        self.view.all(self.weigh, &mut store.values);
+    /// All candidates, not weighed yet: the step that is to come may do without, or weigh them in its own way.
+    fn list_all<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
+        self.view.all(&mut store.values);
         store.plain = store.values.tokens.len();
-        let mut left = self.left(store);
+        let mut left = Left { is_weighed: false, ..self.left(store) };
         if left.store.values.logits.contains(&f32::NEG_INFINITY) {
             left.retain(|values, at| values.logits[at] > f32::NEG_INFINITY);
         }

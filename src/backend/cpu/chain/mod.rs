@@ -50,6 +50,8 @@ struct Left<'s> {
     weigh: Weigh,
     temperature: f64,
     min_keep: usize,
+    /// Whether masses are those of the logits.
+    is_weighed: bool,
 }
 
 /// What a chain leaves.
@@ -70,6 +72,7 @@ pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: 
             for step in rest {
                 left.apply(step, filters, chain);
             }
+            left.weigh_once();
             Outcome::Listed(Chained { weigh: left.weigh, total: left.total() })
         }
     };

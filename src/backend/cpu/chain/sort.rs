@@ -4,6 +4,7 @@ use crate::backend::cpu::keys::{ascending, from_ascending};
 
 const BITS: u32 = 11;
 const DIGITS: usize = 1 << BITS;
+const PASSES: usize = 3;
 
 /// Storage of a sort.
 #[derive(Debug, Default)]
@@ -18,15 +19,11 @@ impl Sorter {
         self.from.clear();
         self.from.extend(logits.iter().map(|&logit| !ascending(logit)));
         self.to.resize(logits.len(), 0);
-        for pass in 0..3 {
-            let digit = |number: u32| (number >> (BITS * pass)) as usize % DIGITS;
-            let mut places = [0usize; DIGITS];
-            self.from.iter().for_each(|&number| places[digit(number)] += 1);
-            let mut before = 0;
-            places.iter_mut().for_each(|place| before += std::mem::replace(place, before));
+        let mut places = places(&self.from);
+        for (pass, places) in places.iter_mut().enumerate() {
             for &number in &self.from {
-                let place = &mut places[digit(number)];
-                self.to[*place] = number;
+                let place = &mut places[digit(number, pass)];
+                self.to[*place as usize] = number;
                 *place += 1;
             }
             std::mem::swap(&mut self.from, &mut self.to);
@@ -35,6 +32,32 @@ impl Sorter {
         sorted.clear();
         sorted.extend(self.from.iter().map(|&number| from_ascending(!number)));
     }
+}
+
+#[inline(always)]
+fn digit(number: u32, pass: usize) -> usize {
+    (number >> (BITS * pass as u32)) as usize % DIGITS
+}
+
+/// Where the first number of each digit goes, in each pass.
+fn places(numbers: &[u32]) -> [[u32; DIGITS]; PASSES] {
+    // Neighbours often share a digit, and a count waits for the one before to come back from memory: so two by turns.
+    let mut counts = [[[0u32; DIGITS]; PASSES]; 2];
+    for pair in numbers.chunks(2) {
+        for (counts, &number) in counts.iter_mut().zip(pair) {
+            (0..PASSES).for_each(|pass| counts[pass][digit(number, pass)] += 1);
+        }
+    }
+    let [mut places, others] = counts;
+    for (places, others) in places.iter_mut().zip(&others) {
+        let mut before = 0;
+        for (place, other) in places.iter_mut().zip(others) {
+            let count = *place + other;
+            *place = before;
+            before += count;
+        }
+    }
+    places
 }
 
 #[cfg(test)]

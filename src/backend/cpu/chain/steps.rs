@@ -15,6 +15,9 @@ use crate::sampling::samplers::{cutoffs, smoothing, tail_free, temperature, top_
 impl Left<'_> {
     /// Does one step.
     pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
+        if !matches!(step, Step::Smoothing { .. } | Step::Tfs(_)) {
+            self.weigh_once();
+        }
         match *step {
             Step::Temperature => self.cool(f64::from(filters.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
@@ -55,8 +58,16 @@ impl Left<'_> {
         entropy(terms, self.total())
     }
 
+    /// Weighs what was not.
+    pub(super) fn weigh_once(&mut self) {
+        if !self.is_weighed {
+            self.weigh();
+        }
+    }
+
     /// Weighs by the largest logit that is left.
     pub(super) fn weigh(&mut self) {
+        self.is_weighed = true;
         let values = &mut self.store.values;
         values.pad();
         self.weigh.max = view::maximum(&values.logits);
