@@ -202,7 +202,8 @@ impl<'a> View<'a> {
 
     /// All values, in token order; their masses have no meaning yet.
     pub(super) fn all(&self, values: &mut Values) {
-        values.clear();
+        // Every value is written, so what was there is not taken out first.
+        values.tokens.clear();
         values.tokens.extend(0..self.vocab_size() as u32);
         values.logits.resize(self.blocks() * BLOCK, 0.0);
         for (block, out) in values.logits.chunks_exact_mut(BLOCK).enumerate() {

@@ -37,6 +37,8 @@ enum Next {
     Prefix(f32),
     /// Only what is typical.
     Typical(f32),
+    /// All but top choices.
+    Exclude(f32),
     /// A list, to do the step on.
     List,
 }
@@ -65,6 +67,13 @@ impl<'a, 'v> Whole<'a, 'v> {
                     let mut keys = vec![];
                     select::top(self.view, n, &mut keys);
                     return Some((self.list_keys(keys, store), done));
+                }
+                Next::Exclude(threshold) => {
+                    let out =
+                        self.list(self.choices(threshold), store).excluded(threshold, self.total(), chain.protected);
+                    if !out.is_empty() {
+                        return Some((self.list_without(&out, store), done));
+                    }
                 }
                 Next::Typical(p) => {
                     return match self.typical(p, lists.sample(), store) {
@@ -108,7 +117,8 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TopNSigma(n) => Next::Logit(self.moments().least(self.weigh.max, n)),
             Step::TopH(share) => Next::First(self.top_h(share)),
             Step::TypicalP(p) => Next::Typical(p),
-            Step::Smoothing { .. } | Step::Tfs(_) | Step::Xtc { .. } => Next::List,
+            Step::Xtc { threshold, .. } => Next::Exclude(threshold),
+            Step::Smoothing { .. } | Step::Tfs(_) => Next::List,
         }
     }
 
@@ -150,6 +160,20 @@ impl<'a, 'v> Whole<'a, 'v> {
     pub(super) fn list<'s>(&self, range: Range, store: &'s mut ChainStore) -> Left<'s> {
         store.plain = self.view.between(false, self.weigh, range, &mut store.values);
         self.left(store)
+    }
+
+    /// Where the logits of top choices lie.
+    fn choices(&self, threshold: f32) -> Range {
+        let from = distribution::reach_of(self.weigh, xtc::need(threshold, self.total()));
+        Range { low: from.max(f32::MIN), high: f32::INFINITY }
+    }
+
+    /// All candidates but these, ascending.
+    fn list_without<'s>(&self, out: &[u32], store: &'s mut ChainStore) -> Left<'s> {
+        let mut left = self.list_all(store);
+        left.remove(out);
+        left.weigh();
+        left
     }
 
     /// All candidates, not weighed yet: the step that is to come may do without, or weigh them in its own way.

@@ -124,6 +124,13 @@ impl ChainStore {
         drawn.expect("the point is below the total; this is a bug").0
     }
 
+    /// Where a token stands in the list.
+    fn place(&self, token: u32) -> Option<usize> {
+        let (row, side) = self.values.tokens.split_at(self.plain);
+        let in_side = || side.binary_search(&token).map(|at| at + self.plain);
+        row.binary_search(&token).or_else(|_| in_side()).ok()
+    }
+
     /// Keys of the first `n` of what is left, in order.
     fn first_keys(&self, n: usize) -> Vec<u64> {
         let values = &self.values;
@@ -152,12 +159,7 @@ impl ChainStore {
     pub(super) fn report(&self, of: Chained, view: &View<'_>, token: u32, wanted: &LogprobsSpec<'_>) -> TokenLogprobs {
         let log_total = mass::log_total(of.total);
         let of_logit = |logit| mass::logprob(exponent(logit, of.weigh.max, of.weigh.scale), log_total);
-        let (row, side) = self.values.tokens.split_at(self.plain);
-        let place = |token: u32| {
-            let in_side = || side.binary_search(&token).map(|at| at + self.plain);
-            row.binary_search(&token).or_else(|_| in_side()).ok()
-        };
-        let of_token = |token| place(token).map_or(f32::NEG_INFINITY, |at| of_logit(self.values.logits[at]));
+        let of_token = |token| self.place(token).map_or(f32::NEG_INFINITY, |at| of_logit(self.values.logits[at]));
         let top = self.first_keys((wanted.top_n as usize).min(self.values.tokens.len()));
         TokenLogprobs {
             logprob: of_token(token),

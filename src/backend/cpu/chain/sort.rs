@@ -1,10 +1,10 @@
-//! Logits in descending order: a radix sort of 32-bit numbers, three passes of 11 bits.
+//! Logits in descending order: a radix sort of 32-bit numbers, four passes of 8 bits, whose places stay in the first cache.
 
 use crate::backend::cpu::keys::{ascending, from_ascending};
 
-const BITS: u32 = 11;
+const BITS: u32 = 8;
 const DIGITS: usize = 1 << BITS;
-const PASSES: usize = 3;
+const PASSES: usize = 4;
 
 /// Storage of a sort.
 #[derive(Debug, Default)]

@@ -233,19 +233,45 @@ impl Left<'_> {
 
     /// XTC.
     fn exclude(&mut self, threshold: f32, protected: &[u32]) {
-        let need = xtc::need(threshold, self.total());
-        let values = &self.store.values;
-        let choices = (0..self.len()).filter(|&at| values.masses[at] >= need);
-        let keys = choices.map(|at| keys::key(values.tokens[at], values.logits[at]));
-        let Some(last) = keys.max() else { return };
-        let unwanted = |values: &Values, at: usize| {
-            let (token, mass) = (values.tokens[at], values.masses[at]);
-            mass >= need && keys::key(token, values.logits[at]) < last && protected.binary_search(&token).is_err()
-        };
-        let out = (0..self.len()).filter(|&at| unwanted(values, at)).count();
-        if self.len() - out >= self.min_keep && out > 0 {
-            self.retain(|values, at| !unwanted(values, at));
+        let out = self.excluded(threshold, self.total(), protected);
+        if !out.is_empty() && self.len() - out.len() >= self.min_keep {
+            self.remove(&out);
             self.weigh();
         }
     }
+
+    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending.
+    pub(super) fn excluded(&self, threshold: f32, total: u64, protected: &[u32]) -> Vec<u32> {
+        let (need, values) = (xtc::need(threshold, total), &self.store.values);
+        let choices = values.masses.iter().enumerate().filter(|&(_, &mass)| mass >= need);
+        let mut keys: Vec<u64> = choices.map(|(at, _)| keys::key(values.tokens[at], values.logits[at])).collect();
+        keys.sort_unstable();
+        keys.pop();
+        let mut out: Vec<u32> = keys.into_iter().map(keys::token).collect();
+        out.retain(|token| protected.binary_search(token).is_err());
+        out.sort_unstable();
+        out
+    }
+
+    /// Takes out a few tokens, ascending ids.
+    pub(super) fn remove(&mut self, out: &[u32]) {
+        let store = &mut *self.store;
+        let places: Vec<usize> = out.iter().filter_map(|&token| store.place(token)).collect();
+        store.plain -= places.iter().filter(|&&place| place < store.plain).count();
+        let Values { tokens, logits, masses, .. } = &mut store.values;
+        remove(tokens, &places);
+        remove(logits, &places);
+        remove(masses, &places);
+    }
+}
+
+/// Takes out what stands at a few places.
+fn remove<T: Copy>(list: &mut Vec<T>, places: &[usize]) {
+    let mut places = places.to_vec();
+    places.sort_unstable();
+    for (removed, &place) in places.iter().enumerate() {
+        let next = places.get(removed + 1).copied().unwrap_or(list.len());
+        list.copy_within(place + 1..next, place - removed);
+    }
+    list.truncate(list.len() - places.len());
 }

@@ -5,6 +5,7 @@
 
 use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Split, Weigh, exponent, load};
 use crate::backend::cpu::simd::{Format, Simd};
+use crate::sampling::mass::Y_FLOOR;
 
 /// Mass of a block whose largest exponent is `largest`, in lanes.
 #[inline(always)]
@@ -143,9 +144,11 @@ pub(in crate::backend::cpu) unsafe fn masses<S: Simd>(values: &[f32], weigh: Wei
     // SAFETY: see the module; the chunks are whole vectors.
     unsafe {
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
+        // No block without mass was left out before, and numbers below the smallest normal one take a hundred times as long.
+        let massless = S::splat(Y_FLOOR - 1.0);
         for (values, masses) in values.chunks_exact(S::LANES).zip(masses.chunks_exact_mut(S::LANES)) {
             let x = S::load_f32(values.as_ptr().cast());
-            S::mass_store(masses.as_mut_ptr(), S::mass(exponent::<S>(x, max, scale)));
+            S::mass_store(masses.as_mut_ptr(), S::mass(S::max(exponent::<S>(x, max, scale), massless)));
         }
     }
 }
