@@ -19,6 +19,7 @@ pub mod sequence;
 pub mod shutdown;
 pub mod speculative;
 pub mod telemetry;
+pub mod top;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.
 pub mod proto {
