@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod healthcheck;
+pub mod inject;
 pub mod limits;
 pub mod memory;
 pub mod metrics;

@@ -3,7 +3,7 @@
 use super::flags::{flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, bench, top, values};
+use super::{Config, EXIT_CONFIG, bench, inject, top, values};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
@@ -27,6 +27,8 @@ pub enum Command {
     BenchBaseline(crate::bench::BaselineArgs),
     /// Show a running server's figures.
     Top(crate::top::TopArgs),
+    /// Add the sidecar to manifests.
+    Inject(crate::inject::InjectArgs),
 }
 
 /// Whom `croupier healthcheck` asks.
@@ -110,6 +112,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(serve)
         .subcommand(healthcheck_command(config))
         .subcommand(top::command())
+        .subcommand(inject::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
 }
@@ -146,6 +149,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
         Some((HEALTHCHECK, sub)) => healthcheck(sub, env, problems).map(Command::Healthcheck),
         Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
         Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(|p| Stop::mistakes(&p)),
+        Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(|p| Stop::mistakes(&p)),
         Some((bench::BASELINE, sub)) => {
             bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
         }

@@ -9,6 +9,7 @@ mod cli;
 mod defaults;
 mod file;
 mod flags;
+mod inject;
 mod resolve;
 mod settings;
 mod top;

@@ -53,7 +53,8 @@ impl Default for TopArgs {
 pub enum TopError {
     /// Nobody answers.
     #[error(
-        "cannot read http://{authority}/metrics: {reason}\nIs the server running, and is this its admin port? Name another with --admin"
+        "cannot read http://{authority}/metrics: {reason}\n\
+         Is the server running, and is this its admin port? Name another with --admin"
     )]
     Unreachable {
         /// Who was asked.
