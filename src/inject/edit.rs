@@ -33,13 +33,13 @@ pub(super) struct Edit {
     text: String,
 }
 
-/// The texts with their replacements.
+/// The text with its replacements. Should two of them overlap, [`says`] finds it.
 pub(super) fn apply(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| edit.at);
     let mut result = String::new();
     let mut done = 0;
     for edit in edits {
-        result += &text[done..edit.at];
+        result += text.get(done..edit.at).unwrap_or_default();
         result += &edit.text;
         done = edit.at + edit.remove;
     }

@@ -241,3 +241,54 @@ fn images_are_completed() {
         assert_eq!(image(Some(complete), None), complete);
     }
 }
+
+/// Cut anywhere, without any line, and with any line indented otherwise: never a panic, and never something else than what
+/// was meant, which the program checks; what was injected is injected once.
+#[test]
+fn whatever_comes_in_it_does_not_go_wrong() {
+    let (mut done, mut refused) = (0, 0);
+    let mut try_one = |text: &str, container: &str| {
+        let args = InjectArgs { container: Some(container.to_owned()), ..InjectArgs::default() };
+        match inject(text, &args) {
+            Ok(first) => {
+                let second = inject(&first.text, &args).unwrap_or_else(|e| panic!("{e} in\n{}", first.text));
+                assert_eq!(second.text, first.text);
+                done += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    };
+    for (name, container) in [("deployment", "mistral-7b"), ("statefulset", "worker"), ("list", "worker")] {
+        let text = read(&format!("tests/inject/{name}.yaml"));
+        (0..=text.len()).step_by(3).filter_map(|end| text.get(..end)).for_each(|cut| try_one(cut, container));
+        let lines: Vec<&str> = text.lines().collect();
+        for i in 0..lines.len() {
+            let with = |line: Option<String>| {
+                let before = lines[..i].iter().map(ToString::to_string);
+                let all = before.chain(line).chain(lines[i + 1..].iter().map(ToString::to_string));
+                all.map(|line| line + "\n").collect::<String>()
+            };
+            try_one(&with(None), container);
+            try_one(&with(Some(format!("  {}", lines[i]))), container);
+            try_one(&with(lines[i].strip_prefix("  ").map(str::to_owned)), container);
+            try_one(&with(Some(format!("{} # a: comment [", lines[i]))), container);
+        }
+    }
+    assert!(done > 300 && refused > 300, "{done} injected, {refused} refused");
+}
+
+#[test]
+fn marks_of_yaml_stay() {
+    for manifest in [
+        format!("\u{feff}{POD}"),
+        format!("%YAML 1.2\n---\n{POD}...\n"),
+        format!("---\n# Source: chart/templates/pod.yaml\n{POD}\n---\n# nothing\n---\n"),
+        POD.replace("name: p", "name: p\n  annotations: {text: \"\u{1f600} \u{e9}\"}"),
+    ] {
+        let text = injected(&manifest);
+        assert_eq!(text.chars().next(), manifest.chars().next());
+        assert_eq!(injected(&text), text);
+        let kept = |text: &str| text.lines().filter(|l| l.starts_with(['%', '-', '#', '.', '\u{feff}'])).count();
+        assert_eq!(kept(&text), kept(&manifest), "{text}");
+    }
+}

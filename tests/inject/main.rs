@@ -42,12 +42,14 @@ const MANIFESTS: [(&str, &[&str], &str); 3] = [
     (
         "statefulset",
         &["--container=worker", "--admin-port=9465", "--setting", "max_state_bytes=512MiB"],
-        "croupier inject: StatefulSet/engine: injected; keeps the worker's prometheus.io annotations; scrape port 9465 by other means\n",
+        "croupier inject: StatefulSet/engine: injected; keeps the worker's prometheus.io annotations; \
+         scrape port 9465 by other means\n",
     ),
     (
         "list",
         &[],
-        "croupier inject: CronJob/nightly: injected\ncroupier inject: Pod/debug: unchanged, its annotation croupier/inject says disabled\n",
+        "croupier inject: CronJob/nightly: injected\n\
+         croupier inject: Pod/debug: unchanged, its annotation croupier/inject says disabled\n",
     ),
 ];
 
