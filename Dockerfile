@@ -14,6 +14,7 @@ RUN sed -i '/^\[\[bench\]\]/,/^$/d; /^\[\[example\]\]/,/^$/d' Cargo.toml \
     && cp build.rs src/main.rs \
     && cargo build --release --locked --bin croupier
 COPY build.rs ./
+COPY helm helm
 COPY kernels kernels
 COPY proto proto
 COPY src src

@@ -1,12 +1,11 @@
 //! `croupier healthcheck`: for a container's health check or an exec probe.
 
+use crate::admin::client;
 use crate::config::{HealthcheckArgs, Target};
 use crate::rpc::probe;
 use std::process::ExitCode;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-/// More of an answer than this is not read.
+/// A longer answer is none of `/readyz`.
 const LONGEST_ANSWER: u64 = 4096;
 
 /// Asks, says what came of it, and gives the exit code: 0 if the server serves, 1 if not.
@@ -38,19 +37,12 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
     })
 }
 
-/// One request is too little for an HTTP client.
 async fn readyz(url: &str) -> Result<(), String> {
-    let address = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let failed = |e: std::io::Error| format!("cannot ask {address}: {e}");
-    let mut stream = TcpStream::connect(address).await.map_err(failed)?;
-    let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.map_err(failed)?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await.map_err(failed)?;
-    let answer = String::from_utf8_lossy(&answer);
-    match answer.lines().next() {
-        Some(status) if status.split(' ').nth(1) == Some("200") => Ok(()),
-        Some(status) => Err(format!("{address} answers {status}: {}", answer.lines().last().unwrap_or_default())),
-        None => Err(format!("{address} closed the connection without an answer")),
+    let address = client::authority(url)?;
+    let answer =
+        client::get(address, "/readyz", LONGEST_ANSWER).await.map_err(|e| format!("cannot ask {address}: {e}"))?;
+    match answer.status {
+        200 => Ok(()),
+        _ => Err(format!("{address} answers {}: {}", answer.status_line, answer.body.trim())),
     }
 }

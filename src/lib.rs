@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod healthcheck;
+pub mod inject;
 pub mod limits;
 pub mod memory;
 pub mod metrics;
@@ -19,6 +20,7 @@ pub mod sequence;
 pub mod shutdown;
 pub mod speculative;
 pub mod telemetry;
+pub mod top;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.
 pub mod proto {

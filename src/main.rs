@@ -1,7 +1,7 @@
 //! The `croupier` program.
 
 use croupier::config::{self, Command};
-use croupier::{app, bench, healthcheck};
+use croupier::{app, bench, healthcheck, inject, top};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -9,6 +9,8 @@ fn main() -> ExitCode {
         Ok(Command::Serve(config)) => app::run(*config),
         Ok(Command::Healthcheck(args)) => healthcheck::run(&args),
         Ok(Command::Bench(args)) => bench::main(args),
+        Ok(Command::Top(args)) => top::main(&args),
+        Ok(Command::Inject(args)) => inject::main(&args),
         Ok(Command::BenchBaseline(args)) => bench::baseline_main(args),
         Err(stop) => stop.report(),
     }

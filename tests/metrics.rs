@@ -3,36 +3,13 @@
 mod common;
 
 use common::{config, http_get, start};
-use std::collections::{BTreeMap, BTreeSet};
+use croupier::metrics::exposition::{Family, Kind, parse};
+use std::collections::BTreeSet;
 
-#[derive(Default)]
-struct Family {
-    kind: String,
-    help: String,
-    labels: BTreeSet<String>,
-}
-
-/// Metric families by name.
-fn families(text: &str) -> BTreeMap<String, Family> {
-    let mut families: BTreeMap<String, Family> = BTreeMap::new();
-    for line in text.lines() {
-        let words: Vec<&str> = line.splitn(4, ' ').collect();
-        match words[..] {
-            ["#", "HELP", name, help] => families.entry(name.to_owned()).or_default().help = help.to_owned(),
-            ["#", "TYPE", name, kind] => families.entry(name.to_owned()).or_default().kind = kind.to_owned(),
-            _ => {
-                let Some((name, rest)) = line.split_once('{') else { continue };
-                let parts = ["_bucket", "_sum", "_count"];
-                let base = parts.iter().find_map(|p| name.strip_suffix(p)).filter(|n| families.contains_key(*n));
-                let family = families.entry(base.unwrap_or(name).to_owned()).or_default();
-                // No value of the metrics here holds `="`, so what stands before it is a label.
-                let keys = rest.split("=\"").filter_map(|before| before.rsplit(['{', ',', '"']).next());
-                let inner = keys.take(rest.matches("=\"").count());
-                family.labels.extend(inner.filter(|key| *key != "le").map(ToOwned::to_owned));
-            }
-        }
-    }
-    families
+/// Names of a family's labels, without those of buckets.
+fn labels(family: &Family) -> BTreeSet<&str> {
+    let names = family.samples.iter().flat_map(|sample| &sample.labels).map(|(name, _)| name.as_str());
+    names.filter(|name| *name != "le").collect()
 }
 
 fn unit(name: &str) -> &'static str {
@@ -52,10 +29,10 @@ async fn the_documentation_lists_every_metric_and_no_other() {
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     let mut table = vec!["| metric | type | labels | unit | meaning |".to_owned(), "|---|---|---|---|---|".to_owned()];
-    for (name, f) in families(&text) {
-        assert!(!f.kind.is_empty() && !f.help.is_empty(), "{name} has no type or no help");
-        let labels: Vec<String> = f.labels.iter().map(|label| format!("`{label}`")).collect();
-        table.push(format!("| `{name}` | {} | {} | {} | {} |", f.kind, labels.join(" "), unit(&name), f.help));
+    for (name, f) in parse(&text).expect("Prometheus' text format") {
+        assert!(f.kind != Kind::Untyped && !f.help.is_empty(), "{name} has no type or no help");
+        let labels: Vec<String> = labels(&f).iter().map(|label| format!("`{label}`")).collect();
+        table.push(format!("| `{name}` | {} | {} | {} | {} |", f.kind.name(), labels.join(" "), unit(&name), f.help));
     }
     let page = include_str!("../docs/metrics.md");
     let listed: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
@@ -83,10 +60,10 @@ async fn verify_a_draft(server: &common::Running) {
 async fn names_follow_the_conventions() {
     let server = start(config()).await;
     let (_, text) = server.get("/metrics").await;
-    for (name, family) in families(&text) {
+    for (name, family) in parse(&text).expect("Prometheus' text format") {
         assert!(name.starts_with("croupier_") || name.starts_with("process_"), "{name}");
-        assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name} is a {}", family.kind);
-        assert_ne!(family.kind, "summary", "{name}: quantiles cannot be aggregated");
+        assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name} is a {:?}", family.kind);
+        assert_ne!(family.kind, Kind::Summary, "{name}: quantiles cannot be aggregated");
     }
 }
 

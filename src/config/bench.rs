@@ -1,11 +1,11 @@
 //! The command line of `croupier bench`.
 
-use super::cli::{flag, option};
+use super::flags::{Reader, option, switch};
 use super::values;
 use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, Mix, Transport};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
-use clap::{ArgAction, ArgMatches};
+use clap::ArgMatches;
 use std::time::Duration;
 
 pub(super) const BENCH: &str = "bench";
@@ -50,17 +50,13 @@ pub(super) fn baseline_command() -> clap::Command {
     clap::Command::new(BASELINE).hide(true).arg(option("addr", "ADDR", "Where to listen").required(true))
 }
 
-fn switch(name: &'static str, help: &'static str) -> clap::Arg {
-    clap::Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
-}
-
 /// The arguments that clap read.
 ///
 /// # Errors
 /// Every mistake, with those found before.
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchArgs, Vec<String>> {
     let d = BenchArgs::default();
-    let mut reader = Reader { matches, problems };
+    let mut reader = Reader::new(matches, problems);
     let seconds = Duration::ZERO..=Duration::from_secs(24 * 3600);
     let args = BenchArgs {
         addr: reader.read("addr", None, |t| t.parse::<Address>().map(Some)),
@@ -89,27 +85,7 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
 /// # Errors
 /// Every mistake, with those found before.
 pub(super) fn baseline_args(matches: &ArgMatches, problems: Vec<String>) -> Result<BaselineArgs, Vec<String>> {
-    let mut reader = Reader { matches, problems };
+    let mut reader = Reader::new(matches, problems);
     let addr = reader.read("addr", Address::default(), str::parse);
     reader.end(BaselineArgs { addr })
-}
-
-/// Reads flags, keeping the mistakes.
-struct Reader<'a> {
-    matches: &'a ArgMatches,
-    problems: Vec<String>,
-}
-
-impl Reader<'_> {
-    fn read<T>(&mut self, name: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
-        let Some(text) = flag(self.matches, name) else { return default };
-        parse(&text).unwrap_or_else(|mistake| {
-            self.problems.push(format!("--{name}: {mistake}"));
-            default
-        })
-    }
-
-    fn end<T>(self, args: T) -> Result<T, Vec<String>> {
-        if self.problems.is_empty() { Ok(args) } else { Err(self.problems) }
-    }
 }

@@ -1,10 +1,11 @@
 //! The command line.
 
+use super::flags::{flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, bench, values};
+use super::{Config, EXIT_CONFIG, bench, inject, top, values};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -24,6 +25,10 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     /// Serve the bare stream that the server is measured against.
     BenchBaseline(crate::bench::BaselineArgs),
+    /// Show a running server's figures.
+    Top(crate::top::TopArgs),
+    /// Add the sidecar to manifests.
+    Inject(crate::inject::InjectArgs),
 }
 
 /// Whom `croupier healthcheck` asks.
@@ -106,6 +111,8 @@ pub fn command_line() -> clap::Command {
         .subcommand_required(true)
         .subcommand(serve)
         .subcommand(healthcheck_command(config))
+        .subcommand(top::command())
+        .subcommand(inject::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
 }
@@ -121,10 +128,6 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .arg(option("admin", "URL", "Ask /readyz of the admin port instead, such as http://127.0.0.1:9464"))
         .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
         .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
-}
-
-pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
 }
 
 /// Parses the arguments and environment of this process.
@@ -145,6 +148,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
     match matches.subcommand() {
         Some((HEALTHCHECK, sub)) => healthcheck(sub, env, problems).map(Command::Healthcheck),
         Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
+        Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(|p| Stop::mistakes(&p)),
+        Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(|p| Stop::mistakes(&p)),
         Some((bench::BASELINE, sub)) => {
             bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
         }
@@ -205,10 +210,6 @@ fn take_out(error: &clap::Error, args: &mut Vec<OsString>) -> bool {
         bad.starts_with('-') && args.get(at + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-'));
     args.drain(at..=at + usize::from(value_follows && args[at] == bad.as_str()));
     true
-}
-
-pub(super) fn flag(matches: &ArgMatches, name: &str) -> Option<String> {
-    matches.try_get_one::<String>(name).ok().flatten().cloned()
 }
 
 fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<HealthcheckArgs, Stop> {

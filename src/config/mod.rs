@@ -8,8 +8,11 @@ mod bench;
 mod cli;
 mod defaults;
 mod file;
+mod flags;
+mod inject;
 mod resolve;
 mod settings;
+mod top;
 mod values;
 
 pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};

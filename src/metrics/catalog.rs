@@ -40,7 +40,7 @@ const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -48,12 +48,12 @@ pub(super) enum Kind {
 
 /// One metric.
 #[derive(Debug)]
-pub(super) struct Def {
-    pub(super) name: &'static str,
+pub(crate) struct Def {
+    pub(crate) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Unit,
     pub(super) help: &'static str,
-    pub(super) buckets: &'static [f64],
+    pub(crate) buckets: &'static [f64],
 }
 
 static METADATA: Metadata<'static> = Metadata::new(module_path!(), metrics::Level::INFO, None);
@@ -112,7 +112,7 @@ impl Def {
 /// Declares the constants and `ALL` from one list, so that none can be left out of the descriptions.
 macro_rules! catalog {
     ($($id:ident = $def:expr;)*) => {
-        $(pub(super) const $id: Def = $def;)*
+        $(pub(crate) const $id: Def = $def;)*
         /// Every metric.
         pub(super) static ALL: &[Def] = &[$($def),*];
     };

@@ -4,7 +4,8 @@
 //! are made once and kept: recording is an atomic addition, or for a histogram a push into a lock-free bucket that
 //! [`Metrics::upkeep`] empties.
 
-mod catalog;
+pub(crate) mod catalog;
+pub mod exposition;
 mod labels;
 mod model;
 mod speculative;
@@ -38,7 +39,7 @@ pub enum Stage {
 }
 
 /// Values of the label `stage`, in the order of [`Stage`].
-const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
+pub(crate) const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
 
 /// Kinds of work, the label `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -104,6 +104,16 @@ def settings():
         yield f"appVersion is {about['appVersion']}, the program's version {version}"
 
 
+def injected():
+    """What `croupier inject` writes of the manifests in tests/inject, as tests/inject/main.rs holds it."""
+    files = sorted((ROOT / "tests/inject").glob("*.injected.yaml"))
+    for path in files:
+        objects = [o for o in yaml.safe_load_all(path.read_text()) if o]
+        yield path.name, [item for o in objects for item in (o["items"] if o["kind"] == "List" else [o])]
+    if len(files) < 3:
+        sys.exit("tests/inject has no injected manifests")
+
+
 def open_schemas(schema, path="values"):
     """Objects of the schema that take any key without being Kubernetes' own."""
     if schema.get("type") == "object" and "properties" in schema and schema.get("additionalProperties") is not False:
@@ -135,9 +145,12 @@ def main():
         checked += sum(o["kind"] not in FOREIGN for o in objects)
         if recipe == "service":
             wrong += files_differ(objects)
+    for name, objects in injected():
+        wrong += invalid(name, objects)
+        checked += len(objects)
     if wrong:
         sys.exit("\n".join(wrong))
-    print(f"{checked} objects of {len(RECIPES)} recipes are valid for Kubernetes {' and '.join(VERSIONS)}")
+    print(f"{checked} objects of {len(RECIPES)} recipes and of injected manifests are valid for Kubernetes {' and '.join(VERSIONS)}")
     print(f"not held against a schema, for none is at hand: {', '.join(sorted(foreign))}")
 
 

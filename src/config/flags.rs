@@ -1,0 +1,42 @@
+//! What the subcommands share: making flags, and reading them with all their mistakes.
+
+use clap::{Arg, ArgAction, ArgMatches};
+
+pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
+}
+
+pub(super) fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
+}
+
+pub(super) fn flag(matches: &ArgMatches, name: &str) -> Option<String> {
+    matches.try_get_one::<String>(name).ok().flatten().cloned()
+}
+
+/// Reads flags, keeping the mistakes.
+pub(super) struct Reader<'a> {
+    matches: &'a ArgMatches,
+    problems: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    /// `problems`: those found before.
+    pub(super) fn new(matches: &'a ArgMatches, problems: Vec<String>) -> Self {
+        Self { matches, problems }
+    }
+
+    /// The flag's value, or `default` without it. What does not parse is kept as a mistake.
+    pub(super) fn read<T>(&mut self, name: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
+        let Some(text) = flag(self.matches, name) else { return default };
+        parse(&text).unwrap_or_else(|mistake| {
+            self.problems.push(format!("--{name}: {mistake}"));
+            default
+        })
+    }
+
+    /// What was read, or every mistake.
+    pub(super) fn end<T>(self, args: T) -> Result<T, Vec<String>> {
+        if self.problems.is_empty() { Ok(args) } else { Err(self.problems) }
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line of `croupier inject`.
+
+use super::flags::{Reader, option};
+use super::resolve::resolve;
+use super::settings::SETTINGS;
+use super::values;
+use crate::inject::{DEFAULT_IMAGE, InjectArgs};
+use clap::{Arg, ArgAction, ArgMatches};
+
+pub(super) const INJECT: &str = "inject";
+/// Settings that follow from where the sidecar is put.
+const OWN_SETTINGS: [&str; 5] = ["listen", "uds", "admin", "lame-duck", "drain-timeout"];
+/// Units of Kubernetes' quantities.
+const UNITS: [&str; 11] = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti", "Pi"];
+
+/// `croupier inject` as clap sees it.
+pub(super) fn command() -> clap::Command {
+    let version = env!("CARGO_PKG_VERSION");
+    clap::Command::new(INJECT)
+        .about("Add the sidecar to the pods of Kubernetes manifests; all else comes out as it went in")
+        .after_help("kubectl get deployment worker -o yaml | croupier inject | kubectl apply -f -")
+        .arg(Arg::new("file").value_name("FILE").help("The manifests [default: standard input]"))
+        .arg(option(
+            "container",
+            "NAME",
+            "The worker's container [default: the only one]; pods without it are left alone",
+        ))
+        .arg(option("image", "IMAGE", "").help(format!("The image, with or without a tag [default: {DEFAULT_IMAGE}]")))
+        .arg(option("tag", "TAG", "").help(format!("The image's tag, where it has none [default: {version}]")))
+        .arg(option("admin-port", "PORT", "Port of /metrics in the pod [default: that of the chart, 9464]"))
+        .arg(
+            option(
+                "setting",
+                "NAME=VALUE",
+                "A setting of the server, such as threads=2; repeatable [default: the chart's]",
+            )
+            .action(ArgAction::Append),
+        )
+        .arg(option("cpu-request", "QUANTITY", "CPUs that the sidecar asks for, such as 2 or 500m"))
+        .arg(option("cpu-limit", "QUANTITY", "CPUs that it may use; it starts as many threads"))
+        .arg(option("memory-request", "QUANTITY", "Memory that the sidecar asks for, such as 1Gi"))
+        .arg(option("memory-limit", "QUANTITY", "Memory that it may use; docs/deployment.md has the arithmetic"))
+}
+
+/// The arguments that clap read.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<InjectArgs, Vec<String>> {
+    let settings = settings(matches, &mut problems);
+    let mut reader = Reader::new(matches, problems);
+    let word = |t: &str| if t.is_empty() { Err("is empty".to_owned()) } else { Ok(Some(t.to_owned())) };
+    let quantity = |t: &str| quantity(t).map(Some);
+    let args = InjectArgs {
+        file: reader.read("file", None, |t| Ok(Some(t.into()))),
+        container: reader.read("container", None, word),
+        image: reader.read("image", None, word),
+        tag: reader.read("tag", None, word),
+        admin_port: reader.read("admin-port", None, |t| values::count(t, 1..=u16::MAX).map(Some)),
+        settings,
+        cpu_request: reader.read("cpu-request", None, quantity),
+        cpu_limit: reader.read("cpu-limit", None, quantity),
+        memory_request: reader.read("memory-request", None, quantity),
+        memory_limit: reader.read("memory-limit", None, quantity),
+    };
+    reader.end(args)
+}
+
+/// The settings, as `croupier serve` itself would read them: what it would refuse is refused here.
+fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, String)> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for text in matches.get_many::<String>("setting").into_iter().flatten() {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let name = name.replace('_', "-");
+        let known = SETTINGS.iter().any(|setting| setting.name == name);
+        match name.as_str() {
+            _ if value.is_empty() => problems.push(format!("--setting: \"{text}\" is not NAME=VALUE")),
+            own if OWN_SETTINGS.contains(&own) => problems.push(format!("--setting: {own} is set by inject itself")),
+            _ if !known => problems.push(format!("--setting: there is no setting {name}")),
+            _ => settings.push((name, value.to_owned())),
+        }
+    }
+    let flag = |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    if let Err(wrong) = resolve(&flag, &|_| None, Vec::new()) {
+        problems.extend(wrong);
+    }
+    settings
+}
+
+/// A quantity of Kubernetes.
+fn quantity(text: &str) -> Result<String, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 && UNITS.contains(&unit) => Ok(text.to_owned()),
+        _ => Err(format!("\"{text}\" is not a quantity; write for example 2, 500m or 1Gi")),
+    }
+}

@@ -1,0 +1,43 @@
+//! The command line of `croupier top`.
+
+use super::flags::{Reader, option, switch};
+use super::values;
+use crate::admin::client;
+use crate::top::TopArgs;
+use clap::ArgMatches;
+use std::time::Duration;
+
+pub(super) const TOP: &str = "top";
+
+/// `croupier top` as clap sees it. The defaults in the help are those of [`TopArgs`].
+pub(super) fn command() -> clap::Command {
+    let d = TopArgs::default();
+    let with = |name, value, help: &'static str, default: String| {
+        option(name, value, help).help(format!("{help} [default: {default}]"))
+    };
+    let url = format!("http://{}", d.authority);
+    clap::Command::new(TOP)
+        .about("Show what a running server does: tokens, latency, bounds, drafts, errors; live, or once as a table")
+        .after_help("Exit codes: 1 nobody answers, 2 wrong flags or no terminal, 3 what answers is no Croupier")
+        .arg(with("admin", "URL", "The server's admin port", url))
+        .arg(with("interval", "TIME", "Time between two looks at its metrics", values::show_duration(d.interval)))
+        .arg(switch("once", "Look twice, an interval apart, print a table and end"))
+        .arg(switch("json", "With --once: print one JSON object instead of the table").requires("once"))
+}
+
+/// The arguments that clap read.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<TopArgs, Vec<String>> {
+    let d = TopArgs::default();
+    let mut reader = Reader::new(matches, problems);
+    let range = Duration::from_millis(100)..=Duration::from_secs(3600);
+    let args = TopArgs {
+        authority: reader.read("admin", d.authority, |t| client::authority(t).map(str::to_owned)),
+        interval: reader.read("interval", d.interval, |t| values::duration(t, range)),
+        once: matches.get_flag("once"),
+        json: matches.get_flag("json"),
+    };
+    reader.end(args)
+}

@@ -1,0 +1,272 @@
+//! Changes of a text of YAML that leave every other byte as it is, comments included.
+//!
+//! Entries and items go in at the front of what is there: before it is known where each begins, while where a block ends,
+//! and whose the comments at its end are, is not. What comes out is read again and must be what was meant.
+
+use super::yaml::{self, Mistake, Node, What, entry_lines};
+
+/// A step of a path into a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(&'static str),
+    Item(usize),
+}
+
+/// What goes into a map or a list.
+enum Addition {
+    Entries(Vec<(String, Node)>),
+    Items(Vec<Node>),
+}
+
+/// Changes of one document.
+pub(super) struct Editor<'a> {
+    text: &'a str,
+    root: &'a Node,
+    additions: Vec<(Vec<Step>, Addition)>,
+}
+
+/// Some bytes of the text, replaced.
+#[derive(Debug)]
+pub(super) struct Edit {
+    at: usize,
+    remove: usize,
+    text: String,
+}
+
+/// The text with its replacements. Should two of them overlap, [`says`] finds it.
+pub(super) fn apply(text: &str, mut edits: Vec<Edit>) -> String {
+    edits.sort_by_key(|edit| edit.at);
+    let mut result = String::new();
+    let mut done = 0;
+    for edit in edits {
+        result += text.get(done..edit.at).unwrap_or_default();
+        result += &edit.text;
+        done = edit.at + edit.remove;
+    }
+    result + &text[done..]
+}
+
+impl<'a> Editor<'a> {
+    pub(super) fn new(text: &'a str, root: &'a Node) -> Self {
+        Self { text, root, additions: Vec::new() }
+    }
+
+    /// Puts entries into the map at `path` and then `key`, which is made if it is not there.
+    pub(super) fn entries(&mut self, path: &[Step], key: &'static str, entries: Vec<(String, Node)>) {
+        match self.there(path, key) {
+            Some(path) => self.add(path, Addition::Entries(entries)),
+            None => self.set(path, key, Node::map(entries)),
+        }
+    }
+
+    /// Puts items at the front of the list at `path` and then `key`, which is made if it is not there.
+    pub(super) fn items(&mut self, path: &[Step], key: &'static str, items: Vec<Node>) {
+        match self.there(path, key) {
+            Some(path) => self.add(path, Addition::Items(items)),
+            None => self.set(path, key, Node::list(items)),
+        }
+    }
+
+    /// Puts an entry into the map at `path`.
+    pub(super) fn set(&mut self, path: &[Step], key: &str, value: Node) {
+        self.add(path.to_vec(), Addition::Entries(vec![(key.to_owned(), value)]));
+    }
+
+    fn there(&self, path: &[Step], key: &'static str) -> Option<Vec<Step>> {
+        let path = [path, &[Step::Key(key)]].concat();
+        find(self.root, &path).is_some().then_some(path)
+    }
+
+    /// What goes to the same place goes there together.
+    fn add(&mut self, path: Vec<Step>, addition: Addition) {
+        let same = self.additions.iter_mut().find(|(known, _)| *known == path);
+        match (same, addition) {
+            (Some((_, Addition::Entries(known))), Addition::Entries(new)) => known.extend(new),
+            (_, addition) => self.additions.push((path, addition)),
+        }
+    }
+
+    /// The changes of the text, and what the document is with them.
+    pub(super) fn finish(self) -> Result<(Vec<Edit>, Node), Mistake> {
+        let mut meant = self.root.clone();
+        let mut edits = Vec::new();
+        for (path, addition) in &self.additions {
+            let Some(node) = find(self.root, path) else { continue };
+            edits.push(self.edit(node, addition)?);
+            if let Some(node) = find_mut(&mut meant, path) {
+                put(node, addition);
+            }
+        }
+        Ok((edits, meant))
+    }
+
+    fn edit(&self, node: &Node, addition: &Addition) -> Result<Edit, Mistake> {
+        let unusual = |problem: &str| Err(Mistake { line: node.place.line, problem: problem.to_owned() });
+        if node.is_null() {
+            let inside = addition.in_line();
+            let inside =
+                if matches!(addition, Addition::Items(_)) { format!("[{inside}]") } else { format!("{{{inside}}}") };
+            let place = node.place;
+            return match place.end - place.start {
+                // Nothing stands there: behind the colon of its key.
+                0 => Ok(Edit { at: self.behind_colon(place.start), remove: 0, text: format!(" {inside}") }),
+                length => Ok(Edit { at: place.start, remove: length, text: inside }),
+            };
+        }
+        match (&node.what, addition) {
+            (What::Map(entries), Addition::Entries(_)) if self.is_in_line(node) => {
+                Ok(self.in_line(node, addition, entries.is_empty()))
+            }
+            (What::List(items), Addition::Items(_)) if self.is_in_line(node) => {
+                Ok(self.in_line(node, addition, items.is_empty()))
+            }
+            (What::Map(entries), Addition::Entries(new)) if !entries.is_empty() => {
+                let lines = new.iter().flat_map(|(key, value)| entry_lines(&key_text(key), value)).collect();
+                Ok(self.in_map(&entries[0], lines))
+            }
+            (What::List(items), Addition::Items(new)) if !items.is_empty() => {
+                self.in_list(&items[0], new.iter().flat_map(Node::item_lines).collect())
+            }
+            (What::Alias, _) => unusual("an alias stands where something has to be added; write it out"),
+            _ => unusual("something else stands where a map or a list should be"),
+        }
+    }
+
+    /// The byte behind the colon of the key that ends at `at`.
+    fn behind_colon(&self, at: usize) -> usize {
+        self.text[at..].find(':').map_or(at, |colon| at + colon + 1)
+    }
+
+    fn is_in_line(&self, node: &Node) -> bool {
+        self.text[node.place.start..].starts_with(['{', '['])
+    }
+
+    fn in_line(&self, node: &Node, addition: &Addition, empty: bool) -> Edit {
+        let comma = if empty { "" } else { ", " };
+        Edit { at: node.place.start + 1, remove: 0, text: addition.in_line() + comma }
+    }
+
+    /// Behind the first entry where that is one short line, else before it.
+    fn in_map(&self, (key, value): &(Node, Node), lines: Vec<String>) -> Edit {
+        let line_end = self.text[key.place.start..].find('\n').map(|length| key.place.start + length + 1);
+        let one_line = matches!(value.what, What::Scalar { .. })
+            && !self.text[value.place.start..].starts_with(['|', '>', '&', '!']);
+        match line_end {
+            Some(at) if one_line && value.place.end < at && !value.is_null() => self.block(at, key.place.column, lines),
+            _ => self.before(key.place.start, key.place.column, lines),
+        }
+    }
+
+    fn in_list(&self, first: &Node, lines: Vec<String>) -> Result<Edit, Mistake> {
+        let line_start = self.text[..first.place.start].rfind('\n').map_or(0, |end| end + 1);
+        let dash = self.text[line_start..first.place.start].find(|c: char| c != ' ');
+        match dash.filter(|at| self.text[line_start + at..].starts_with('-')) {
+            Some(column) => Ok(self.before(line_start + column, column, lines)),
+            None => {
+                Err(Mistake { line: first.place.line, problem: "the item does not begin behind its dash".to_owned() })
+            }
+        }
+    }
+
+    /// Before what begins at `at` in `column`: above the comments over it if it begins its line, else in its place.
+    fn before(&self, at: usize, column: usize, lines: Vec<String>) -> Edit {
+        let mut line_start = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
+        if !self.text[line_start..at].chars().all(|c| c == ' ') {
+            let end = self.line_end();
+            let indent = " ".repeat(column);
+            let text = lines.iter().map(|line| format!("{line}{end}{indent}")).collect();
+            return Edit { at, remove: 0, text };
+        }
+        while let Some(above) = self.text[..line_start].strip_suffix('\n') {
+            let start = above.rfind('\n').map_or(0, |end| end + 1);
+            let line = &above[start..];
+            if !line.trim_start().starts_with('#') || line.len() - line.trim_start().len() != column {
+                break;
+            }
+            line_start = start;
+        }
+        self.block(line_start, column, lines)
+    }
+
+    fn block(&self, at: usize, column: usize, lines: Vec<String>) -> Edit {
+        let (indent, end) = (" ".repeat(column), self.line_end());
+        Edit { at, remove: 0, text: lines.iter().map(|line| format!("{indent}{line}{end}")).collect() }
+    }
+
+    fn line_end(&self) -> &'static str {
+        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
+    }
+}
+
+impl Addition {
+    /// What it is between brackets.
+    fn in_line(&self) -> String {
+        let parts: Vec<String> = match self {
+            Addition::Entries(entries) => entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", Node::string(key).in_line(), value.in_line()))
+                .collect(),
+            Addition::Items(items) => items.iter().map(Node::in_line).collect(),
+        };
+        parts.join(", ")
+    }
+}
+
+fn key_text(key: &str) -> String {
+    Node::string(key).lines().concat()
+}
+
+fn find<'n>(root: &'n Node, path: &[Step]) -> Option<&'n Node> {
+    path.iter().try_fold(root, |node, step| match step {
+        Step::Key(key) => node.get(key),
+        Step::Item(at) => node.items().get(*at),
+    })
+}
+
+fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
+    path.iter().try_fold(root, |node, step| match (step, &mut node.what) {
+        (Step::Key(key), What::Map(entries)) => {
+            entries.iter_mut().find(|(known, _)| known.text() == Some(*key)).map(|(_, value)| value)
+        }
+        (Step::Item(at), What::List(items)) => items.get_mut(*at),
+        _ => None,
+    })
+}
+
+/// The same on the tree, wherever in the map or list it ends up.
+fn put(node: &mut Node, addition: &Addition) {
+    if node.is_null() {
+        node.what = if matches!(addition, Addition::Items(_)) { What::List(Vec::new()) } else { What::Map(Vec::new()) };
+    }
+    match (&mut node.what, addition) {
+        (What::Map(known), Addition::Entries(new)) => {
+            known.extend(new.iter().map(|(key, value)| (Node::string(key), value.clone())));
+        }
+        (What::List(known), Addition::Items(new)) => drop(known.splice(0..0, new.iter().cloned())),
+        _ => {}
+    }
+}
+
+/// Whether a text says what was meant: these documents, in this order.
+pub(super) fn says(text: &str, meant: &[Node]) -> bool {
+    let sorted = |nodes: &[Node]| -> Vec<Node> { nodes.iter().map(Node::sorted).collect() };
+    let Ok(read) = yaml::parse(text) else { return false };
+    let (read, meant) = (sorted(&read), sorted(meant));
+    read.len() == meant.len() && read.iter().zip(&meant).all(|(read, meant)| read.same(meant))
+}
+
+impl Node {
+    /// With the entries of each map in the order of their keys, which means nothing.
+    pub(super) fn sorted(&self) -> Node {
+        let what = match &self.what {
+            What::List(items) => What::List(items.iter().map(Node::sorted).collect()),
+            What::Map(entries) => {
+                let mut entries: Vec<_> = entries.iter().map(|(key, value)| (key.clone(), value.sorted())).collect();
+                entries.sort_by(|a, b| a.0.text().cmp(&b.0.text()));
+                What::Map(entries)
+            }
+            other => other.clone(),
+        };
+        Node { what, place: self.place }
+    }
+}

@@ -1,0 +1,186 @@
+//! `croupier inject`: Kubernetes manifests with the sidecar added to their pods.
+//!
+//! The text is changed where something is added, and nowhere else: comments, order, quotes and every other document come
+//! out byte for byte as they went in. What is added is what the chart would add. Nothing is written before everything is
+//! known to be right.
+
+mod edit;
+mod pod;
+mod sidecar;
+mod yaml;
+
+use pod::Outcome;
+use sidecar::Sidecar;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use yaml::Mistake;
+
+/// The image's name where none is given. None is published: it is built with the Dockerfile.
+pub const DEFAULT_IMAGE: &str = "croupier";
+
+/// What `croupier inject` is to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InjectArgs {
+    /// The manifests; `None`: standard input.
+    pub file: Option<PathBuf>,
+    /// The worker's name among the containers. `None`: the only one there is.
+    pub container: Option<String>,
+    /// The image, with its tag or digest, or without. `None`: [`DEFAULT_IMAGE`].
+    pub image: Option<String>,
+    /// Its tag, if the image has none. `None`: this program's version.
+    pub tag: Option<String>,
+    /// Port of `/metrics`. `None`: the chart's.
+    pub admin_port: Option<u16>,
+    /// Settings of the server, by the names of its flags.
+    pub settings: Vec<(String, String)>,
+    /// Quantities of Kubernetes, such as `500m` and `1Gi`.
+    pub cpu_request: Option<String>,
+    #[allow(missing_docs)]
+    pub cpu_limit: Option<String>,
+    #[allow(missing_docs)]
+    pub memory_request: Option<String>,
+    #[allow(missing_docs)]
+    pub memory_limit: Option<String>,
+}
+
+impl InjectArgs {
+    fn image(&self) -> String {
+        let image = self.image.as_deref().unwrap_or(DEFAULT_IMAGE);
+        let last = image.rsplit('/').next().unwrap_or_default();
+        let complete = last.contains([':', '@']);
+        match &self.tag {
+            None if complete => image.to_owned(),
+            tag => format!("{image}:{}", tag.as_deref().unwrap_or(env!("CARGO_PKG_VERSION"))),
+        }
+    }
+}
+
+/// Manifests with the sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Injected {
+    /// The manifests.
+    pub text: String,
+    /// What came of each pod template, one a line.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing was injected.
+#[derive(Debug, thiserror::Error)]
+pub enum InjectError {
+    /// A manifest cannot be read, or cannot be injected without harm.
+    #[error("line {line}: {problem}")]
+    Manifest {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there, and what to do.
+        problem: String,
+    },
+    /// There is nothing to inject.
+    #[error("{0}")]
+    Nothing(String),
+    /// A file cannot be read or written.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Mistake> for InjectError {
+    fn from(Mistake { line, problem }: Mistake) -> Self {
+        Self::Manifest { line, problem }
+    }
+}
+
+/// Adds the sidecar to every pod template in `text`.
+///
+/// # Errors
+/// The first thing that stands against it; then nothing is to be used.
+pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
+    let sidecar = Sidecar::new(args);
+    let documents = yaml::parse(text)?;
+    let (mut edits, mut meant, mut found) = (Vec::new(), Vec::new(), Found::default());
+    for document in &documents {
+        let mut editor = edit::Editor::new(text, document);
+        for template in pod::templates(document) {
+            let outcome = template.inject(&mut editor, &sidecar, args.container.as_deref());
+            let named = |Mistake { line, problem }| Mistake { line, problem: format!("{}: {problem}", template.name) };
+            found.add(&template.name, &outcome.map_err(named)?);
+        }
+        let (own, with_them) = editor.finish()?;
+        edits.extend(own);
+        meant.push(with_them);
+    }
+    if found.only_others {
+        return Err(InjectError::Nothing(nothing(args, &found.notes)));
+    }
+    let changed = edit::apply(text, edits);
+    if !edit::says(&changed, &meant) {
+        let line = documents.first().map_or(1, |document| document.place.line);
+        let problem = "its layout cannot be changed safely; write it as `kubectl ... -o yaml` does".to_owned();
+        return Err(InjectError::Manifest { line, problem });
+    }
+    Ok(Injected { text: changed, notes: found.notes })
+}
+
+/// What came of the pod templates so far.
+struct Found {
+    notes: Vec<String>,
+    /// There were none but those without the worker's container.
+    only_others: bool,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self { notes: Vec::new(), only_others: true }
+    }
+}
+
+impl Found {
+    fn add(&mut self, name: &str, outcome: &Outcome) {
+        self.notes.push(match outcome {
+            Outcome::Injected(None) => format!("{name}: injected"),
+            Outcome::Injected(Some(note)) => format!("{name}: injected; {note}"),
+            Outcome::Left(reason) => format!("{name}: unchanged, {reason}"),
+        });
+        self.only_others &= matches!(outcome, Outcome::Left(reason) if *reason == pod::NO_SUCH_CONTAINER);
+    }
+}
+
+fn nothing(args: &InjectArgs, notes: &[String]) -> String {
+    match &args.container {
+        Some(name) if !notes.is_empty() => format!("no pod template has a container {name}"),
+        _ => "there is no pod template: no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
+            .to_owned(),
+    }
+}
+
+/// The subcommand `inject`: manifests to standard output, what came of them to standard error. Exit code 1 and no output
+/// when something stands against it.
+#[must_use]
+#[allow(clippy::print_stderr)] // Standard output is for the manifests.
+pub fn main(args: &InjectArgs) -> ExitCode {
+    match run(args) {
+        Ok(notes) => {
+            notes.iter().for_each(|note| eprintln!("croupier inject: {note}"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
+            eprintln!("croupier inject: {whence}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &InjectArgs) -> Result<Vec<String>, InjectError> {
+    let mut text = String::new();
+    match &args.file {
+        Some(path) => drop(std::fs::File::open(path)?.read_to_string(&mut text)?),
+        None => drop(io::stdin().read_to_string(&mut text)?),
+    }
+    let injected = inject(&text, args)?;
+    io::stdout().write_all(injected.text.as_bytes())?;
+    Ok(injected.notes)
+}
+
+#[cfg(test)]
+mod tests;

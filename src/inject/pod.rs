@@ -1,0 +1,192 @@
+//! Finding pod templates, and whether a sidecar can be added to one.
+
+use super::edit::{Editor, Step};
+use super::sidecar::{INJECTED, LABEL, Sidecar, has_scrape};
+use super::yaml::{Mistake, Node};
+
+/// Kinds with pods, the groups of their apiVersion, and where their template is. Of other groups a kind of the same name
+/// may be something else.
+const KINDS: [(&str, &str, &[&str]); 8] = [
+    ("Pod", "", &[]),
+    ("Deployment", "apps", &["spec", "template"]),
+    ("StatefulSet", "apps", &["spec", "template"]),
+    ("DaemonSet", "apps", &["spec", "template"]),
+    ("ReplicaSet", "apps", &["spec", "template"]),
+    ("ReplicationController", "", &["spec", "template"]),
+    ("Job", "batch", &["spec", "template"]),
+    ("CronJob", "batch", &["spec", "jobTemplate", "spec", "template"]),
+];
+/// Lists of containers in a pod.
+const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+/// With the value `disabled` the pod is left as it is.
+const INJECT: &str = "croupier/inject";
+
+/// Why a template is left when `--container` names a container of others.
+pub(super) const NO_SUCH_CONTAINER: &str = "has no such container";
+
+/// What came of a pod template.
+pub(super) enum Outcome {
+    /// The sidecar was added, with something to know.
+    Injected(Option<String>),
+    /// It stays as it is, for this reason.
+    Left(&'static str),
+}
+
+/// A template in a document.
+pub(super) struct Template<'a> {
+    /// Such as `Deployment/worker`.
+    pub(super) name: String,
+    path: Vec<Step>,
+    pub(super) node: &'a Node,
+}
+
+/// The templates of a document, of all its items if it is a list.
+pub(super) fn templates(document: &Node) -> Vec<Template<'_>> {
+    let kind = document.get("kind").and_then(Node::text).unwrap_or_default();
+    let items = document.get("items").map(Node::items).unwrap_or_default();
+    if !kind.ends_with("List") || items.is_empty() {
+        return template(document, Vec::new()).into_iter().collect();
+    }
+    let at = |i| vec![Step::Key("items"), Step::Item(i)];
+    items.iter().enumerate().filter_map(|(i, item)| template(item, at(i))).collect()
+}
+
+fn template(object: &Node, mut path: Vec<Step>) -> Option<Template<'_>> {
+    let kind = object.get("kind")?.text()?;
+    let version = object.get("apiVersion")?.text()?;
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let (_, _, keys) = KINDS.iter().find(|(known, of, _)| *known == kind && *of == group)?;
+    path.extend(keys.iter().map(|key| Step::Key(key)));
+    let metadata = object.get("metadata");
+    let name = ["name", "generateName"].iter().find_map(|key| metadata?.get(key)?.text());
+    let name = format!("{kind}/{}", name.unwrap_or("(no name)"));
+    Some(Template { name, path, node: object.at(keys)? })
+}
+
+impl Template<'_> {
+    /// Adds the sidecar.
+    pub(super) fn inject(
+        &self,
+        editor: &mut Editor<'_>,
+        sidecar: &Sidecar,
+        worker: Option<&str>,
+    ) -> Result<Outcome, Mistake> {
+        let annotations = self.node.at(&["metadata", "annotations"]);
+        if annotations.is_some_and(|known| known.get(INJECTED).is_some()) {
+            return Ok(Outcome::Left("already injected"));
+        }
+        if self.node.at(&["metadata", "labels", LABEL]).is_some() {
+            return Ok(Outcome::Left("has a sidecar of the chart"));
+        }
+        if annotations.and_then(|known| known.get(INJECT)).and_then(Node::text) == Some("disabled") {
+            return Ok(Outcome::Left("its annotation croupier/inject says disabled"));
+        }
+        let Some(spec) = self.node.get("spec").filter(|spec| !spec.entries().is_empty()) else {
+            return Err(wrong(self.node, "the pod template has no spec"));
+        };
+        let Some(worker) = self.worker(spec, worker)? else { return Ok(Outcome::Left(NO_SUCH_CONTAINER)) };
+        check(self.node, spec, worker.1, sidecar)?;
+        self.add(editor, sidecar, spec, worker.0);
+        let note = has_scrape(annotations).then(|| {
+            format!("keeps the worker's prometheus.io annotations; scrape port {} by other means", sidecar.admin_port)
+        });
+        Ok(Outcome::Injected(note))
+    }
+
+    /// The worker among the containers: the one of this name, or else the only one.
+    fn worker<'n>(&self, spec: &'n Node, name: Option<&str>) -> Result<Option<(usize, &'n Node)>, Mistake> {
+        let containers = spec.get("containers").map(Node::items).unwrap_or_default();
+        let name_of = |container: &'n Node| container.get("name").and_then(Node::text).unwrap_or_default();
+        match (name, containers) {
+            (_, []) => Err(wrong(spec, "the pod template has no containers")),
+            (Some(name), all) => Ok(all.iter().enumerate().find(|(_, container)| name_of(container) == name)),
+            (None, [only]) => Ok(Some((0, only))),
+            (None, several) => {
+                let names: Vec<&str> = several.iter().map(name_of).collect();
+                let problem = format!(
+                    "there are several containers; say which is the worker with --container {}",
+                    names.join("|")
+                );
+                Err(wrong(spec, &problem))
+            }
+        }
+    }
+
+    fn add(&self, editor: &mut Editor<'_>, sidecar: &Sidecar, spec: &Node, worker: usize) {
+        let under = |keys: &[&'static str]| {
+            [&self.path[..], &keys.iter().map(|key| Step::Key(key)).collect::<Vec<_>>()].concat()
+        };
+        let (pod, of_spec) = (under(&[]), under(&["spec"]));
+        let annotations = sidecar.annotations(self.node.at(&["metadata", "annotations"]));
+        if self.node.get("metadata").is_some_and(|metadata| !metadata.is_null()) {
+            editor.entries(&under(&["metadata"]), "labels", sidecar.labels());
+            editor.entries(&under(&["metadata"]), "annotations", annotations);
+        } else {
+            let metadata = [("labels", Node::map(sidecar.labels())), ("annotations", Node::map(annotations))];
+            editor.entries(&pod, "metadata", metadata.map(|(key, value)| (key.to_owned(), value)).to_vec());
+        }
+        if spec.at(&["securityContext", "fsGroup"]).is_none() {
+            editor.entries(&of_spec, "securityContext", vec![("fsGroup".to_owned(), sidecar.fs_group())]);
+        }
+        editor.items(&of_spec, "initContainers", vec![sidecar.container()]);
+        editor.items(&of_spec, "volumes", vec![sidecar.volume()]);
+        let worker = [of_spec, vec![Step::Key("containers"), Step::Item(worker)]].concat();
+        editor.items(&worker, "env", vec![sidecar.env()]);
+        editor.items(&worker, "volumeMounts", vec![sidecar.mount()]);
+    }
+}
+
+/// Whether the sidecar would meet something that is there.
+fn check(template: &Node, spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
+    let merged = [template, spec, worker]
+        .into_iter()
+        .find_map(|node| node.entries().iter().find(|(key, _)| key.text() == Some("<<")));
+    if let Some((key, _)) = merged {
+        return Err(wrong(key, "a merge key (<<) hides what is there; write it out"));
+    }
+    let os = [["nodeSelector", "kubernetes.io/os"], ["os", "name"]].into_iter().find_map(|path| spec.at(&path));
+    if let Some(os) = os.filter(|os| os.text() == Some("windows")) {
+        return Err(wrong(os, "the pod is for Windows, for which there is no Croupier"));
+    }
+    for container in CONTAINERS.iter().flat_map(|key| spec.get(key).map(Node::items).unwrap_or_default()) {
+        if let Some(name) = container.get("name").filter(|name| name.text() == Some(sidecar.name())) {
+            return Err(wrong(
+                name,
+                &format!("there is a container {} already, and it was not injected", sidecar.name()),
+            ));
+        }
+        check_ports(spec, container, sidecar)?;
+    }
+    let names = |node: &Node, list, key, name: &str| {
+        let items = node.get(list).map(Node::items).unwrap_or_default();
+        items
+            .iter()
+            .find_map(|item| item.get(key).filter(|value| value.text() == Some(name)))
+            .map(|found| found.place.line)
+    };
+    let taken =
+        |what: &str, name: &str, line| Err(Mistake { line, problem: format!("there is {what} {name} already") });
+    if let Some(line) = names(spec, "volumes", "name", sidecar.volume_name()) {
+        return taken("a volume", sidecar.volume_name(), line);
+    }
+    if let Some(line) = names(worker, "volumeMounts", "mountPath", sidecar.directory()) {
+        return taken("a mount at", sidecar.directory(), line);
+    }
+    let variable = sidecar.variable().0;
+    names(worker, "env", "name", variable).map_or(Ok(()), |line| taken("a variable", variable, line))
+}
+
+/// Containers of a pod share its network, and with hostNetwork the node's.
+fn check_ports(spec: &Node, container: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
+    let own = sidecar.admin_port.to_string();
+    let ports = container.get("ports").map(Node::items).unwrap_or_default();
+    let taken = ports.iter().flat_map(|port| ["containerPort", "hostPort"].into_iter().filter_map(|key| port.get(key)));
+    let Some(port) = taken.into_iter().find(|port| port.text() == Some(&own)) else { return Ok(()) };
+    let on_host = spec.get("hostNetwork").and_then(Node::text).is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    let whose = if on_host { "the node (hostNetwork)" } else { "the pod" };
+    Err(wrong(port, &format!("port {own} of {whose} is taken; choose another with --admin-port")))
+}
+
+fn wrong(node: &Node, problem: &str) -> Mistake {
+    Mistake { line: node.place.line, problem: problem.to_owned() }
+}

@@ -1,0 +1,190 @@
+//! What is added to a pod: the same as the chart's templates `croupier.sidecar.*` make of the chart's values.
+//!
+//! Those values are read from the chart itself, so there is one place for security context, probes, names and paths.
+
+use super::InjectArgs;
+use super::yaml::{self, Mistake, Node};
+
+/// The chart's values. Every key used here is there: `tests::the_sidecar_is_the_charts` goes through all.
+const VALUES: &str = include_str!("../../helm/croupier/values.yaml");
+/// The name of the port with `/metrics`, by which the chart's PodMonitor asks for it.
+const ADMIN_PORT: &str = "croupier-admin";
+/// The label that the chart's templates give to a pod with a sidecar.
+pub(super) const LABEL: &str = "croupier/sidecar";
+/// The mark of a pod that was injected, with the version that did it.
+pub(super) const INJECTED: &str = "croupier/injected";
+/// Where Prometheus without its operator looks.
+const SCRAPE: [&str; 3] = ["prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"];
+
+/// What is added.
+#[derive(Debug)]
+pub(super) struct Sidecar {
+    values: Node,
+    /// Port of `/metrics`.
+    pub(super) admin_port: u16,
+    image: String,
+    settings: Vec<(String, String)>,
+    resources: Node,
+}
+
+impl Sidecar {
+    pub(super) fn new(args: &InjectArgs) -> Self {
+        let documents: Result<Vec<Node>, Mistake> = yaml::parse(VALUES);
+        let values = documents.ok().and_then(|mut all| all.pop()).unwrap_or_else(|| Node::list([]));
+        Self {
+            admin_port: args
+                .admin_port
+                .unwrap_or_else(|| text(&values, &["ports", "admin"]).parse().unwrap_or_default()),
+            image: args.image(),
+            settings: settings(&values, &args.settings),
+            resources: resources(args),
+            values,
+        }
+    }
+
+    fn value(&self, path: &[&str]) -> &str {
+        text(&self.values, path)
+    }
+
+    fn node(&self, path: &[&str]) -> Node {
+        self.values.at(path).cloned().unwrap_or_else(|| Node::map::<String>([]))
+    }
+
+    /// The name of the container.
+    pub(super) fn name(&self) -> &str {
+        self.value(&["sidecar", "containerName"])
+    }
+
+    /// The name of the volume with the socket.
+    pub(super) fn volume_name(&self) -> &str {
+        self.value(&["sidecar", "socketVolume"])
+    }
+
+    /// Where it is mounted.
+    pub(super) fn directory(&self) -> &str {
+        self.value(&["sidecar", "socketDirectory"])
+    }
+
+    fn socket(&self) -> String {
+        format!("{}/croupier.sock", self.directory())
+    }
+
+    /// The worker's variable with the address, and its value.
+    pub(super) fn variable(&self) -> (&'static str, String) {
+        ("CROUPIER_TARGET", format!("unix:{}", self.socket()))
+    }
+
+    /// The group that owns the socket.
+    pub(super) fn fs_group(&self) -> Node {
+        Node::plain(self.value(&["sidecar", "fsGroup"]))
+    }
+
+    /// An entry of initContainers.
+    pub(super) fn container(&self) -> Node {
+        let port = Node::map([("name", Node::string(ADMIN_PORT)), ("containerPort", Node::plain(self.admin_port))]);
+        let mut entries = vec![
+            ("name", Node::string(self.name())),
+            ("restartPolicy", Node::string("Always")),
+            ("image", Node::string(&self.image)),
+            ("imagePullPolicy", Node::string(self.value(&["image", "pullPolicy"]))),
+            ("args", Node::list(self.args().into_iter().map(Node::string))),
+        ];
+        if !self.resources.entries().is_empty() {
+            entries.push(("resources", self.resources.clone()));
+        }
+        entries.extend([
+            ("securityContext", self.node(&["securityContext"])),
+            ("terminationMessagePolicy", Node::string("FallbackToLogsOnError")),
+            ("ports", Node::list([port])),
+            ("startupProbe", self.probe("startup", None)),
+            ("livenessProbe", self.probe("liveness", Some("--service=liveness"))),
+            ("readinessProbe", self.probe("readiness", Some("--service=readiness"))),
+            ("volumeMounts", Node::list([self.mount()])),
+        ]);
+        Node::map(entries)
+    }
+
+    fn args(&self) -> Vec<String> {
+        let mut args = vec!["serve".to_owned()];
+        args.extend(self.settings.iter().map(|(name, value)| format!("--{name}={value}")));
+        args.push(format!("--admin={}:{}", self.value(&["bindAddress"]), self.admin_port));
+        args.push(format!("--drain-timeout={}s", self.value(&["drainTimeoutSeconds"])));
+        args.extend(["--listen=none".to_owned(), format!("--uds={}", self.socket()), "--lame-duck=0s".to_owned()]);
+        args
+    }
+
+    fn probe(&self, kind: &str, service: Option<&str>) -> Node {
+        let address = format!("--addr={}", self.variable().1);
+        let words = ["croupier", "healthcheck", &address].into_iter().chain(service);
+        let command = Node::map([("command", Node::list(words.map(Node::string)))]);
+        let mut entries = vec![("exec".to_owned(), command)];
+        let times = self.node(&["probes", kind]);
+        entries.extend(
+            times.entries().iter().map(|(key, value)| (key.text().unwrap_or_default().to_owned(), value.clone())),
+        );
+        Node::map(entries)
+    }
+
+    /// An entry of volumes. It is on disk: a socket has no bytes in it.
+    pub(super) fn volume(&self) -> Node {
+        Node::map([("name", Node::string(self.volume_name())), ("emptyDir", Node::map::<String>([]))])
+    }
+
+    /// An entry of volumeMounts, in both containers.
+    pub(super) fn mount(&self) -> Node {
+        Node::map([("name", Node::string(self.volume_name())), ("mountPath", Node::string(self.directory()))])
+    }
+
+    /// An entry of the worker's env.
+    pub(super) fn env(&self) -> Node {
+        let (name, value) = self.variable();
+        Node::map([("name", Node::string(name)), ("value", Node::string(value))])
+    }
+
+    /// Labels of the pod.
+    pub(super) fn labels(&self) -> Vec<(String, Node)> {
+        vec![(LABEL.to_owned(), Node::string("injected"))]
+    }
+
+    /// Annotations of the pod. Those for Prometheus only where the worker has none: one pod has one port there.
+    pub(super) fn annotations(&self, known: Option<&Node>) -> Vec<(String, Node)> {
+        let mut annotations = vec![(INJECTED.to_owned(), Node::string(env!("CARGO_PKG_VERSION")))];
+        if !has_scrape(known) {
+            let values = ["true".to_owned(), self.admin_port.to_string(), "/metrics".to_owned()];
+            annotations.extend(SCRAPE.iter().zip(values).map(|(key, value)| ((*key).to_owned(), Node::string(value))));
+        }
+        annotations
+    }
+}
+
+/// Whether annotations say something to Prometheus already.
+pub(super) fn has_scrape(annotations: Option<&Node>) -> bool {
+    annotations.is_some_and(|known| SCRAPE.iter().any(|key| known.get(key).is_some()))
+}
+
+fn text<'a>(values: &'a Node, path: &[&str]) -> &'a str {
+    values.at(path).and_then(Node::text).unwrap_or_default()
+}
+
+/// The chart's settings with those of the command line, by the names of flags.
+fn settings(values: &Node, own: &[(String, String)]) -> Vec<(String, String)> {
+    let chart = values.get("config").map(Node::entries).unwrap_or_default();
+    let chart = chart.iter().filter_map(|(key, value)| Some((key.text()?.replace('_', "-"), value.text()?.to_owned())));
+    let mut settings: Vec<(String, String)> =
+        chart.filter(|(name, _)| own.iter().all(|(other, _)| other != name)).collect();
+    settings.extend(own.iter().cloned());
+    settings
+}
+
+fn resources(args: &InjectArgs) -> Node {
+    let part = |cpu: &Option<String>, memory: &Option<String>| {
+        let given =
+            [("cpu", cpu), ("memory", memory)].into_iter().filter_map(|(name, amount)| Some((name, amount.as_ref()?)));
+        Node::map(given.map(|(name, amount)| (name, Node::string(amount))))
+    };
+    let parts = [
+        ("requests", part(&args.cpu_request, &args.memory_request)),
+        ("limits", part(&args.cpu_limit, &args.memory_limit)),
+    ];
+    Node::map(parts.into_iter().filter(|(_, amounts)| !amounts.entries().is_empty()))
+}

@@ -1,0 +1,210 @@
+//! What two scrapes say, in the words of docs/metrics.md.
+
+use super::difference::{Difference, Increase};
+use super::{Scrape, Speculation};
+use crate::metrics::STAGES;
+use crate::metrics::catalog::{self as cat, Def};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Count {
+    /// Since the server's start.
+    pub total: u64,
+    /// Between the scrapes.
+    pub new: u64,
+    /// Between the scrapes, per second.
+    pub per_second: f64,
+}
+
+impl Count {
+    pub(super) fn new(increase: Increase, seconds: f64) -> Self {
+        let per_second = if seconds > 0.0 { increase.new / seconds } else { 0.0 };
+        Self { total: increase.total as u64, new: increase.new as u64, per_second }
+    }
+}
+
+/// How full something is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fill {
+    /// What, as the alert CroupierSaturated names it.
+    pub resource: &'static str,
+    /// How much is taken.
+    pub used: u64,
+    /// How much there is.
+    pub capacity: u64,
+}
+
+/// How long a stage of steps took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Latency {
+    /// Label `stage` of `croupier_step_duration_seconds`.
+    pub stage: &'static str,
+    /// Steps.
+    pub steps: Count,
+    /// Median, in seconds, estimated from buckets; at most their highest bound. `None` without steps.
+    pub p50: Option<f64>,
+    /// 90th percentile.
+    pub p90: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+}
+
+/// What was done for one model label.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Model {
+    /// The label.
+    pub model: String,
+    /// Tokens emitted.
+    pub tokens: Count,
+    /// Rows answered with OK, by kind of work, if there were any.
+    pub rows: BTreeMap<String, Count>,
+    /// Rows answered with an error.
+    pub rows_invalid: Count,
+}
+
+/// What went wrong, of which there was at least one since the start.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Error {
+    /// `refused` (connections, calls and steps), `row`, `call`, or `accept`.
+    pub kind: &'static str,
+    /// The reason's label; of a call its method and code.
+    pub reason: String,
+    /// The model label, of rows.
+    pub model: Option<String>,
+    /// How often.
+    pub count: Count,
+}
+
+/// What two scrapes say.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    /// `host:port` of the admin port.
+    pub address: String,
+    /// The server's version.
+    pub version: String,
+    /// Its backend.
+    pub backend: String,
+    /// The device that the backend runs on.
+    pub device: String,
+    /// Whether it takes work.
+    pub ready: bool,
+    /// Since its start, by this machine's clock.
+    pub uptime_seconds: f64,
+    /// Between the scrapes.
+    pub seconds: f64,
+    /// Whether the server was started between them; then everything counts from its start.
+    pub restarted: bool,
+    /// Tokens emitted.
+    pub tokens: Count,
+    /// Rows received and not yet answered.
+    pub rows_in_flight: u64,
+    /// What has a bound.
+    pub fill: Vec<Fill>,
+    /// Resident memory of the process.
+    pub resident_bytes: u64,
+    /// By stage.
+    pub latency: Vec<Latency>,
+    /// By model label, those that had work.
+    pub models: Vec<Model>,
+    /// Drafts and what became of them.
+    pub speculation: Speculation,
+    /// What went wrong.
+    pub errors: Vec<Error>,
+}
+
+/// Names, what is used, and what there is.
+const FILL: [(&str, Def, Def); 6] = [
+    ("queue", cat::QUEUE_DEPTH, cat::QUEUE_CAPACITY),
+    ("bytes_in_flight", cat::IN_FLIGHT_BYTES, cat::IN_FLIGHT_BYTES_CAPACITY),
+    ("state_bytes", cat::STATE_BYTES, cat::STATE_BYTES_CAPACITY),
+    ("sequences", cat::SEQUENCES, cat::SEQUENCES_CAPACITY),
+    ("streams", cat::STREAMS, cat::STREAMS_CAPACITY),
+    ("connections", cat::CONNECTIONS, cat::CONNECTIONS_CAPACITY),
+];
+
+impl Figures {
+    /// What happened between `before` and `now`. Speculation is counted from `long_before`, since one draft token in
+    /// sixteen is measured, and few make no share.
+    #[must_use]
+    pub fn between(address: &str, before: &Scrape, now: &Scrape, long_before: &Scrape) -> Self {
+        let d = Difference::new(before, now);
+        let fill = |(resource, used, capacity): &(&'static str, Def, Def)| Fill {
+            resource,
+            used: d.gauge(used) as u64,
+            capacity: d.gauge(capacity) as u64,
+        };
+        Self {
+            address: address.to_owned(),
+            version: d.label(&cat::BUILD_INFO, "version"),
+            backend: d.label(&cat::BUILD_INFO, "backend"),
+            device: d.label(&cat::BUILD_INFO, "device"),
+            ready: d.gauge(&cat::READY) > 0.0,
+            uptime_seconds: (now.clock - d.gauge(&cat::PROCESS_START)).max(0.0),
+            seconds: d.seconds,
+            restarted: d.restarted,
+            tokens: Count::new(d.all(&cat::TOKENS), d.seconds),
+            rows_in_flight: d.gauge(&cat::IN_FLIGHT_ROWS) as u64,
+            fill: FILL.iter().map(fill).collect(),
+            resident_bytes: d.gauge(&cat::PROCESS_RESIDENT) as u64,
+            latency: latency(&d),
+            models: models(&d),
+            speculation: Speculation::of(&Difference::new(long_before, now)),
+            errors: errors(&d),
+        }
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("figures have only strings and numbers")
+    }
+}
+
+fn latency(d: &Difference<'_>) -> Vec<Latency> {
+    let stages = d.histograms(&cat::STEP_DURATION, ["stage"]);
+    let of = |stage: &'static str| {
+        let histogram = stages.get(&[stage])?;
+        let quantile = |q| histogram.quantile(q);
+        let steps = Count::new(histogram.count, d.seconds);
+        Some(Latency { stage, steps, p50: quantile(0.5), p90: quantile(0.9), p99: quantile(0.99) })
+    };
+    STAGES.into_iter().filter_map(of).collect()
+}
+
+fn models(d: &Difference<'_>) -> Vec<Model> {
+    let rows = d.by(&cat::ROWS, ["model", "kind"]);
+    let invalid = d.by(&cat::ROWS_INVALID, ["model"]);
+    let model = |([model], tokens): (&[&str; 1], &Increase)| {
+        let own = rows.iter().filter(|([m, _], rows)| m == model && rows.total > 0.0);
+        Model {
+            model: (*model).to_owned(),
+            tokens: Count::new(*tokens, d.seconds),
+            rows: own.map(|([_, kind], rows)| ((*kind).to_owned(), Count::new(*rows, d.seconds))).collect(),
+            rows_invalid: Count::new(invalid.get(&[*model]).copied().unwrap_or_default(), d.seconds),
+        }
+    };
+    let all = d.by(&cat::TOKENS, ["model"]);
+    let mut models: Vec<Model> = all.iter().map(model).collect();
+    models.retain(|m| m.tokens.total > 0 || !m.rows.is_empty() || m.rows_invalid.total > 0);
+    models
+}
+
+fn errors(d: &Difference<'_>) -> Vec<Error> {
+    let error = |kind, reason: String, model: Option<&str>, count: Increase| {
+        let model = model.map(str::to_owned);
+        Error { kind, reason, model, count: Count::new(count, d.seconds) }
+    };
+    let refused = d.by(&cat::REJECTED, ["reason"]);
+    let rows = d.by(&cat::ROWS_INVALID, ["reason", "model"]);
+    let calls = d.by(&cat::REQUESTS, ["method", "code"]);
+    let mut errors = Vec::new();
+    errors.extend(refused.into_iter().map(|([reason], n)| error("refused", reason.to_owned(), None, n)));
+    errors.extend(rows.into_iter().map(|([reason, model], n)| error("row", reason.to_owned(), Some(model), n)));
+    let failed = calls.into_iter().filter(|([_, code], _)| *code != "OK");
+    errors.extend(failed.map(|([method, code], n)| error("call", format!("{method} {code}"), None, n)));
+    errors.push(error("accept", "accept_errors".to_owned(), None, d.all(&cat::ACCEPT_ERRORS)));
+    errors.retain(|e| e.count.total > 0);
+    errors
+}

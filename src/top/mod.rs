@@ -1,0 +1,127 @@
+//! `croupier top`: a running server seen through its metrics, in a terminal or as one table.
+//!
+//! Everything shown follows from two pages of `/metrics` and the time between them ([`Figures`]). Nothing is asked of the
+//! server but those pages, so it can be looked at while it is in trouble.
+
+mod difference;
+mod figures;
+mod plain;
+mod scrape;
+mod screen;
+mod speculation;
+mod table;
+mod units;
+mod view;
+
+pub use figures::{Count, Error, Figures, Fill, Latency, Model};
+pub use scrape::{Scrape, Source};
+pub use screen::{Screen, draw};
+pub use speculation::{Measured, Position, Proposer, Speculation};
+pub use view::Theme;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What answers is no Croupier.
+const EXIT_NOT_CROUPIER: u8 = 3;
+
+/// What `croupier top` is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopArgs {
+    /// `host:port` of the admin port.
+    pub authority: String,
+    /// Time between two looks.
+    pub interval: Duration,
+    /// Look twice, print a table and end.
+    pub once: bool,
+    /// Print one JSON object instead of the table.
+    pub json: bool,
+}
+
+impl Default for TopArgs {
+    fn default() -> Self {
+        // Where `croupier serve` has its admin port unless told otherwise.
+        let admin = crate::config::Config::default().admin;
+        let authority = admin.map(|address| address.to_string()).unwrap_or_default();
+        Self { authority, interval: Duration::from_secs(2), once: false, json: false }
+    }
+}
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// Nobody answers.
+    #[error(
+        "cannot read http://{authority}/metrics: {reason}\n\
+         Is the server running, and is this its admin port? Name another with --admin"
+    )]
+    Unreachable {
+        /// Who was asked.
+        authority: String,
+        /// What went wrong, in words.
+        reason: String,
+    },
+    /// Another program answers.
+    #[error(
+        "http://{authority}/metrics is no Croupier's: {reason}\nName the admin port of `croupier serve` with --admin"
+    )]
+    NotCroupier {
+        /// Who was asked.
+        authority: String,
+        /// How that shows.
+        reason: String,
+    },
+    /// There is nothing to draw on.
+    #[error("the output is no terminal; --once prints a table and ends, --once --json an object")]
+    NoTerminal,
+    /// The terminal cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl TopError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotCroupier { .. } => EXIT_NOT_CROUPIER,
+            Self::NoTerminal => crate::config::EXIT_CONFIG,
+            Self::Unreachable { .. } | Self::Io(_) => 1,
+        }
+    }
+}
+
+/// The subcommand `top`. Exit codes: 1 nobody answers, 2 no terminal, 3 what answers is no Croupier.
+#[must_use]
+#[allow(clippy::print_stderr)] // Why the command has no result.
+pub fn main(args: &TopArgs) -> ExitCode {
+    let done = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(TopError::Io)
+        .and_then(|runtime| runtime.block_on(run(args)));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("croupier: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+async fn run(args: &TopArgs) -> Result<(), TopError> {
+    let source = Source::new(&args.authority);
+    if !args.once {
+        return screen::live(source, args.interval).await;
+    }
+    let before = source.scrape().await?;
+    tokio::time::sleep(args.interval).await;
+    let now = source.scrape().await?;
+    let figures = Figures::between(&args.authority, &before, &now, &before);
+    let text = if args.json { figures.to_json() + "\n" } else { plain::page(&figures, plain::width()) };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads may stop when it has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,222 @@
+//! The live view.
+
+use super::view::{Section, Theme, header, sections};
+use super::{Figures, Scrape, Source, TopError};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Looks that are kept: speculation is counted over all of them.
+const LOOKS: usize = 30;
+/// Rates that are kept for the line of them.
+const RATES: usize = 240;
+/// From here on there are two columns.
+const TWO_COLUMNS: u16 = 110;
+const GUTTER: u16 = 3;
+/// Lines that a key goes on by.
+const PAGE: u16 = 10;
+const KEYS: &str = "q quit   arrows scroll";
+
+/// What is on the screen.
+#[derive(Debug)]
+pub struct Screen {
+    address: String,
+    theme: Theme,
+    looks: VecDeque<Scrape>,
+    rates: VecDeque<f64>,
+    figures: Option<Figures>,
+    /// Why the last look showed nothing.
+    failed: Option<String>,
+    scroll: u16,
+}
+
+impl Screen {
+    /// Before the first look.
+    #[must_use]
+    pub fn new(address: &str, theme: Theme) -> Self {
+        let (looks, rates) = (VecDeque::new(), VecDeque::new());
+        Self { address: address.to_owned(), theme, looks, rates, figures: None, failed: None, scroll: 0 }
+    }
+
+    /// Another look, or why there is none. What was seen last stays.
+    pub fn look(&mut self, seen: Result<Scrape, String>) {
+        let now = match seen {
+            Ok(now) => now,
+            Err(reason) => {
+                self.failed = Some(reason);
+                return;
+            }
+        };
+        self.failed = None;
+        if let (Some(before), Some(first)) = (self.looks.back(), self.looks.front()) {
+            let figures = Figures::between(&self.address, before, &now, first);
+            if figures.restarted {
+                // What was before belongs to another process.
+                self.looks.clear();
+            }
+            push(&mut self.rates, figures.tokens.per_second, RATES);
+            self.figures = Some(figures);
+        }
+        push(&mut self.looks, now, LOOKS);
+    }
+
+    fn scroll(&mut self, lines: i32) {
+        self.scroll = self.scroll.saturating_add_signed(lines.clamp(-1000, 1000) as i16);
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+/// Draws it, whatever the size.
+pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let Some(figures) = &screen.figures else {
+        let text = format!("Reading http://{}/metrics ...", screen.address);
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    };
+    let rates: Vec<f64> = screen.rates.iter().copied().collect();
+    let head = header(figures, screen.theme, area.width.into());
+    let head_height = u16::try_from(head.len()).unwrap_or(u16::MAX);
+    let rows = [Constraint::Length(head_height), Constraint::Min(0), Constraint::Length(1)];
+    let [top, body, foot] = Layout::vertical(rows).areas(area);
+    let wide = area.width >= TWO_COLUMNS;
+    let columns: Vec<Rect> = match wide {
+        true => Layout::horizontal([Constraint::Fill(1); 2]).spacing(GUTTER).split(body).to_vec(),
+        false => vec![body],
+    };
+    let width = columns.iter().map(|column| column.width).min().unwrap_or_default().into();
+    let [left, right] = sections(figures, &rates, screen.theme, width);
+    let parts = if wide { vec![left, right] } else { vec![left.into_iter().chain(right).collect()] };
+    let texts: Vec<Vec<Line<'static>>> = parts.into_iter().map(stacked).collect();
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    let hidden = u16::try_from(longest).unwrap_or(u16::MAX).saturating_sub(body.height);
+    screen.scroll = screen.scroll.min(hidden);
+    frame.render_widget(Paragraph::new(head), top);
+    for (text, column) in texts.into_iter().zip(columns) {
+        frame.render_widget(Paragraph::new(text).scroll((screen.scroll, 0)), column);
+    }
+    frame.render_widget(foot_line(screen, hidden), foot);
+}
+
+fn stacked(sections: Vec<Section>) -> Vec<Line<'static>> {
+    let lines = |section: Section| [vec![Line::default(), section.title], section.lines].concat();
+    sections.into_iter().flat_map(lines).collect()
+}
+
+fn foot_line(screen: &Screen, hidden: u16) -> Line<'static> {
+    if let Some(reason) = &screen.failed {
+        let text = format!("NO ANSWER, trying again: {reason}");
+        return Line::from(Span::styled(text, Style::new().add_modifier(Modifier::REVERSED)));
+    }
+    let below = hidden - screen.scroll;
+    let more = if below > 0 { format!("   {below} more lines below") } else { String::new() };
+    Line::from(Span::styled(format!("{KEYS}{more}"), Style::new().add_modifier(Modifier::DIM)))
+}
+
+/// Shows `source` until somebody wants it to end.
+pub(super) async fn live(source: Source, interval: Duration) -> Result<(), TopError> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(TopError::NoTerminal);
+    }
+    let mut screen = Screen::new(&source.authority, Theme::detect());
+    // A wrong address is told on the terminal as it was, before anything is drawn.
+    screen.look(Ok(source.scrape().await?));
+    let stop = crate::shutdown::on_signal()?;
+    let mut terminal = ratatui::try_init()?;
+    let _restore = Restore;
+    let (mut looks, mut keys) = (watch(source, interval), read_keys()?);
+    loop {
+        terminal.draw(|frame| draw(&mut screen, frame))?;
+        tokio::select! {
+            Some(seen) = looks.recv() => screen.look(seen),
+            Some(key) = keys.recv() => match key {
+                Key::Quit => return Ok(()),
+                Key::Scroll(lines) => screen.scroll(lines),
+                Key::Redraw => {}
+            },
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Gives the terminal back, whatever happened; a panic does it by ratatui's own hook.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Looks again and again, in a task of its own: keys must not wait for a server that does not answer.
+fn watch(source: Source, interval: Duration) -> mpsc::Receiver<Result<Scrape, String>> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            let seen = source.scrape().await.map_err(|error| first_line(&error));
+            if sender.send(seen).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn first_line(error: &TopError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+enum Key {
+    Quit,
+    Scroll(i32),
+    Redraw,
+}
+
+/// Keys, by a thread of their own: reading them blocks. It ends with the process.
+fn read_keys() -> io::Result<mpsc::Receiver<Key>> {
+    let (sender, receiver) = mpsc::channel(8);
+    let read = move || {
+        while let Ok(event) = event::read() {
+            if key(&event).is_some_and(|key| sender.blocking_send(key).is_err()) {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("croupier-keys".to_owned()).spawn(read)?;
+    Ok(receiver)
+}
+
+fn key(event: &Event) -> Option<Key> {
+    let key = match event {
+        Event::Resize(..) => return Some(Key::Redraw),
+        Event::Key(key) if key.kind != KeyEventKind::Release => key,
+        _ => return None,
+    };
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
+        KeyCode::Up | KeyCode::Char('k') => Some(Key::Scroll(-1)),
+        KeyCode::Down | KeyCode::Char('j') => Some(Key::Scroll(1)),
+        KeyCode::PageUp => Some(Key::Scroll(-i32::from(PAGE))),
+        KeyCode::PageDown | KeyCode::Char(' ') => Some(Key::Scroll(PAGE.into())),
+        KeyCode::Home => Some(Key::Scroll(-1000)),
+        _ => None,
+    }
+}

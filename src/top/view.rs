@@ -1,0 +1,246 @@
+//! The figures as lines of text, for a terminal and for a page.
+
+use super::figures::{Count, Error, Figures, Fill, Latency, Model};
+use super::speculation::{Measured, Position, Proposer};
+use super::table::{column, flow, table};
+use super::units::{bytes, grouped, rate, share, time, uptime};
+use crate::metrics::catalog as cat;
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+
+/// Beyond so many standard errors expected and observed acceptance differ by more than chance (docs/speculative.md).
+const NOT_CHANCE: f64 = 4.0;
+/// How full something is when it is worth a look, and when the alert CroupierSaturated would say so.
+const FILLING: f64 = 0.7;
+const FULL: f64 = 0.9;
+/// Width of "expected" and the space behind it, and of a position.
+const ROW_LABEL: usize = 9;
+const POSITION: usize = 5;
+/// Levels of the line of rates.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Whether to use colour. Nothing is said by colour alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Theme {
+    /// Use it.
+    pub color: bool,
+}
+
+impl Theme {
+    /// What the user wants (<https://no-color.org>).
+    #[must_use]
+    pub fn detect() -> Self {
+        Self { color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+    }
+
+    fn paint(self, text: impl Into<String>, color: Color) -> Span<'static> {
+        let style = if self.color { Style::new().fg(color) } else { Style::new() };
+        Span::styled(clean(&text.into()), style)
+    }
+
+    fn dim(self, text: impl Into<String>) -> Span<'static> {
+        Span::styled(clean(&text.into()), Style::new().add_modifier(Modifier::DIM))
+    }
+
+    fn bold(self, text: impl Into<String>) -> Span<'static> {
+        let span = self.paint(text, Color::Cyan);
+        span.add_modifier(Modifier::BOLD)
+    }
+}
+
+fn plain(text: impl Into<String>) -> Span<'static> {
+    Span::raw(clean(&text.into()))
+}
+
+/// Labels come from clients: without what would move the cursor or change the terminal.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Lines under a title.
+#[derive(Debug, Clone)]
+pub(super) struct Section {
+    pub(super) title: Line<'static>,
+    pub(super) lines: Vec<Line<'static>>,
+}
+
+/// Whom this is about, in as many lines as it takes.
+pub(super) fn header(f: &Figures, theme: Theme, width: usize) -> Vec<Line<'static>> {
+    let state = if f.ready { theme.paint("ready", Color::Green) } else { theme.paint("NOT READY", Color::Red) };
+    let device = if f.device.is_empty() { f.backend.clone() } else { format!("{} ({})", f.backend, f.device) };
+    let mut items = vec![
+        theme.bold(format!("croupier {}", f.version)),
+        plain(f.address.clone()),
+        state,
+        plain(format!("up {}", uptime(f.uptime_seconds))),
+        plain(device),
+        plain(format!("{} resident", bytes(f.resident_bytes))),
+        theme.dim(format!("over {:.1} s", f.seconds)),
+    ];
+    if f.restarted {
+        items.push(theme.paint("restarted meanwhile: counted from its start", Color::Yellow));
+    }
+    flow(items, width)
+}
+
+/// Work and its bounds, then what is told of models, drafts and errors: two columns where there is room.
+pub(super) fn sections(f: &Figures, history: &[f64], theme: Theme, width: usize) -> [Vec<Section>; 2] {
+    [
+        vec![tokens(f, history, theme, width), latency(f, theme, width), fill(f, theme, width)],
+        vec![models(f, theme, width), speculation(f, theme, width), errors(f, theme, width)],
+    ]
+}
+
+fn section(theme: Theme, title: &str, aside: &str, lines: Vec<Line<'static>>) -> Section {
+    let mut title = Line::from(theme.bold(title));
+    if !aside.is_empty() {
+        title.push_span(theme.dim(format!("  {aside}")));
+    }
+    Section { title, lines }
+}
+
+fn tokens(f: &Figures, history: &[f64], theme: Theme, width: usize) -> Section {
+    let items = vec![
+        plain(format!("{} tokens/s", rate(f.tokens.per_second))).add_modifier(Modifier::BOLD),
+        plain(format!("{} rows in flight", grouped(f.rows_in_flight))),
+        plain(format!("{} tokens since the start", grouped(f.tokens.total))),
+    ];
+    let mut lines = flow(items, width);
+    let most = history.iter().copied().fold(0.0, f64::max);
+    if history.len() > 1 && most > 0.0 {
+        let level = |rate: &f64| LEVELS[((rate / most * 7.0).round() as usize).min(7)];
+        let shown: String = history[history.len().saturating_sub(width)..].iter().map(level).collect();
+        lines.push(Line::from(theme.paint(shown, Color::Green)));
+    }
+    section(theme, "TOKENS", "", lines)
+}
+
+fn latency(f: &Figures, theme: Theme, width: usize) -> Section {
+    let highest = cat::STEP_DURATION.buckets.last().copied().unwrap_or(f64::INFINITY);
+    let columns = [column("stage", 0), column("steps/s", 2), column("p50", 1), column("p90", 3), column("p99", 0)];
+    let row = |l: &Latency| {
+        let quantiles = [l.p50, l.p90, l.p99].map(|q| plain(time(q, highest)));
+        [vec![plain(l.stage), plain(rate(l.steps.per_second))], quantiles.to_vec()].concat()
+    };
+    let rows: Vec<_> = f.latency.iter().map(row).collect();
+    section(theme, "STEPS", "", table(&columns, |head| theme.dim(head), &rows, width))
+}
+
+fn fill(f: &Figures, theme: Theme, width: usize) -> Section {
+    let columns = [column("bound", 0), column("used", 0), column("of", 1), column("", 2)];
+    let row = |fill: &Fill| {
+        let amount = |n| if fill.resource.contains("bytes") { bytes(n) } else { grouped(n) };
+        let share = if fill.capacity == 0 { 0.0 } else { fill.used as f64 / fill.capacity as f64 };
+        let percent = format!("{:.0}%", share * 100.0);
+        let percent = match share {
+            s if s > FULL => theme.paint(percent, Color::Red),
+            s if s > FILLING => theme.paint(percent, Color::Yellow),
+            _ => plain(percent),
+        };
+        vec![plain(fill.resource), plain(amount(fill.used)), plain(amount(fill.capacity)), percent]
+    };
+    let rows: Vec<_> = f.fill.iter().map(row).collect();
+    section(theme, "BOUNDS", "", table(&columns, |head| theme.dim(head), &rows, width))
+}
+
+fn models(f: &Figures, theme: Theme, width: usize) -> Section {
+    let columns = [
+        column("model", 0),
+        column("tokens/s", 0),
+        column("sample/s", 4),
+        column("draft/s", 5),
+        column("verify/s", 3),
+        column("bad rows/s", 1),
+        column("tokens", 2),
+    ];
+    let row = |m: &Model| {
+        let kind = |kind: &str| rate(m.rows.get(kind).map_or(0.0, |rows| rows.per_second));
+        let bad = rate(m.rows_invalid.per_second);
+        let bad = if m.rows_invalid.new > 0 { theme.paint(bad, Color::Red) } else { plain(bad) };
+        let rows = ["sample", "draft", "verify"].map(|k| plain(kind(k)));
+        let ends = [bad, plain(grouped(m.tokens.total))];
+        [vec![plain(m.model.clone()), plain(rate(m.tokens.per_second))], rows.to_vec(), ends.to_vec()].concat()
+    };
+    let rows: Vec<_> = f.models.iter().map(row).collect();
+    let lines = match rows.is_empty() {
+        true => vec![Line::from(plain("no work since the start"))],
+        false => table(&columns, |head| theme.dim(head), &rows, width),
+    };
+    section(theme, "MODELS", "", lines)
+}
+
+fn speculation(f: &Figures, theme: Theme, width: usize) -> Section {
+    let active = f.speculation.proposers.iter().filter(|p| p.drafts.new > 0);
+    let mut lines: Vec<Line<'static>> = active.flat_map(|p| proposer(p, theme, width)).collect();
+    if lines.is_empty() {
+        let text = if f.speculation.proposers.is_empty() { "no drafts since the start" } else { "no drafts meanwhile" };
+        lines.push(Line::from(plain(text)));
+    }
+    section(theme, "DRAFTS", &format!("over {:.1} s", f.speculation.seconds), lines)
+}
+
+fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
+    let of = |part: &Count, whole: &Count| (whole.new > 0).then(|| part.new as f64 / whole.new as f64);
+    let each = of(&p.emitted_tokens, &p.drafts).unwrap_or_default();
+    let items = vec![
+        plain(format!("{} {}", p.model, p.proposer)).add_modifier(Modifier::BOLD),
+        plain(format!("{} drafts/s", rate(p.drafts.per_second))),
+        plain(format!("{} accepted", share(of(&p.accepted_tokens, &p.draft_tokens)))),
+        plain(format!("{each:.2} tokens each")),
+        disagreement(&p.measured, theme),
+    ];
+    let mut lines = flow(items, width);
+    let to_a_line = (width.saturating_sub(ROW_LABEL) / POSITION).max(1);
+    for part in p.positions.chunks(to_a_line) {
+        let row = |label: &str, figure: &dyn Fn(&Position) -> String| {
+            let cells: String = part.iter().map(|p| format!("{:>POSITION$}", figure(p))).collect();
+            format!("{label:<ROW_LABEL$}{cells}")
+        };
+        lines.push(Line::from(theme.dim(row("position", &|p| p.position.clone()))));
+        lines.push(Line::from(plain(row("accepted", &|p| share(p.accepted)))));
+        lines.push(Line::from(plain(row("measured", &|p| share(p.measured.accepted)))));
+        lines.push(Line::from(plain(row("expected", &|p| share(p.measured.expected)))));
+    }
+    lines
+}
+
+/// Whether what was accepted is what was to be expected.
+fn disagreement(m: &Measured, theme: Theme) -> Span<'static> {
+    // + 0.0: no minus before what rounds to 0.
+    let standard_errors = (m.standard_errors * 10.0).round() / 10.0 + 0.0;
+    let text = format!("{} measured, {standard_errors:+.1} se", grouped(m.tests));
+    match m.standard_errors.abs() > NOT_CHANCE {
+        true => theme.paint(text + ": not as expected", Color::Red),
+        false => plain(text),
+    }
+}
+
+fn errors(f: &Figures, theme: Theme, width: usize) -> Section {
+    let columns = [
+        column("reason", 0),
+        column("what", 3),
+        column("model", 4),
+        column("new", 1),
+        column("/s", 2),
+        column("total", 0),
+    ];
+    let row = |e: &Error| {
+        let new = grouped(e.count.new);
+        let new = if e.count.new > 0 { theme.paint(new, Color::Red) } else { plain(new) };
+        let model = e.model.clone().unwrap_or_default();
+        vec![
+            plain(e.reason.clone()),
+            plain(e.kind),
+            plain(model),
+            new,
+            plain(rate(e.count.per_second)),
+            plain(grouped(e.count.total)),
+        ]
+    };
+    let rows: Vec<_> = f.errors.iter().map(row).collect();
+    let lines = match rows.is_empty() {
+        true => vec![Line::from(plain("none since the start"))],
+        false => table(&columns, |head| theme.dim(head), &rows, width),
+    };
+    section(theme, "ERRORS AND REFUSALS", "", lines)
+}

@@ -1,0 +1,113 @@
+//! `croupier inject` on manifests as they are published: what it writes, byte for byte, and how it ends.
+//!
+//! `BLESS=1 cargo test --test inject` writes `*.injected.yaml` anew; `scripts/helm-check` holds them against the schemas of
+//! Kubernetes. That the sidecar is the chart's is `src/inject/tests.rs::the_sidecar_is_the_charts`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject").join(name)
+}
+
+fn inject(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    command.arg("inject").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that refuses its flags does not read.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Manifest, flags, and what is told of it.
+const MANIFESTS: [(&str, &[&str], &str); 3] = [
+    (
+        "deployment",
+        &[
+            "--image=registry.example.com/croupier",
+            "--tag=0.1.0",
+            "--cpu-limit=4",
+            "--memory-limit=2Gi",
+            "--setting=threads=4",
+        ],
+        "croupier inject: Deployment/mistral-7b: injected\n",
+    ),
+    (
+        "statefulset",
+        &["--container=worker", "--admin-port=9465", "--setting", "max_state_bytes=512MiB"],
+        "croupier inject: StatefulSet/engine: injected; keeps the worker's prometheus.io annotations; \
+         scrape port 9465 by other means\n",
+    ),
+    (
+        "list",
+        &[],
+        "croupier inject: CronJob/nightly: injected\n\
+         croupier inject: Pod/debug: unchanged, its annotation croupier/inject says disabled\n",
+    ),
+];
+
+#[test]
+fn manifests_come_out_as_they_must() {
+    for (name, flags, notes) in MANIFESTS {
+        let manifest = std::fs::read_to_string(file(&format!("{name}.yaml"))).unwrap();
+        let golden = file(&format!("{name}.injected.yaml"));
+        let done = inject(flags, &manifest);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&golden, &done.stdout).unwrap();
+        }
+        let is = text(&done.stdout);
+        assert!(
+            is == std::fs::read_to_string(&golden).unwrap_or_default(),
+            "{name} is now:\n{is}\nIf that is meant: BLESS=1"
+        );
+        assert_eq!(text(&done.stderr), notes);
+        let path = file(&format!("{name}.yaml"));
+        assert_eq!(inject(&[flags, &[path.to_str().unwrap()]].concat(), "").stdout, done.stdout, "from a file");
+        let again = inject(flags, &is);
+        assert_eq!(text(&again.stdout), is, "{name} a second time");
+        assert!(text(&again.stderr).contains("unchanged, already injected"), "{}", text(&again.stderr));
+    }
+}
+
+#[test]
+fn nothing_is_written_when_something_stands_against_it() {
+    let statefulset = std::fs::read_to_string(file("statefulset.yaml")).unwrap();
+    let broken = statefulset.replace("    replicas: 3", "  replicas: 3");
+    let cases = [
+        (&[][..], statefulset.as_str(), 1, "standard input: line 19: StatefulSet/engine: there are several containers"),
+        (&["--container=nobody"], &statefulset, 1, "standard input: no pod template has a container nobody"),
+        (&["--container=worker", "--admin-port=0"], &statefulset, 2, "--admin-port: \"0\""),
+        (&[], &broken, 1, "standard input: line 7: "),
+        (&[], "", 1, "there is no pod template"),
+        (&["/nowhere.yaml"], "", 1, "/nowhere.yaml: No such file"),
+        (&["--setting=uds=x", "--setting=thread=1", "--setting=threads=0", "--memory-limit=1GiB"], "", 2, "4 mistakes"),
+    ];
+    for (flags, input, code, says) in cases {
+        let done = inject(flags, input);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(code), "{said}");
+        assert!(said.contains(says) && done.stdout.is_empty(), "{said}\ninstead of {says}");
+    }
+}
+
+/// The flags that a manifest carries are flags of this program.
+#[test]
+fn the_program_takes_the_flags_that_it_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let injected = std::fs::read_to_string(file("deployment.injected.yaml")).unwrap();
+    let injected = injected.replace("/run/croupier", folder.path().to_str().unwrap());
+    let after = injected.split("- serve\n").nth(1).unwrap();
+    let flags = after.lines().map_while(|line| line.trim().strip_prefix("- "));
+    let flags: Vec<std::ffi::OsString> = ["croupier", "serve"].into_iter().chain(flags).map(Into::into).collect();
+    assert!(flags.len() > 7, "{flags:?}");
+    let parsed = croupier::config::parse(flags, &|_| None);
+    assert!(matches!(parsed, Ok(croupier::config::Command::Serve(_))), "{parsed:?}");
+}

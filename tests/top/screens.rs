@@ -1,0 +1,184 @@
+//! Recorded pages on a terminal of ratatui's own.
+
+use croupier::top::{Scrape, Screen, Theme, draw};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Color;
+use std::path::Path;
+use std::time::Duration;
+
+const EMPTY: &str = include_str!("pages/empty.txt");
+const LOAD: [&str; 2] = [include_str!("pages/load-1.txt"), include_str!("pages/load-2.txt")];
+const DRAFTS: [&str; 2] = [include_str!("pages/drafts-1.txt"), include_str!("pages/drafts-2.txt")];
+const PLAIN: Theme = Theme { color: false };
+
+/// A screen that saw these pages, so many seconds apart.
+fn seen(pages: &[&str], apart: u64, theme: Theme) -> Screen {
+    let mut screen = Screen::new("127.0.0.1:9464", theme);
+    for (i, page) in pages.iter().enumerate() {
+        let taken = Duration::from_secs(apart * i as u64);
+        screen.look(Scrape::read(page, taken, started(page) + 100.0 + taken.as_secs_f64()));
+    }
+    screen
+}
+
+/// The page's own process_start_time_seconds.
+fn started(page: &str) -> f64 {
+    value(page, "process_start_time_seconds ")
+}
+
+/// The sum of the lines that begin so, read without the program's own reader.
+fn value(page: &str, begins: &str) -> f64 {
+    page.lines().filter(|l| l.starts_with(begins)).map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+fn drawn(screen: &mut Screen, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(screen, frame)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn text(buffer: &Buffer) -> String {
+    let line = |y| -> String { (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect() };
+    (0..buffer.area.height).map(|y| format!("{}\n", line(y).trim_end())).collect()
+}
+
+fn shown(pages: &[&str], apart: u64, width: u16, height: u16) -> String {
+    text(&drawn(&mut seen(pages, apart, PLAIN), width, height))
+}
+
+#[test]
+fn recorded_pages_look_as_they_must() {
+    let busy = DRAFTS[1].replace("{reason=\"queue_full\"} 0", "{reason=\"queue_full\"} 12");
+    let busy = busy.replace("croupier_queue_depth 1\n", "croupier_queue_depth 4000\n");
+    assert_eq!(busy.len(), DRAFTS[1].len() + 4, "the recorded page has other values there");
+    let mut wrong = Vec::new();
+    for (name, pages, apart, width, height) in [
+        ("wide", &[DRAFTS[0], &busy][..], 4, 132, 42),
+        ("80-columns", &DRAFTS[..], 4, 80, 62),
+        ("60-columns", &DRAFTS[..], 4, 60, 62),
+        ("40-columns", &DRAFTS[..], 4, 40, 80),
+        ("low", &DRAFTS[..], 4, 80, 12),
+        ("without-drafts", &LOAD[..], 2, 80, 40),
+        ("empty", &[EMPTY, EMPTY][..], 2, 80, 34),
+        ("restarted", &[LOAD[1], DRAFTS[0]][..], 2, 80, 62),
+        ("before-the-second-look", &[EMPTY][..], 2, 80, 3),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/top/screens/{name}.txt"));
+        let is = shown(pages, apart, width, height);
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &is).unwrap();
+        }
+        if std::fs::read_to_string(&path).unwrap_or_default() != is {
+            wrong.push(format!("{} has to be:\n{is}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\nIf that is meant: BLESS=1 cargo test --test top", wrong.join("\n"));
+}
+
+#[test]
+fn the_picture_of_the_documentation_is_the_screen() {
+    let page = include_str!("../../docs/operations.md");
+    let picture = shown(&DRAFTS, 4, 80, 62);
+    let picture = picture.trim_end();
+    assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations.md lacks:\n{picture}");
+}
+
+/// Figures once more, from the pages' own lines.
+#[test]
+fn rates_are_differences_over_the_time_between() {
+    let screen = shown(&LOAD, 2, 80, 40);
+    let rate = |begins: &str| (value(LOAD[1], begins) - value(LOAD[0], begins)) / 2.0;
+    let with_commas = |n: f64| {
+        let n = n.round() as u64;
+        if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) }
+    };
+    let tokens = format!("{} tokens/s", with_commas(rate("croupier_tokens_total{")));
+    assert!(screen.contains(&tokens), "{tokens} in\n{screen}");
+    let steps = with_commas(rate("croupier_step_duration_seconds_count{stage=\"total\"}"));
+    let total = screen.lines().find(|l| l.starts_with("total")).unwrap();
+    assert_eq!(total.split_whitespace().nth(1), Some(steps.as_str()), "{screen}");
+    assert!(screen.contains("no drafts since the start"), "{screen}");
+}
+
+#[test]
+fn acceptance_is_shown_beside_what_was_expected() {
+    let screen = shown(&DRAFTS, 4, 80, 62);
+    let new = |begins: &str| value(DRAFTS[1], begins) - value(DRAFTS[0], begins);
+    let labels = "{model=\"spec-broken\",proposer=\"sent\",position=\"0\"}";
+    let metric = |name: &str| new(&format!("croupier_spec_decode_{name}{labels}"));
+    let accepted = metric("num_accepted_tokens_per_pos_total") / metric("num_tested_tokens_per_pos_total");
+    let expected = metric("expected_acceptance_sum") / metric("expected_acceptance_count");
+    assert!(expected - accepted > 0.1, "the recorded draft is not broken: {accepted} of {expected}");
+    let broken: Vec<&str> = screen.lines().skip_while(|l| !l.starts_with("spec-broken sent")).take(6).collect();
+    let first = |row: &str| -> f64 {
+        let line = broken.iter().find_map(|l| l.strip_prefix(row)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert!((first("accepted") - accepted).abs() <= 0.005, "{screen}");
+    assert!((first("expected") - expected).abs() <= 0.005, "{screen}");
+    assert!(broken[1].contains("not as expected") || broken[0].contains("not as expected"), "{screen}");
+    assert_eq!(screen.matches("not as expected").count(), 1, "{screen}");
+}
+
+#[test]
+fn a_restart_makes_no_negative_rate() {
+    let screen = shown(&[LOAD[1], EMPTY], 2, 80, 34);
+    // Both pages are of one process here, so only the counters tell.
+    assert!(screen.contains("restarted meanwhile") && screen.contains("0 tokens/s"), "{screen}");
+    assert!(!screen.contains('-') || !screen.contains("-1"), "{screen}");
+    // The pages after it are compared with those after it.
+    let again = shown(&[LOAD[1], EMPTY, LOAD[0]], 2, 80, 34);
+    let rate = (value(LOAD[0], "croupier_tokens_total{") / 2.0).round() as u64;
+    assert!(!again.contains("restarted"), "{again}");
+    assert!(again.contains(&format!("{},{:03} tokens/s", rate / 1000, rate % 1000)), "{rate} in\n{again}");
+}
+
+#[test]
+fn narrow_windows_keep_what_matters() {
+    for width in [60, 40] {
+        let screen = shown(&DRAFTS, 4, width, 90);
+        for word in
+            ["tokens/s", "p99", "rows in flight", "queue", "accepted", "expected", "ERRORS AND REFUSALS", "spec-sent"]
+        {
+            assert!(screen.contains(word), "{word} at {width} in\n{screen}");
+        }
+    }
+    for (width, height) in [(1, 1), (2, 40), (10, 3), (300, 2)] {
+        shown(&DRAFTS, 4, width, height);
+    }
+}
+
+#[test]
+fn colour_is_left_out_when_it_is_not_wanted() {
+    let colours = |theme| {
+        let buffer = drawn(&mut seen(&DRAFTS, 4, theme), 132, 42);
+        let own = buffer.content.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count();
+        (own, text(&buffer))
+    };
+    let (without, plain) = colours(PLAIN);
+    let (with, coloured) = colours(Theme { color: true });
+    assert_eq!(without, 0);
+    assert!(with > 50, "{with}");
+    assert_eq!(plain, coloured, "something is said by colour alone");
+}
+
+#[test]
+fn without_an_answer_the_last_figures_stay() {
+    let mut screen = seen(&LOAD, 2, PLAIN);
+    let before = text(&drawn(&mut screen, 80, 40));
+    screen.look(Err("Connection refused".to_owned()));
+    let after = text(&drawn(&mut screen, 80, 40));
+    assert!(after.contains("NO ANSWER, trying again: Connection refused"), "{after}");
+    let body = |screen: &str| screen.lines().take(39).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(body(&before), body(&after));
+}
+
+#[test]
+fn labels_cannot_steer_the_terminal() {
+    let [before, now] = LOAD.map(|page| page.replace("model=\"bench\"", "model=\"a\x1b[2Jb\""));
+    let screen = shown(&[&before, &now], 2, 80, 40);
+    assert!(screen.contains("a?[2Jb"), "{screen}");
+    assert!(!screen.contains('\x1b'));
+}
