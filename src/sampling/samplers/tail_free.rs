@@ -3,32 +3,48 @@
 //!
 //! Of the candidates in order, `d_i = |(m_i - m_{i+1}) - (m_{i+1} - m_{i+2})|` in integer masses. The first candidate stays, the
 //! last goes, and candidate `i + 1` stays while `d_0 + ... + d_i <= z` of the sum of all `d`. 1 is off; 0 keeps what has no
-//! curvature before it. With fewer than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by
+//! curvature before it. A mass below 2^-20 of the largest counts as 0 here: slopes add up to the mass they begin with, so
+//! all of the tail's curvature is less than 2^-19 of the largest mass, and nobody has to put the tail in order. With fewer than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by
 //! 0 there, KoboldCpp takes equal weights).
 
 use crate::sampling::candidates::Candidates;
-use crate::sampling::mass::fraction;
+use crate::sampling::mass::{MASS_ONE, fraction};
 
-/// How many candidates stay, of masses in order.
+/// Masses below this count as 0.
+pub const LEAST: u64 = MASS_ONE >> 20;
+
+/// A mass as it counts.
 #[must_use]
-pub fn kept(masses: &[u64], z: f32) -> usize {
+#[inline]
+pub fn counted(mass: u64) -> u64 {
+    if mass >= LEAST { mass } else { 0 }
+}
+
+/// How many of the candidates stay, of their counted masses in order; zeros at the end may be left out.
+#[must_use]
+pub fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
     // Masses of neighbours may stand the wrong way round by a unit: they are equal then.
-    let curvature = |w: &[u64]| w[0].saturating_sub(w[1]).abs_diff(w[1].saturating_sub(w[2]));
-    let total: u64 = masses.windows(3).map(curvature).sum();
+    let slope = |at: usize| {
+        let mass = |at: usize| masses.get(at).copied().unwrap_or(0);
+        mass(at).saturating_sub(mass(at + 1))
+    };
+    let curvature = |at: usize| slope(at).abs_diff(slope(at + 1));
+    let places = 0..masses.len().min(candidates.saturating_sub(2));
+    let total: u64 = places.clone().map(curvature).sum();
     if total == 0 {
-        return masses.len();
+        return candidates;
     }
     let most = u128::from(fraction(z)) * u128::from(total);
     let mut sum = 0u64;
-    let flat = masses.windows(3).position(|w| {
-        sum += curvature(w);
+    let flat = places.clone().find(|&at| {
+        sum += curvature(at);
         u128::from(sum) << 32 > most
     });
-    1 + flat.unwrap_or(masses.len() - 2)
+    flat.map_or(candidates - 1, |at| at + 1)
 }
 
 /// Keeps them.
 pub fn apply(left: &mut Candidates, z: f32) {
-    let masses: Vec<u64> = left.kept().iter().map(|w| w.mass).collect();
-    left.keep_first(kept(&masses, z));
+    let masses: Vec<u64> = left.kept().iter().map(|w| counted(w.mass)).collect();
+    left.keep_first(kept(&masses, masses.len(), z));
 }

@@ -77,12 +77,17 @@ fn typical_keeps_the_crossing_token_and_at_least_one() {
 #[test]
 fn tail_free_by_hand() {
     // Sorted .5 .3 .1 .07 .03: slopes .2 .2 .03 .04, curvature 0 .17 .01.
-    let kept = |z| tail_free::kept(&[500, 300, 100, 70, 30], z);
+    let kept = |z| tail_free::kept(&[500, 300, 100, 70, 30], 5, z);
     for (z, expected) in [(0.0, 2), (0.9, 2), (0.944, 2), (0.945, 3), (0.999, 3)] {
         assert_eq!(kept(z), expected, "{z}");
     }
-    assert_eq!(tail_free::kept(&[5, 5, 5, 5], 0.1), 4, "no curvature at all");
-    assert_eq!(tail_free::kept(&[7, 5], 0.1), 2, "too few to have one");
+    let with_a_tail = |masses: &[u64], z| tail_free::kept(masses, 9, z);
+    for z in [0.0, 0.3, 0.6, 0.9, 0.999] {
+        assert_eq!(with_a_tail(&[500, 300, 100], z), with_a_tail(&[500, 300, 100, 0, 0, 0, 0, 0, 0], z), "{z}");
+    }
+    assert_eq!(with_a_tail(&[500], 0.999), 2, "500 0 0: the only curvature is at the start");
+    assert_eq!(tail_free::kept(&[5, 5, 5, 5], 4, 0.1), 4, "no curvature at all");
+    assert_eq!(tail_free::kept(&[7, 5], 2, 0.1), 2, "too few to have one");
 }
 
 #[test]

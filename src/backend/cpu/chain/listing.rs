@@ -13,7 +13,7 @@ use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::Moments;
-use crate::sampling::samplers::{cutoffs, temperature, top_h, xtc};
+use crate::sampling::samplers::{cutoffs, tail_free, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
 pub(super) struct Whole<'a, 'v> {
@@ -27,20 +27,35 @@ pub(super) struct Whole<'a, 'v> {
 enum Next {
     /// Nothing more.
     Done,
-    /// Only masses from this on are left.
-    Mass(u64),
-    /// Only logits from this on.
-    Logit(f32),
-    /// Only the first tokens.
-    First(usize),
-    /// Only a nucleus.
-    Prefix(f32),
-    /// Only what is typical.
-    Typical(f32),
-    /// All but top choices.
+    /// To be cut.
+    Cut(Cut),
+    /// All but top choices of this probability.
     Exclude(f32),
     /// A list, to do the step on.
     List,
+}
+
+/// What is left of a whole row.
+enum Cut {
+    /// Masses from this on.
+    Mass(u64),
+    /// Logits from this on.
+    Logit(f32),
+    /// The first tokens.
+    First(usize),
+    /// A nucleus.
+    Prefix(f32),
+    /// What is typical.
+    Typical(f32),
+    /// All but a flat tail.
+    TailFree(f32),
+}
+
+impl Next {
+    /// Ties of the largest always stay.
+    fn mass(need: u64) -> Self {
+        Self::Cut(Cut::Mass(need.min(MASS_ONE)))
+    }
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
@@ -58,45 +73,58 @@ impl<'a, 'v> Whole<'a, 'v> {
     ) -> Option<(Left<'s>, &'c [Step])> {
         for (at, step) in chain.steps.iter().enumerate() {
             let next = self.next(step, filters, chain);
-            let (done, rest) = (&chain.steps[at + 1..], &chain.steps[at..]);
-            match next {
-                Next::Done => (),
-                Next::List => return Some((self.list_all(store), rest)),
-                Next::First(n) if n > LIST_K.min(self.view.blocks()) => return Some((self.list_all(store), rest)),
-                Next::First(n) => {
-                    let mut keys = vec![];
-                    select::top(self.view, n, &mut keys);
-                    return Some((self.list_keys(keys, store), done));
-                }
+            let done = match next {
+                Next::Done => continue,
                 Next::Exclude(threshold) => {
-                    let out =
-                        self.list(self.choices(threshold), store).excluded(threshold, self.total(), chain.protected);
-                    if !out.is_empty() {
-                        return Some((self.list_without(&out, store), done));
+                    let choices = self.list(self.choices(threshold), store);
+                    let out = choices.excluded(threshold, self.total(), chain.protected);
+                    if out.is_empty() {
+                        continue;
                     }
+                    return Some((self.list_without(&out, store), &chain.steps[at + 1..]));
                 }
-                Next::Typical(p) => {
-                    return match self.typical(p, lists.sample(), store) {
-                        Some(weigh) => Some((Left { weigh, ..self.left(store) }, done)),
-                        None => Some((self.list_all(store), rest)),
-                    };
-                }
-                Next::Mass(need) => {
-                    let from = distribution::reach_of(self.weigh, need);
-                    let mut left = self.list(Range { low: from.max(f32::MIN), high: f32::INFINITY }, store);
-                    left.retain(|values, at| values.masses[at] >= need);
-                    return Some((left, done));
-                }
-                Next::Logit(least) => {
-                    return Some((self.list(Range { low: least.max(f32::MIN), high: f32::INFINITY }, store), done));
-                }
-                Next::Prefix(top_p) => {
-                    let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                    return Some((self.list_cut(&cut, lists, store), done));
-                }
-            }
+                Next::Cut(cut) => self.cut(cut, lists, store),
+                Next::List => None,
+            };
+            return Some(match done {
+                Some(weigh) => (Left { weigh, ..self.left(store) }, &chain.steps[at + 1..]),
+                None => (self.list_all(store), &chain.steps[at..]),
+            });
         }
         None
+    }
+
+    /// Lists what a cut leaves, and says how it is weighed; `None` if a list of all is the way.
+    fn cut(&self, cut: Cut, lists: &mut Store, store: &mut ChainStore) -> Option<Weigh> {
+        let from = |low: f32| Range { low: low.max(f32::MIN), high: f32::INFINITY };
+        let left = match cut {
+            Cut::First(n) if n > LIST_K.min(self.view.blocks()) => return None,
+            Cut::First(n) => {
+                let mut keys = vec![];
+                select::top(self.view, n, &mut keys);
+                self.list_keys(keys, store)
+            }
+            Cut::TailFree(z) => {
+                let mut left = self.list(from(distribution::reach_of(self.weigh, tail_free::LEAST / 2)), store);
+                let candidates = self.view.count(f32::MIN) as usize;
+                if !left.tail_free_of(candidates, z) {
+                    return None;
+                }
+                left
+            }
+            Cut::Typical(p) => return self.typical(p, lists.sample(), store),
+            Cut::Mass(need) => {
+                let mut left = self.list(from(distribution::reach_of(self.weigh, need)), store);
+                left.retain(|values, at| values.masses[at] >= need);
+                left
+            }
+            Cut::Logit(least) => self.list(from(least), store),
+            Cut::Prefix(top_p) => {
+                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
+                self.list_cut(&cut, lists, store)
+            }
+        };
+        Some(left.weigh)
     }
 
     fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
@@ -107,18 +135,19 @@ impl<'a, 'v> Whole<'a, 'v> {
                 self.cool(temperature::dynamic(self.entropy(), candidates, low, high, exponent))
             }
             Step::Xtc { probability, .. } if !xtc::happens(probability, chain.xtc) => Next::Done,
-            Step::TopK => Next::First((filters.top_k as usize).max(self.min_keep)),
+            Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
             _ if self.min_keep > 1 => Next::List,
-            Step::TopP => Next::Prefix(filters.top_p),
-            Step::MinP => Next::Mass(min_p_need(filters.min_p).min(MASS_ONE)),
-            Step::TopA(a) => Next::Mass(cutoffs::top_a(a, self.total()).min(MASS_ONE)),
-            Step::EpsilonCutoff(epsilon) => Next::Mass(cutoffs::epsilon(epsilon, self.total()).min(MASS_ONE)),
-            Step::EtaCutoff(epsilon) => Next::Mass(cutoffs::eta(epsilon, self.entropy(), self.total()).min(MASS_ONE)),
-            Step::TopNSigma(n) => Next::Logit(self.moments().least(self.weigh.max, n)),
-            Step::TopH(share) => Next::First(self.top_h(share)),
-            Step::TypicalP(p) => Next::Typical(p),
             Step::Xtc { threshold, .. } => Next::Exclude(threshold),
-            Step::Smoothing { .. } | Step::Tfs(_) => Next::List,
+            Step::Smoothing { .. } => Next::List,
+            Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
+            Step::MinP => Next::mass(min_p_need(filters.min_p)),
+            Step::TopA(a) => Next::mass(cutoffs::top_a(a, self.total())),
+            Step::EpsilonCutoff(epsilon) => Next::mass(cutoffs::epsilon(epsilon, self.total())),
+            Step::EtaCutoff(epsilon) => Next::mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
+            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(self.weigh.max, n))),
+            Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
+            Step::TypicalP(p) => Next::Cut(Cut::Typical(p)),
+            Step::Tfs(z) => Next::Cut(Cut::TailFree(z)),
         }
     }
 

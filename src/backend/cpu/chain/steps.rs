@@ -15,7 +15,7 @@ use crate::sampling::samplers::{cutoffs, smoothing, tail_free, temperature, top_
 impl Left<'_> {
     /// Does one step.
     pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
-        if !matches!(step, Step::Smoothing { .. } | Step::Tfs(_)) {
+        if !matches!(step, Step::Smoothing { .. }) {
             self.weigh_once();
         }
         match *step {
@@ -197,15 +197,28 @@ impl Left<'_> {
     }
 
     fn tail_free(&mut self, z: f32) {
+        self.tail_free_of(self.len(), z);
+    }
+
+    /// Tail-free sampling of so many candidates, of which all that may count are in the list. Whether the list holds what
+    /// is left.
+    pub(super) fn tail_free_of(&mut self, candidates: usize, z: f32) -> bool {
         let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
-        sorter.sort(&values.logits, sorted);
-        let number = sorted.len();
-        sorted.resize(number.next_multiple_of(PAD), f32::NEG_INFINITY);
+        // Half of what counts: which of two neighbours is heavier by a unit must not decide what is looked at.
+        let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LEAST / 2);
+        let heavy: Vec<f32> = heavy.map(|(&logit, _)| logit).collect();
+        sorter.sort(&heavy, sorted);
+        sorted.resize(heavy.len().next_multiple_of(PAD), f32::NEG_INFINITY);
         masses.resize(sorted.len(), 0);
         self.passes.masses(sorted, self.weigh, masses);
-        let kept = tail_free::kept(&masses[..number], z).max(self.min_keep);
-        if kept >= number {
-            return;
+        masses.iter_mut().for_each(|mass| *mass = tail_free::counted(*mass));
+        let kept = tail_free::kept(&masses[..heavy.len()], candidates, z).max(self.min_keep);
+        if kept > heavy.len() {
+            let here = candidates == self.len();
+            if here {
+                self.keep_first(kept);
+            }
+            return here;
         }
         // Of those that are equal to the last one that is kept, the first tokens.
         let bound = sorted[kept - 1];
@@ -214,6 +227,7 @@ impl Left<'_> {
         let mut ties: Vec<u32> = ties.map(|(&token, _)| token).collect();
         ties.sort_unstable();
         self.retain_up_to(Some(keys::key(ties[equal - 1], bound)), |_, _| false);
+        true
     }
 
     fn top_n_sigma(&mut self, n: f32) {
