@@ -241,7 +241,7 @@ async fn the_server_says_what_it_is() {
 async fn survivors(worker: &mut Worker, id: u64, params: SamplingParams) -> usize {
     let logprobs = LogprobsParams { top_n: 20, mode: LogprobsMode::Processed.into(), token_ids: vec![] };
     worker.step(open_step(vec![open(id, SamplingParams { logprobs: Some(logprobs), ..params })])).await;
-    let result = worker.step(sample_step(&[(id, logits(id, 0))])).await;
+    let result = worker.step(sample_step(&[(id, logits(1, 0))])).await;
     token(&result.work[0]);
     result.work[0].tokens[0].top_logprobs.len()
 }
