@@ -23,6 +23,16 @@ macro_rules! parameter {
             show: |params| params.$field.to_string(),
         }
     };
+    ($part:ident.$field:ident, $read:expr) => {
+        Parameter {
+            key: stringify!($field),
+            set: |params, value| {
+                params.$part.$field = $read(value)?;
+                Some(())
+            },
+            show: |params| params.$part.$field.to_string(),
+        }
+    };
 }
 
 static PARAMETERS: &[Parameter] = &[
@@ -36,6 +46,10 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(min_tokens, whole),
     parameter!(max_tokens, whole),
     parameter!(ignore_eos, Value::as_bool),
+    parameter!(history.dry_multiplier, float),
+    parameter!(history.dry_base, float),
+    parameter!(history.dry_allowed_length, whole),
+    parameter!(history.dry_penalty_last_n, signed),
 ];
 
 fn float(value: &Value) -> Option<f32> {
@@ -44,6 +58,10 @@ fn float(value: &Value) -> Option<f32> {
 
 fn whole(value: &Value) -> Option<u32> {
     value.as_integer().and_then(|n| u32::try_from(n).ok())
+}
+
+fn signed(value: &Value) -> Option<i32> {
+    value.as_integer().and_then(|n| i32::try_from(n).ok())
 }
 
 /// Names of the parameters.

@@ -57,7 +57,8 @@ fn every_limit_has_a_setting() {
 fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
     let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
-    let not = lists.into_iter().chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
+    let lists = lists.into_iter().chain(["dry_sequence_breakers"]);
+    let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
     let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
     listed.sort_unstable();
     all.sort_unstable();

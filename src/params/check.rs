@@ -11,6 +11,7 @@ impl SamplingParams {
     pub fn validate(&self, vocab_size: u32, max_top_logprobs: u32) -> Result<(), FieldError> {
         self.validate_scalars()?;
         self.validate_lists(vocab_size)?;
+        self.history.validate(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
         if let Some(proposer) = &self.proposer {
             proposer.validate().map_err(|e| e.within("proposer"))?;
@@ -110,7 +111,7 @@ pub fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), 
     }
 }
 
-fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
+pub(super) fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
     if len > most {
         return Err(FieldError::new(field, format!("has {len} entries, at most {most} are allowed")));
     }
@@ -177,7 +178,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 15] = [
+        let out_of_range: [(&str, Change); 20] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -195,6 +196,11 @@ mod tests {
             }),
             ("draft_length", |p| p.draft_length = Some(DraftLengthParams::new(-1.0))),
             ("acceptance", |p| p.acceptance = AcceptanceRule::Synthetic(Synthetic { rate: 2.0 })),
+            ("dry_multiplier", |p| p.history.dry_multiplier = -1.0),
+            ("dry_base", |p| p.history.dry_base = 0.5),
+            ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),
+            ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
+            ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

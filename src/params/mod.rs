@@ -5,6 +5,7 @@
 
 pub mod acceptance;
 mod check;
+pub mod history;
 mod speculation;
 
 pub use check::check_tokens;
@@ -13,6 +14,7 @@ pub use speculation::{
 };
 
 use acceptance::AcceptanceRule;
+use history::HistoryParams;
 
 /// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
@@ -38,7 +40,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 20] = [
+pub const SUPPORTED: [&str; 25] = [
     "temperature",
     "top_k",
     "top_p",
@@ -59,6 +61,11 @@ pub const SUPPORTED: [&str; 20] = [
     "acceptance",
     "proposer",
     "draft_length",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -184,6 +191,8 @@ pub struct SamplingParams {
     pub proposer: Option<ProposerParams>,
     /// What advice on draft length needs to know; `None`: no advice.
     pub draft_length: Option<DraftLengthParams>,
+    /// What may be repeated, and what not.
+    pub history: HistoryParams,
 }
 
 impl Default for SamplingParams {
@@ -209,6 +218,7 @@ impl Default for SamplingParams {
             acceptance: AcceptanceRule::default(),
             proposer: None,
             draft_length: None,
+            history: HistoryParams::default(),
         }
     }
 }
@@ -223,6 +233,7 @@ impl SamplingParams {
         ids * size_of::<u32>()
             + self.logit_bias.capacity() * size_of::<(u32, f32)>()
             + self.bad_words.capacity() * size_of::<Vec<u32>>()
+            + self.history.bytes()
     }
 
     /// Whether it bans or biases single tokens.
@@ -243,11 +254,11 @@ impl SamplingParams {
         // Adding a field stops the compiler here.
         macro_rules! names {
             ($($field:ident),* $(,)?) => {{
-                let SamplingParams { $($field: _),* } = Self::default();
+                let SamplingParams { $($field: _),*, history: _ } = Self::default();
                 vec![$(stringify!($field)),*]
             }};
         }
-        names!(
+        let own = names!(
             temperature,
             top_k,
             top_p,
@@ -268,7 +279,8 @@ impl SamplingParams {
             acceptance,
             proposer,
             draft_length,
-        )
+        );
+        [own, HistoryParams::field_names()].concat()
     }
 
     /// Repetition, frequency and presence penalty.

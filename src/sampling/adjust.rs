@@ -6,6 +6,7 @@
 
 pub use crate::params::Penalties;
 use std::cmp::Ordering;
+use std::iter::Peekable;
 
 /// What a sequence knows about one token. Plain data, the same on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -46,50 +47,78 @@ impl TokenAdjust {
     }
 }
 
-/// What a sequence knows about single tokens, in ascending order, each once: a list, and a short one whose
-/// entries take the place of the list's for the same tokens. So rows that look ahead of a long history need no
-/// copy of it.
+/// Something more that is added to one token's logit, at one position only: [`TokenAdjust::bias`] and this are added
+/// up first, and their sum is added to the logit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Nudge {
+    /// The token.
+    pub token: u32,
+    /// What is added; finite.
+    pub bias: f32,
+}
+
+/// What a sequence knows about single tokens, in ascending order, each once: a list, a short one whose
+/// entries take the place of the list's for the same tokens, and what is added to those of either. So rows that look
+/// ahead of a long history, or differ from the last one in little, need no copy of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Adjusts<'a> {
     base: &'a [TokenAdjust],
     over: &'a [TokenAdjust],
+    nudges: &'a [Nudge],
 }
 
 impl<'a> Adjusts<'a> {
     /// `base`, with the entries of `over` instead of its own for the same tokens; both in ascending order.
     #[must_use]
     pub fn new(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> Self {
-        Self { base, over }
+        Self { base, over, nudges: &[] }
+    }
+
+    /// The same with `nudges`, which are in ascending order, each token once.
+    #[must_use]
+    pub fn nudged(self, nudges: &'a [Nudge]) -> Self {
+        Self { nudges, ..self }
     }
 
     /// At least as many entries as there are.
     #[must_use]
     pub fn len_bound(&self) -> usize {
-        self.base.len() + self.over.len()
+        self.base.len() + self.over.len() + self.nudges.len()
     }
 
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.base.is_empty() && self.over.is_empty()
+        self.len_bound() == 0
     }
 
     /// The entries in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a TokenAdjust> + use<'a> {
-        let (mut base, mut over) = (self.base.iter().peekable(), self.over.iter().peekable());
-        std::iter::from_fn(move || match (base.peek(), over.peek()) {
-            (Some(old), Some(new)) => match old.token.cmp(&new.token) {
-                Ordering::Less => base.next(),
-                Ordering::Equal => {
-                    base.next();
-                    over.next()
-                }
-                Ordering::Greater => over.next(),
-            },
-            (Some(_), None) => base.next(),
-            (None, _) => over.next(),
+    pub fn iter(&self) -> impl Iterator<Item = TokenAdjust> + use<'a> {
+        let (base, over) = (self.base.iter().copied().peekable(), self.over.iter().copied().peekable());
+        let nudges = self.nudges.iter().map(|n| TokenAdjust { token: n.token, bias: n.bias, ..TokenAdjust::default() });
+        let known = merged(base, over, |_, over| over);
+        merged(known.peekable(), nudges.peekable(), |known, nudge| TokenAdjust {
+            bias: known.bias + nudge.bias,
+            ..known
         })
     }
+}
+
+/// Both lists in ascending order, `both` deciding where they meet.
+fn merged(
+    mut one: Peekable<impl Iterator<Item = TokenAdjust>>,
+    mut other: Peekable<impl Iterator<Item = TokenAdjust>>,
+    both: impl Fn(TokenAdjust, TokenAdjust) -> TokenAdjust,
+) -> impl Iterator<Item = TokenAdjust> {
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(a), Some(b)) => match a.token.cmp(&b.token) {
+            Ordering::Less => one.next(),
+            Ordering::Equal => Some(both(one.next()?, other.next()?)),
+            Ordering::Greater => other.next(),
+        },
+        (Some(_), None) => one.next(),
+        (None, _) => other.next(),
+    })
 }
 
 impl PartialEq for Adjusts<'_> {
@@ -113,11 +142,26 @@ mod tests {
         let entry = |token, output_count| TokenAdjust { token, output_count, ..TokenAdjust::default() };
         let list = |entries: &[(u32, u32)]| entries.iter().map(|&(t, n)| entry(t, n)).collect::<Vec<_>>();
         let (base, over) = (list(&[(1, 1), (4, 1), (7, 1)]), list(&[(0, 2), (4, 2), (9, 2)]));
-        let merged: Vec<_> = Adjusts::new(&base, &over).iter().copied().collect();
+        let merged: Vec<_> = Adjusts::new(&base, &over).iter().collect();
         assert_eq!(merged, list(&[(0, 2), (1, 1), (4, 2), (7, 1), (9, 2)]));
-        assert_eq!(Adjusts::new(&base, &[]).iter().copied().collect::<Vec<_>>(), base);
-        assert_eq!(Adjusts::new(&[], &over).iter().copied().collect::<Vec<_>>(), over);
+        assert_eq!(Adjusts::new(&base, &[]).iter().collect::<Vec<_>>(), base);
+        assert_eq!(Adjusts::new(&[], &over).iter().collect::<Vec<_>>(), over);
         assert!(Adjusts::default().is_empty() && !Adjusts::new(&[], &over).is_empty());
+    }
+
+    #[test]
+    fn nudges_are_added_to_the_bias() {
+        let entry = |token, bias| TokenAdjust { token, bias, ..TokenAdjust::default() };
+        let (base, over) = ([entry(1, 1.0), entry(4, 2.0)], [entry(4, 8.0)]);
+        let nudges = [(0, 0.25), (4, 0.5), (9, -1.0)].map(|(token, bias)| Nudge { token, bias });
+        let adjusts = Adjusts::new(&base, &over).nudged(&nudges);
+        let expected = [entry(0, 0.25), entry(1, 1.0), entry(4, 8.5), entry(9, -1.0)];
+        assert_eq!(adjusts.iter().collect::<Vec<_>>(), expected);
+        assert!(!Adjusts::new(&[], &[]).nudged(&nudges).is_empty() && adjusts.len_bound() >= expected.len());
+        // What else is known of the token stays.
+        let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
+        let known: Vec<_> = Adjusts::new(&seen, &[]).nudged(&nudges[2..]).iter().collect();
+        assert_eq!(known, [TokenAdjust { bias: 0.0, ..seen[0] }]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a token changes in a sequence: position, what is known about single tokens, what is banned next.
 
+use super::memory::{Memory, MemoryAhead, Now};
 use super::rules::Rules;
 use crate::sampling::adjust::TokenAdjust;
 
@@ -10,6 +11,8 @@ pub struct History {
     /// Bans, biases and counts in token order; empty when no penalty asks for counts, since the rules'
     /// own list serves then.
     adjusts: Vec<TokenAdjust>,
+    /// The text, if some tool looks back at it.
+    memory: Option<Box<Memory>>,
 }
 
 /// What a history would be after some more tokens, as far as it differs.
@@ -18,6 +21,7 @@ pub struct Ahead {
     recent: Recent,
     /// Entries that take the place of the history's for the same tokens, in token order.
     over: Vec<TokenAdjust>,
+    memory: Option<Box<MemoryAhead>>,
 }
 
 /// The end of a text.
@@ -40,7 +44,7 @@ impl History {
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
         let mut recent = Recent { position: output.len() as u64, tail, banned };
         recent.ban(rules);
-        Self { recent, adjusts }
+        Self { recent, adjusts, memory: Memory::new(rules, prompt, output) }
     }
 
     /// Appends a token.
@@ -57,12 +61,16 @@ impl History {
                 }
             }
         }
+        if let Some(memory) = &mut self.memory {
+            memory.push(rules, token);
+        }
     }
 
     /// Bytes it takes beside its own fields.
     pub(super) fn bytes(&self) -> usize {
         let tokens = self.recent.tail.capacity() + self.recent.banned.capacity();
-        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>()
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes());
+        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>() + memory
     }
 
     /// Bytes it may take once `tokens` more are appended.
@@ -72,12 +80,14 @@ impl History {
         while rules.remembers_output() && capacity < most {
             capacity += spare(capacity);
         }
-        self.bytes() + (capacity - now) * size_of::<TokenAdjust>()
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes_after(rules, tokens) - memory.bytes());
+        self.bytes() + (capacity - now) * size_of::<TokenAdjust>() + memory
     }
 
     /// This history, to look ahead from.
     pub(super) fn ahead(&self) -> Ahead {
-        Ahead { recent: self.recent.clone(), over: Vec::new() }
+        let memory = self.memory.as_ref().map(|memory| memory.ahead());
+        Ahead { recent: self.recent.clone(), over: Vec::new(), memory }
     }
 
     /// Number of output tokens.
@@ -92,6 +102,11 @@ impl History {
 
     pub(super) fn banned(&self) -> &[u32] {
         &self.recent.banned
+    }
+
+    /// What tools that look back make of it.
+    pub(super) fn now(&self) -> Option<&Now> {
+        self.memory.as_ref().map(|memory| memory.now())
     }
 }
 
@@ -112,6 +127,9 @@ impl Ahead {
                 }
             }
         }
+        if let (Some(ahead), Some(memory)) = (&mut self.memory, &history.memory) {
+            ahead.push(rules, memory, token);
+        }
     }
 
     /// Number of output tokens.
@@ -123,7 +141,8 @@ impl Ahead {
     /// Entries that a copy has to copy.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + 1
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.weight());
+        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + memory + 1
     }
 
     pub(super) fn over(&self) -> &[TokenAdjust] {
@@ -132,6 +151,11 @@ impl Ahead {
 
     pub(super) fn banned(&self) -> &[u32] {
         &self.recent.banned
+    }
+
+    /// What tools that look back make of it.
+    pub(super) fn now(&self) -> Option<&Now> {
+        self.memory.as_ref().map(|memory| memory.now())
     }
 }
 

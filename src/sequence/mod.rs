@@ -3,14 +3,18 @@
 //!
 //! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far
 //! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes),
-//! [`history`] (what a token changes), [`drafts`] and [`speculation`] (what was proposed and
+//! [`history`] (what a token changes), [`memory`] (tools that look back, one file each), [`drafts`] and [`speculation`] (what was proposed and
 //! what will be), then [`table`].
 
 pub mod drafts;
+mod dry;
 pub mod history;
+mod memory;
+mod repeats;
 pub mod rules;
 pub mod speculation;
 pub mod table;
+mod text;
 
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;

@@ -2,7 +2,9 @@
 //! sequences of a stream that have the same ones.
 
 use super::FinishReason;
+use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
+use super::memory::Now;
 use super::speculation::Speculation;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{LogprobsParams, SamplingParams};
@@ -48,7 +50,8 @@ impl Rules {
         rules
     }
 
-    fn prepared(params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
+    fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
+        Breakers::order(&mut params.history.dry_sequence_breakers);
         let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), base, room: None };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.params.changes_tokens()).then(|| rules.merge_fixed());
@@ -139,6 +142,11 @@ impl Rules {
         self.list(|params| &params.bad_words).iter().filter(|word| word.len() > 1).map(Vec::as_slice)
     }
 
+    /// DRY's sequence breakers.
+    pub(super) fn breakers(&self) -> Breakers<'_> {
+        Breakers::new(self.list(|params| &params.history.dry_sequence_breakers))
+    }
+
     /// The longest output; 0: no limit.
     pub(super) fn max_tokens(&self) -> u64 {
         u64::from(self.params.max_tokens)
@@ -195,25 +203,25 @@ impl Rules {
 
     /// What to ask of a row that follows `history`.
     pub(super) fn spec<'a>(&'a self, history: &'a History, action: Action) -> RowSpec<'a> {
-        self.row(history, &[], history.banned(), action)
+        let adjusts = Adjusts::new(self.adjusts(history), &[]);
+        self.row(adjusts, history.now(), history.banned(), action)
     }
 
     /// What to ask of a row that follows `ahead`, which grew from `history`.
     pub(super) fn spec_ahead<'a>(&'a self, history: &'a History, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
-        self.row(history, ahead.over(), ahead.banned(), action)
+        let adjusts = Adjusts::new(self.adjusts(history), ahead.over());
+        self.row(adjusts, ahead.now(), ahead.banned(), action)
     }
 
-    fn row<'a>(
-        &'a self,
-        history: &'a History,
-        over: &'a [TokenAdjust],
-        banned: &'a [u32],
-        action: Action,
-    ) -> RowSpec<'a> {
+    fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
+        if self.remembers_output() { history.adjusts() } else { self.fixed() }
+    }
+
+    fn row<'a>(&'a self, adjusts: Adjusts<'a>, now: Option<&'a Now>, banned: &'a [u32], action: Action) -> RowSpec<'a> {
         RowSpec {
             filters: self.params.filters(),
             penalties: self.params.penalties(),
-            adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { self.fixed() }, over),
+            adjusts: adjusts.nudged(now.map_or(&[], Now::nudges)),
             banned,
             allowed: self.allowed(),
             action,

@@ -1,5 +1,6 @@
 use super::table::{Charged, Table};
 use super::*;
+use crate::params::history::HistoryParams;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
@@ -21,7 +22,7 @@ fn next_row(sequence: &Sequence) -> String {
 }
 
 fn shown(spec: &RowSpec<'_>) -> String {
-    let adjusts: Vec<_> = spec.adjusts.iter().copied().collect();
+    let adjusts: Vec<_> = spec.adjusts.iter().collect();
     let rest = RowSpec { adjusts: Adjusts::default(), ..*spec };
     format!("{adjusts:?} {rest:?}")
 }
@@ -74,7 +75,7 @@ fn a_bad_word_is_not_completed() {
     let words = || vec![vec![4], vec![5, 6], vec![5, 5, 7], vec![8, 5, 6]];
     // The prompt does not count: a bad word is one that the output would hold.
     let mut sequence = opened(|p| p.bad_words = words(), &[5, 5], &[]);
-    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().copied().collect::<Vec<_>>();
+    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().collect::<Vec<_>>();
     assert_eq!(adjusts, [TokenAdjust { token: 4, flags: TokenAdjust::BANNED, ..TokenAdjust::default() }]);
     assert_eq!(banned(&sequence), [0; 0], "a word longer than the history");
     sequence.commit(5);
@@ -118,6 +119,36 @@ fn a_plain_sequence_takes_less_than_a_kibibyte() {
 }
 
 #[test]
+fn a_tool_that_looks_back_takes_room_for_what_it_needs() {
+    let tokens: Vec<u32> = (0..5000).map(|i| i * 7919 % 97).collect();
+    let mut taken = Vec::new();
+    for last_n in [-1, 20] {
+        let dry = |p: &mut SamplingParams| (p.history.dry_multiplier, p.history.dry_penalty_last_n) = (0.8, last_n);
+        let mut sequence = opened(dry, &tokens, &[]);
+        let opened = sequence.bytes();
+        for &token in &tokens {
+            let most = sequence.bytes_after(1);
+            sequence.commit(token);
+            assert!(sequence.bytes() <= most);
+        }
+        taken.push((opened, sequence.bytes()));
+    }
+    let [(opened, whole), (few, window)] = taken[..] else { panic!("two cases") };
+    assert!(opened > 5000 * 12 && whole > 10_000 * 12 && whole < 10_000 * 40, "{opened} {whole}");
+    assert!(few < 2000 && window < 10_000, "a window bounds it: {few} {window}");
+}
+
+#[test]
+fn a_text_that_says_one_thing_is_opened_in_no_time() {
+    // Were it quadratic, these would be 10^11 steps.
+    let prompt = vec![7; 1 << 19];
+    let sequence = opened(|p| p.history.dry_multiplier = 1.0, &prompt, &[]);
+    let spec = sequence.spec(sequence.draw(Purpose::Sample));
+    let adjusts: Vec<_> = spec.adjusts.iter().collect();
+    assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
+}
+
+#[test]
 fn room_is_for_what_a_sequence_takes() {
     let server = Counter::new(1 << 20, metrics::Gauge::noop());
     let mut table = Table::new(1, Arc::clone(&server));
@@ -144,6 +175,21 @@ fn room_is_for_what_a_sequence_takes() {
 }
 
 prop_compose! {
+    fn any_history()(
+        dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
+        breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
+    ) -> HistoryParams {
+        HistoryParams {
+            dry_multiplier: dry.0,
+            dry_base: dry.1,
+            dry_allowed_length: dry.2,
+            dry_penalty_last_n: dry.3,
+            dry_sequence_breakers: breakers,
+        }
+    }
+}
+
+prop_compose! {
     fn any_params()(
         penalties in (prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]),
         presence in prop_oneof![Just(0.0f32), -2.0f32..2.0],
@@ -152,6 +198,7 @@ prop_compose! {
         bad_words in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..5),
         ends in (0u32..6, 0u32..10, any::<bool>()),
         top_n in 0u32..3,
+        history in any_history(),
     ) -> SamplingParams {
         let logprobs = LogprobsParams { top_n, mode: LogprobsMode::Processed, token_ids: lists[0].clone() };
         SamplingParams {
@@ -167,6 +214,7 @@ prop_compose! {
             max_tokens: if ends.1 == 0 { 0 } else { ends.1 + 6 },
             ignore_eos: ends.2,
             logprobs: (top_n > 0).then_some(logprobs),
+            history,
             ..SamplingParams::default()
         }
     }
@@ -219,6 +267,13 @@ proptest! {
             bad_words: or(&own.bad_words, &base.bad_words),
             stop_token_ids: or(&own.stop_token_ids, &base.stop_token_ids),
             logprobs: own.logprobs.clone().or(base.logprobs.clone()),
+            history: HistoryParams {
+                dry_sequence_breakers: or(
+                    &own.history.dry_sequence_breakers,
+                    &base.history.dry_sequence_breakers,
+                ),
+                ..own.history.clone()
+            },
             ..own.clone()
         };
         let over = Arc::new(Rules::over(&Arc::new(Rules::new(base, &EOS)), own));

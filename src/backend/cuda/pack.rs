@@ -245,7 +245,7 @@ fn scale(spec: &RowSpec<'_>) -> f32 {
 
 /// All that is known about single tokens as one ascending list, appended to `to`. True when only those may be emitted.
 fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    let mut known = spec.adjusts.iter().copied().peekable();
+    let mut known = spec.adjusts.iter().peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
         to.extend(allowed.iter().map(|&token| take(token, &mut known, &mut banned)));

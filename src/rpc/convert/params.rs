@@ -1,5 +1,6 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
+use super::history;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::params::{
     DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
@@ -26,7 +27,7 @@ impl SeedSource {
 
 /// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once. Not yet
 /// checked against ranges.
-pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
+pub(super) fn merged(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
     let acceptance = match &wire.acceptance {
         Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
         None => defaults.acceptance,
@@ -39,6 +40,7 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
     };
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let penalties = penalties(&wire, defaults);
+    let history = history::merged(&mut wire, &defaults.history);
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
@@ -63,6 +65,7 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         acceptance,
         proposer,
         draft_length,
+        history,
     })
 }
 
