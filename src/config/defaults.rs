@@ -50,6 +50,10 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.dry_base, float),
     parameter!(history.dry_allowed_length, whole),
     parameter!(history.dry_penalty_last_n, signed),
+    parameter!(history.penalty_last_n, whole),
+    parameter!(history.penalty_decay_n, whole),
+    parameter!(history.prompt_ignore_length, whole),
+    parameter!(history.encoder_repetition_penalty, float),
 ];
 
 fn float(value: &Value) -> Option<f32> {

@@ -57,7 +57,10 @@ fn every_limit_has_a_setting() {
 fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
     let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
-    let lists = lists.into_iter().chain(["dry_sequence_breakers"]);
+    let lists = lists.into_iter().chain(["dry_sequence_breakers", "sequence_bias", "token_ban_ranges"]);
+    // What has parts of its own or names tokens means something for one model only.
+    let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);
+    let lists = lists.chain(["repetition_detection", "thinking_budget"]);
     let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
     let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
     listed.sort_unstable();

@@ -45,6 +45,9 @@ impl SamplingParams {
             let message = format!("is {}, above max_tokens {}; lower it", self.min_tokens, self.max_tokens);
             return Err(FieldError::new("min_tokens", message));
         }
+        if self.history.forced_last_token.is_some() && self.max_tokens == 0 {
+            return Err(FieldError::new("forced_last_token", "needs max_tokens, which says where the last token is"));
+        }
         Ok(())
     }
 
@@ -140,6 +143,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
+    use super::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, TokenBanRange};
     use super::*;
 
     fn field_at_fault(change: impl FnOnce(&mut SamplingParams)) -> Option<String> {
@@ -172,13 +176,13 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 4] = ["top_k", "max_tokens", "ignore_eos", "seed"];
+    const ANY_VALUE: [&str; 5] = ["top_k", "max_tokens", "ignore_eos", "seed", "prompt_ignore_length"];
 
     #[test]
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 20] = [
+        let out_of_range: [(&str, Change); 31] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -201,6 +205,22 @@ mod tests {
             ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),
             ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
             ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
+            ("penalty_last_n", |p| p.history.penalty_last_n = u32::MAX),
+            ("penalty_decay_n", |p| p.history.penalty_decay_n = 1),
+            ("encoder_repetition_penalty", |p| p.history.encoder_repetition_penalty = 0.0),
+            ("no_repeat_ngram", |p| {
+                p.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 1, ..Default::default() }))
+            }),
+            ("length_penalty", |p| p.history.length_penalty = Some(LengthPenalty { start: 0, factor: 0.0 })),
+            ("sequence_bias", |p| p.history.sequence_bias = vec![SequenceBias::default()]),
+            ("token_ban_ranges", |p| p.history.token_ban_ranges = vec![TokenBanRange::default()]),
+            ("forced_first_token", |p| p.history.forced_first_token = Some(100)),
+            ("forced_last_token", |p| p.history.forced_last_token = Some(1)),
+            ("repetition_detection", |p| {
+                p.history.repetition_detection =
+                    Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 2, min_count: 2 })
+            }),
+            ("thinking_budget", |p| p.history.thinking_budget = Some(Box::default())),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

@@ -6,7 +6,9 @@
 pub mod acceptance;
 mod check;
 pub mod history;
+pub mod rare;
 mod speculation;
+pub mod steering;
 
 pub use check::check_tokens;
 pub use speculation::{
@@ -15,6 +17,7 @@ pub use speculation::{
 
 use acceptance::AcceptanceRule;
 use history::HistoryParams;
+use rare::Rare;
 
 /// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
@@ -40,7 +43,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 25] = [
+pub const SUPPORTED: [&str; 37] = [
     "temperature",
     "top_k",
     "top_p",
@@ -66,6 +69,18 @@ pub const SUPPORTED: [&str; 25] = [
     "dry_allowed_length",
     "dry_penalty_last_n",
     "dry_sequence_breakers",
+    "penalty_last_n",
+    "penalty_decay_n",
+    "prompt_ignore_length",
+    "encoder_repetition_penalty",
+    "no_repeat_ngram",
+    "length_penalty",
+    "sequence_bias",
+    "token_ban_ranges",
+    "forced_first_token",
+    "forced_last_token",
+    "repetition_detection",
+    "thinking_budget",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -81,8 +96,8 @@ pub struct Filters {
     pub min_p: f32,
 }
 
-/// The three penalties of a sequence. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
-/// frequency and presence penalty, OpenAI API.
+/// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
+/// frequency and presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Penalties {
     /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
@@ -91,11 +106,42 @@ pub struct Penalties {
     pub frequency: f32,
     /// Subtracted once if the token is in the output. 0: off.
     pub presence: f32,
+    /// Multiplies positive logits and divides others, for tokens in the prompt. 1: off.
+    pub encoder: f32,
+    /// How the first three fall off with distance.
+    pub decay: Decay,
+    /// So many times the absolute value of its logit is added to that of a token that ends the text. 0: off.
+    pub length: f32,
+}
+
+/// How penalties fall off with the distance of a token's latest occurrence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decay {
+    /// The place of the row's token in the text, modulo 2^16; places are numbered from 1.
+    pub place: u16,
+    /// Full strength up to this distance.
+    pub last_n: u16,
+    /// Over how many tokens behind it the strength falls off. 0: off; with `last_n` at most 65,535.
+    pub decay_n: u16,
+}
+
+impl Decay {
+    /// Full strength everywhere.
+    pub const OFF: Decay = Decay { place: 0, last_n: 0, decay_n: 0 };
+
+    /// What is left of a penalty on a token whose latest occurrence is at this place, modulo 2^16. 0 ..= 1.
+    #[must_use]
+    #[inline]
+    pub fn strength(&self, latest: u16) -> f32 {
+        let over = self.place.wrapping_sub(latest).saturating_sub(self.last_n);
+        (1.0 - f32::from(over) / (f32::from(self.decay_n) + 1.0)).max(0.0)
+    }
 }
 
 impl Penalties {
     /// No penalty.
-    pub const OFF: Penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+    pub const OFF: Penalties =
+        Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0, encoder: 1.0, decay: Decay::OFF, length: 0.0 };
 
     /// Whether every penalty is off, so that history does not matter.
     #[must_use]
@@ -192,7 +238,7 @@ pub struct SamplingParams {
     /// What advice on draft length needs to know; `None`: no advice.
     pub draft_length: Option<DraftLengthParams>,
     /// What may be repeated, and what not.
-    pub history: HistoryParams,
+    pub history: Rare<HistoryParams>,
 }
 
 impl Default for SamplingParams {
@@ -218,7 +264,7 @@ impl Default for SamplingParams {
             acceptance: AcceptanceRule::default(),
             proposer: None,
             draft_length: None,
-            history: HistoryParams::default(),
+            history: Rare::default(),
         }
     }
 }
@@ -233,13 +279,15 @@ impl SamplingParams {
         ids * size_of::<u32>()
             + self.logit_bias.capacity() * size_of::<(u32, f32)>()
             + self.bad_words.capacity() * size_of::<Vec<u32>>()
-            + self.history.bytes()
+            + Rare::bytes(&self.history)
+            + HistoryParams::bytes(&self.history)
     }
 
-    /// Whether it bans or biases single tokens.
+    /// Whether it bans or biases single tokens, or favours those that end the text.
     #[must_use]
     pub fn changes_tokens(&self) -> bool {
-        !(self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty())
+        let lists = self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty();
+        !lists || self.history.length_penalty.is_some()
     }
 
     /// Temperature and truncation.
@@ -283,13 +331,16 @@ impl SamplingParams {
         [own, HistoryParams::field_names()].concat()
     }
 
-    /// Repetition, frequency and presence penalty.
+    /// All penalties that do not depend on the position, at full strength.
     #[must_use]
     pub fn penalties(&self) -> Penalties {
         Penalties {
             repetition: self.repetition_penalty,
             frequency: self.frequency_penalty,
             presence: self.presence_penalty,
+            encoder: self.history.encoder_repetition_penalty,
+            decay: Decay::OFF,
+            length: 0.0,
         }
     }
 }

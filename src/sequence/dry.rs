@@ -1,7 +1,7 @@
 //! DRY, "don't repeat yourself": a token that would extend a repeat is made less likely, the more so the longer the
 //! repeat (p-e-w, text-generation-webui pull request 5677; as in llama.cpp, `llama_sampler_dry_apply`).
 //!
-//! The text is the prompt and the output, its last `dry_penalty_last_n` tokens. The end of the text repeats an earlier
+//! The text is the prompt and the output, its last `dry_penalty_last_n` tokens (-1: its last 32,768). The end of the text repeats an earlier
 //! place by `L` tokens if the `L` tokens before that place are the last `L` of the text, all of them in the window.
 //! `L` is cut to the number of tokens since the last sequence breaker ended. The token that followed at that place
 //! would extend the repeat. With the largest `L` over all places where it followed, if that is at least
@@ -14,18 +14,16 @@
 //! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
 //! f32 once: the same bits everywhere.
 //!
-//! Where it differs from llama.cpp: there the exponent is cut where the power leaves f32, here the product, so that no
+//! Where it differs from llama.cpp: there -1 is the whole context. There the exponent is cut where the power leaves f32, here the product, so that no
 //! penalty is ever a ban; no logit tells them apart. There the breaker that *begins* last limits repeats, which its
 //! source calls a flaw where one breaker lies inside another; here the one that ends last. There breakers are strings,
 //! and every tokenisation of one breaks.
 
+use super::length::{MOST, power};
 use super::repeats::Match;
 use super::text::Text;
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
-
-/// Largest penalty: above every logit, and finite whatever is added to it or multiplied with it later.
-const MAX_PENALTY: f64 = 1e30;
 
 /// How many of the last tokens come after every sequence breaker, of a text that so many did before its last token.
 pub(super) fn since_breaker(before: u32, text: &Text<'_>, breakers: &Breakers<'_>) -> u32 {
@@ -74,7 +72,7 @@ impl<'a> Breakers<'a> {
     }
 }
 
-/// What is subtracted from single logits, as nudges in token order, appended to `nudges`. `matches` are those of at
+/// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
 /// least `dry_allowed_length` tokens, and maybe some shorter ones.
 pub(super) fn penalise(
     params: &HistoryParams,
@@ -101,15 +99,7 @@ pub(super) fn penalise(
 
 /// The penalty for a repeat so much longer than is allowed.
 fn penalty(params: &HistoryParams, excess: u32) -> f32 {
-    let (mut power, mut square, mut bits) = (1.0, f64::from(params.dry_base), excess);
-    while bits > 0 {
-        if bits & 1 == 1 {
-            power *= square;
-        }
-        square *= square;
-        bits >>= 1;
-    }
-    (f64::from(params.dry_multiplier) * power).min(MAX_PENALTY) as f32
+    (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MOST) as f32
 }
 
 #[cfg(test)]
@@ -128,6 +118,7 @@ mod tests {
             dry_allowed_length: allowed,
             dry_penalty_last_n: last_n,
             dry_sequence_breakers: breakers,
+            ..HistoryParams::default()
         }
     }
 

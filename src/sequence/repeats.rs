@@ -11,8 +11,8 @@
 //! | opening | one step per token (Z-algorithm), however often they repeat |
 //! | memory | the grams, and 8 bytes for each match |
 //!
-//! A text that says one thing over and over has a match at each of its places: then a token costs as much as it costs
-//! llama.cpp, which looks at the whole window for every token.
+//! A text that says one thing over and over has a match at each of its places: then a token costs a step for each token
+//! of the window, as it does in llama.cpp for every text. The window has a bound.
 
 use super::text::Text;
 use crate::speculative::propose::grams::Grams;
@@ -79,6 +79,15 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, grams: &Grams, window: us
     }
     matches.shrink_to_fit();
     matches
+}
+
+/// Positions in the last `reach` tokens before the end behind the tokens that the text ends with, as many as the context
+/// of `grams`, which has chained the kept part; the latest first.
+pub(super) fn places<'a>(text: &'a Text<'a>, grams: &'a Grams, reach: usize) -> impl Iterator<Item = usize> + 'a {
+    let (n, context) = (text.len(), grams.context());
+    let ahead = (text.kept_len()..n).rev();
+    let near = ahead.chain(grams.chain_behind(text.last(context))).take_while(move |&at| n - at <= reach);
+    near.filter(move |&at| text.repeats_before(at, context))
 }
 
 /// Bytes of matches of a text of `len` tokens, at most.

@@ -7,6 +7,9 @@ use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
 use proptest::prelude::*;
 
+mod tools;
+use tools::any_history;
+
 const EOS: [u32; 2] = [2, 9];
 
 fn opened(change: impl FnOnce(&mut SamplingParams), prompt: &[u32], output: &[u32]) -> Sequence {
@@ -119,36 +122,6 @@ fn a_plain_sequence_takes_less_than_a_kibibyte() {
 }
 
 #[test]
-fn a_tool_that_looks_back_takes_room_for_what_it_needs() {
-    let tokens: Vec<u32> = (0..5000).map(|i| i * 7919 % 97).collect();
-    let mut taken = Vec::new();
-    for last_n in [-1, 20] {
-        let dry = |p: &mut SamplingParams| (p.history.dry_multiplier, p.history.dry_penalty_last_n) = (0.8, last_n);
-        let mut sequence = opened(dry, &tokens, &[]);
-        let opened = sequence.bytes();
-        for &token in &tokens {
-            let most = sequence.bytes_after(1);
-            sequence.commit(token);
-            assert!(sequence.bytes() <= most);
-        }
-        taken.push((opened, sequence.bytes()));
-    }
-    let [(opened, whole), (few, window)] = taken[..] else { panic!("two cases") };
-    assert!(opened > 5000 * 12 && whole > 10_000 * 12 && whole < 10_000 * 40, "{opened} {whole}");
-    assert!(few < 2000 && window < 10_000, "a window bounds it: {few} {window}");
-}
-
-#[test]
-fn a_text_that_says_one_thing_is_opened_in_no_time() {
-    // Were it quadratic, these would be 10^11 steps.
-    let prompt = vec![7; 1 << 19];
-    let sequence = opened(|p| p.history.dry_multiplier = 1.0, &prompt, &[]);
-    let spec = sequence.spec(sequence.draw(Purpose::Sample));
-    let adjusts: Vec<_> = spec.adjusts.iter().collect();
-    assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
-}
-
-#[test]
 fn room_is_for_what_a_sequence_takes() {
     let server = Counter::new(1 << 20, metrics::Gauge::noop());
     let mut table = Table::new(1, Arc::clone(&server));
@@ -175,21 +148,6 @@ fn room_is_for_what_a_sequence_takes() {
 }
 
 prop_compose! {
-    fn any_history()(
-        dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
-        breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
-    ) -> HistoryParams {
-        HistoryParams {
-            dry_multiplier: dry.0,
-            dry_base: dry.1,
-            dry_allowed_length: dry.2,
-            dry_penalty_last_n: dry.3,
-            dry_sequence_breakers: breakers,
-        }
-    }
-}
-
-prop_compose! {
     fn any_params()(
         penalties in (prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]),
         presence in prop_oneof![Just(0.0f32), -2.0f32..2.0],
@@ -200,6 +158,7 @@ prop_compose! {
         top_n in 0u32..3,
         history in any_history(),
     ) -> SamplingParams {
+        let ends = if history.forced_last_token.is_some() { (ends.0, ends.1.max(1), ends.2) } else { ends };
         let logprobs = LogprobsParams { top_n, mode: LogprobsMode::Processed, token_ids: lists[0].clone() };
         SamplingParams {
             repetition_penalty: penalties.0,
@@ -214,7 +173,7 @@ prop_compose! {
             max_tokens: if ends.1 == 0 { 0 } else { ends.1 + 6 },
             ignore_eos: ends.2,
             logprobs: (top_n > 0).then_some(logprobs),
-            history,
+            history: history.into(),
             ..SamplingParams::default()
         }
     }
@@ -272,8 +231,13 @@ proptest! {
                     &own.history.dry_sequence_breakers,
                     &base.history.dry_sequence_breakers,
                 ),
-                ..own.history.clone()
-            },
+                sequence_bias: or(&own.history.sequence_bias, &base.history.sequence_bias),
+                token_ban_ranges: or(&own.history.token_ban_ranges, &base.history.token_ban_ranges),
+                no_repeat_ngram: own.history.no_repeat_ngram.clone().or(base.history.no_repeat_ngram.clone()),
+                thinking_budget: own.history.thinking_budget.clone().or(base.history.thinking_budget.clone()),
+                ..(*own.history).clone()
+            }
+            .into(),
             ..own.clone()
         };
         let over = Arc::new(Rules::over(&Arc::new(Rules::new(base, &EOS)), own));

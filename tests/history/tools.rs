@@ -22,6 +22,84 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
                 ..p()
             },
         ),
+        (
+            "penalties of the last tokens",
+            SamplingParams {
+                repetition_penalty: Some(1.5),
+                frequency_penalty: Some(0.4),
+                presence_penalty: Some(0.2),
+                penalty_last_n: Some(5),
+                prompt_ignore_length: Some(3),
+                ..p()
+            },
+        ),
+        (
+            "penalties that fall off",
+            SamplingParams {
+                repetition_penalty: Some(1.5),
+                frequency_penalty: Some(0.4),
+                penalty_last_n: Some(3),
+                penalty_decay_n: Some(7),
+                ..p()
+            },
+        ),
+        ("encoder repetition penalty", SamplingParams { encoder_repetition_penalty: Some(1.7), ..p() }),
+        (
+            "no n-gram twice",
+            SamplingParams {
+                no_repeat_ngram: Some(NoRepeatNgramParams { size: 3, window: 20, whitelist_token_ids: vec![5] }),
+                ..p()
+            },
+        ),
+        ("length", SamplingParams { length_penalty: Some(LengthPenaltyParams { start: 10, factor: 1.3 }), ..p() }),
+        (
+            "sequence bias",
+            SamplingParams {
+                sequence_bias: vec![
+                    SequenceBias { token_ids: vec![1, 2], bias: 2.0 },
+                    SequenceBias { token_ids: vec![2], bias: 0.5 },
+                    SequenceBias { token_ids: vec![2, 3, 4], bias: -3.0 },
+                ],
+                ..p()
+            },
+        ),
+        (
+            "bans of positions",
+            SamplingParams {
+                token_ban_ranges: vec![
+                    TokenBanRange { token_ids: vec![0, 1, 2], start: 0, length: 2 },
+                    TokenBanRange { token_ids: vec![3, 4], start: 9, length: 20 },
+                ],
+                ..p()
+            },
+        ),
+        (
+            "forced ends",
+            SamplingParams { forced_first_token: Some(30), forced_last_token: Some(31), max_tokens: Some(40), ..p() },
+        ),
+        (
+            "the end of a loop",
+            SamplingParams {
+                repetition_detection: Some(RepetitionDetectionParams {
+                    max_pattern_size: 4,
+                    min_pattern_size: None,
+                    min_count: 2,
+                }),
+                ..p()
+            },
+        ),
+        (
+            "a budget for thinking",
+            SamplingParams {
+                thinking_budget: Some(ThinkingBudgetParams {
+                    start_token_ids: vec![3],
+                    end_token_ids: vec![4],
+                    budget: 3,
+                    forced_token_ids: vec![40, 41, 4],
+                }),
+                ..p()
+            },
+        ),
     ]
 }
 

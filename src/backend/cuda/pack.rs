@@ -3,7 +3,7 @@
 
 use super::abi::{self, ReportedToken, RowResult as Written};
 use crate::backend::RowJob;
-use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, RowSpec, TokenLogprobs};
 use bytemuck::bytes_of;
@@ -23,14 +23,16 @@ pub enum NoKernel {
     TooLarge,
     /// Verification of drafts.
     Verify,
+    /// A penalty whose strength depends on distance, the encoder repetition penalty or the length penalty.
+    History,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 5] =
-        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify, Self::Contradiction];
+    pub const ALL: [NoKernel; 6] =
+        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Verify, Self::History, Self::Contradiction];
 
     /// Its name as a metric label.
     #[must_use]
@@ -40,6 +42,7 @@ impl NoKernel {
             Self::Propose => "propose",
             Self::TooLarge => "too_large",
             Self::Verify => "verify",
+            Self::History => "history",
             Self::Contradiction => "contradiction",
         }
     }
@@ -53,8 +56,14 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
     match spec.action {
         Action::Propose { .. } => Err(NoKernel::Propose),
         _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
+        _ if has_history(&spec.penalties) => Err(NoKernel::History),
         _ => Ok(()),
     }
+}
+
+/// Whether penalties do more than the kernels know of.
+fn has_history(penalties: &Penalties) -> bool {
+    penalties.encoder != 1.0 || penalties.decay.decay_n > 0 || penalties.length != 0.0
 }
 
 /// Gathers rows of one launch. Its lists are kept from launch to launch.

@@ -3,7 +3,7 @@
 use super::history;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::params::{
-    DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
+    Decay, DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
@@ -65,7 +65,7 @@ pub(super) fn merged(mut wire: proto::SamplingParams, defaults: &SamplingParams)
         acceptance,
         proposer,
         draft_length,
-        history,
+        history: history.into(),
     })
 }
 
@@ -75,6 +75,9 @@ pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams)
         repetition: wire.repetition_penalty.unwrap_or(defaults.repetition_penalty),
         frequency: wire.frequency_penalty.unwrap_or(defaults.frequency_penalty),
         presence: wire.presence_penalty.unwrap_or(defaults.presence_penalty),
+        encoder: wire.encoder_repetition_penalty.unwrap_or(defaults.history.encoder_repetition_penalty),
+        decay: Decay::OFF,
+        length: 0.0,
     }
 }
 
