@@ -137,6 +137,11 @@ fn server_defaults_are_read_and_checked_together() {
         defaults,
         SamplingParams { temperature: 0.0, top_p: 0.9, top_k: 40, ignore_eos: true, ..SamplingParams::default() }
     );
+    let (_dir, path) = file("[defaults]\npenalty_decay_n = 5\npenalty_last_n = 10\ndry_penalty_last_n = -1\n");
+    let defaults = config(&["--config", &path], &[]).defaults;
+    assert_eq!((defaults.history.penalty_last_n, defaults.history.penalty_decay_n), (10, 5));
+    let (_dir, path) = file("[defaults]\npenalty_decay_n = 5\n");
+    assert!(mistakes(&["--config", &path], &[]).contains("defaults.penalty_last_n: is 0, but"));
     let (_dir, path) = file("[defaults]\nmin_tokens = 3\nmax_tokens = 2\n");
     assert!(mistakes(&["--config", &path], &[]).contains("defaults.min_tokens: is 3, above max_tokens 2"));
 }

@@ -206,7 +206,7 @@ mod tests {
             ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
             ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
             ("penalty_last_n", |p| p.history.penalty_last_n = u32::MAX),
-            ("penalty_decay_n", |p| p.history.penalty_decay_n = 1),
+            ("penalty_decay_n", |p| (p.history.penalty_last_n, p.history.penalty_decay_n) = (1, 65_535)),
             ("encoder_repetition_penalty", |p| p.history.encoder_repetition_penalty = 0.0),
             ("no_repeat_ngram", |p| {
                 p.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 1, ..Default::default() }))

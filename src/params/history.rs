@@ -149,8 +149,8 @@ impl HistoryParams {
         in_range("penalty_last_n", self.penalty_last_n, 0, MAX_WINDOW, " (0: the whole text)")?;
         if self.penalty_decay_n > 0 {
             if self.penalty_last_n == 0 {
-                let message = "needs penalty_last_n, behind which penalties fall off; set it or leave this out";
-                return Err(FieldError::new("penalty_decay_n", message));
+                let message = "is 0, but penalty_decay_n falls off behind it; set it, or leave penalty_decay_n out";
+                return Err(FieldError::new("penalty_last_n", message));
             }
             let most = MAX_DECAY_WINDOW.saturating_sub(self.penalty_last_n);
             let hint = format!(" ({MAX_DECAY_WINDOW} less penalty_last_n)");
@@ -258,7 +258,7 @@ mod tests {
             ("dry_sequence_breakers[0].token_ids", |p| p.dry_sequence_breakers = vec![vec![1; 65]]),
             ("dry_sequence_breakers[0].token_ids[1]", |p| p.dry_sequence_breakers = vec![vec![1, 100]]),
             ("penalty_last_n", |p| p.penalty_last_n = (1 << 20) + 1),
-            ("penalty_decay_n", |p| p.penalty_decay_n = 1),
+            ("penalty_last_n", |p| p.penalty_decay_n = 1),
             ("penalty_decay_n", |p| (p.penalty_last_n, p.penalty_decay_n) = (1, 65_535)),
             ("penalty_decay_n", |p| (p.penalty_last_n, p.penalty_decay_n) = (1 << 20, 1)),
             ("encoder_repetition_penalty", |p| p.encoder_repetition_penalty = 0.0),

@@ -18,7 +18,7 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
     let window = |last_n, decay_n| SamplingParams { penalty_last_n: last_n, penalty_decay_n: decay_n, ..p() };
     cases.extend([
         ("params.penalty_last_n", window(Some((1 << 20) + 1), None)),
-        ("params.penalty_decay_n", window(None, Some(1))),
+        ("params.penalty_last_n", window(None, Some(1))),
         ("params.penalty_decay_n", window(Some(1), Some(65_535))),
         ("params.penalty_decay_n", window(Some(u32::MAX >> 12), Some(u32::MAX))),
     ]);

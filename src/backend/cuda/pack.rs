@@ -280,3 +280,27 @@ fn take(
     let ban = if banned.next_if_eq(&token).is_some() { TokenAdjust::BANNED } else { 0 };
     TokenAdjust { flags: adjust.flags | ban, ..adjust }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::Decay;
+    use crate::sampling::adjust::Adjusts;
+    use crate::sampling::row::Filters;
+
+    #[test]
+    fn penalties_that_kernels_do_not_know_are_handed_over() {
+        let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+        let (adjusts, action) = (Adjusts::default(), Action::Draw { uniform: 0 });
+        let row =
+            |penalties| RowSpec { filters, penalties, adjusts, banned: &[], allowed: None, action, logprobs: None };
+        let off = Penalties { repetition: 1.2, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
+        assert_eq!(has_kernel(&row(off)), Ok(()));
+        let decay = Decay { place: 3, last_n: 1, decay_n: 1 };
+        for unknown in
+            [Penalties { encoder: 1.1, ..off }, Penalties { decay, ..off }, Penalties { length: -0.5, ..off }]
+        {
+            assert_eq!(has_kernel(&row(unknown)), Err(NoKernel::History), "{unknown:?}");
+        }
+    }
+}
