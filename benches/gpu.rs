@@ -69,7 +69,7 @@ fn line(
     let spec = RowSpec {
         filters,
         chain: None,
-        penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 },
+        penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF },
         adjusts: adjusts.as_slice().into(),
         banned: &[],
         allowed: None,

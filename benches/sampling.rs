@@ -179,7 +179,7 @@ impl Rows {
     }
 
     fn job<'a>(&'a self, row: usize, job: &Job, uniform: u64) -> RowJob<'a> {
-        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 };
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
         RowJob {
             logits: Logits::new(self.dtype, self.placed[row].bytes()),
             spec: RowSpec {

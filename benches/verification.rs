@@ -85,7 +85,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn row<'a>(&'a self, bytes: &'a [u8], action: Action) -> RowJob<'a> {
-        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1 };
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
         let penalised = self.mix.penalised;
         RowJob {
             logits: Logits::new(Dtype::F32, bytes),

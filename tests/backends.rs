@@ -115,7 +115,7 @@ proptest! {
         (case.filters, case.chain) = (filters, chain);
         case.action = Action::Draw { uniform };
         if penalised {
-            case.penalties = Penalties { repetition: 1.2, frequency: 0.2, presence: 0.1 };
+            case.penalties = Penalties { repetition: 1.2, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
             case.adjusts = (0..64)
                 .map(|i| TokenAdjust { token: i * 499 + (seed % 100) as u32, flags: 2, bias: 0.0, output_count: i % 3 })
                 .collect();

@@ -208,7 +208,7 @@ fn sizes_at_the_boundaries() {
             let shape = rng.below(u64::from(SHAPES)) as u8;
             let mut case = Case::new(Dtype::ALL[rng.below(3) as usize], &row(shape, size, rng.next()));
             case.filters.top_p = [1.0, 0.9][rng.below(2) as usize];
-            case.penalties = Penalties { repetition: 1.3, frequency: 0.1, presence: 0.2 };
+            case.penalties = Penalties { repetition: 1.3, frequency: 0.1, presence: 0.2, ..Penalties::OFF };
             // The last token there is, and the last that a draw can reach.
             case.banned = vec![size as u32 / 2];
             case.action = Action::Draw { uniform: u64::MAX };

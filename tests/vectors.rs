@@ -75,7 +75,7 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
         filters: case.filters,
         chain: None,
         penalties: if case.penalised {
-            Penalties { repetition: 1.3, frequency: 0.25, presence: 0.5 }
+            Penalties { repetition: 1.3, frequency: 0.25, presence: 0.5, ..Penalties::OFF }
         } else {
             Penalties::OFF
         },

@@ -218,7 +218,7 @@ impl Recipe {
 
     fn adjusted(&self, mut made: Row, history: u32) -> Row {
         if self.penalised {
-            made.penalties = Penalties { repetition: 1.3, frequency: 0.2, presence: 0.1 };
+            made.penalties = Penalties { repetition: 1.3, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
             let tokens = (0..40).map(|i| i * 37 + history).collect();
             let adjust = |token| TokenAdjust { token, flags: token % 3, bias: 0.25, output_count: token % 4 };
             made.adjusts = ascending(tokens, self.vocab).into_iter().map(adjust).collect();

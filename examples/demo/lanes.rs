@@ -109,6 +109,7 @@ fn finish_name(finish: FinishReason) -> &'static str {
         FinishReason::Eos => "eos",
         FinishReason::StopToken => "stop_token",
         FinishReason::MaxTokens => "max_tokens",
+        FinishReason::Repetition => "repetition",
     }
 }
 

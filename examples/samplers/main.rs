@@ -11,6 +11,7 @@ mod support;
 mod table;
 
 use clap::Parser;
+use croupier::params::chain::SamplerParams;
 use croupier::params::{EngineOrder, SamplerOrder, SamplingParams};
 use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::Chain;
@@ -70,7 +71,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         top_p: 0.95,
         min_p: 0.05,
         temperature: 1.8,
-        sampler_order: SamplerOrder::Engine(engine),
+        samplers: SamplerParams { sampler_order: SamplerOrder::Engine(engine), ..SamplerParams::default() }.into(),
         ..SamplingParams::default()
     };
     vec![
@@ -78,21 +79,21 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("greedy", with(|p| p.temperature = 0.0)),
         ("temperature 0.5", with(|p| p.temperature = 0.5)),
         ("temperature 2", with(|p| p.temperature = 2.0)),
-        ("dynatemp 0.5 .. 2", with(|p| (p.dynatemp_low, p.dynatemp_high) = (0.5, 2.0))),
-        ("smoothing 0.2", with(|p| p.smoothing_factor = 0.2)),
-        ("smoothing 0.2, curve 2", with(|p| (p.smoothing_factor, p.smoothing_curve) = (0.2, 2.0))),
+        ("dynatemp 0.5 .. 2", with(|p| (p.samplers.dynatemp_low, p.samplers.dynatemp_high) = (0.5, 2.0))),
+        ("smoothing 0.2", with(|p| p.samplers.smoothing_factor = 0.2)),
+        ("smoothing 0.2, curve 2", with(|p| (p.samplers.smoothing_factor, p.samplers.smoothing_curve) = (0.2, 2.0))),
         ("top_k 40", with(|p| p.top_k = 40)),
         ("top_p 0.9", with(|p| p.top_p = 0.9)),
         ("min_p 0.05", with(|p| p.min_p = 0.05)),
-        ("typical_p 0.9", with(|p| p.typical_p = 0.9)),
-        ("tfs 0.95", with(|p| p.tfs = 0.95)),
-        ("top_a 0.2", with(|p| p.top_a = 0.2)),
-        ("top_n_sigma 8", with(|p| p.top_n_sigma = 8.0)),
-        ("epsilon_cutoff 3e-4", with(|p| p.epsilon_cutoff = 3e-4)),
-        ("eta_cutoff 3e-4", with(|p| p.eta_cutoff = 3e-4)),
-        ("top_h 0.4", with(|p| p.top_h = 0.4)),
-        ("xtc, always", with(|p| (p.xtc_probability, p.xtc_threshold) = (1.0, 0.03))),
-        ("top_k 1, min_keep 3", with(|p| (p.top_k, p.min_keep) = (1, 3))),
+        ("typical_p 0.9", with(|p| p.samplers.typical_p = 0.9)),
+        ("tfs 0.95", with(|p| p.samplers.tfs = 0.95)),
+        ("top_a 0.2", with(|p| p.samplers.top_a = 0.2)),
+        ("top_n_sigma 8", with(|p| p.samplers.top_n_sigma = 8.0)),
+        ("epsilon_cutoff 3e-4", with(|p| p.samplers.epsilon_cutoff = 3e-4)),
+        ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
+        ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
+        ("xtc, always", with(|p| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (1.0, 0.03))),
+        ("top_k 1, min_keep 3", with(|p| (p.top_k, p.samplers.min_keep) = (1, 3))),
         ("k 40, p .95, min .05, T 1.8", usual(EngineOrder::Croupier)),
         ("  the same as llama.cpp", usual(EngineOrder::LlamaCpp)),
         ("  the same as vLLM", usual(EngineOrder::Vllm)),
@@ -109,7 +110,7 @@ fn sample(row: &[u8], params: &SamplingParams, seed: u64) -> Result<(Distributio
         filters: params.filters(0),
         chain: steps.as_deref().map(|steps| Chain {
             steps,
-            min_keep: params.min_keep,
+            min_keep: params.samplers.min_keep,
             protected: &[],
             xtc: uniform(Purpose::Xtc),
         }),

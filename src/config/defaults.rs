@@ -23,6 +23,16 @@ macro_rules! parameter {
             show: |params| params.$field.to_string(),
         }
     };
+    ($part:ident.$field:ident, $read:expr) => {
+        Parameter {
+            key: stringify!($field),
+            set: |params, value| {
+                params.$part.$field = $read(value)?;
+                Some(())
+            },
+            show: |params| params.$part.$field.to_string(),
+        }
+    };
 }
 
 static PARAMETERS: &[Parameter] = &[
@@ -36,23 +46,31 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(min_tokens, whole),
     parameter!(max_tokens, whole),
     parameter!(ignore_eos, Value::as_bool),
-    parameter!(dynatemp_low, float),
-    parameter!(dynatemp_high, float),
-    parameter!(dynatemp_exponent, float),
-    parameter!(temperature_end, float),
-    parameter!(temperature_tokens, whole),
-    parameter!(smoothing_factor, float),
-    parameter!(smoothing_curve, float),
-    parameter!(typical_p, float),
-    parameter!(tfs, float),
-    parameter!(top_a, float),
-    parameter!(top_n_sigma, float),
-    parameter!(epsilon_cutoff, float),
-    parameter!(eta_cutoff, float),
-    parameter!(top_h, float),
-    parameter!(xtc_probability, float),
-    parameter!(xtc_threshold, float),
-    parameter!(min_keep, whole),
+    parameter!(samplers.dynatemp_low, float),
+    parameter!(samplers.dynatemp_high, float),
+    parameter!(samplers.dynatemp_exponent, float),
+    parameter!(samplers.temperature_end, float),
+    parameter!(samplers.temperature_tokens, whole),
+    parameter!(samplers.smoothing_factor, float),
+    parameter!(samplers.smoothing_curve, float),
+    parameter!(samplers.typical_p, float),
+    parameter!(samplers.tfs, float),
+    parameter!(samplers.top_a, float),
+    parameter!(samplers.top_n_sigma, float),
+    parameter!(samplers.epsilon_cutoff, float),
+    parameter!(samplers.eta_cutoff, float),
+    parameter!(samplers.top_h, float),
+    parameter!(samplers.xtc_probability, float),
+    parameter!(samplers.xtc_threshold, float),
+    parameter!(samplers.min_keep, whole),
+    parameter!(history.dry_multiplier, float),
+    parameter!(history.dry_base, float),
+    parameter!(history.dry_allowed_length, whole),
+    parameter!(history.dry_penalty_last_n, signed),
+    parameter!(history.penalty_last_n, whole),
+    parameter!(history.penalty_decay_n, whole),
+    parameter!(history.prompt_ignore_length, whole),
+    parameter!(history.encoder_repetition_penalty, float),
 ];
 
 fn float(value: &Value) -> Option<f32> {
@@ -61,6 +79,10 @@ fn float(value: &Value) -> Option<f32> {
 
 fn whole(value: &Value) -> Option<u32> {
     value.as_integer().and_then(|n| u32::try_from(n).ok())
+}
+
+fn signed(value: &Value) -> Option<i32> {
+    value.as_integer().and_then(|n| i32::try_from(n).ok())
 }
 
 /// Names of the parameters.

@@ -58,6 +58,10 @@ fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
     let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
     let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "sampler_order"]);
+    let lists = lists.chain(["dry_sequence_breakers", "sequence_bias", "token_ban_ranges"]);
+    // What has parts of its own or names tokens means something for one model only.
+    let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);
+    let lists = lists.chain(["repetition_detection", "thinking_budget"]);
     let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
     let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
     listed.sort_unstable();
@@ -134,6 +138,11 @@ fn server_defaults_are_read_and_checked_together() {
         defaults,
         SamplingParams { temperature: 0.0, top_p: 0.9, top_k: 40, ignore_eos: true, ..SamplingParams::default() }
     );
+    let (_dir, path) = file("[defaults]\npenalty_decay_n = 5\npenalty_last_n = 10\ndry_penalty_last_n = -1\n");
+    let defaults = config(&["--config", &path], &[]).defaults;
+    assert_eq!((defaults.history.penalty_last_n, defaults.history.penalty_decay_n), (10, 5));
+    let (_dir, path) = file("[defaults]\npenalty_decay_n = 5\n");
+    assert!(mistakes(&["--config", &path], &[]).contains("defaults.penalty_last_n: is 0, but"));
     let (_dir, path) = file("[defaults]\nmin_tokens = 3\nmax_tokens = 2\n");
     assert!(mistakes(&["--config", &path], &[]).contains("defaults.min_tokens: is 3, above max_tokens 2"));
 }

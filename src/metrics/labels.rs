@@ -47,10 +47,10 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 
 /// Why a row was handed to another backend: `backend::cuda::pack::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "propose", "too_large", "chain", "verify", "contradiction", OTHER];
+    &["top_logprobs", "propose", "too_large", "chain", "verify", "history", "contradiction", OTHER];
 
 /// Finish reasons: `FinishReason` of the wire in lower case.
-pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", OTHER];
+pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", OTHER];
 
 /// The position of `value` in `set`, without regard to case or underscores, so that "InvalidArgument" and
 /// "INVALID_ARGUMENT" are one; the position of "other", which every set ends with, when it is not there.

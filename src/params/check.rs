@@ -10,8 +10,11 @@ impl SamplingParams {
     /// The first field at fault, with its path relative to the parameters.
     pub fn validate(&self, vocab_size: u32, max_top_logprobs: u32) -> Result<(), FieldError> {
         self.validate_scalars()?;
-        self.validate_samplers()?;
+        self.samplers.validate(vocab_size)?;
+        self.validate_temperatures()?;
+        self.validate_order()?;
         self.validate_lists(vocab_size)?;
+        self.history.validate(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
         if let Some(proposer) = &self.proposer {
             proposer.validate().map_err(|e| e.within("proposer"))?;
@@ -45,6 +48,9 @@ impl SamplingParams {
             let message = format!("is {}, above max_tokens {}; lower it", self.min_tokens, self.max_tokens);
             return Err(FieldError::new("min_tokens", message));
         }
+        if self.history.forced_last_token.is_some() && self.max_tokens == 0 {
+            return Err(FieldError::new("forced_last_token", "needs max_tokens, which says where the last token is"));
+        }
         Ok(())
     }
 
@@ -69,8 +75,6 @@ impl SamplingParams {
         check_len("banned_token_ids", self.banned_token_ids.len(), vocab_size as usize)?;
         check_tokens("stop_token_ids", &self.stop_token_ids, vocab_size)?;
         check_len("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
-        check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
-        check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
         check_len("bad_words", self.bad_words.len(), MAX_BAD_WORDS)?;
         for (i, word) in self.bad_words.iter().enumerate() {
             let field = format!("bad_words[{i}].token_ids");
@@ -113,7 +117,7 @@ pub fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), 
     }
 }
 
-fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
+pub(super) fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {
     if len > most {
         return Err(FieldError::new(field, format!("has {len} entries, at most {most} are allowed")));
     }
@@ -142,6 +146,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
+    use super::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, TokenBanRange};
     use super::*;
 
     fn field_at_fault(change: impl FnOnce(&mut SamplingParams)) -> Option<String> {
@@ -174,13 +179,13 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 4] = ["top_k", "max_tokens", "ignore_eos", "seed"];
+    const ANY_VALUE: [&str; 5] = ["top_k", "max_tokens", "ignore_eos", "seed", "prompt_ignore_length"];
 
     #[test]
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 34] = [
+        let out_of_range: [(&str, Change); 50] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -198,25 +203,46 @@ mod tests {
             }),
             ("draft_length", |p| p.draft_length = Some(DraftLengthParams::new(-1.0))),
             ("acceptance", |p| p.acceptance = AcceptanceRule::Synthetic(Synthetic { rate: 2.0 })),
-            ("dynatemp_low", |p| (p.dynatemp_low, p.dynatemp_high) = (2.0, 1.0)),
-            ("dynatemp_high", |p| p.dynatemp_high = 1e6),
-            ("dynatemp_exponent", |p| p.dynatemp_exponent = -1.0),
-            ("temperature_end", |p| p.temperature_end = 0.0),
-            ("temperature_tokens", |p| (p.temperature, p.temperature_tokens) = (0.0, 1)),
-            ("smoothing_factor", |p| p.smoothing_factor = -1.0),
-            ("smoothing_curve", |p| p.smoothing_curve = 0.5),
-            ("typical_p", |p| p.typical_p = f32::NAN),
-            ("tfs", |p| p.tfs = 1.5),
-            ("top_a", |p| p.top_a = -0.1),
-            ("top_n_sigma", |p| p.top_n_sigma = f32::INFINITY),
-            ("epsilon_cutoff", |p| p.epsilon_cutoff = 3.0),
-            ("eta_cutoff", |p| p.eta_cutoff = -1.0),
-            ("top_h", |p| p.top_h = 1.01),
-            ("xtc_probability", |p| p.xtc_probability = 2.0),
-            ("xtc_threshold", |p| p.xtc_threshold = -2.0),
-            ("xtc_ignore_token_ids", |p| p.xtc_ignore_token_ids = vec![100]),
-            ("min_keep", |p| p.min_keep = 0),
-            ("sampler_order", |p| p.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
+            ("dynatemp_low", |p| (p.samplers.dynatemp_low, p.samplers.dynatemp_high) = (2.0, 1.0)),
+            ("dynatemp_high", |p| p.samplers.dynatemp_high = 1e6),
+            ("dynatemp_exponent", |p| p.samplers.dynatemp_exponent = -1.0),
+            ("temperature_end", |p| p.samplers.temperature_end = 0.0),
+            ("temperature_tokens", |p| (p.temperature, p.samplers.temperature_tokens) = (0.0, 1)),
+            ("smoothing_factor", |p| p.samplers.smoothing_factor = -1.0),
+            ("smoothing_curve", |p| p.samplers.smoothing_curve = 0.5),
+            ("typical_p", |p| p.samplers.typical_p = f32::NAN),
+            ("tfs", |p| p.samplers.tfs = 1.5),
+            ("top_a", |p| p.samplers.top_a = -0.1),
+            ("top_n_sigma", |p| p.samplers.top_n_sigma = f32::INFINITY),
+            ("epsilon_cutoff", |p| p.samplers.epsilon_cutoff = 3.0),
+            ("eta_cutoff", |p| p.samplers.eta_cutoff = -1.0),
+            ("top_h", |p| p.samplers.top_h = 1.01),
+            ("xtc_probability", |p| p.samplers.xtc_probability = 2.0),
+            ("xtc_threshold", |p| p.samplers.xtc_threshold = -2.0),
+            ("xtc_ignore_token_ids", |p| p.samplers.xtc_ignore_token_ids = vec![100]),
+            ("min_keep", |p| p.samplers.min_keep = 0),
+            ("sampler_order", |p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
+            ("dry_multiplier", |p| p.history.dry_multiplier = -1.0),
+            ("dry_base", |p| p.history.dry_base = 0.5),
+            ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),
+            ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
+            ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
+            ("penalty_last_n", |p| p.history.penalty_last_n = u32::MAX),
+            ("penalty_decay_n", |p| (p.history.penalty_last_n, p.history.penalty_decay_n) = (1, 65_535)),
+            ("encoder_repetition_penalty", |p| p.history.encoder_repetition_penalty = 0.0),
+            ("no_repeat_ngram", |p| {
+                p.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 1, ..Default::default() }))
+            }),
+            ("length_penalty", |p| p.history.length_penalty = Some(LengthPenalty { start: 0, factor: 0.0 })),
+            ("sequence_bias", |p| p.history.sequence_bias = vec![SequenceBias::default()]),
+            ("token_ban_ranges", |p| p.history.token_ban_ranges = vec![TokenBanRange::default()]),
+            ("forced_first_token", |p| p.history.forced_first_token = Some(100)),
+            ("forced_last_token", |p| p.history.forced_last_token = Some(1)),
+            ("repetition_detection", |p| {
+                p.history.repetition_detection =
+                    Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 2, min_count: 2 })
+            }),
+            ("thinking_budget", |p| p.history.thinking_budget = Some(Box::default())),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

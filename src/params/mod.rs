@@ -4,9 +4,13 @@
 //! sequence may be opened with it.
 
 pub mod acceptance;
+pub mod chain;
 mod check;
+pub mod history;
+pub mod rare;
 mod samplers;
 mod speculation;
+pub mod steering;
 
 pub use check::check_tokens;
 pub use samplers::{EngineOrder, Sampler, SamplerOrder, Step};
@@ -15,6 +19,9 @@ pub use speculation::{
 };
 
 use acceptance::AcceptanceRule;
+use chain::SamplerParams;
+use history::HistoryParams;
+use rare::Rare;
 
 /// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
@@ -30,8 +37,6 @@ pub const MAX_ADDITIVE_PENALTY: f32 = 1e4;
 pub const MAX_LOGIT_BIAS: f32 = 1e6;
 /// Most EOS token ids of a stream, and most stop token ids of a sequence.
 pub const MAX_STOP_TOKEN_IDS: usize = 64;
-/// Most tokens that XTC is told never to exclude.
-pub const MAX_XTC_IGNORE_TOKEN_IDS: usize = 1024;
 /// Most draft tokens that a sequence may have at a time.
 pub const MAX_TREE_TOKENS: u32 = 256;
 /// Most bad words of a sequence.
@@ -42,7 +47,7 @@ pub const MAX_BAD_WORD_TOKENS: usize = 64;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 40] = [
+pub const SUPPORTED: [&str; 57] = [
     "temperature",
     "top_k",
     "top_p",
@@ -83,6 +88,23 @@ pub const SUPPORTED: [&str; 40] = [
     "min_keep",
     "sampler_order",
     "engine_order",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "penalty_last_n",
+    "penalty_decay_n",
+    "prompt_ignore_length",
+    "encoder_repetition_penalty",
+    "no_repeat_ngram",
+    "length_penalty",
+    "sequence_bias",
+    "token_ban_ranges",
+    "forced_first_token",
+    "forced_last_token",
+    "repetition_detection",
+    "thinking_budget",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.
@@ -98,8 +120,8 @@ pub struct Filters {
     pub min_p: f32,
 }
 
-/// The three penalties of a sequence. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
-/// frequency and presence penalty, OpenAI API.
+/// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
+/// frequency and presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Penalties {
     /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
@@ -108,11 +130,42 @@ pub struct Penalties {
     pub frequency: f32,
     /// Subtracted once if the token is in the output. 0: off.
     pub presence: f32,
+    /// Multiplies positive logits and divides others, for tokens in the prompt. 1: off.
+    pub encoder: f32,
+    /// How the first three fall off with distance.
+    pub decay: Decay,
+    /// So many times the absolute value of its logit is added to that of a token that ends the text. 0: off.
+    pub length: f32,
+}
+
+/// How penalties fall off with the distance of a token's latest occurrence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decay {
+    /// The place of the row's token in the text, modulo 2^16; places are numbered from 1.
+    pub place: u16,
+    /// Full strength up to this distance.
+    pub last_n: u16,
+    /// Over how many tokens behind it the strength falls off. 0: off; with `last_n` at most 65,535.
+    pub decay_n: u16,
+}
+
+impl Decay {
+    /// Full strength everywhere.
+    pub const OFF: Decay = Decay { place: 0, last_n: 0, decay_n: 0 };
+
+    /// What is left of a penalty on a token whose latest occurrence is at this place, modulo 2^16. 0 ..= 1.
+    #[must_use]
+    #[inline]
+    pub fn strength(&self, latest: u16) -> f32 {
+        let over = self.place.wrapping_sub(latest).saturating_sub(self.last_n);
+        (1.0 - f32::from(over) / (f32::from(self.decay_n) + 1.0)).max(0.0)
+    }
 }
 
 impl Penalties {
     /// No penalty.
-    pub const OFF: Penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+    pub const OFF: Penalties =
+        Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0, encoder: 1.0, decay: Decay::OFF, length: 0.0 };
 
     /// Whether every penalty is off, so that history does not matter.
     #[must_use]
@@ -208,44 +261,10 @@ pub struct SamplingParams {
     pub proposer: Option<ProposerParams>,
     /// What advice on draft length needs to know; `None`: no advice.
     pub draft_length: Option<DraftLengthParams>,
-    /// Dynamic temperature where one token has all probability. 0 ..= 1e5.
-    pub dynatemp_low: f32,
-    /// Dynamic temperature where all tokens are as likely. 0: off, or 1e-5 ..= 1e5.
-    pub dynatemp_high: f32,
-    /// Of the share of the largest entropy, in dynamic temperature. 0 ..= 100.
-    pub dynatemp_exponent: f32,
-    /// What the temperature comes to by `temperature_tokens`. 1e-5 ..= 1e5.
-    pub temperature_end: f32,
-    /// After so many tokens of output. 0: off.
-    pub temperature_tokens: u32,
-    /// Quadratic smoothing. 0 ..= 100; 0: off.
-    pub smoothing_factor: f32,
-    /// Its cubic part. 1 ..= 10; 1: none.
-    pub smoothing_curve: f32,
-    /// Locally typical sampling. 0 ..= 1; 1: off.
-    pub typical_p: f32,
-    /// Tail-free sampling, z. 0 ..= 1; 1: off.
-    pub tfs: f32,
-    /// Keep at least this times the square of the largest probability. 0 ..= 1e4; 0: off.
-    pub top_a: f32,
-    /// Keep logits so many standard deviations below the largest. 0 ..= 1e4; 0: off.
-    pub top_n_sigma: f32,
-    /// Keep tokens with this probability. 0 ..= 1; 0: off.
-    pub epsilon_cutoff: f32,
-    /// The same, less where entropy is high. 0 ..= 1; 0: off.
-    pub eta_cutoff: f32,
-    /// Keep this share of the entropy. 0 ..= 1; 0: off.
-    pub top_h: f32,
-    /// Exclude top choices at a position with this probability. 0 ..= 1; 0: off.
-    pub xtc_probability: f32,
-    /// What has this probability is a top choice. 0 ..= 1.
-    pub xtc_threshold: f32,
-    /// Tokens that XTC never excludes.
-    pub xtc_ignore_token_ids: Vec<u32>,
-    /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
-    pub min_keep: u32,
-    /// In what order the samplers come.
-    pub sampler_order: SamplerOrder,
+    /// Samplers beside temperature, top-k, top-p and min-p, and the order of all.
+    pub samplers: Rare<SamplerParams>,
+    /// What may be repeated, and what not.
+    pub history: Rare<HistoryParams>,
 }
 
 impl Default for SamplingParams {
@@ -271,25 +290,8 @@ impl Default for SamplingParams {
             acceptance: AcceptanceRule::default(),
             proposer: None,
             draft_length: None,
-            dynatemp_low: 0.0,
-            dynatemp_high: 0.0,
-            dynatemp_exponent: 1.0,
-            temperature_end: 1.0,
-            temperature_tokens: 0,
-            smoothing_factor: 0.0,
-            smoothing_curve: 1.0,
-            typical_p: 1.0,
-            tfs: 1.0,
-            top_a: 0.0,
-            top_n_sigma: 0.0,
-            epsilon_cutoff: 0.0,
-            eta_cutoff: 0.0,
-            top_h: 0.0,
-            xtc_probability: 0.0,
-            xtc_threshold: 0.1,
-            xtc_ignore_token_ids: Vec::new(),
-            min_keep: 1,
-            sampler_order: SamplerOrder::default(),
+            samplers: Rare::default(),
+            history: Rare::default(),
         }
     }
 }
@@ -299,19 +301,23 @@ impl SamplingParams {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let logprobs = self.logprobs.as_ref().map(|logprobs| &logprobs.token_ids);
-        let own = [&self.xtc_ignore_token_ids, &self.stop_token_ids];
+        let own = [&self.samplers.xtc_ignore_token_ids, &self.stop_token_ids];
         let ids = [&self.allowed_token_ids, &self.banned_token_ids].into_iter().chain(own);
         let ids = ids.chain(&self.bad_words).chain(logprobs).map(Vec::capacity).sum::<usize>();
         ids * size_of::<u32>()
             + self.logit_bias.capacity() * size_of::<(u32, f32)>()
             + self.bad_words.capacity() * size_of::<Vec<u32>>()
-            + self.sampler_order.bytes()
+            + Rare::bytes(&self.samplers)
+            + self.samplers.bytes()
+            + Rare::bytes(&self.history)
+            + HistoryParams::bytes(&self.history)
     }
 
-    /// Whether it bans or biases single tokens.
+    /// Whether it bans or biases single tokens, or favours those that end the text.
     #[must_use]
     pub fn changes_tokens(&self) -> bool {
-        !(self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty())
+        let lists = self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty();
+        !lists || self.history.length_penalty.is_some()
     }
 
     /// Temperature and truncation at a position of the output.
@@ -324,11 +330,11 @@ impl SamplingParams {
     /// The temperature at a position of the output: on a straight line from `temperature` at 0 to `temperature_end` at
     /// `temperature_tokens`, and that from there on.
     fn temperature_at(&self, position: u64) -> f32 {
-        let tokens = u64::from(self.temperature_tokens);
+        let tokens = u64::from(self.samplers.temperature_tokens);
         if tokens == 0 {
             return self.temperature;
         }
-        let (start, end) = (f64::from(self.temperature), f64::from(self.temperature_end));
+        let (start, end) = (f64::from(self.temperature), f64::from(self.samplers.temperature_end));
         let share = position.min(tokens) as f64 / tokens as f64;
         (start + (end - start) * share) as f32
     }
@@ -339,11 +345,11 @@ impl SamplingParams {
         // Adding a field stops the compiler here.
         macro_rules! names {
             ($($field:ident),* $(,)?) => {{
-                let SamplingParams { $($field: _),* } = Self::default();
+                let SamplingParams { $($field: _),*, samplers: _, history: _ } = Self::default();
                 vec![$(stringify!($field)),*]
             }};
         }
-        names!(
+        let own = names!(
             temperature,
             top_k,
             top_p,
@@ -364,35 +370,20 @@ impl SamplingParams {
             acceptance,
             proposer,
             draft_length,
-            dynatemp_low,
-            dynatemp_high,
-            dynatemp_exponent,
-            temperature_end,
-            temperature_tokens,
-            smoothing_factor,
-            smoothing_curve,
-            typical_p,
-            tfs,
-            top_a,
-            top_n_sigma,
-            epsilon_cutoff,
-            eta_cutoff,
-            top_h,
-            xtc_probability,
-            xtc_threshold,
-            xtc_ignore_token_ids,
-            min_keep,
-            sampler_order,
-        )
+        );
+        [own, SamplerParams::field_names(), HistoryParams::field_names()].concat()
     }
 
-    /// Repetition, frequency and presence penalty.
+    /// All penalties that do not depend on the position, at full strength.
     #[must_use]
     pub fn penalties(&self) -> Penalties {
         Penalties {
             repetition: self.repetition_penalty,
             frequency: self.frequency_penalty,
             presence: self.presence_penalty,
+            encoder: self.history.encoder_repetition_penalty,
+            decay: Decay::OFF,
+            length: 0.0,
         }
     }
 }

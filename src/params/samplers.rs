@@ -1,16 +1,6 @@
-//! Samplers beyond temperature, top-k, top-p and min-p, and the order in which a row goes through all of them.
+//! The order in which a row goes through its samplers, and the steps that follow from it.
 
-use super::check::in_range;
-use super::{FieldError, MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingParams};
-
-/// Largest smoothing factor.
-const MAX_SMOOTHING_FACTOR: f32 = 100.0;
-/// Largest smoothing curve.
-const MAX_SMOOTHING_CURVE: f32 = 10.0;
-/// Largest exponent of dynamic temperature.
-const MAX_DYNATEMP_EXPONENT: f32 = 100.0;
-/// Largest top-a factor and number of standard deviations of top-n-sigma.
-const MAX_CUTOFF: f32 = 1e4;
+use super::{FieldError, SamplingParams};
 
 /// A sampler that has a place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,28 +160,32 @@ impl Sampler {
     pub fn step(self, params: &SamplingParams) -> Option<Step> {
         let on = |is_on: bool, step: Step| is_on.then_some(step);
         match self {
-            Self::Temperature if params.dynatemp_high > 0.0 => Some(Step::DynamicTemperature {
-                low: params.dynatemp_low,
-                high: params.dynatemp_high,
-                exponent: params.dynatemp_exponent,
+            Self::Temperature if params.samplers.dynatemp_high > 0.0 => Some(Step::DynamicTemperature {
+                low: params.samplers.dynatemp_low,
+                high: params.samplers.dynatemp_high,
+                exponent: params.samplers.dynatemp_exponent,
             }),
-            Self::Temperature => on(params.temperature != 1.0 || params.temperature_tokens > 0, Step::Temperature),
+            Self::Temperature => {
+                on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, Step::Temperature)
+            }
             Self::Smoothing => {
-                let (factor, curve) = (params.smoothing_factor, params.smoothing_curve);
+                let (factor, curve) = (params.samplers.smoothing_factor, params.samplers.smoothing_curve);
                 on(factor > 0.0, Step::Smoothing { factor, curve })
             }
-            Self::TopNSigma => on(params.top_n_sigma > 0.0, Step::TopNSigma(params.top_n_sigma)),
-            Self::TopH => on(params.top_h > 0.0, Step::TopH(params.top_h)),
+            Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
+            Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
             Self::TopK => on(params.top_k > 0, Step::TopK),
             Self::TopP => on(params.top_p < 1.0, Step::TopP),
             Self::MinP => on(params.min_p > 0.0, Step::MinP),
-            Self::TypicalP => on(params.typical_p < 1.0, Step::TypicalP(params.typical_p)),
-            Self::Tfs => on(params.tfs < 1.0, Step::Tfs(params.tfs)),
-            Self::TopA => on(params.top_a > 0.0, Step::TopA(params.top_a)),
-            Self::EpsilonCutoff => on(params.epsilon_cutoff > 0.0, Step::EpsilonCutoff(params.epsilon_cutoff)),
-            Self::EtaCutoff => on(params.eta_cutoff > 0.0, Step::EtaCutoff(params.eta_cutoff)),
+            Self::TypicalP => on(params.samplers.typical_p < 1.0, Step::TypicalP(params.samplers.typical_p)),
+            Self::Tfs => on(params.samplers.tfs < 1.0, Step::Tfs(params.samplers.tfs)),
+            Self::TopA => on(params.samplers.top_a > 0.0, Step::TopA(params.samplers.top_a)),
+            Self::EpsilonCutoff => {
+                on(params.samplers.epsilon_cutoff > 0.0, Step::EpsilonCutoff(params.samplers.epsilon_cutoff))
+            }
+            Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, Step::EtaCutoff(params.samplers.eta_cutoff)),
             Self::Xtc => {
-                let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
+                let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
                 on(probability > 0.0, Step::Xtc { probability, threshold })
             }
         }
@@ -255,7 +249,7 @@ impl SamplingParams {
         if self.temperature == 0.0 {
             return None;
         }
-        let steps: Vec<Step> = self.sampler_order.samplers().iter().filter_map(|s| s.step(self)).collect();
+        let steps: Vec<Step> = self.samplers.sampler_order.samplers().iter().filter_map(|s| s.step(self)).collect();
         let place = |step: &Step| match step {
             Step::Temperature => Some(0),
             Step::TopK => Some(1),
@@ -264,46 +258,21 @@ impl SamplingParams {
             _ => None,
         };
         let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
-        (!usual || self.min_keep > 1).then_some(steps)
+        (!usual || self.samplers.min_keep > 1).then_some(steps)
     }
 
-    pub(super) fn validate_samplers(&self) -> Result<(), FieldError> {
-        if self.dynatemp_high != 0.0 {
-            in_range("dynatemp_high", self.dynatemp_high, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0 for off)")?;
-        }
-        in_range("dynatemp_low", self.dynatemp_low, 0.0, MAX_TEMPERATURE, "")?;
-        if self.dynatemp_high > 0.0 && self.dynatemp_low > self.dynatemp_high {
-            let message = format!("is {}, above dynatemp_high {}; lower it", self.dynatemp_low, self.dynatemp_high);
-            return Err(FieldError::new("dynatemp_low", message));
-        }
-        in_range("dynatemp_exponent", self.dynatemp_exponent, 0.0, MAX_DYNATEMP_EXPONENT, "")?;
-        in_range("temperature_end", self.temperature_end, MIN_TEMPERATURE, MAX_TEMPERATURE, "")?;
-        if self.temperature_tokens > 0 && self.temperature == 0.0 {
+    /// Whether what decides about the temperature goes together.
+    pub(super) fn validate_temperatures(&self) -> Result<(), FieldError> {
+        if self.samplers.temperature_tokens > 0 && self.temperature == 0.0 {
             let message = "needs a temperature above 0 to start from; set temperature";
             return Err(FieldError::new("temperature_tokens", message));
         }
-        if self.temperature_tokens > 0 && self.dynatemp_high > 0.0 {
-            let message = "cannot be combined with dynatemp_high; both choose the temperature";
-            return Err(FieldError::new("temperature_tokens", message));
-        }
-        in_range("smoothing_factor", self.smoothing_factor, 0.0, MAX_SMOOTHING_FACTOR, "")?;
-        in_range("smoothing_curve", self.smoothing_curve, 1.0, MAX_SMOOTHING_CURVE, "")?;
-        in_range("typical_p", self.typical_p, 0.0, 1.0, "")?;
-        in_range("tfs", self.tfs, 0.0, 1.0, "")?;
-        in_range("top_a", self.top_a, 0.0, MAX_CUTOFF, "")?;
-        in_range("top_n_sigma", self.top_n_sigma, 0.0, MAX_CUTOFF, "")?;
-        in_range("epsilon_cutoff", self.epsilon_cutoff, 0.0, 1.0, "")?;
-        in_range("eta_cutoff", self.eta_cutoff, 0.0, 1.0, "")?;
-        in_range("top_h", self.top_h, 0.0, 1.0, "")?;
-        in_range("xtc_probability", self.xtc_probability, 0.0, 1.0, "")?;
-        in_range("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "")?;
-        in_range("min_keep", self.min_keep, 1, super::MAX_VOCAB_SIZE, "")?;
-        self.validate_order()
+        Ok(())
     }
 
     /// A sampler that is on has a place in the order: none is left out without a word.
-    fn validate_order(&self) -> Result<(), FieldError> {
-        let order = self.sampler_order.samplers();
+    pub(super) fn validate_order(&self) -> Result<(), FieldError> {
+        let order = self.samplers.sampler_order.samplers();
         for (i, sampler) in order.iter().enumerate() {
             if order[..i].contains(sampler) {
                 let message = format!("{} is given twice; give it once", sampler.name());
@@ -314,7 +283,7 @@ impl SamplingParams {
         match missing.filter(|_| self.temperature != 0.0) {
             None => Ok(()),
             Some(sampler) => {
-                let field = match self.sampler_order {
+                let field = match self.samplers.sampler_order {
                     SamplerOrder::Engine(_) => "engine_order",
                     SamplerOrder::Custom(_) => "sampler_order",
                 };
@@ -332,7 +301,7 @@ mod tests {
     fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
         let mut params = SamplingParams::default();
         change(&mut params);
-        assert_eq!(params.validate_samplers(), Ok(()));
+        assert_eq!(params.validate(9, 9), Ok(()));
         params.steps()
     }
 
@@ -340,13 +309,13 @@ mod tests {
     fn the_usual_filters_in_the_usual_order_need_no_steps() {
         assert_eq!(steps(|_| ()), None);
         assert_eq!(steps(|p| (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.5, 0.1)), None);
-        assert_eq!(steps(|p| (p.temperature, p.typical_p) = (0.0, 0.5)), None, "greedy");
+        assert_eq!(steps(|p| (p.temperature, p.samplers.typical_p) = (0.0, 0.5)), None, "greedy");
         let order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
-        assert_eq!(steps(|p| (p.top_k, p.top_p, p.sampler_order) = (9, 0.5, order.clone())), None);
+        assert_eq!(steps(|p| (p.top_k, p.top_p, p.samplers.sampler_order) = (9, 0.5, order.clone())), None);
         let last = vec![Step::TopK, Step::Temperature];
-        assert_eq!(steps(|p| (p.top_k, p.temperature, p.sampler_order) = (9, 0.5, order)), Some(last));
-        assert_eq!(steps(|p| (p.top_k, p.min_keep) = (1, 2)), Some(vec![Step::TopK]));
-        assert_eq!(steps(|p| p.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
+        assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
+        assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
+        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
     }
 
     #[test]
@@ -354,22 +323,22 @@ mod tests {
         let at_fault = |change: fn(&mut SamplingParams)| {
             let mut params = SamplingParams::default();
             change(&mut params);
-            params.validate_samplers().map_err(|e| e.to_string())
+            params.validate(9, 9).map_err(|e| e.to_string())
         };
         let of = SamplerOrder::Engine;
         assert_eq!(
-            at_fault(|p| (p.tfs, p.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
+            at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
             Err("engine_order: has no place for tfs, which is on; add it or turn it off".to_owned())
         );
         assert_eq!(
-            at_fault(|p| (p.top_k, p.sampler_order) = (5, SamplerOrder::Custom(vec![Sampler::Temperature]))),
+            at_fault(|p| (p.top_k, p.samplers.sampler_order) = (5, SamplerOrder::Custom(vec![Sampler::Temperature]))),
             Err("sampler_order: has no place for top_k, which is on; add it or turn it off".to_owned())
         );
         assert_eq!(
-            at_fault(|p| p.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK])),
+            at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK])),
             Err("sampler_order[1]: top_k is given twice; give it once".to_owned())
         );
-        assert_eq!(at_fault(|p| p.sampler_order = SamplerOrder::Custom(vec![])), Ok(()), "nothing is on");
+        assert_eq!(at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![])), Ok(()), "nothing is on");
         for engine in [EngineOrder::LlamaCpp, EngineOrder::Transformers, EngineOrder::TextGenerationWebui] {
             assert!(of(engine).samplers().contains(&Sampler::TypicalP));
         }

@@ -24,7 +24,21 @@ const MAX_SUB_MESSAGES: usize = 1 << 18;
 pub(crate) struct Shape(&'static [(u64, &'static Shape)]);
 
 static LEAF: Shape = Shape(&[]);
-static PARAMS: Shape = Shape(&[(8, &LEAF), (11, &LEAF), (17, &LEAF), (18, &LEAF), (19, &LEAF), (20, &LEAF)]);
+static PARAMS: Shape = Shape(&[
+    (8, &LEAF),
+    (11, &LEAF),
+    (17, &LEAF),
+    (18, &LEAF),
+    (19, &LEAF),
+    (20, &LEAF),
+    (54, &LEAF),
+    (59, &LEAF),
+    (60, &LEAF),
+    (61, &LEAF),
+    (62, &LEAF),
+    (65, &LEAF),
+    (66, &LEAF),
+]);
 static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
 static OPEN: Shape = Shape(&[(2, &PARAMS)]);
 static SCORE: Shape = Shape(&[(2, &LEAF)]);
@@ -214,6 +228,13 @@ mod tests {
             acceptance: Some(proto::AcceptanceParams::default()),
             proposer: Some(proto::ProposerParams::default()),
             draft_length: Some(proto::DraftLengthParams::default()),
+            dry_sequence_breakers: vec![proto::TokenSequence::default(); 2],
+            no_repeat_ngram: Some(proto::NoRepeatNgramParams::default()),
+            length_penalty: Some(proto::LengthPenaltyParams::default()),
+            sequence_bias: vec![proto::SequenceBias::default(); 2],
+            token_ban_ranges: vec![proto::TokenBanRange::default(); 3],
+            repetition_detection: Some(proto::RepetitionDetectionParams::default()),
+            thinking_budget: Some(proto::ThinkingBudgetParams::default()),
             ..Default::default()
         };
         let open = proto::OpenSequence { params: Some(params.clone()), ..Default::default() };
@@ -221,11 +242,11 @@ mod tests {
         let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
         let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
         let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
-        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 9) + 5 * 3 + 1);
+        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 20) + 5 * 3 + 1);
         let row = proto::SampleRow { params: Some(params), ..Default::default() };
         let message =
             proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
-        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 11 + 1);
+        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 22 + 1);
     }
 
     #[test]

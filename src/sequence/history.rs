@@ -1,6 +1,10 @@
 //! What a token changes in a sequence: position, what is known about single tokens, what is banned next.
 
+use super::in_order_once;
+use super::memory::{Memory, MemoryAhead, Now};
 use super::rules::Rules;
+use super::text::Text;
+use super::window::{self, Left};
 use crate::sampling::adjust::TokenAdjust;
 
 /// The tokens of a sequence as far as later rows depend on them.
@@ -10,6 +14,8 @@ pub struct History {
     /// Bans, biases and counts in token order; empty when no penalty asks for counts, since the rules'
     /// own list serves then.
     adjusts: Vec<TokenAdjust>,
+    /// The text, if some tool looks back at it.
+    memory: Option<Box<Memory>>,
 }
 
 /// What a history would be after some more tokens, as far as it differs.
@@ -18,16 +24,21 @@ pub struct Ahead {
     recent: Recent,
     /// Entries that take the place of the history's for the same tokens, in token order.
     over: Vec<TokenAdjust>,
+    memory: Option<Box<MemoryAhead>>,
 }
 
 /// The end of a text.
 #[derive(Debug, Clone, PartialEq)]
 struct Recent {
     position: u64,
+    /// Tokens of the prompt, ahead of position 0.
+    prompt_len: u64,
     /// The last output tokens, as many as the longest bad word looks back.
     tail: Vec<u32>,
     /// Tokens banned at this position.
     banned: Vec<u32>,
+    /// The token that this position has to have.
+    forced: Option<u32>,
 }
 
 impl History {
@@ -38,22 +49,37 @@ impl History {
         let mut tail = Vec::with_capacity(keep);
         tail.extend_from_slice(output.get(output.len().saturating_sub(keep)..).unwrap_or_default());
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
-        let mut recent = Recent { position: output.len() as u64, tail, banned };
+        let mut recent =
+            Recent { position: output.len() as u64, prompt_len: prompt.len() as u64, tail, banned, forced: None };
         recent.ban(rules);
-        Self { recent, adjusts }
+        let memory = Memory::new(rules, prompt, output, &mut recent.banned);
+        Self { recent, adjusts, memory }
     }
 
     /// Appends a token.
     pub(super) fn push(&mut self, rules: &Rules, token: u32) {
         self.recent.push(rules, token);
+        if let Some(memory) = &mut self.memory {
+            memory.push(rules, token, self.recent.position, &mut self.recent.banned);
+        }
         if rules.remembers_output() {
+            let emitted = self.recent.emitted(rules, token);
             match find(&self.adjusts, token) {
-                Ok(at) => absorb(&mut self.adjusts[at], &emitted(token)),
+                Ok(at) => absorb(&mut self.adjusts[at], &emitted),
                 Err(at) => {
                     if self.adjusts.len() == self.adjusts.capacity() {
                         self.adjusts.reserve_exact(spare(self.adjusts.len()));
                     }
-                    self.adjusts.insert(at, emitted(token));
+                    self.adjusts.insert(at, emitted);
+                }
+            }
+            let left = self.memory.as_ref().and_then(|memory| self.recent.left(rules, &memory.text()));
+            if let Some(left) = left
+                && let Ok(at) = find(&self.adjusts, left.token)
+            {
+                window::take_out(&mut self.adjusts[at], left);
+                if self.adjusts[at].is_idle() {
+                    self.adjusts.remove(at);
                 }
             }
         }
@@ -62,7 +88,8 @@ impl History {
     /// Bytes it takes beside its own fields.
     pub(super) fn bytes(&self) -> usize {
         let tokens = self.recent.tail.capacity() + self.recent.banned.capacity();
-        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>()
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes());
+        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>() + memory
     }
 
     /// Bytes it may take once `tokens` more are appended.
@@ -72,18 +99,39 @@ impl History {
         while rules.remembers_output() && capacity < most {
             capacity += spare(capacity);
         }
-        self.bytes() + (capacity - now) * size_of::<TokenAdjust>()
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes_after(rules, tokens) - memory.bytes());
+        let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(rules, tokens));
+        // Bans of a position only come on top where there is a list of them.
+        let banned = if most_banned > 0 { most_banned + rules.most_banned() } else { 0 };
+        let banned = banned.saturating_sub(self.recent.banned.capacity()) * size_of::<u32>();
+        self.bytes() + (capacity - now) * size_of::<TokenAdjust>() + memory + banned
     }
 
     /// This history, to look ahead from.
     pub(super) fn ahead(&self) -> Ahead {
-        Ahead { recent: self.recent.clone(), over: Vec::new() }
+        let memory = self.memory.as_ref().map(|memory| memory.ahead());
+        Ahead { recent: self.recent.clone(), over: Vec::new(), memory }
     }
 
     /// Number of output tokens.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.recent.position
+    }
+
+    /// The place of the next token in the text, numbered from 1.
+    pub(super) fn place(&self) -> u64 {
+        self.recent.len() + 1
+    }
+
+    /// The token that has to come next, or none.
+    pub(super) fn forced(&self) -> &[u32] {
+        forced(&self.recent, self.now())
+    }
+
+    /// Whether the text repeats itself and ends.
+    pub(super) fn is_looping(&self) -> bool {
+        self.now().is_some_and(Now::is_looping)
     }
 
     pub(super) fn adjusts(&self) -> &[TokenAdjust] {
@@ -93,25 +141,41 @@ impl History {
     pub(super) fn banned(&self) -> &[u32] {
         &self.recent.banned
     }
+
+    /// What tools that look back make of it.
+    pub(super) fn now(&self) -> Option<&Now> {
+        self.memory.as_ref().map(|memory| memory.now())
+    }
 }
 
 impl Ahead {
     /// Appends a token to what grew from `history`.
     pub(super) fn push(&mut self, rules: &Rules, history: &History, token: u32) {
         self.recent.push(rules, token);
+        if let (Some(ahead), Some(memory)) = (&mut self.memory, &history.memory) {
+            ahead.push(rules, memory, token, self.recent.position, &mut self.recent.banned);
+        }
         if rules.remembers_output() {
-            match find(&self.over, token) {
-                Ok(at) => absorb(&mut self.over[at], &emitted(token)),
-                Err(at) => {
-                    let mut entry = emitted(token);
-                    if let Ok(known) = find(&history.adjusts, token) {
-                        entry = history.adjusts[known];
-                        absorb(&mut entry, &emitted(token));
-                    }
-                    self.over.insert(at, entry);
-                }
+            let emitted = self.recent.emitted(rules, token);
+            absorb(self.own(history, token), &emitted);
+            let left = match (&self.memory, &history.memory) {
+                (Some(ahead), Some(memory)) => self.recent.left(rules, &ahead.text(memory)),
+                _ => None,
+            };
+            if let Some(left) = left {
+                window::take_out(self.own(history, left.token), left);
             }
         }
+    }
+
+    /// What is known of a token, to be changed here.
+    fn own(&mut self, history: &History, token: u32) -> &mut TokenAdjust {
+        let at = find(&self.over, token).unwrap_or_else(|at| {
+            let known = find(&history.adjusts, token).ok().map(|known| history.adjusts[known]);
+            self.over.insert(at, known.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() }));
+            at
+        });
+        &mut self.over[at]
     }
 
     /// Number of output tokens.
@@ -120,10 +184,26 @@ impl Ahead {
         self.recent.position
     }
 
+    /// The place of the next token in the text, numbered from 1.
+    pub(super) fn place(&self) -> u64 {
+        self.recent.len() + 1
+    }
+
+    /// The token that has to come next, or none.
+    pub(super) fn forced(&self) -> &[u32] {
+        forced(&self.recent, self.now())
+    }
+
+    /// Whether the text repeats itself and ends.
+    pub(super) fn is_looping(&self) -> bool {
+        self.now().is_some_and(Now::is_looping)
+    }
+
     /// Entries that a copy has to copy.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + 1
+        let memory = self.memory.as_ref().map_or(0, |memory| memory.weight());
+        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + memory + 1
     }
 
     pub(super) fn over(&self) -> &[TokenAdjust] {
@@ -132,6 +212,11 @@ impl Ahead {
 
     pub(super) fn banned(&self) -> &[u32] {
         &self.recent.banned
+    }
+
+    /// What tools that look back make of it.
+    pub(super) fn now(&self) -> Option<&Now> {
+        self.memory.as_ref().map(|memory| memory.now())
     }
 }
 
@@ -148,6 +233,21 @@ impl Recent {
         self.ban(rules);
     }
 
+    /// Number of tokens.
+    fn len(&self) -> u64 {
+        self.prompt_len + self.position
+    }
+
+    /// What is to be known of the last token, which was just emitted.
+    fn emitted(&self, rules: &Rules, token: u32) -> TokenAdjust {
+        window::stamped(emitted_once(token), self.len(), rules.window())
+    }
+
+    /// What the last token pushed out of the window of penalties.
+    fn left(&self, rules: &Rules, text: &Text<'_>) -> Option<Left> {
+        rules.window()?.left(text, self.len(), self.position)
+    }
+
     /// Works out what is banned at this position only.
     fn ban(&mut self, rules: &Rules) {
         self.banned.clear();
@@ -159,9 +259,17 @@ impl Recent {
                 self.banned.push(*last);
             }
         }
-        self.banned.sort_unstable();
-        self.banned.dedup();
+        for range in rules.ban_ranges().iter().filter(|range| range.holds_at(self.position)) {
+            self.banned.extend_from_slice(&range.token_ids);
+        }
+        in_order_once(&mut self.banned);
+        self.forced = rules.forced_at(self.position);
     }
+}
+
+/// What is forced by position goes before what the text brings about.
+fn forced<'a>(recent: &'a Recent, now: Option<&'a Now>) -> &'a [u32] {
+    if recent.forced.is_some() { recent.forced.as_slice() } else { now.map_or(&[], Now::forced) }
 }
 
 /// How many entries a full list of `len` grows by: enough that growing costs nothing per token, and no more
@@ -177,19 +285,32 @@ fn find(adjusts: &[TokenAdjust], token: u32) -> Result<usize, usize> {
 
 /// The rules' bans and biases with the tokens so far counted in.
 fn counted(rules: &Rules, prompt: &[u32], output: &[u32]) -> Vec<TokenAdjust> {
-    let prompt = if rules.remembers_prompt() { prompt } else { &[] };
-    let seen = prompt.iter().map(|&token| TokenAdjust { token, flags: TokenAdjust::SEEN, ..TokenAdjust::default() });
-    let emitted = output.iter().map(|&token| emitted(token));
-    merge(rules.fixed().iter().copied().chain(seen).chain(emitted).collect())
+    let (window, prompt_len) = (rules.window(), prompt.len());
+    let len = prompt_len + output.len();
+    // What of the text counts: places are numbered from 1, as their tokens are from 0.
+    let from = len - window.map_or(len, |window| window.len.min(len));
+    let stamped = |at: usize, adjust| window::stamped(adjust, at as u64 + 1, window);
+    let seen = if rules.remembers_prompt() { from.max(rules.prompt_ignored())..prompt_len } else { 0..0 };
+    let seen = seen.map(|at| stamped(at, flagged(prompt[at], TokenAdjust::SEEN)));
+    let emitted = from.saturating_sub(prompt_len)..output.len();
+    let emitted = emitted.map(|at| stamped(prompt_len + at, emitted_once(output[at])));
+    let encoder = if rules.params().penalties().encoder == 1.0 { &[] } else { prompt };
+    let encoder = encoder.iter().map(|&token| flagged(token, TokenAdjust::PROMPT));
+    merge(rules.fixed().iter().copied().chain(encoder).chain(seen).chain(emitted).collect())
 }
 
-fn emitted(token: u32) -> TokenAdjust {
-    TokenAdjust { token, flags: TokenAdjust::SEEN, output_count: 1, ..TokenAdjust::default() }
+fn flagged(token: u32, flags: u32) -> TokenAdjust {
+    TokenAdjust { token, flags, ..TokenAdjust::default() }
+}
+
+fn emitted_once(token: u32) -> TokenAdjust {
+    TokenAdjust { output_count: 1, ..flagged(token, TokenAdjust::SEEN) }
 }
 
 /// In token order, entries of the same token made one.
 pub(super) fn merge(mut adjusts: Vec<TokenAdjust>) -> Vec<TokenAdjust> {
-    adjusts.sort_unstable_by_key(|adjust| adjust.token);
+    // Later places last, see `absorb`.
+    adjusts.sort_by_key(|adjust| adjust.token);
     adjusts.dedup_by(|next, kept| {
         let same = next.token == kept.token;
         if same {
@@ -201,10 +322,12 @@ pub(super) fn merge(mut adjusts: Vec<TokenAdjust>) -> Vec<TokenAdjust> {
     adjusts
 }
 
-/// Adds what `other` knows about the same token. At most one of the two has a bias, since parameters
+/// Adds what `other`, the later one, knows about the same token. At most one of the two has a bias, since parameters
 /// give a token one bias; it is taken over, not added, so that its bits stay.
 fn absorb(kept: &mut TokenAdjust, other: &TokenAdjust) {
+    let place = if other.flags & TokenAdjust::SEEN == 0 { kept.place() } else { other.place() };
     kept.flags |= other.flags;
+    *kept = kept.at(place);
     kept.output_count = kept.output_count.saturating_add(other.output_count);
     if other.bias != 0.0 {
         kept.bias = other.bias;

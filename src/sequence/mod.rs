@@ -3,14 +3,24 @@
 //!
 //! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far
 //! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes),
-//! [`history`] (what a token changes), [`drafts`] and [`speculation`] (what was proposed and
+//! [`history`] (what a token changes), [`memory`] (tools that look back, one file each), [`drafts`] and [`speculation`] (what was proposed and
 //! what will be), then [`table`].
 
+mod bias;
 pub mod drafts;
+mod dry;
 pub mod history;
+mod length;
+mod loops;
+mod memory;
+mod ngram;
+mod repeats;
 pub mod rules;
 pub mod speculation;
 pub mod table;
+mod text;
+mod thinking;
+mod window;
 
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
@@ -34,6 +44,8 @@ pub enum FinishReason {
     StopToken,
     /// Its output is as long as it may be.
     MaxTokens,
+    /// Its output only repeats itself.
+    Repetition,
 }
 
 impl FinishReason {
@@ -44,6 +56,7 @@ impl FinishReason {
             Self::Eos => "eos",
             Self::StopToken => "stop_token",
             Self::MaxTokens => "max_tokens",
+            Self::Repetition => "repetition",
         }
     }
 }
@@ -73,7 +86,6 @@ pub enum OpenError {
 pub struct Sequence {
     rules: Arc<Rules>,
     seed: u64,
-    prompt_len: usize,
     history: History,
     drafts: Drafts,
     speculation: Option<Box<Speculation>>,
@@ -85,10 +97,10 @@ impl Sequence {
     #[must_use]
     pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
         let history = History::new(&rules, prompt, output);
-        let finished = output.last().and_then(|&last| rules.finish(last, history.position()));
+        let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.is_looping()));
         let speculation = rules.speculation(prompt, output);
         let drafts = Drafts::default();
-        Self { rules, seed, prompt_len: prompt.len(), history, drafts, speculation, finished }
+        Self { rules, seed, history, drafts, speculation, finished }
     }
 
     /// What to ask of the next row.
@@ -119,7 +131,7 @@ impl Sequence {
     /// Adds a token to what [`ahead`](Self::ahead) began; says whether the sequence would end with it.
     pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
         ahead.push(&self.rules, &self.history, token);
-        self.rules.finish(token, ahead.position())
+        self.rules.finish(token, ahead.position(), ahead.is_looping())
     }
 
     /// The random numbers of a draft that starts at the current position.
@@ -165,7 +177,7 @@ impl Sequence {
             speculation.push(token);
         }
         self.history.push(&self.rules, token);
-        self.finished = self.rules.finish(token, self.history.position());
+        self.finished = self.rules.finish(token, self.history.position(), self.history.is_looping());
         self.finished
     }
 
@@ -227,8 +239,14 @@ impl Sequence {
     /// Prompt and output tokens.
     #[must_use]
     pub fn history_len(&self) -> u64 {
-        self.prompt_len as u64 + self.position()
+        self.history.place() - 1
     }
+}
+
+/// Ascending, each once.
+fn in_order_once(tokens: &mut Vec<u32>) {
+    tokens.sort_unstable();
+    tokens.dedup();
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
 //! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
 //! sequences of a stream that have the same ones.
 
-use super::FinishReason;
+use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
+use super::length;
+use super::memory::Now;
 use super::speculation::Speculation;
+use super::window::Window;
+use super::{FinishReason, in_order_once};
 use crate::params::acceptance::AcceptanceRule;
-use crate::params::{LogprobsParams, SamplingParams, Step};
+use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
+use crate::params::{Decay, LogprobsParams, Penalties, SamplingParams, Step};
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
@@ -51,19 +56,25 @@ impl Rules {
         // Prepared; nobody is based on these rules, so the originals would only take memory.
         let params = &mut rules.params;
         drop((take(&mut params.banned_token_ids), take(&mut params.logit_bias), take(&mut params.allowed_token_ids)));
-        drop(take(&mut params.xtc_ignore_token_ids));
+        if !params.samplers.xtc_ignore_token_ids.is_empty() {
+            drop(take(&mut params.samplers.xtc_ignore_token_ids));
+        }
         rules
     }
 
-    fn prepared(params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
+    fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
+        if !params.history.dry_sequence_breakers.is_empty() {
+            // Only then, since what is changed takes memory.
+            Breakers::order(&mut params.history.dry_sequence_breakers);
+        }
         let steps = params.steps();
         let (ends, protected) = (Vec::new(), None);
         let rules = Self { params, fixed: None, allowed: None, eos, ends, steps, protected, base, room: None };
         let is_base = rules.base.is_none();
-        let fixed = (is_base || rules.params.changes_tokens()).then(|| rules.merge_fixed());
+        let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
         let allowed = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
-        let own = &rules.params.xtc_ignore_token_ids;
+        let own = &rules.params.samplers.xtc_ignore_token_ids;
         let protected = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
         let ends = if rules.params.min_tokens > 0 {
             in_order([rules.eos(), rules.stop_tokens()].concat())
@@ -73,13 +84,22 @@ impl Rules {
         Self { fixed, allowed, protected, ends, ..rules }
     }
 
+    /// Whether these rules change other tokens than those they are over.
+    fn has_own_fixed(&self) -> bool {
+        let base = self.base.as_ref().map(|base| base.params.history.length_penalty.is_some());
+        self.params.changes_tokens() || base != Some(self.params.history.length_penalty.is_some())
+    }
+
     fn merge_fixed(&self) -> Vec<TokenAdjust> {
         let words = self.list(|params| &params.bad_words).iter().filter(|word| word.len() == 1).flatten();
         let bans = self.list(|params| &params.banned_token_ids).iter().chain(words);
         let bans = bans.map(|&token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() });
         let biases = self.list(|params| &params.logit_bias).iter();
         let biases = biases.map(|&(token, bias)| TokenAdjust { token, bias, ..TokenAdjust::default() });
-        merge(bans.chain(biases).collect())
+        let ends = self.inherited(|rules| rules.eos.as_deref()).unwrap_or_default();
+        let ends = if self.params.history.length_penalty.is_some() { ends } else { &[] };
+        let ends = ends.iter().map(|&token| TokenAdjust { token, flags: TokenAdjust::END, ..TokenAdjust::default() });
+        merge(bans.chain(biases).chain(ends).collect())
     }
 
     /// The list of these parameters, or that of the base when it is empty.
@@ -151,6 +171,35 @@ impl Rules {
         self.list(|params| &params.bad_words).iter().filter(|word| word.len() > 1).map(Vec::as_slice)
     }
 
+    /// DRY's sequence breakers.
+    pub(super) fn breakers(&self) -> Breakers<'_> {
+        Breakers::new(self.list(|params| &params.history.dry_sequence_breakers))
+    }
+
+    /// What n-gram may not come twice.
+    pub(super) fn no_repeat_ngram(&self) -> Option<&NoRepeatNgram> {
+        let own = self.inherited(|rules| rules.params.history.no_repeat_ngram.as_deref());
+        own.filter(|params| params.size > 0)
+    }
+
+    pub(super) fn thinking_budget(&self) -> Option<&ThinkingBudget> {
+        self.inherited(|rules| rules.params.history.thinking_budget.as_deref())
+    }
+
+    pub(super) fn sequence_bias(&self) -> &[SequenceBias] {
+        self.list(|params| &params.history.sequence_bias)
+    }
+
+    pub(super) fn ban_ranges(&self) -> &[TokenBanRange] {
+        self.list(|params| &params.history.token_ban_ranges)
+    }
+
+    /// The token that this position of the output has to have.
+    pub(super) fn forced_at(&self, position: u64) -> Option<u32> {
+        let (first, last) = (self.params.history.forced_first_token, self.params.history.forced_last_token);
+        last.filter(|_| position + 1 == self.max_tokens()).or(first.filter(|_| position == 0))
+    }
+
     /// The longest output; 0: no limit.
     pub(super) fn max_tokens(&self) -> u64 {
         u64::from(self.params.max_tokens)
@@ -169,6 +218,31 @@ impl Rules {
     /// Whether rows go through a chain of samplers.
     pub(super) fn has_chain(&self) -> bool {
         self.steps.is_some()
+    }
+
+    /// How far back penalties look; `None`: over the whole text.
+    pub(super) fn window(&self) -> Option<Window> {
+        Window::of(&self.params)
+    }
+
+    /// How many tokens at the start of the prompt the repetition penalty does not see.
+    pub(super) fn prompt_ignored(&self) -> usize {
+        self.params.history.prompt_ignore_length as usize
+    }
+
+    /// Penalties on the row whose token has this place in the text, numbered from 1, and this position in the output.
+    fn penalties(&self, place: u64, position: u64) -> Penalties {
+        let decay = match self.window() {
+            Some(window) if window.decays => Decay {
+                place: place as u16,
+                last_n: self.params.history.penalty_last_n as u16,
+                decay_n: self.params.history.penalty_decay_n as u16,
+            },
+            _ => Decay::OFF,
+        };
+        let length = self.params.history.length_penalty.filter(|_| !self.params.ignore_eos);
+        let length = length.map_or(0.0, |params| length::share(&params, position));
+        Penalties { decay, length, ..self.params.penalties() }
     }
 
     /// Whether tokens of the prompt change later rows.
@@ -193,18 +267,23 @@ impl Rules {
 
     /// Most tokens that may be banned at one position.
     pub(super) fn most_banned(&self) -> usize {
-        self.ends.len() + self.bad_words().count()
+        let ranges = self.ban_ranges().iter().map(|range| range.token_ids.len()).sum::<usize>();
+        self.ends.len() + self.bad_words().count() + ranges
     }
 
     /// Why the sequence ends with `token`, its output then being `len` long. A stop token goes before
     /// EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
-    /// the length, since a text that ended by itself was not cut off.
-    pub(super) fn finish(&self, token: u32, len: u64) -> Option<FinishReason> {
+    /// a loop and the length, since a text that ended by itself was not cut off. A loop ends nothing before
+    /// `min_tokens`.
+    pub(super) fn finish(&self, token: u32, len: u64, looping: bool) -> Option<FinishReason> {
         if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
         }
         if self.eos().contains(&token) {
             return Some(FinishReason::Eos);
+        }
+        if looping && len >= u64::from(self.params.min_tokens) {
+            return Some(FinishReason::Repetition);
         }
         let max = self.max_tokens();
         (max > 0 && len >= max).then_some(FinishReason::MaxTokens)
@@ -212,7 +291,13 @@ impl Rules {
 
     /// What to ask of a row that follows `history`.
     pub(super) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
-        RowSpec { banned: history.banned(), ..self.row((seed, history.position()), history, &[], action) }
+        let at = (seed, history.position());
+        if !history.forced().is_empty() {
+            return self.forced_row(at, history.forced(), action);
+        }
+        let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
+        let penalties = self.penalties(history.place(), history.position());
+        RowSpec { penalties, adjusts, banned: history.banned(), ..self.row(at, action) }
     }
 
     /// What to ask of a row that follows `ahead`, which grew from `history`.
@@ -223,26 +308,36 @@ impl Rules {
         ahead: &'a Ahead,
         action: Action,
     ) -> RowSpec<'a> {
-        RowSpec { banned: ahead.banned(), ..self.row((seed, ahead.position()), history, ahead.over(), action) }
+        let at = (seed, ahead.position());
+        if !ahead.forced().is_empty() {
+            return self.forced_row(at, ahead.forced(), action);
+        }
+        let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
+        let penalties = self.penalties(ahead.place(), ahead.position());
+        RowSpec { penalties, adjusts, banned: ahead.banned(), ..self.row(at, action) }
     }
 
-    fn row<'a>(
-        &'a self,
-        (seed, position): (u64, u64),
-        history: &'a History,
-        over: &'a [TokenAdjust],
-        action: Action,
-    ) -> RowSpec<'a> {
+    /// A row that has to give this token, whatever else is banned or allowed.
+    fn forced_row<'a>(&'a self, at: (u64, u64), token: &'a [u32], action: Action) -> RowSpec<'a> {
+        RowSpec { allowed: Some(token), ..self.row(at, action) }
+    }
+
+    fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
+        if self.remembers_output() { history.adjusts() } else { self.fixed() }
+    }
+
+    /// What does not depend on the history, at a position of a text with this seed.
+    fn row(&self, (seed, position): (u64, u64), action: Action) -> RowSpec<'_> {
         RowSpec {
             filters: self.params.filters(position),
             chain: self.steps.as_deref().map(|steps| Chain {
                 steps,
-                min_keep: self.params.min_keep,
+                min_keep: self.params.samplers.min_keep,
                 protected: self.inherited(|rules| rules.protected.as_deref()).unwrap_or_default(),
                 xtc: uniform(seed, position, Purpose::Xtc),
             }),
-            penalties: self.params.penalties(),
-            adjusts: Adjusts::new(if self.remembers_output() { history.adjusts() } else { self.fixed() }, over),
+            penalties: Penalties::OFF,
+            adjusts: Adjusts::default(),
             banned: &[],
             allowed: self.allowed(),
             action,
@@ -255,10 +350,8 @@ impl Rules {
     }
 }
 
-/// Ascending, each once.
 fn in_order(mut tokens: Vec<u32>) -> Vec<u32> {
-    tokens.sort_unstable();
-    tokens.dedup();
+    in_order_once(&mut tokens);
     tokens.shrink_to_fit();
     tokens
 }

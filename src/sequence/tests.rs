@@ -1,10 +1,14 @@
 use super::table::{Charged, Table};
 use super::*;
+use crate::params::history::HistoryParams;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
 use proptest::prelude::*;
+
+mod tools;
+use tools::any_history;
 
 const EOS: [u32; 2] = [2, 9];
 
@@ -21,7 +25,7 @@ fn next_row(sequence: &Sequence) -> String {
 }
 
 fn shown(spec: &RowSpec<'_>) -> String {
-    let adjusts: Vec<_> = spec.adjusts.iter().copied().collect();
+    let adjusts: Vec<_> = spec.adjusts.iter().collect();
     let rest = RowSpec { adjusts: Adjusts::default(), ..*spec };
     format!("{adjusts:?} {rest:?}")
 }
@@ -74,7 +78,7 @@ fn a_bad_word_is_not_completed() {
     let words = || vec![vec![4], vec![5, 6], vec![5, 5, 7], vec![8, 5, 6]];
     // The prompt does not count: a bad word is one that the output would hold.
     let mut sequence = opened(|p| p.bad_words = words(), &[5, 5], &[]);
-    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().copied().collect::<Vec<_>>();
+    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().collect::<Vec<_>>();
     assert_eq!(adjusts, [TokenAdjust { token: 4, flags: TokenAdjust::BANNED, ..TokenAdjust::default() }]);
     assert_eq!(banned(&sequence), [0; 0], "a word longer than the history");
     sequence.commit(5);
@@ -152,7 +156,9 @@ prop_compose! {
         bad_words in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..5),
         ends in (0u32..6, 0u32..10, any::<bool>()),
         top_n in 0u32..3,
+        history in any_history(),
     ) -> SamplingParams {
+        let ends = if history.forced_last_token.is_some() { (ends.0, ends.1.max(1), ends.2) } else { ends };
         let logprobs = LogprobsParams { top_n, mode: LogprobsMode::Processed, token_ids: lists[0].clone() };
         SamplingParams {
             repetition_penalty: penalties.0,
@@ -167,6 +173,7 @@ prop_compose! {
             max_tokens: if ends.1 == 0 { 0 } else { ends.1 + 6 },
             ignore_eos: ends.2,
             logprobs: (top_n > 0).then_some(logprobs),
+            history: history.into(),
             ..SamplingParams::default()
         }
     }
@@ -219,6 +226,18 @@ proptest! {
             bad_words: or(&own.bad_words, &base.bad_words),
             stop_token_ids: or(&own.stop_token_ids, &base.stop_token_ids),
             logprobs: own.logprobs.clone().or(base.logprobs.clone()),
+            history: HistoryParams {
+                dry_sequence_breakers: or(
+                    &own.history.dry_sequence_breakers,
+                    &base.history.dry_sequence_breakers,
+                ),
+                sequence_bias: or(&own.history.sequence_bias, &base.history.sequence_bias),
+                token_ban_ranges: or(&own.history.token_ban_ranges, &base.history.token_ban_ranges),
+                no_repeat_ngram: own.history.no_repeat_ngram.clone().or(base.history.no_repeat_ngram.clone()),
+                thinking_budget: own.history.thinking_budget.clone().or(base.history.thinking_budget.clone()),
+                ..(*own.history).clone()
+            }
+            .into(),
             ..own.clone()
         };
         let over = Arc::new(Rules::over(&Arc::new(Rules::new(base, &EOS)), own));

@@ -5,6 +5,7 @@
 pub(crate) mod rows;
 
 use croupier::backend::RowJob;
+use croupier::params::Decay;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
@@ -92,6 +93,10 @@ pub(crate) fn summary(case: &Case) -> String {
     format!("{} bytes, {short:?}", case.bytes.len())
 }
 
+fn decay() -> impl Strategy<Value = Decay> {
+    (any::<u16>(), 1..2000u16, 1..60_000u16).prop_map(|(place, last_n, decay_n)| Decay { place, last_n, decay_n })
+}
+
 prop_compose! {
     pub(crate) fn case()(
         vocab in prop_oneof![
@@ -102,13 +107,15 @@ prop_compose! {
         dtype in prop::sample::select(&Dtype::ALL[..]),
         shift in 0..3usize,
         filters in filters(),
-        (repetition, frequency, presence) in (
-            prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0]
+        (repetition, frequency, presence, history) in (
+            prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0],
+            prop_oneof![Just(0.0f32), -2.0f32..2.0],
+            prop::option::weighted(0.2, (0.5f32..2.0, prop_oneof![Just(Decay::OFF), decay()], -1.0f32..3.0))
         ),
         touched in prop_oneof![
             2 => Just(vec![]),
-            2 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 1..40),
-            1 => prop::collection::vec((any::<u32>(), 0..4u32, -5.0f32..5.0, 0..4u32), 100..400)
+            2 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 1..40),
+            1 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 100..400)
         ],
         ban_first in any::<bool>(),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
@@ -137,14 +144,16 @@ prop_compose! {
         let adjusts = tokens.into_iter().map(|(token, flags, bias, output_count)| {
             // Mostly unbanned: bit 0 bans.
             let flags = if output_count == 3 { flags } else { flags & !1 };
-            TokenAdjust { token, flags, bias, output_count }
+            let adjust = TokenAdjust { token, flags, bias, output_count };
+            if history.is_some() { adjust.at((token as u16).wrapping_mul(40_503)) } else { adjust }
         }).collect();
+        let (encoder, decay, length) = history.unwrap_or((1.0, Decay::OFF, 0.0));
         let case = Case::new(dtype, &logits);
         let mut bytes = vec![0xAB; shift];
         bytes.extend_from_slice(&case.bytes);
         Case {
             shift, bytes, filters, chain, adjusts,
-            penalties: Penalties { repetition, frequency, presence },
+            penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
             action: score.map_or(Action::Draw { uniform }, |t| Action::Score { token: t % vocab as u32 }),

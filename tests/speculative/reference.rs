@@ -51,7 +51,7 @@ fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {
     order[keep..].iter().for_each(|&t| weights[t] = 0.0);
     weights.iter_mut().for_each(|w| *w = if *w >= f64::from(params.min_p) { *w } else { 0.0 });
     let left = normalised(&weights);
-    if params.typical_p < 1.0 { typical(&left, f64::from(params.typical_p)) } else { left }
+    if params.samplers.typical_p < 1.0 { typical(&left, f64::from(params.samplers.typical_p)) } else { left }
 }
 
 /// Meister et al. 2023: the tokens whose surprise is nearest to the entropy, until they have `share`.

@@ -3,6 +3,7 @@
 use crate::planted::Planted;
 use crate::reference;
 use croupier::params::SamplingParams;
+use croupier::params::chain::SamplerParams;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
@@ -277,7 +278,14 @@ pub fn parameters() -> Vec<(&'static str, SamplingParams)> {
         ("top_k", SamplingParams { top_k: 3, ..plain.clone() }),
         ("top_p", SamplingParams { top_p: 0.8, ..plain.clone() }),
         ("min_p", SamplingParams { min_p: 0.15, ..plain.clone() }),
-        ("typical_p, a chain", SamplingParams { temperature: 0.8, typical_p: 0.95, ..plain.clone() }),
+        (
+            "typical_p, a chain",
+            SamplingParams {
+                temperature: 0.8,
+                samplers: SamplerParams { typical_p: 0.95, ..SamplerParams::default() }.into(),
+                ..plain.clone()
+            },
+        ),
         (
             "penalties",
             SamplingParams { repetition_penalty: 1.5, frequency_penalty: 0.7, presence_penalty: 0.4, ..plain.clone() },

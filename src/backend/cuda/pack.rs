@@ -3,7 +3,7 @@
 
 use super::abi::{self, ReportedToken, RowResult as Written};
 use crate::backend::RowJob;
-use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, RowSpec, TokenLogprobs};
 use bytemuck::bytes_of;
@@ -25,14 +25,23 @@ pub enum NoKernel {
     Chain,
     /// Verification of drafts.
     Verify,
+    /// A penalty whose strength depends on distance, the encoder repetition penalty or the length penalty.
+    History,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 6] =
-        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Chain, Self::Verify, Self::Contradiction];
+    pub const ALL: [NoKernel; 7] = [
+        Self::TopLogprobs,
+        Self::Propose,
+        Self::TooLarge,
+        Self::Chain,
+        Self::Verify,
+        Self::History,
+        Self::Contradiction,
+    ];
 
     /// Its name as a metric label.
     #[must_use]
@@ -43,6 +52,7 @@ impl NoKernel {
             Self::TooLarge => "too_large",
             Self::Chain => "chain",
             Self::Verify => "verify",
+            Self::History => "history",
             Self::Contradiction => "contradiction",
         }
     }
@@ -57,8 +67,14 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         Action::Propose { .. } => Err(NoKernel::Propose),
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
         _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
+        _ if has_history(&spec.penalties) => Err(NoKernel::History),
         _ => Ok(()),
     }
+}
+
+/// Whether penalties do more than the kernels know of.
+fn has_history(penalties: &Penalties) -> bool {
+    penalties.encoder != 1.0 || penalties.decay.decay_n > 0 || penalties.length != 0.0
 }
 
 /// Gathers rows of one launch. Its lists are kept from launch to launch.
@@ -249,7 +265,7 @@ fn scale(spec: &RowSpec<'_>) -> f32 {
 
 /// All that is known about single tokens as one ascending list, appended to `to`. True when only those may be emitted.
 fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    let mut known = spec.adjusts.iter().copied().peekable();
+    let mut known = spec.adjusts.iter().peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
         to.extend(allowed.iter().map(|&token| take(token, &mut known, &mut banned)));
@@ -274,4 +290,36 @@ fn take(
     let adjust = adjust.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() });
     let ban = if banned.next_if_eq(&token).is_some() { TokenAdjust::BANNED } else { 0 };
     TokenAdjust { flags: adjust.flags | ban, ..adjust }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::Decay;
+    use crate::sampling::adjust::Adjusts;
+    use crate::sampling::row::Filters;
+
+    #[test]
+    fn penalties_that_kernels_do_not_know_are_handed_over() {
+        let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+        let (adjusts, action) = (Adjusts::default(), Action::Draw { uniform: 0 });
+        let row = |penalties| RowSpec {
+            filters,
+            chain: None,
+            penalties,
+            adjusts,
+            banned: &[],
+            allowed: None,
+            action,
+            logprobs: None,
+        };
+        let off = Penalties { repetition: 1.2, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
+        assert_eq!(has_kernel(&row(off)), Ok(()));
+        let decay = Decay { place: 3, last_n: 1, decay_n: 1 };
+        for unknown in
+            [Penalties { encoder: 1.1, ..off }, Penalties { decay, ..off }, Penalties { length: -0.5, ..off }]
+        {
+            assert_eq!(has_kernel(&row(unknown)), Err(NoKernel::History), "{unknown:?}");
+        }
+    }
 }

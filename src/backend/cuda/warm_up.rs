@@ -63,7 +63,7 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
         RowSpec {
             filters: Filters { temperature, top_k, top_p, min_p },
             chain: None,
-            penalties: Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1 },
+            penalties: Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF },
             adjusts: if i % 3 == 0 { adjusts.into() } else { [].as_slice().into() },
             banned: &[3, 700],
             allowed: None,

@@ -2,7 +2,8 @@
 //! Nothing past this module sees a protobuf type, and nothing past it needs to check one again.
 
 pub(super) mod config;
-mod order;
+mod history;
 pub(super) mod params;
 pub(super) mod reply;
+mod samplers;
 pub(super) mod step;

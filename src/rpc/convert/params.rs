@@ -1,9 +1,9 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
-use super::order;
+use super::{history, samplers};
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::params::{
-    DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
+    Decay, DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
@@ -27,7 +27,7 @@ impl SeedSource {
 
 /// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once. Not yet
 /// checked against ranges.
-pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
+pub(super) fn merged(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
     let acceptance = match &wire.acceptance {
         Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
         None => defaults.acceptance,
@@ -40,7 +40,8 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
     };
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let penalties = penalties(&wire, defaults);
-    let sampler_order = order::order(&wire, defaults).map_err(OpenError::Invalid)?;
+    let samplers = samplers::merged(&mut wire, &defaults.samplers).map_err(OpenError::Invalid)?;
+    let history = history::merged(&mut wire, &defaults.history);
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
@@ -65,25 +66,8 @@ pub(super) fn merged(wire: proto::SamplingParams, defaults: &SamplingParams) -> 
         acceptance,
         proposer,
         draft_length,
-        dynatemp_low: wire.dynatemp_low.unwrap_or(defaults.dynatemp_low),
-        dynatemp_high: wire.dynatemp_high.unwrap_or(defaults.dynatemp_high),
-        dynatemp_exponent: wire.dynatemp_exponent.unwrap_or(defaults.dynatemp_exponent),
-        temperature_end: wire.temperature_end.unwrap_or(defaults.temperature_end),
-        temperature_tokens: wire.temperature_tokens.unwrap_or(defaults.temperature_tokens),
-        smoothing_factor: wire.smoothing_factor.unwrap_or(defaults.smoothing_factor),
-        smoothing_curve: wire.smoothing_curve.unwrap_or(defaults.smoothing_curve),
-        typical_p: wire.typical_p.unwrap_or(defaults.typical_p),
-        tfs: wire.tfs.unwrap_or(defaults.tfs),
-        top_a: wire.top_a.unwrap_or(defaults.top_a),
-        top_n_sigma: wire.top_n_sigma.unwrap_or(defaults.top_n_sigma),
-        epsilon_cutoff: wire.epsilon_cutoff.unwrap_or(defaults.epsilon_cutoff),
-        eta_cutoff: wire.eta_cutoff.unwrap_or(defaults.eta_cutoff),
-        top_h: wire.top_h.unwrap_or(defaults.top_h),
-        xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
-        xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
-        xtc_ignore_token_ids: wire.xtc_ignore_token_ids,
-        min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
-        sampler_order,
+        samplers: samplers.into(),
+        history: history.into(),
     })
 }
 
@@ -93,6 +77,9 @@ pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams)
         repetition: wire.repetition_penalty.unwrap_or(defaults.repetition_penalty),
         frequency: wire.frequency_penalty.unwrap_or(defaults.frequency_penalty),
         presence: wire.presence_penalty.unwrap_or(defaults.presence_penalty),
+        encoder: wire.encoder_repetition_penalty.unwrap_or(defaults.history.encoder_repetition_penalty),
+        decay: Decay::OFF,
+        length: 0.0,
     }
 }
 

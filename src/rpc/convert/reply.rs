@@ -160,6 +160,7 @@ fn finish_reason(reason: Option<FinishReason>) -> proto::FinishReason {
         Some(FinishReason::Eos) => proto::FinishReason::Eos,
         Some(FinishReason::StopToken) => proto::FinishReason::StopToken,
         Some(FinishReason::MaxTokens) => proto::FinishReason::MaxTokens,
+        Some(FinishReason::Repetition) => proto::FinishReason::Repetition,
     }
 }
 

@@ -73,7 +73,8 @@ pub(in crate::rpc) fn check_copies<'a>(
     let defaults = config.rules.params();
     let copies = |params: Option<&proto::SamplingParams>| {
         let merges = params.is_some_and(|own| {
-            !(own.logit_bias.is_empty() && own.banned_token_ids.is_empty() && own.bad_words.is_empty())
+            let lists = [own.logit_bias.is_empty(), own.banned_token_ids.is_empty(), own.bad_words.is_empty()];
+            lists.contains(&false) || own.length_penalty.is_some()
         });
         let penalties = params.map_or(defaults.penalties(), |own| penalties(own, defaults));
         usize::from(merges) + usize::from(!penalties.is_off())

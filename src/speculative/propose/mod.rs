@@ -4,9 +4,10 @@
 //! opened again with its tokens proposes what it would have proposed. There is no chance in it, so verification takes
 //! the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
 //!
-//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`ngram`] and
+//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and
 //! [`suffix`].
 
+pub(crate) mod grams;
 mod index;
 mod ngram;
 mod suffix;

@@ -1,4 +1,4 @@
-use super::index::{self, Matches};
+use super::index::Matches;
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -202,7 +202,7 @@ proptest! {
 
 /// Single tokens whose contexts fall into one bucket of a table of 2^15.
 fn colliding(count: usize) -> Vec<u32> {
-    let bucket = |token: u32| index::bucket(index::value(token), 1 << 15);
+    let bucket = |token: u32| grams::bucket(grams::value(token), 1 << 15);
     (0..u32::MAX).filter(|&token| bucket(token) == bucket(0)).take(count).collect()
 }
 

@@ -1,11 +1,39 @@
-//! The order of samplers.
+//! Parameters of the samplers, and their order.
 
 use super::params::unknown_value;
-use crate::params::{EngineOrder, FieldError, Sampler, SamplerOrder, SamplingParams};
+use crate::params::chain::SamplerParams;
+use crate::params::{EngineOrder, FieldError, Sampler, SamplerOrder};
 use crate::proto;
+use std::mem::take;
+
+/// The fields of `wire` over `defaults`, of which lists of tokens are left out; they are taken out of `wire`. Not yet
+/// checked against ranges.
+pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams) -> Result<SamplerParams, FieldError> {
+    Ok(SamplerParams {
+        dynatemp_low: wire.dynatemp_low.unwrap_or(defaults.dynatemp_low),
+        dynatemp_high: wire.dynatemp_high.unwrap_or(defaults.dynatemp_high),
+        dynatemp_exponent: wire.dynatemp_exponent.unwrap_or(defaults.dynatemp_exponent),
+        temperature_end: wire.temperature_end.unwrap_or(defaults.temperature_end),
+        temperature_tokens: wire.temperature_tokens.unwrap_or(defaults.temperature_tokens),
+        smoothing_factor: wire.smoothing_factor.unwrap_or(defaults.smoothing_factor),
+        smoothing_curve: wire.smoothing_curve.unwrap_or(defaults.smoothing_curve),
+        typical_p: wire.typical_p.unwrap_or(defaults.typical_p),
+        tfs: wire.tfs.unwrap_or(defaults.tfs),
+        top_a: wire.top_a.unwrap_or(defaults.top_a),
+        top_n_sigma: wire.top_n_sigma.unwrap_or(defaults.top_n_sigma),
+        epsilon_cutoff: wire.epsilon_cutoff.unwrap_or(defaults.epsilon_cutoff),
+        eta_cutoff: wire.eta_cutoff.unwrap_or(defaults.eta_cutoff),
+        top_h: wire.top_h.unwrap_or(defaults.top_h),
+        xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
+        xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
+        min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
+        xtc_ignore_token_ids: take(&mut wire.xtc_ignore_token_ids),
+        sampler_order: order(wire, defaults)?,
+    })
+}
 
 /// The order of `wire`, or else that of `defaults`; not yet checked against what is on.
-pub(super) fn order(wire: &proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplerOrder, FieldError> {
+fn order(wire: &proto::SamplingParams, defaults: &SamplerParams) -> Result<SamplerOrder, FieldError> {
     let engine = engine(wire.engine_order)?;
     match engine {
         Some(_) if !wire.sampler_order.is_empty() => {

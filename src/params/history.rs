@@ -1,0 +1,290 @@
+//! Parameters of the tools that work on a text's history: what may be repeated, and what not. What each does, by
+//! formula, stands at its file in [`sequence`](crate::sequence); ranges are checked here.
+
+use super::check::{check_len, check_tokens, in_range};
+use super::rare::Off;
+use super::steering::{
+    LengthPenalty, MAX_BAN_RANGES, MAX_SEQUENCE_BIASES, NoRepeatNgram, RepetitionDetection, SequenceBias,
+    ThinkingBudget, TokenBanRange,
+};
+use super::{FieldError, MAX_REPETITION_PENALTY};
+
+/// Largest `dry_multiplier`.
+pub const MAX_DRY_MULTIPLIER: f32 = 1e4;
+/// Largest `dry_base`.
+pub const MAX_DRY_BASE: f32 = 1e4;
+/// Largest `dry_allowed_length`.
+pub const MAX_DRY_ALLOWED_LENGTH: u32 = 1024;
+/// Longest stretch over which penalties fall off, with the stretch before it: a place in it takes 16 bits.
+pub const MAX_DECAY_WINDOW: u32 = (1 << 16) - 1;
+/// Most sequence breakers of DRY.
+pub const MAX_DRY_BREAKERS: usize = 1024;
+/// Most tokens of one of the token sequences in this file.
+pub const MAX_PATTERN_TOKENS: usize = 64;
+/// Longest window of penalties over a text's last tokens.
+pub const MAX_WINDOW: u32 = 1 << 20;
+/// How far back DRY and n-gram bans look at most, whatever is asked for: it bounds what a token of a text that is one
+/// loop costs, and what each row that looks ahead of it copies.
+pub const MAX_LOOK_BACK: u32 = 1 << 15;
+
+/// Fields of the wire's `SamplingParams` with the same names. [`Default`] is everything off.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistoryParams {
+    /// 0 ..= 1e4; 0: DRY is off.
+    pub dry_multiplier: f32,
+    /// 1 ..= 1e4.
+    pub dry_base: f32,
+    /// Repeats up to here cost nothing, in tokens. 1 ..= 1024.
+    pub dry_allowed_length: u32,
+    /// How many of the last tokens are looked at. −1: as many as may be, 32,768; 0: DRY is off.
+    pub dry_penalty_last_n: i32,
+    /// Token sequences that no repeat reaches across.
+    pub dry_sequence_breakers: Vec<Vec<u32>>,
+    /// How many of the last tokens penalties see at full strength; at most 2^20. 0: all.
+    pub penalty_last_n: u32,
+    /// Over how many tokens behind these their strength falls off; with them at most 65,535. 0: it does not.
+    pub penalty_decay_n: u32,
+    /// So many tokens at the start of the prompt are not seen by the repetition penalty. 0: all are.
+    pub prompt_ignore_length: u32,
+    /// Multiplies positive logits of the prompt's tokens and divides others. 1e-4 ..= 1e4; 1: off.
+    pub encoder_repetition_penalty: f32,
+    /// No n-gram comes twice; `None`: off.
+    pub no_repeat_ngram: Option<Box<NoRepeatNgram>>,
+    /// EOS becomes more likely with length; `None`: off.
+    pub length_penalty: Option<LengthPenalty>,
+    /// Biases on tokens after others.
+    pub sequence_bias: Vec<SequenceBias>,
+    /// Tokens banned at some positions.
+    pub token_ban_ranges: Vec<TokenBanRange>,
+    /// The first output token.
+    pub forced_first_token: Option<u32>,
+    /// The token at which `max_tokens` is reached, which must be set.
+    pub forced_last_token: Option<u32>,
+    /// The text ends when it only repeats itself; `None`: off.
+    pub repetition_detection: Option<RepetitionDetection>,
+    /// How long the text may think; `None`: as it likes.
+    pub thinking_budget: Option<Box<ThinkingBudget>>,
+}
+
+impl Default for HistoryParams {
+    fn default() -> Self {
+        Self::OFF.clone()
+    }
+}
+
+impl Off for HistoryParams {
+    const OFF: &'static Self = &Self {
+        dry_multiplier: 0.0,
+        dry_base: 1.75,
+        dry_allowed_length: 2,
+        dry_penalty_last_n: -1,
+        dry_sequence_breakers: Vec::new(),
+        penalty_last_n: 0,
+        penalty_decay_n: 0,
+        prompt_ignore_length: 0,
+        encoder_repetition_penalty: 1.0,
+        no_repeat_ngram: None,
+        length_penalty: None,
+        sequence_bias: Vec::new(),
+        token_ban_ranges: Vec::new(),
+        forced_first_token: None,
+        forced_last_token: None,
+        repetition_detection: None,
+        thinking_budget: None,
+    };
+}
+
+impl HistoryParams {
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// The first field at fault, with its path relative to the parameters.
+    pub fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
+        in_range("dry_multiplier", self.dry_multiplier, 0.0, MAX_DRY_MULTIPLIER, "")?;
+        in_range("dry_base", self.dry_base, 1.0, MAX_DRY_BASE, "")?;
+        in_range("dry_allowed_length", self.dry_allowed_length, 1, MAX_DRY_ALLOWED_LENGTH, "")?;
+        let hint = " (-1: as many as may be, 0: off)";
+        in_range("dry_penalty_last_n", self.dry_penalty_last_n, -1, MAX_LOOK_BACK as i32, hint)?;
+        check_len("dry_sequence_breakers", self.dry_sequence_breakers.len(), MAX_DRY_BREAKERS)?;
+        for (i, breaker) in self.dry_sequence_breakers.iter().enumerate() {
+            check_pattern(&format!("dry_sequence_breakers[{i}].token_ids"), breaker, vocab_size)?;
+        }
+        self.validate_penalties()?;
+        self.validate_steering(vocab_size)
+    }
+
+    fn validate_steering(&self, vocab_size: u32) -> Result<(), FieldError> {
+        if let Some(ngram) = &self.no_repeat_ngram {
+            ngram.validate(vocab_size).map_err(|e| e.within("no_repeat_ngram"))?;
+        }
+        if let Some(length) = &self.length_penalty {
+            length.validate().map_err(|e| e.within("length_penalty"))?;
+        }
+        check_len("sequence_bias", self.sequence_bias.len(), MAX_SEQUENCE_BIASES)?;
+        for (i, biased) in self.sequence_bias.iter().enumerate() {
+            biased.validate(vocab_size).map_err(|e| e.within(&format!("sequence_bias[{i}]")))?;
+        }
+        check_len("token_ban_ranges", self.token_ban_ranges.len(), MAX_BAN_RANGES)?;
+        for (i, range) in self.token_ban_ranges.iter().enumerate() {
+            range.validate(vocab_size).map_err(|e| e.within(&format!("token_ban_ranges[{i}]")))?;
+        }
+        for (field, token) in
+            [("forced_first_token", self.forced_first_token), ("forced_last_token", self.forced_last_token)]
+        {
+            if let Some(token) = token.filter(|&token| token >= vocab_size) {
+                let message = format!("token id {token} is outside the vocabulary of {vocab_size}");
+                return Err(FieldError::new(field, message));
+            }
+        }
+        if let Some(detection) = &self.repetition_detection {
+            detection.validate().map_err(|e| e.within("repetition_detection"))?;
+        }
+        match &self.thinking_budget {
+            Some(budget) => budget.validate(vocab_size).map_err(|e| e.within("thinking_budget")),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_penalties(&self) -> Result<(), FieldError> {
+        in_range("penalty_last_n", self.penalty_last_n, 0, MAX_WINDOW, " (0: the whole text)")?;
+        if self.penalty_decay_n > 0 {
+            if self.penalty_last_n == 0 {
+                let message = "is 0, but penalty_decay_n falls off behind it; set it, or leave penalty_decay_n out";
+                return Err(FieldError::new("penalty_last_n", message));
+            }
+            let most = MAX_DECAY_WINDOW.saturating_sub(self.penalty_last_n);
+            let hint = format!(" ({MAX_DECAY_WINDOW} less penalty_last_n)");
+            in_range("penalty_decay_n", self.penalty_decay_n, 0, most, &hint)?;
+        }
+        let (least, most) = (MAX_REPETITION_PENALTY.recip(), MAX_REPETITION_PENALTY);
+        in_range("encoder_repetition_penalty", self.encoder_repetition_penalty, least, most, "")
+    }
+
+    /// How many of the last tokens DRY looks at; `None`: it is off.
+    #[must_use]
+    pub fn dry_window(&self) -> Option<usize> {
+        let window = u32::try_from(self.dry_penalty_last_n).unwrap_or(MAX_LOOK_BACK) as usize;
+        (self.dry_multiplier > 0.0 && window > 0).then_some(window)
+    }
+
+    /// Bytes that the lists take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let breakers = &self.dry_sequence_breakers;
+        let (biases, ranges) = (&self.sequence_bias, &self.token_ban_ranges);
+        let ngram = self.no_repeat_ngram.as_ref();
+        let thinking = self.thinking_budget.as_ref();
+        let lists =
+            breakers.iter().chain(biases.iter().map(|b| &b.token_ids)).chain(ranges.iter().map(|r| &r.token_ids));
+        let lists = lists.chain(ngram.map(|ngram| &ngram.whitelist));
+        let lists =
+            lists.chain(thinking.iter().flat_map(|t| [&t.start_token_ids, &t.end_token_ids, &t.forced_token_ids]));
+        lists.map(Vec::capacity).sum::<usize>() * size_of::<u32>()
+            + breakers.capacity() * size_of::<Vec<u32>>()
+            + biases.capacity() * size_of::<SequenceBias>()
+            + ranges.capacity() * size_of::<TokenBanRange>()
+            + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
+            + thinking.map_or(0, |_| size_of::<ThinkingBudget>())
+    }
+
+    /// Names of the fields, for tests that none is forgotten.
+    #[cfg(test)]
+    pub(crate) fn field_names() -> Vec<&'static str> {
+        // Adding a field stops the compiler here.
+        macro_rules! names {
+            ($($field:ident),* $(,)?) => {{
+                let HistoryParams { $($field: _),* } = Self::default();
+                vec![$(stringify!($field)),*]
+            }};
+        }
+        names!(
+            dry_multiplier,
+            dry_base,
+            dry_allowed_length,
+            dry_penalty_last_n,
+            dry_sequence_breakers,
+            penalty_last_n,
+            penalty_decay_n,
+            prompt_ignore_length,
+            encoder_repetition_penalty,
+            no_repeat_ngram,
+            length_penalty,
+            sequence_bias,
+            token_ban_ranges,
+            forced_first_token,
+            forced_last_token,
+            repetition_detection,
+            thinking_budget,
+        )
+    }
+}
+
+/// Checks some tokens in a row: 1 ..= [`MAX_PATTERN_TOKENS`], all in the vocabulary.
+pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), FieldError> {
+    if tokens.is_empty() {
+        return Err(FieldError::new(field, "is empty; leave it out or give its tokens"));
+    }
+    check_len(field, tokens.len(), MAX_PATTERN_TOKENS)?;
+    check_tokens(field, tokens, vocab_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(change: impl FnOnce(&mut HistoryParams)) -> Option<String> {
+        let mut params = HistoryParams::default();
+        change(&mut params);
+        params.validate(100).err().map(|e| e.field)
+    }
+
+    #[test]
+    fn each_range_is_checked_and_named() {
+        assert_eq!(fault(|_| ()), None);
+        type Change = fn(&mut HistoryParams);
+        let bad: [(&str, Change); 21] = [
+            ("dry_multiplier", |p| p.dry_multiplier = -0.1),
+            ("dry_multiplier", |p| p.dry_multiplier = f32::NAN),
+            ("dry_multiplier", |p| p.dry_multiplier = 1e5),
+            ("dry_base", |p| p.dry_base = 0.99),
+            ("dry_base", |p| p.dry_base = f32::NAN),
+            ("dry_base", |p| p.dry_base = f32::INFINITY),
+            ("dry_allowed_length", |p| p.dry_allowed_length = 0),
+            ("dry_allowed_length", |p| p.dry_allowed_length = 1025),
+            ("dry_penalty_last_n", |p| p.dry_penalty_last_n = -2),
+            ("dry_penalty_last_n", |p| p.dry_penalty_last_n = (1 << 15) + 1),
+            ("dry_sequence_breakers", |p| p.dry_sequence_breakers = vec![vec![1]; 1025]),
+            ("dry_sequence_breakers[1].token_ids", |p| p.dry_sequence_breakers = vec![vec![1], vec![]]),
+            ("dry_sequence_breakers[0].token_ids", |p| p.dry_sequence_breakers = vec![vec![1; 65]]),
+            ("dry_sequence_breakers[0].token_ids[1]", |p| p.dry_sequence_breakers = vec![vec![1, 100]]),
+            ("penalty_last_n", |p| p.penalty_last_n = (1 << 20) + 1),
+            ("penalty_last_n", |p| p.penalty_decay_n = 1),
+            ("penalty_decay_n", |p| (p.penalty_last_n, p.penalty_decay_n) = (1, 65_535)),
+            ("penalty_decay_n", |p| (p.penalty_last_n, p.penalty_decay_n) = (1 << 20, 1)),
+            ("encoder_repetition_penalty", |p| p.encoder_repetition_penalty = 0.0),
+            ("encoder_repetition_penalty", |p| p.encoder_repetition_penalty = 1e5),
+            ("encoder_repetition_penalty", |p| p.encoder_repetition_penalty = f32::NAN),
+        ];
+        for (field, change) in bad {
+            assert_eq!(fault(change).as_deref(), Some(field));
+        }
+        let good: [Change; 4] = [
+            |p| (p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n) = (1e4, 1.0, 1024, 1 << 15),
+            |p| (p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n) = (1e4, 1, 0),
+            |p| p.dry_sequence_breakers = vec![vec![99; 64]; 1024],
+            |p| (p.penalty_last_n, p.penalty_decay_n, p.prompt_ignore_length) = (1, 65_534, u32::MAX),
+        ];
+        for (i, change) in good.into_iter().enumerate() {
+            assert_eq!(fault(change), None, "{i}");
+        }
+    }
+
+    #[test]
+    fn dry_is_off_without_a_multiplier_or_a_window() {
+        let window = |dry_multiplier, dry_penalty_last_n| {
+            HistoryParams { dry_multiplier, dry_penalty_last_n, ..HistoryParams::default() }.dry_window()
+        };
+        assert_eq!((window(0.0, -1), window(1.0, 0)), (None, None));
+        assert_eq!((window(1.0, -1), window(1.0, 7)), (Some(1 << 15), Some(7)));
+    }
+}

@@ -1,0 +1,64 @@
+//! Parameters of the tools that work on the history.
+
+use crate::params::history::HistoryParams;
+use crate::params::steering::{
+    LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
+};
+use crate::proto;
+use std::mem::take;
+
+/// The fields of `wire` over `defaults`, of which lists and messages with lists are left out; they are taken out of
+/// `wire`. Not yet checked against ranges.
+pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams) -> HistoryParams {
+    let breakers = take(&mut wire.dry_sequence_breakers);
+    let (biases, ranges) = (take(&mut wire.sequence_bias), take(&mut wire.token_ban_ranges));
+    HistoryParams {
+        dry_multiplier: wire.dry_multiplier.unwrap_or(defaults.dry_multiplier),
+        dry_base: wire.dry_base.unwrap_or(defaults.dry_base),
+        dry_allowed_length: wire.dry_allowed_length.unwrap_or(defaults.dry_allowed_length),
+        dry_penalty_last_n: wire.dry_penalty_last_n.unwrap_or(defaults.dry_penalty_last_n),
+        penalty_last_n: wire.penalty_last_n.unwrap_or(defaults.penalty_last_n),
+        penalty_decay_n: wire.penalty_decay_n.unwrap_or(defaults.penalty_decay_n),
+        prompt_ignore_length: wire.prompt_ignore_length.unwrap_or(defaults.prompt_ignore_length),
+        encoder_repetition_penalty: wire.encoder_repetition_penalty.unwrap_or(defaults.encoder_repetition_penalty),
+        dry_sequence_breakers: breakers.into_iter().map(|breaker| breaker.token_ids).collect(),
+        no_repeat_ngram: wire.no_repeat_ngram.take().map(no_repeat_ngram),
+        length_penalty: wire.length_penalty.map(length_penalty).or(defaults.length_penalty),
+        sequence_bias: biases.into_iter().map(sequence_bias).collect(),
+        token_ban_ranges: ranges.into_iter().map(token_ban_range).collect(),
+        forced_first_token: wire.forced_first_token.or(defaults.forced_first_token),
+        forced_last_token: wire.forced_last_token.or(defaults.forced_last_token),
+        repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
+        thinking_budget: wire.thinking_budget.take().map(thinking_budget),
+    }
+}
+
+fn no_repeat_ngram(wire: proto::NoRepeatNgramParams) -> Box<NoRepeatNgram> {
+    let proto::NoRepeatNgramParams { size, window, whitelist_token_ids: whitelist } = wire;
+    Box::new(NoRepeatNgram { size, window, whitelist })
+}
+
+fn length_penalty(wire: proto::LengthPenaltyParams) -> LengthPenalty {
+    LengthPenalty { start: wire.start, factor: wire.factor }
+}
+
+fn sequence_bias(wire: proto::SequenceBias) -> SequenceBias {
+    SequenceBias { token_ids: wire.token_ids, bias: wire.bias }
+}
+
+fn token_ban_range(wire: proto::TokenBanRange) -> TokenBanRange {
+    TokenBanRange { token_ids: wire.token_ids, start: wire.start, length: wire.length }
+}
+
+fn repetition_detection(wire: proto::RepetitionDetectionParams) -> RepetitionDetection {
+    RepetitionDetection {
+        max_pattern_size: wire.max_pattern_size,
+        min_pattern_size: wire.min_pattern_size.unwrap_or(1),
+        min_count: wire.min_count,
+    }
+}
+
+fn thinking_budget(wire: proto::ThinkingBudgetParams) -> Box<ThinkingBudget> {
+    let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids } = wire;
+    Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
+}

@@ -1,0 +1,228 @@
+//! DRY, "don't repeat yourself": a token that would extend a repeat is made less likely, the more so the longer the
+//! repeat (p-e-w, text-generation-webui pull request 5677; as in llama.cpp, `llama_sampler_dry_apply`).
+//!
+//! The text is the prompt and the output, its last `dry_penalty_last_n` tokens (-1: its last 32,768). The end of the text repeats an earlier
+//! place by `L` tokens if the `L` tokens before that place are the last `L` of the text, all of them in the window.
+//! `L` is cut to the number of tokens since the last sequence breaker ended. The token that followed at that place
+//! would extend the repeat. With the largest `L` over all places where it followed, if that is at least
+//! `dry_allowed_length`, its logit is lessened by
+//!
+//! ```text
+//! min(dry_multiplier * dry_base ^ (L - dry_allowed_length), 1e30)
+//! ```
+//!
+//! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
+//! f32 once: the same bits everywhere.
+//!
+//! Where it differs from llama.cpp: there -1 is the whole context. There the exponent is cut where the power leaves f32, here the product, so that no
+//! penalty is ever a ban; no logit tells them apart. There the breaker that *begins* last limits repeats, which its
+//! source calls a flaw where one breaker lies inside another; here the one that ends last. There breakers are strings,
+//! and every tokenisation of one breaks.
+
+use super::length::{MOST, power};
+use super::repeats::Match;
+use super::text::Text;
+use crate::params::history::HistoryParams;
+use crate::sampling::adjust::Nudge;
+
+/// How many of the last tokens come after every sequence breaker, of a text that so many did before its last token.
+pub(super) fn since_breaker(before: u32, text: &Text<'_>, breakers: &Breakers<'_>) -> u32 {
+    if breakers.end_at(text, text.len()) { 0 } else { before.saturating_add(1) }
+}
+
+/// The same from nothing; counts no further than the text or `window`.
+pub(super) fn since_breaker_in(text: &Text<'_>, breakers: &Breakers<'_>, window: usize) -> u32 {
+    let since = (0..text.len().min(window)).find(|&since| breakers.end_at(text, text.len() - since));
+    since.map_or(u32::MAX, |since| since as u32)
+}
+
+/// Sequence breakers, in the order of their last tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Breakers<'a>(&'a [Vec<u32>]);
+
+impl<'a> Breakers<'a> {
+    /// Breakers that were [put in order](Self::order).
+    pub(super) fn new(ordered: &'a [Vec<u32>]) -> Self {
+        Self(ordered)
+    }
+
+    /// Puts breakers in order.
+    pub(super) fn order(breakers: &mut [Vec<u32>]) {
+        breakers.sort_unstable_by_key(|breaker| breaker.last().copied());
+    }
+
+    /// The longest.
+    pub(super) fn longest(&self) -> usize {
+        self.0.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    fn with_last(&self, token: u32) -> impl Iterator<Item = &'a Vec<u32>> {
+        let from = self.0.partition_point(|breaker| breaker.last() < Some(&token));
+        self.0[from..].iter().take_while(move |breaker| breaker.last() == Some(&token))
+    }
+
+    /// Whether one ends at this position.
+    fn end_at(&self, text: &Text<'_>, at: usize) -> bool {
+        let Some(token) = at.checked_sub(1).and_then(|last| text.get(last)) else { return false };
+        self.with_last(token).any(|breaker| text.ends_with(at, breaker))
+    }
+
+    fn is_one(&self, token: u32) -> bool {
+        self.with_last(token).any(|breaker| breaker.len() == 1)
+    }
+}
+
+/// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
+/// least `dry_allowed_length` tokens, and maybe some shorter ones.
+pub(super) fn penalise(
+    params: &HistoryParams,
+    breakers: &Breakers<'_>,
+    text: &Text<'_>,
+    (matches, since_breaker): (&[Match], u32),
+    nudges: &mut Vec<Nudge>,
+) {
+    let Some(window) = params.dry_window().filter(|_| since_breaker >= params.dry_allowed_length) else { return };
+    let inside = |m: &Match| u32::try_from(window.saturating_sub(text.len() - m.at as usize)).unwrap_or(u32::MAX);
+    let length = |m: &Match| m.len.min(since_breaker).min(inside(m));
+    let long = matches.iter().filter(|m| length(m) >= params.dry_allowed_length);
+    // Token and length in one number: in token order, the longest first.
+    let followed = long.filter_map(|m| Some((u64::from(text.get(m.at as usize)?) << 32) | u64::from(!length(m))));
+    let mut extended: Vec<u64> = followed.collect();
+    extended.sort_unstable();
+    extended.dedup_by_key(|packed| *packed >> 32);
+    nudges.extend(extended.into_iter().filter_map(|packed| {
+        let (token, length) = ((packed >> 32) as u32, !(packed as u32));
+        let bias = -penalty(params, length - params.dry_allowed_length);
+        (!breakers.is_one(token)).then_some(Nudge { token, bias })
+    }));
+}
+
+/// The penalty for a repeat so much longer than is allowed.
+fn penalty(params: &HistoryParams, excess: u32) -> f32 {
+    (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MOST) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::repeats;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn params(allowed: u32, last_n: i32, breakers: &[Vec<u32>]) -> HistoryParams {
+        let mut breakers = breakers.to_vec();
+        Breakers::order(&mut breakers);
+        HistoryParams {
+            dry_multiplier: 1.0,
+            dry_base: 2.0,
+            dry_allowed_length: allowed,
+            dry_penalty_last_n: last_n,
+            dry_sequence_breakers: breakers,
+            ..HistoryParams::default()
+        }
+    }
+
+    fn penalties(params: &HistoryParams, tokens: &[u32]) -> Vec<(u32, f32)> {
+        let text = Text::new(tokens, &[]);
+        let window = params.dry_window().expect("on");
+        let breakers = Breakers::new(&params.dry_sequence_breakers);
+        let context = (params.dry_allowed_length as usize).min(repeats::LONGEST_CONTEXT);
+        let (matches, since) = (repeats::all(tokens, context, window), since_breaker_in(&text, &breakers, window));
+        let mut nudges = Vec::new();
+        penalise(params, &breakers, &text, (&matches, since), &mut nudges);
+        nudges.into_iter().map(|n| (n.token, n.bias)).collect()
+    }
+
+    #[test]
+    fn by_hand() {
+        // Token 9 follows no repeat; 3 followed one of 2, 4 one of 3 and one of 1.
+        type Case = (u32, i32, &'static [&'static [u32]], &'static [u32], &'static [(u32, f32)]);
+        let cases: [Case; 14] = [
+            (2, -1, &[], &[], &[]),
+            (2, -1, &[], &[7, 8], &[]),
+            (2, -1, &[], &[1, 2, 3, 9, 1, 2], &[(3, -1.0)]),
+            (1, -1, &[], &[1, 2, 3, 9, 1, 2], &[(3, -2.0)]),
+            (3, -1, &[], &[1, 2, 3, 9, 1, 2], &[]),
+            // The longest repeat counts for each token.
+            (2, -1, &[], &[5, 1, 2, 4, 8, 1, 2, 4, 5, 1, 2], &[(4, -2.0)]),
+            (2, -1, &[], &[5, 1, 2, 4, 8, 1, 2, 3, 5, 1, 2], &[(3, -1.0), (4, -2.0)]),
+            // In the window: of 1 2 3 9 1 2 all six tokens are needed.
+            (2, 6, &[], &[1, 2, 3, 9, 1, 2], &[(3, -1.0)]),
+            (2, 5, &[], &[1, 2, 3, 9, 1, 2], &[]),
+            // One token over and over: L is 4 of 5.
+            (1, -1, &[], &[7, 7, 7, 7, 7], &[(7, -8.0)]),
+            (1, 4, &[], &[7, 7, 7, 7, 7], &[(7, -4.0)]),
+            // Two tokens since the breaker.
+            (2, -1, &[&[1]], &[5, 1, 2, 3, 4, 8, 5, 1, 2, 3], &[(4, -1.0)]),
+            (2, -1, &[&[8, 5, 1, 2]], &[5, 1, 2, 3, 4, 8, 5, 1, 2, 3], &[]),
+            // What would go on is a breaker; a longer breaker may be penalised.
+            (2, -1, &[&[3], &[8, 4]], &[1, 2, 3, 1, 2, 4, 9, 1, 2], &[(4, -1.0)]),
+        ];
+        for (allowed, last_n, breakers, text, expected) in cases {
+            let breakers: Vec<Vec<u32>> = breakers.iter().map(|breaker| breaker.to_vec()).collect();
+            let found = penalties(&params(allowed, last_n, &breakers), text);
+            assert_eq!(found, expected, "{allowed} {last_n} {breakers:?} {text:?}");
+        }
+    }
+
+    #[test]
+    fn the_values_of_llama_cpp() {
+        // tests/test-sampling.cpp: tokens 0 1 2 0 1, multiplier 1, base 1.1, allowed 2 gives four equal tokens, of
+        // which token 2 is penalised by 1, 0.109232 against 0.296923.
+        let exact = HistoryParams { dry_base: 1.1, ..params(2, 4, &[]) };
+        assert_eq!(penalties(&exact, &[0, 1, 2, 0, 1]), []);
+        let exact = HistoryParams { dry_base: 1.1, ..params(2, 5, &[]) };
+        assert_eq!(penalties(&exact, &[0, 1, 2, 0, 1]), [(2, -1.0)]);
+        let (rest, penalised) = (1.0, (-1.0f64).exp());
+        let total = 3.0 * rest + penalised;
+        assert!((rest / total - 0.296_923).abs() < 1e-6 && (penalised / total - 0.109_232).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_penalty_is_finite_and_a_power() {
+        let of = |dry_multiplier, dry_base, excess| {
+            penalty(&HistoryParams { dry_multiplier, dry_base, ..HistoryParams::default() }, excess)
+        };
+        assert_eq!((of(0.8, 1.75, 0), of(0.8, 1.75, 1)), (0.8, (f64::from(0.8f32) * 1.75) as f32));
+        assert_eq!((of(1.0, 3.0, 5), of(1.0, 1.0, u32::MAX)), (243.0, 1.0));
+        assert_eq!((of(1e4, 1e4, u32::MAX), of(1.0, 1.75, 1 << 20)), (1e30, 1e30));
+        // llama.cpp: multiplier * pow(base, excess).
+        for excess in 0..40 {
+            let (ours, theirs) = (of(0.8, 1.75, excess), 0.8 * 1.75f64.powi(excess as i32));
+            assert!((f64::from(ours) / theirs - 1.0).abs() < 1e-6, "{excess}");
+        }
+    }
+
+    /// llama.cpp's steps, one after the other and without an algorithm: quadratic.
+    fn naive(params: &HistoryParams, text: &[u32]) -> Vec<(u32, f32)> {
+        let window = params.dry_window().expect("on").min(text.len());
+        let breakers = &params.dry_sequence_breakers;
+        let since = (0..text.len()).find(|&i| breakers.iter().any(|b| text[..text.len() - i].ends_with(b)));
+        let text = &text[text.len() - window..];
+        let n = text.len();
+        let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
+        for at in 1..n {
+            let len = (0..at).take_while(|&l| text[at - 1 - l] == text[n - 1 - l]).count();
+            let len = len.min(since.unwrap_or(usize::MAX));
+            if len >= params.dry_allowed_length as usize && !breakers.contains(&vec![text[at]]) {
+                let known = longest.entry(text[at]).or_default();
+                *known = len.max(*known);
+            }
+        }
+        let excess = |len: usize| (len - params.dry_allowed_length as usize) as i32;
+        longest.into_iter().map(|(token, len)| (token, -2f32.powi(excess(len)))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn penalties_are_those_of_the_definition(
+            text in prop_oneof![prop::collection::vec(0u32..3, 0..50), prop::collection::vec(0u32..5, 0..50)],
+            allowed in 1u32..4,
+            last_n in prop_oneof![Just(-1), 1i32..60],
+            breakers in prop::collection::vec(prop::collection::vec(0u32..5, 1..4), 0..3),
+        ) {
+            let params = params(allowed, last_n, &breakers);
+            prop_assert_eq!(penalties(&params, &text), naive(&params, &text));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What tools that look back at a text remember of it, and what they make of it for the next row.
+//!
+//! [`Memory`] is the long part, of emitted tokens, and is there only if a tool asks for it. [`Now`] is the short part
+//! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
+//! and tokens alone, however these came.
+
+use super::dry;
+use super::loops::looping;
+use super::ngram;
+use super::repeats::{self, LONGEST_CONTEXT, Match};
+use super::rules::Rules;
+use super::text::Text;
+use super::thinking::Thinking;
+use super::{bias, in_order_once};
+use crate::sampling::adjust::Nudge;
+use crate::speculative::propose::grams::{Grams, after_growth, push};
+
+/// Tokens beyond those that are looked at that are kept before they are forgotten together.
+const SLACK: usize = 256;
+
+/// The tokens of a text that some tool looks back at.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Memory {
+    /// The last ones of prompt and output.
+    tokens: Vec<u32>,
+    grams: Index,
+    now: Now,
+}
+
+/// Where tokens stood before.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Index {
+    dry: Option<Grams>,
+    ngram: Option<Grams>,
+}
+
+/// A memory some tokens later.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct MemoryAhead {
+    tokens: Vec<u32>,
+    now: Now,
+}
+
+/// What holds at one position.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Now {
+    /// Where the end of the text stood before.
+    matches: Vec<Match>,
+    /// Tokens since the last sequence breaker.
+    since_breaker: u32,
+    thinking: Thinking,
+    nudges: Vec<Nudge>,
+    /// The token that has to come next.
+    forced: Option<u32>,
+    /// The text repeats itself and ends.
+    looping: bool,
+}
+
+/// How far back tools look.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    /// Context of DRY's grams and its window.
+    dry: Option<(usize, usize)>,
+    /// Context of the n-grams and their window.
+    ngram: Option<(usize, usize)>,
+    /// Tokens that some tool needs.
+    keep: usize,
+}
+
+impl Reach {
+    fn of(rules: &Rules) -> Self {
+        let params = &rules.params().history;
+        let dry = params.dry_window().map(|window| ((params.dry_allowed_length as usize).min(LONGEST_CONTEXT), window));
+        // A breaker may end where the window begins.
+        let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().longest()));
+        let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
+        let thinking = rules.thinking_budget();
+        let keep = [
+            for_dry,
+            ngram.map_or(0, |(_, window)| window),
+            // The token that leaves the window of penalties is needed too.
+            rules.window().map_or(0, |window| window.len + 1),
+            bias::reach(rules.sequence_bias()),
+            params.repetition_detection.map_or(0, |detection| detection.span()),
+            thinking.map_or(0, |params| params.start_token_ids.len().max(params.end_token_ids.len())),
+        ];
+        Self { dry, ngram, keep: keep.into_iter().max().unwrap_or(0) }
+    }
+
+    /// Most tokens that are kept.
+    fn most(&self) -> usize {
+        self.keep.saturating_mul(2).saturating_add(SLACK)
+    }
+}
+
+impl Memory {
+    /// After `prompt` and `output`; nothing if no tool looks back. Bans are added to `banned`.
+    pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32], banned: &mut Vec<u32>) -> Option<Box<Self>> {
+        let reach = Reach::of(rules);
+        (reach.keep > 0).then(|| {
+            let skipped = (prompt.len() + output.len()).saturating_sub(reach.keep);
+            let (of_prompt, of_output) = (skipped.min(prompt.len()), skipped.saturating_sub(prompt.len()));
+            let tokens = [&prompt[of_prompt..], &output[of_output..]].concat();
+            let mut memory = Self { tokens, grams: Index::default(), now: Now::default() };
+            if let Some(params) = rules.thinking_budget() {
+                memory.now.thinking = Thinking::after(params, prompt, output);
+            }
+            memory.index(rules, &reach);
+            memory.look(rules, output.len() as u64, banned);
+            Box::new(memory)
+        })
+    }
+
+    /// Chains all tokens anew.
+    fn index(&mut self, rules: &Rules, reach: &Reach) {
+        let chained = |context| {
+            let mut grams = Grams::new(context, self.tokens.len());
+            for (at, &token) in self.tokens.iter().enumerate() {
+                grams.push(&self.tokens[..at], token);
+            }
+            grams
+        };
+        self.grams.ngram = reach.ngram.map(|(context, _)| chained(context));
+        self.grams.dry = reach.dry.map(|(context, _)| chained(context));
+        if let Some((context, window)) = reach.dry {
+            self.now.matches = repeats::all(&self.tokens, context, window);
+            self.now.since_breaker = dry::since_breaker_in(&self.text(), &rules.breakers(), window);
+        }
+    }
+
+    /// Appends an emitted token, the last of `output`. Bans are added to `banned`.
+    pub(super) fn push(&mut self, rules: &Rules, token: u32, output: u64, banned: &mut Vec<u32>) {
+        let reach = Reach::of(rules);
+        for grams in [&mut self.grams.dry, &mut self.grams.ngram].into_iter().flatten() {
+            grams.push(&self.tokens, token);
+        }
+        push(&mut self.tokens, token);
+        self.now.append(rules, &reach, &Text::new(&self.tokens, &[]), &self.grams);
+        if self.tokens.len() > reach.most() {
+            self.tokens.drain(..self.tokens.len() - reach.keep);
+            self.index(rules, &reach);
+        }
+        self.look(rules, output, banned);
+    }
+
+    fn look(&mut self, rules: &Rules, output: u64, banned: &mut Vec<u32>) {
+        self.now.look(rules, &Text::new(&self.tokens, &[]), &self.grams, output, banned);
+    }
+
+    pub(super) fn ahead(&self) -> Box<MemoryAhead> {
+        Box::new(MemoryAhead { tokens: Vec::new(), now: self.now.clone() })
+    }
+
+    pub(super) fn now(&self) -> &Now {
+        &self.now
+    }
+
+    pub(super) fn text(&self) -> Text<'_> {
+        Text::new(&self.tokens, &[])
+    }
+
+    /// Bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.tokens.capacity() * size_of::<u32>() + self.grams.bytes() + self.now.bytes()
+    }
+
+    /// Bytes it may take once `more` tokens are appended.
+    pub(super) fn bytes_after(&self, rules: &Rules, more: usize) -> usize {
+        let reach = Reach::of(rules);
+        let len = self.tokens.len().saturating_add(more).min(reach.most().saturating_add(1));
+        let tokens = after_growth(self.tokens.capacity(), len) * size_of::<u32>();
+        let grams: usize = self.grams.all().map(|grams| grams.bytes_after(len)).sum();
+        let matches = reach.dry.map_or(0, |(_, window)| repeats::most_bytes(len, window));
+        // No more tokens are penalised than there are matches.
+        let nudges = matches / size_of::<Match>() + rules.sequence_bias().len();
+        size_of::<Self>() + tokens + grams + matches.max(self.now.bytes()) + nudges * size_of::<Nudge>()
+    }
+
+    /// Most tokens that it may ban once `more` tokens are appended.
+    pub(super) fn most_banned(&self, rules: &Rules, more: usize) -> usize {
+        Reach::of(rules).ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
+    }
+}
+
+impl Index {
+    fn all(&self) -> impl Iterator<Item = &Grams> {
+        [&self.dry, &self.ngram].into_iter().flatten()
+    }
+
+    fn bytes(&self) -> usize {
+        self.all().map(Grams::bytes).sum()
+    }
+}
+
+impl MemoryAhead {
+    /// Appends a token to what grew from `memory`, as the last of `output`. Bans are added to `banned`.
+    pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
+        self.tokens.push(token);
+        let text = Text::new(&memory.tokens, &self.tokens);
+        self.now.append(rules, &Reach::of(rules), &text, &memory.grams);
+        self.now.look(rules, &text, &memory.grams, output, banned);
+    }
+
+    pub(super) fn now(&self) -> &Now {
+        &self.now
+    }
+
+    /// The text behind that of `memory`.
+    pub(super) fn text<'a>(&'a self, memory: &'a Memory) -> Text<'a> {
+        Text::new(&memory.tokens, &self.tokens)
+    }
+
+    /// Entries that a copy has to copy.
+    pub(super) fn weight(&self) -> usize {
+        self.tokens.len() + self.now.matches.len() + self.now.nudges.len()
+    }
+}
+
+impl Now {
+    /// Takes in the last token of `text`.
+    fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index) {
+        if let (Some((_, window)), Some(grams)) = (reach.dry, &grams.dry) {
+            self.matches = repeats::appended(&self.matches, text, grams, window);
+            self.since_breaker = dry::since_breaker(self.since_breaker, text, &rules.breakers());
+        }
+        if let Some(params) = rules.thinking_budget() {
+            self.thinking.append(params, text);
+        }
+    }
+
+    /// Works out what holds for the next row, when `output` tokens were emitted; adds bans to `banned`.
+    fn look(&mut self, rules: &Rules, text: &Text<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
+        self.nudges = Vec::new();
+        bias::add(rules.sequence_bias(), text, &mut self.nudges);
+        let repeats = (self.matches.as_slice(), self.since_breaker);
+        dry::penalise(&rules.params().history, &rules.breakers(), text, repeats, &mut self.nudges);
+        bias::sum(&mut self.nudges);
+        self.nudges.shrink_to_fit();
+        if let (Some(params), Some(grams)) = (rules.no_repeat_ngram(), &grams.ngram) {
+            ngram::ban(params, text, grams, banned);
+            in_order_once(banned);
+        }
+        self.forced = rules.thinking_budget().and_then(|params| self.thinking.forced(params));
+        let detection = rules.params().history.repetition_detection;
+        self.looping = detection.is_some_and(|params| looping(&params, text, output));
+    }
+
+    /// The token that has to come next.
+    pub(super) fn forced(&self) -> &[u32] {
+        self.forced.as_slice()
+    }
+
+    /// Whether the text repeats itself and ends.
+    pub(super) fn is_looping(&self) -> bool {
+        self.looping
+    }
+
+    /// What is added to single logits, in token order.
+    pub(super) fn nudges(&self) -> &[Nudge] {
+        &self.nudges
+    }
+
+    fn bytes(&self) -> usize {
+        self.matches.capacity() * size_of::<Match>() + self.nudges.capacity() * size_of::<Nudge>()
+    }
+}

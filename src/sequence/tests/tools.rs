@@ -1,0 +1,195 @@
+//! Tools that look back at a text or stand at its positions.
+
+use super::*;
+use crate::params::steering::*;
+
+prop_compose! {
+    pub(super) fn any_history()(
+        dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
+        breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
+        window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0]),
+        ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2))),
+        length in prop::option::of((0u32..6, 0.5f32..2.0)),
+        biases in prop::collection::vec((prop::collection::vec(0u32..4, 1..4), -2.0f32..2.0), 0..4),
+        ranges in prop::collection::vec((prop::collection::vec(0u32..20, 0..4), 0u32..6, 1u32..6), 0..3),
+        forced in (prop::option::weighted(0.2, 0u32..20), prop::option::weighted(0.2, 0u32..20)),
+        detection in prop::option::of((1u32..4, 2u32..4)),
+        thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..20, 0..3))),
+    ) -> HistoryParams {
+        HistoryParams {
+            no_repeat_ngram: ngram.map(|(size, window, whitelist)| Box::new(NoRepeatNgram { size, window, whitelist })),
+            length_penalty: length.map(|(start, factor)| LengthPenalty { start, factor }),
+            sequence_bias: biases.into_iter().map(|(token_ids, bias)| SequenceBias { token_ids, bias }).collect(),
+            token_ban_ranges: ranges
+                .into_iter()
+                .map(|(token_ids, start, length)| TokenBanRange { token_ids, start, length })
+                .collect(),
+            forced_first_token: forced.0,
+            forced_last_token: forced.1,
+            repetition_detection: detection.map(|(max_pattern_size, min_count)| RepetitionDetection {
+                max_pattern_size,
+                min_pattern_size: 1,
+                min_count,
+            }),
+            thinking_budget: thinking.map(|(budget, start, end, forced_token_ids)| {
+                let (start_token_ids, end_token_ids) = (vec![start], vec![end]);
+                Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
+            }),
+            penalty_last_n: window.0,
+            penalty_decay_n: if window.0 == 0 { 0 } else { window.1 },
+            prompt_ignore_length: window.2,
+            encoder_repetition_penalty: window.3,
+            dry_multiplier: dry.0,
+            dry_base: dry.1,
+            dry_allowed_length: dry.2,
+            dry_penalty_last_n: dry.3,
+            dry_sequence_breakers: breakers,
+        }
+    }
+}
+
+#[test]
+fn a_range_of_positions_has_bans_of_its_own() {
+    let range = |token_ids: &[u32], start, length| TokenBanRange { token_ids: token_ids.to_vec(), start, length };
+    let ranges = vec![range(&[5, 4], 0, 2), range(&[4, 7], 1, 1), range(&[6], 3, 9)];
+    let mut sequence = opened(|p| p.history.token_ban_ranges = ranges, &[1], &[]);
+    for expected in [&[4, 5][..], &[4, 5, 7], &[], &[6], &[6]] {
+        assert_eq!(banned(&sequence), expected);
+        sequence.commit(1);
+    }
+}
+
+#[test]
+fn a_forced_token_is_all_that_is_left() {
+    let change = |p: &mut SamplingParams| {
+        (p.history.forced_first_token, p.history.forced_last_token, p.max_tokens) = (Some(3), Some(2), 3);
+        (p.banned_token_ids, p.allowed_token_ids) = (vec![3, 2], vec![5, 6]);
+        (p.min_tokens, p.frequency_penalty) = (3, 1.0);
+    };
+    let mut sequence = opened(change, &[1], &[]);
+    let row = |sequence: &Sequence| {
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        (spec.allowed.map(<[u32]>::to_vec), spec.banned.len(), spec.adjusts.is_empty())
+    };
+    assert_eq!(row(&sequence), (Some(vec![3]), 0, true));
+    assert_eq!(sequence.commit(3), None);
+    assert_eq!(row(&sequence), (Some(vec![5, 6]), 2, false));
+    sequence.commit(5);
+    assert_eq!(row(&sequence), (Some(vec![2]), 0, true));
+    assert_eq!(sequence.commit(2), Some(FinishReason::Eos));
+    let both = |p: &mut SamplingParams| {
+        (p.history.forced_first_token, p.history.forced_last_token, p.max_tokens) = (Some(3), Some(4), 1);
+    };
+    assert_eq!(row(&opened(both, &[], &[])).0, Some(vec![4]), "the last one goes before the first");
+}
+
+#[test]
+fn a_loop_ends_a_text_that_is_long_enough() {
+    let detection = RepetitionDetection { max_pattern_size: 2, min_pattern_size: 1, min_count: 2 };
+    let ended = |change: fn(&mut SamplingParams), tokens: &[u32]| {
+        let with = |p: &mut SamplingParams| {
+            p.history.repetition_detection = Some(detection);
+            change(p);
+        };
+        let mut sequence = opened(with, &[7], &[]);
+        let reasons: Vec<_> = tokens.iter().map(|&token| sequence.commit(token)).collect();
+        assert_eq!(opened(with, &[7], tokens).finished(), sequence.finished(), "re-opened");
+        reasons
+    };
+    let found = Some(FinishReason::Repetition);
+    assert_eq!(ended(|_| (), &[7, 5, 7, 5]), [None, None, None, found], "the prompt is no part of it");
+    assert_eq!(ended(|p| p.min_tokens = 4, &[5, 5, 5, 5]), [None, None, None, found]);
+    assert_eq!(ended(|p| p.max_tokens = 2, &[5, 5]), [None, found]);
+    assert_eq!(ended(|p| p.stop_token_ids = vec![5], &[5])[0], Some(FinishReason::StopToken));
+}
+
+#[test]
+fn length_makes_eos_likelier_unless_it_is_ignored() {
+    let change = |p: &mut SamplingParams| {
+        p.history.length_penalty = Some(LengthPenalty { start: 1, factor: 2.0 });
+        p.banned_token_ids = vec![9];
+    };
+    let eos = |change: &dyn Fn(&mut SamplingParams), output: &[u32]| {
+        let sequence = opened(change, &[], output);
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        EOS.map(|token| spec.adjusts.iter().find(|a| a.token == token).map(|a| a.apply(2.0, &spec.penalties)))
+    };
+    let banned = Some(f32::NEG_INFINITY);
+    assert_eq!(eos(&change, &[]), [Some(2.0), banned]);
+    assert_eq!(eos(&change, &[5]), [Some(2.0), banned]);
+    assert_eq!(eos(&change, &[5, 5, 5]), [Some(8.0), banned]);
+    let ignoring = |p: &mut SamplingParams| {
+        change(p);
+        p.ignore_eos = true;
+    };
+    assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
+}
+
+#[test]
+fn a_tool_that_looks_back_takes_room_for_what_it_needs() {
+    let tokens: Vec<u32> = (0..5000).map(|i| i * 7919 % 97).collect();
+    let mut taken = Vec::new();
+    for last_n in [-1, 20] {
+        let dry = |p: &mut SamplingParams| (p.history.dry_multiplier, p.history.dry_penalty_last_n) = (0.8, last_n);
+        let mut sequence = opened(dry, &tokens, &[]);
+        let opened = sequence.bytes();
+        for &token in &tokens {
+            let most = sequence.bytes_after(1);
+            sequence.commit(token);
+            assert!(sequence.bytes() <= most);
+        }
+        taken.push((opened, sequence.bytes()));
+    }
+    let [(opened, whole), (few, window)] = taken[..] else { panic!("two cases") };
+    assert!(opened > 5000 * 12 && whole > 10_000 * 12 && whole < 10_000 * 40, "{opened} {whole}");
+    assert!(few < 2000 && window < 10_000, "a window bounds it: {few} {window}");
+}
+
+#[test]
+fn a_text_that_says_one_thing_is_opened_in_no_time() {
+    // Were it quadratic, these would be 10^11 steps.
+    let prompt = vec![7; 1 << 19];
+    let sequence = opened(|p| p.history.dry_multiplier = 1.0, &prompt, &[]);
+    let spec = sequence.spec(sequence.draw(Purpose::Sample));
+    let adjusts: Vec<_> = spec.adjusts.iter().collect();
+    assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
+}
+
+#[test]
+fn what_is_forgotten_is_not_missed() {
+    // A long text of few tokens: what lies behind every window is dropped again and again.
+    let change = |p: &mut SamplingParams| {
+        (p.repetition_penalty, p.frequency_penalty) = (1.3, 0.2);
+        (p.history.penalty_last_n, p.history.penalty_decay_n, p.history.prompt_ignore_length) = (9, 11, 3);
+        (p.history.dry_multiplier, p.history.dry_allowed_length, p.history.dry_penalty_last_n) = (0.5, 1, 25);
+        p.history.dry_sequence_breakers = vec![vec![3], vec![0, 1, 2]];
+        let ngram = NoRepeatNgram { size: 3, window: 30, whitelist: vec![2] };
+        p.history.no_repeat_ngram = Some(Box::new(ngram));
+        p.history.sequence_bias = vec![SequenceBias { token_ids: vec![1, 2, 0], bias: 1.0 }];
+        p.history.repetition_detection =
+            Some(RepetitionDetection { max_pattern_size: 3, min_pattern_size: 1, min_count: 3 });
+        let thinking = ThinkingBudget { start_token_ids: vec![2, 2], end_token_ids: vec![0, 0], ..Default::default() };
+        p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 400, ..thinking }));
+    };
+    let mut state = 1u32;
+    let mut random = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 16
+    };
+    let tokens: Vec<u32> = (0..2000).map(|_| random() % 4).collect();
+    let mut sequence = opened(change, &[1, 2, 0, 1, 2], &[]);
+    let (mut nudged, mut banned, mut forced) = (0, 0, 0);
+    for at in 0..tokens.len() {
+        if at % 3 == 0 {
+            let reopened = opened(change, &[1, 2, 0, 1, 2], &tokens[..at]);
+            assert_eq!((next_row(&sequence), sequence.finished()), (next_row(&reopened), reopened.finished()), "{at}");
+        }
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        nudged += usize::from(spec.adjusts.iter().any(|adjust| adjust.bias != 0.0));
+        (banned, forced) = (banned + spec.banned.len(), forced + usize::from(spec.allowed.is_some()));
+        let most = sequence.bytes_after(1);
+        sequence.commit(tokens[at]);
+        assert!(sequence.bytes() <= most && sequence.bytes() < 20_000);
+    }
+    assert!(nudged > 500 && banned > 500 && forced > 5, "{nudged} {banned} {forced}");
+}

@@ -1,0 +1,78 @@
+//! A text as tools that look back see it: tokens that are kept, and tokens that are taken for granted behind them when
+//! looking ahead.
+
+/// The last tokens of prompt and output. A *position* is a number of tokens, and names the place behind them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text<'a> {
+    kept: &'a [u32],
+    ahead: &'a [u32],
+}
+
+impl<'a> Text<'a> {
+    pub(super) fn new(kept: &'a [u32], ahead: &'a [u32]) -> Self {
+        Self { kept, ahead }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len() + self.ahead.len()
+    }
+
+    /// How many of them are no looking ahead.
+    pub(super) fn kept_len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The token at a position before the end.
+    pub(super) fn get(&self, at: usize) -> Option<u32> {
+        self.kept.get(at).or_else(|| self.ahead.get(at - self.kept.len())).copied()
+    }
+
+    /// The tokens before a position, the last one first.
+    pub(super) fn back_from(&self, at: usize) -> impl Iterator<Item = u32> {
+        let (kept, ahead) = (at.min(self.kept.len()), at.saturating_sub(self.kept.len()).min(self.ahead.len()));
+        self.ahead[..ahead].iter().rev().chain(self.kept[..kept].iter().rev()).copied()
+    }
+
+    /// The last `count` tokens, or all if there are fewer.
+    pub(super) fn last(&self, count: usize) -> impl Iterator<Item = u32> {
+        let ahead = self.ahead.len().min(count);
+        let kept = self.kept.len().min(count - ahead);
+        let (kept, ahead) = (&self.kept[self.kept.len() - kept..], &self.ahead[self.ahead.len() - ahead..]);
+        kept.iter().chain(ahead).copied()
+    }
+
+    /// Whether the last tokens before a position are these.
+    pub(super) fn ends_with(&self, at: usize, tokens: &[u32]) -> bool {
+        tokens.len() <= at && self.back_from(at).zip(tokens.iter().rev()).all(|(a, &b)| a == b)
+    }
+
+    /// Whether the `count` tokens before `at` are the last `count` of the text.
+    pub(super) fn repeats_before(&self, at: usize, count: usize) -> bool {
+        count <= at && self.back_from(at).zip(self.back_from(self.len())).take(count).all(|(a, b)| a == b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_wherever_it_is_cut() {
+        let all = [1, 2, 3, 1, 2];
+        for cut in 0..=all.len() {
+            let text = Text::new(&all[..cut], &all[cut..]);
+            assert_eq!((text.len(), text.kept_len()), (5, cut));
+            assert_eq!((0..6).map(|at| text.get(at)).collect::<Vec<_>>()[..5], all.map(Some));
+            assert_eq!(text.get(5), None);
+            for at in 0..=5 {
+                assert!(text.back_from(at).eq(all[..at].iter().rev().copied()), "{cut} {at}");
+                assert!(text.last(at).eq(all[5 - at..].iter().copied()), "{cut} {at}");
+            }
+            assert!(text.last(9).eq(all));
+            assert!(text.ends_with(5, &[1, 2]) && text.ends_with(2, &[1, 2]) && text.ends_with(0, &[]));
+            assert!(!text.ends_with(4, &[1, 2]) && !text.ends_with(2, &[9, 1, 2]));
+            assert!(text.repeats_before(2, 2) && text.repeats_before(3, 0));
+            assert!(!text.repeats_before(2, 3) && !text.repeats_before(3, 1));
+        }
+    }
+}

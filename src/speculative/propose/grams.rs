@@ -1,0 +1,124 @@
+//! Where a few tokens stood before: chains of positions by the hash of what stands before them.
+//!
+//! What a *position* is and what pushing costs is said in [`index`](super::index). A sequence's own tools against
+//! repetition find what they look for here too.
+
+/// Buckets at first; a power of two.
+const FIRST_BUCKETS: usize = 16;
+/// Ends a chain: no context stands before position 0.
+const NONE: u32 = 0;
+/// Of the polynomial hash; odd, so that no token is lost.
+const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Spreads a hash over its high bits (MurmurHash3's finaliser).
+const SPREAD: u64 = 0xFF51_AFD7_ED55_8CCD;
+
+/// The chains of one length of context. The tokens themselves are kept by whoever asks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Grams {
+    context: usize,
+    /// Hash of the text's last `context` tokens, or of all.
+    hash: u64,
+    /// `BASE ^ context`: weight of a token that leaves the context.
+    leaving: u64,
+    /// The latest position of each bucket.
+    heads: Vec<u32>,
+    /// For each position the one before it in its chain.
+    previous: Vec<u32>,
+}
+
+impl Grams {
+    /// Of an empty text, with room for `capacity` tokens; `context` is at least 1.
+    pub(crate) fn new(context: usize, capacity: usize) -> Self {
+        let leaving = (0..context).fold(1, |power: u64, _| power.wrapping_mul(BASE));
+        let mut heads = Vec::with_capacity(buckets(capacity));
+        heads.resize(FIRST_BUCKETS, NONE);
+        Self { context, hash: 0, leaving, heads, previous: Vec::with_capacity(capacity) }
+    }
+
+    /// Chains the position behind `tokens`, which `token` is about to follow.
+    pub(crate) fn push(&mut self, tokens: &[u32], token: u32) {
+        let position = tokens.len();
+        let mut before = NONE;
+        let mut left = 0;
+        if let Some(first) = position.checked_sub(self.context) {
+            let bucket = self.bucket();
+            before = std::mem::replace(&mut self.heads[bucket], position as u32);
+            left = value(tokens[first]).wrapping_mul(self.leaving);
+        }
+        push(&mut self.previous, before);
+        self.hash = self.hash.wrapping_mul(BASE).wrapping_add(value(token)).wrapping_sub(left);
+        if self.heads.len() < buckets(self.previous.len()) {
+            // Both halves of the new table begin with the chains of the old one: nothing is rehashed, and every chain
+            // depends on the tokens alone. What the old part of a chain has too much is half a position, on
+            // average, per doubling.
+            self.heads.extend_from_within(..);
+        }
+    }
+
+    /// Positions whose context has the hash of the last tokens, the latest first, and some others.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = usize> {
+        self.chained(self.bucket())
+    }
+
+    /// The same for other tokens, as many as the context, than those at the end of the text.
+    pub(crate) fn chain_behind(&self, context: impl Iterator<Item = u32>) -> impl Iterator<Item = usize> {
+        let hash = context.fold(0, |hash: u64, token| hash.wrapping_mul(BASE).wrapping_add(value(token)));
+        self.chained(bucket(hash, self.heads.len()))
+    }
+
+    fn chained(&self, bucket: usize) -> impl Iterator<Item = usize> {
+        let exists = |&position: &u32| position != NONE;
+        let head = Some(self.heads[bucket]).filter(exists);
+        let positions = std::iter::successors(head, move |&at| Some(self.previous[at as usize]).filter(exists));
+        positions.map(|position| position as usize)
+    }
+
+    fn bucket(&self) -> usize {
+        bucket(self.hash, self.heads.len())
+    }
+
+    /// How many tokens are compared.
+    pub(crate) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Memory held beside its own fields.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.heads.capacity() + self.previous.capacity()) * size_of::<u32>()
+    }
+
+    /// As [`Grams::bytes`], once the text has `len` tokens; as it may be at most.
+    pub(crate) fn bytes_after(&self, len: usize) -> usize {
+        let heads = self.heads.capacity().max(buckets(len));
+        (heads + after_growth(self.previous.capacity(), len)) * size_of::<u32>()
+    }
+}
+
+/// Appends, growing by a quarter and not by all: memory counts here.
+pub(crate) fn push(values: &mut Vec<u32>, value: u32) {
+    if values.len() == values.capacity() {
+        values.reserve_exact(values.len() / 4 + FIRST_BUCKETS);
+    }
+    values.push(value);
+}
+
+/// Capacity of such a list once it has `len` tokens, at most: one that is full by then has grown by a quarter.
+pub(crate) fn after_growth(capacity: usize, len: usize) -> usize {
+    capacity.max(len + len / 4 + FIRST_BUCKETS)
+}
+
+/// Buckets for a text of `len` tokens: a power of two above it.
+fn buckets(len: usize) -> usize {
+    (len + 1).next_power_of_two().max(FIRST_BUCKETS)
+}
+
+/// Twice as many buckets split each in two: bucket `b` of `n` becomes `b` and `b + n`.
+pub(super) fn bucket(hash: u64, buckets: usize) -> usize {
+    let spread = (hash ^ hash >> 33).wrapping_mul(SPREAD) >> 32;
+    spread as usize & (buckets - 1)
+}
+
+/// What a token adds to a hash; token 0 too.
+pub(super) fn value(token: u32) -> u64 {
+    u64::from(token) + 1
+}

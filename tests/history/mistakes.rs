@@ -1,0 +1,107 @@
+//! Bad values: the field at fault is named, its sequence is not opened, neighbours go on.
+
+use crate::support::*;
+use crate::tools::pattern;
+use croupier::proto::*;
+
+fn bad() -> Vec<(&'static str, SamplingParams)> {
+    let p = SamplingParams::default;
+    let mut cases = Vec::new();
+    for bad in [-0.5, 1e5, f32::NAN, f32::INFINITY] {
+        cases.push(("params.dry_multiplier", SamplingParams { dry_multiplier: Some(bad), ..p() }));
+        cases.push(("params.dry_base", SamplingParams { dry_base: Some(bad), ..p() }));
+    }
+    for bad in [0.0, -1.0, 1e5, f32::NAN] {
+        let params = SamplingParams { encoder_repetition_penalty: Some(bad), ..p() };
+        cases.push(("params.encoder_repetition_penalty", params));
+    }
+    let window = |last_n, decay_n| SamplingParams { penalty_last_n: last_n, penalty_decay_n: decay_n, ..p() };
+    cases.extend([
+        ("params.penalty_last_n", window(Some((1 << 20) + 1), None)),
+        ("params.penalty_last_n", window(None, Some(1))),
+        ("params.penalty_decay_n", window(Some(1), Some(65_535))),
+        ("params.penalty_decay_n", window(Some(u32::MAX >> 12), Some(u32::MAX))),
+    ]);
+    steering(&mut cases);
+    let breakers = |token_ids: &[u32]| vec![pattern(token_ids)];
+    cases.extend([
+        ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(0), ..p() }),
+        ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(u32::MAX), ..p() }),
+        ("params.dry_penalty_last_n", SamplingParams { dry_penalty_last_n: Some(-2), ..p() }),
+        ("params.dry_penalty_last_n", SamplingParams { dry_penalty_last_n: Some(i32::MAX), ..p() }),
+        ("params.dry_sequence_breakers[0].token_ids", SamplingParams { dry_sequence_breakers: breakers(&[]), ..p() }),
+        (
+            "params.dry_sequence_breakers[0].token_ids[1]",
+            SamplingParams { dry_sequence_breakers: breakers(&[1, VOCAB]), ..p() },
+        ),
+        ("params.dry_sequence_breakers", SamplingParams { dry_sequence_breakers: vec![pattern(&[1]); 1025], ..p() }),
+    ]);
+    cases
+}
+
+/// What forbids, favours or forces tokens.
+fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
+    let p = SamplingParams::default;
+    let ngram = |size, window, whitelist_token_ids| SamplingParams {
+        no_repeat_ngram: Some(NoRepeatNgramParams { size, window, whitelist_token_ids }),
+        ..p()
+    };
+    let length = |factor| SamplingParams { length_penalty: Some(LengthPenaltyParams { start: 1, factor }), ..p() };
+    let bias = |token_ids, bias| SamplingParams { sequence_bias: vec![SequenceBias { token_ids, bias }], ..p() };
+    let range = |token_ids, length| SamplingParams {
+        token_ban_ranges: vec![TokenBanRange { token_ids, start: 0, length }],
+        ..p()
+    };
+    let detection = |max_pattern_size, min_pattern_size, min_count| SamplingParams {
+        repetition_detection: Some(RepetitionDetectionParams { max_pattern_size, min_pattern_size, min_count }),
+        ..p()
+    };
+    let thinking = |start_token_ids, end_token_ids, forced_token_ids| SamplingParams {
+        thinking_budget: Some(ThinkingBudgetParams { start_token_ids, end_token_ids, budget: 1, forced_token_ids }),
+        ..p()
+    };
+    cases.extend([
+        ("params.no_repeat_ngram.size", ngram(1, 0, vec![])),
+        ("params.no_repeat_ngram.size", ngram(65, 0, vec![])),
+        ("params.no_repeat_ngram.window", ngram(2, u32::MAX, vec![])),
+        ("params.no_repeat_ngram.whitelist_token_ids[0]", ngram(2, 0, vec![VOCAB])),
+        ("params.length_penalty.factor", length(0.0)),
+        ("params.length_penalty.factor", length(f32::NAN)),
+        ("params.sequence_bias[0].token_ids", bias(vec![], 1.0)),
+        ("params.sequence_bias[0].token_ids[1]", bias(vec![1, VOCAB], 1.0)),
+        ("params.sequence_bias[0].bias", bias(vec![1], f32::NEG_INFINITY)),
+        ("params.token_ban_ranges[0].length", range(vec![1], 0)),
+        ("params.token_ban_ranges[0].token_ids[0]", range(vec![u32::MAX], 1)),
+        ("params.forced_first_token", SamplingParams { forced_first_token: Some(VOCAB), ..p() }),
+        ("params.forced_last_token", SamplingParams { forced_last_token: Some(1), ..p() }),
+        ("params.forced_last_token", SamplingParams { forced_last_token: Some(VOCAB), max_tokens: Some(3), ..p() }),
+        ("params.repetition_detection.max_pattern_size", detection(257, None, 2)),
+        ("params.repetition_detection.min_pattern_size", detection(3, Some(4), 2)),
+        ("params.repetition_detection.min_count", detection(3, None, 1)),
+        ("params.repetition_detection.min_count", detection(256, None, u32::MAX)),
+        ("params.thinking_budget.start_token_ids", thinking(vec![], vec![1], vec![])),
+        ("params.thinking_budget.end_token_ids", thinking(vec![1], vec![], vec![])),
+        ("params.thinking_budget.forced_token_ids[0]", thinking(vec![1], vec![1], vec![VOCAB])),
+    ]);
+}
+
+#[tokio::test]
+async fn a_bad_value_is_named_and_its_neighbour_goes_on() {
+    let server = TestServer::start().await;
+    let (mut alone, mut worker) = (server.worker().await, server.worker().await);
+    alone.step(open_step(vec![open(1, seeded(5))])).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    for (position, (field, params)) in (0..).zip(bad()) {
+        let mut step = sample_step(&[(2, logits(0, 0)), (1, logits(5, position))]);
+        step.open = vec![open(2, params)];
+        let result = worker.step(step).await;
+        assert_eq!(result.open[0].status(), OpenStatus::InvalidArgument, "{field}");
+        let error = result.open[0].error.as_ref().unwrap();
+        assert_eq!(error.field, field, "{}", error.message);
+        assert!(error.message.len() > 10);
+        assert_eq!(result.work[0].status(), RowStatus::UnknownSequence);
+        let expected = token(&alone.step(sample_step(&[(1, logits(5, position))])).await.work[0]);
+        assert_eq!(token(&result.work[1]), expected);
+        server.expect_sequences(2).await;
+    }
+}
