@@ -258,7 +258,9 @@ impl SamplingParams {
             _ => None,
         };
         let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
-        (!usual || self.samplers.min_keep > 1).then_some(steps)
+        let cuts =
+            |step: &Step| !matches!(step, Step::Temperature | Step::DynamicTemperature { .. } | Step::Smoothing { .. });
+        (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
     }
 
     /// Whether what decides about the temperature goes together.
@@ -315,6 +317,7 @@ mod tests {
         let last = vec![Step::TopK, Step::Temperature];
         assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
         assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
+        assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
         assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
     }
 

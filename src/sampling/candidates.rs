@@ -93,9 +93,9 @@ impl Candidates {
         });
     }
 
-    /// Keeps masses of at least `need`, and those equal to the largest.
+    /// Keeps masses of at least `need`.
     pub fn keep_mass(&mut self, need: u64) {
-        self.keep(|weighted| weighted.mass >= need.min(mass::MASS_ONE));
+        self.keep(|weighted| weighted.mass >= need);
     }
 
     /// Keeps the least that come first by `deviation`, candidates of equal deviation in order, and whose mass reaches

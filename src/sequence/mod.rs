@@ -161,7 +161,10 @@ impl Sequence {
     /// penalties make of it, or a part of it; a list of what a chain of samplers left.
     #[must_use]
     pub fn most_kept_bytes(&self, vocab_size: usize) -> usize {
-        vocab_size * if self.rules.has_chain() { size_of::<(u32, u64)>() } else { size_of::<f32>() }
+        match self.rules.most_left(vocab_size) {
+            Some(tokens) => tokens * size_of::<(u32, u64)>(),
+            None => vocab_size * size_of::<f32>(),
+        }
     }
 
     /// Forgets all draft tokens.

@@ -215,9 +215,11 @@ impl Rules {
         Speculation::new(&self.params, prompt, output)
     }
 
-    /// Whether rows go through a chain of samplers.
-    pub(super) fn has_chain(&self) -> bool {
-        self.steps.is_some()
+    /// How many of so many tokens a chain of samplers leaves at most, if there is one.
+    pub(super) fn most_left(&self, vocab_size: usize) -> Option<usize> {
+        let has_top_k = self.steps.as_ref()?.contains(&Step::TopK);
+        let top_k = self.params.top_k.max(self.params.samplers.min_keep) as usize;
+        Some(if has_top_k { vocab_size.min(top_k) } else { vocab_size })
     }
 
     /// How far back penalties look; `None`: over the whole text.

@@ -105,7 +105,7 @@ impl<'a> VerifyJob<'a> {
     #[must_use]
     pub fn relaxed(&self, row: usize) -> RowJob<'a> {
         let RowJob { logits, spec } = self.rows[row];
-        RowJob { logits, spec: RowSpec { filters: Relaxed::filters(spec.filters), chain: None, ..spec } }
+        RowJob { logits, spec: RowSpec { filters: Relaxed::filters(spec.filters), ..spec } }
     }
 }
 

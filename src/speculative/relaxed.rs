@@ -2,7 +2,8 @@
 //! is among the target's first `top_n` tokens and its probability is at least the largest minus `delta`. Not
 //! lossless.
 //!
-//! It judges the processed distribution, for greedy sequences the one at temperature 1 (see
+//! It judges the processed distribution, what a chain of samplers left included, for greedy sequences the one at
+//! temperature 1 (see
 //! [`Relaxed::filters`]), since a greedy distribution has one token. What follows the
 //! accepted tokens is drawn as a plain row.
 

@@ -41,6 +41,10 @@ fn order(wire: &proto::SamplingParams, defaults: &SamplerParams) -> Result<Sampl
         }
         Some(engine) => Ok(SamplerOrder::Engine(engine)),
         None if wire.sampler_order.is_empty() => Ok(defaults.sampler_order.clone()),
+        None if wire.sampler_order.len() > Sampler::ALL.len() => {
+            let (len, most) = (wire.sampler_order.len(), Sampler::ALL.len());
+            Err(FieldError::new("sampler_order", format!("has {len} entries, at most {most} are allowed")))
+        }
         None => {
             let samplers = wire.sampler_order.iter().enumerate();
             let samplers = samplers.map(|(i, &value)| sampler(&format!("sampler_order[{i}]"), value));

@@ -1,4 +1,5 @@
-//! Samplers that keep probabilities from a least one on, as the least mass. One never cuts the largest and its ties.
+//! Samplers that keep probabilities from a least one on, as the least mass. That is never above
+//! the largest, which stays with its ties.
 //!
 //! | sampler | least probability | source |
 //! |---|---|---|
@@ -10,22 +11,28 @@
 
 use crate::sampling::mass::MASS_ONE;
 
+/// The least mass of a probability.
+#[must_use]
+pub fn mass_of(probability: f64, total: u64) -> u64 {
+    (probability * total as f64).ceil() as u64
+}
+
 /// Of top-a, by the total mass.
 #[must_use]
 pub fn top_a(a: f32, total: u64) -> u64 {
     let one = MASS_ONE as f64;
-    (f64::from(a) * one * (one / total as f64)).ceil() as u64
+    ((f64::from(a) * one * (one / total as f64)).ceil() as u64).min(MASS_ONE)
 }
 
-/// Of a probability.
+/// Of an epsilon cutoff.
 #[must_use]
 pub fn epsilon(epsilon: f32, total: u64) -> u64 {
-    (f64::from(epsilon) * total as f64).ceil() as u64
+    mass_of(f64::from(epsilon), total).min(MASS_ONE)
 }
 
 /// Of eta sampling, by entropy in nats and total mass.
 #[must_use]
 pub fn eta(epsilon: f32, entropy: f64, total: u64) -> u64 {
     let epsilon = f64::from(epsilon);
-    (epsilon.min(epsilon.sqrt() * libm::exp(-entropy)) * total as f64).ceil() as u64
+    mass_of(epsilon.min(epsilon.sqrt() * libm::exp(-entropy)), total).min(MASS_ONE)
 }

@@ -13,6 +13,10 @@ use crate::sampling::mass::{MASS_ONE, fraction};
 /// Masses below this count as 0.
 pub const LEAST: u64 = MASS_ONE >> 20;
 
+/// Masses from this on are looked at. Half of what counts: which of two neighbours is heavier by a unit must not decide what
+/// stands between those that count.
+pub const LISTED: u64 = LEAST / 2;
+
 /// A mass as it counts.
 #[must_use]
 #[inline]

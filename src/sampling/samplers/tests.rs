@@ -113,6 +113,11 @@ fn top_h_by_hand() {
         assert_eq!(tokens(&FOUR, &[Step::TopH(share)]), expected, "{share}");
     }
     assert_eq!(tokens(&[1.0; 150], &[Step::TopH(1.0)]).len(), top_h::MOST, "only so many are looked at");
+    for n in 1..=100 {
+        assert_eq!(tokens(&vec![1.0; n], &[Step::TopH(1.0)]).len(), n, "all of the entropy");
+        let falling: Vec<f64> = (0..n).map(|i| 0.9f64.powi(i as i32)).collect();
+        assert_eq!(tokens(&falling, &[Step::TopH(1.0)]).len(), n, "all of the entropy");
+    }
 }
 
 #[test]
@@ -148,13 +153,27 @@ fn smoothing_by_hand() {
 
 #[test]
 fn top_n_sigma_counts_candidates_only() {
-    let mut moments = Moments::default();
-    moments.add_all(0.0, &[0.0, -1.0, -2.0, f32::NEG_INFINITY, -3.0]);
+    let logits = [10.0, 9.0, 8.0, f32::NEG_INFINITY, 7.0];
+    let mut moments = Moments::new(10.0, top_n_sigma::least_finite(&logits));
+    moments.add_all(&logits);
     // sigma = sqrt(1.25); text-generation-webui counts masked logits as 0, Aphrodite divides by n - 1.
-    assert!((f64::from(moments.least(10.0, 2.0)) - (10.0 - 2.0 * 1.25f64.sqrt())).abs() < 1e-5);
-    moments = Moments::default();
-    moments.add_all(f32::MAX, &[f32::MIN, f32::MAX]);
-    assert_eq!(moments.least(0.0, 1.0), -2048.0, "distances have a largest");
+    assert!((f64::from(moments.least(2.0)) - (10.0 - 2.0 * 1.25f64.sqrt())).abs() < 1e-5);
+    // However narrow or wide the row, the deviation is right.
+    for scale in [1e-30f32, 1e-3, 1.0, 1e3, 1e30] {
+        let logits = [0.0, -1.0, -1.5, -1.8].map(|x| x * scale);
+        let mut moments = Moments::new(0.0, -1.8 * scale);
+        moments.add_all(&logits);
+        let (mean, squares) = (1.075, (1.0 + 2.25 + 3.24) / 4.0);
+        let expected = -5.0 * (squares - mean * mean as f64).sqrt() * f64::from(scale);
+        assert!((f64::from(moments.least(5.0)) / expected - 1.0).abs() < 1e-5, "{scale}");
+    }
+    let mut widest = Moments::new(f32::MAX, f32::MIN);
+    widest.add_all(&[f32::MIN, f32::MAX]);
+    let expected = f64::from(f32::MAX) - 2f64.powi(127);
+    assert_eq!(widest.least(1.0), expected as f32, "a spread that no f32 holds counts as the largest");
+    let mut equal = Moments::new(3.0, 3.0);
+    equal.add_all(&[3.0; 5]);
+    assert_eq!(equal.least(9.0), 3.0);
 }
 
 #[test]

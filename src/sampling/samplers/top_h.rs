@@ -5,7 +5,7 @@
 //! always stays. 0 is off.
 
 use crate::sampling::candidates::Candidates;
-use crate::sampling::entropy::{entropy, entropy_term};
+use crate::sampling::entropy::entropy_term;
 use crate::sampling::mass::log_total;
 
 /// Candidates that are looked at; the others go.
@@ -16,13 +16,15 @@ pub const MOST: usize = 100;
 pub fn kept(first: impl Iterator<Item = (f32, u64)> + Clone, top_h: f32) -> usize {
     let total: u64 = first.clone().map(|(_, mass)| mass).sum();
     let terms: u64 = first.clone().map(|(y, mass)| entropy_term(y, mass)).sum();
-    let most = f64::from(top_h) * entropy(terms, total);
-    let (log_total, total) = (log_total(total), total as f64);
+    let (log_total, per_mass) = (log_total(total), 1.0 / total as f64);
+    // All of them have the entropy, by the very same operations.
+    let of = |masses: u64, terms: u64| (log_total * masses as f64 + std::f64::consts::LN_2 * terms as f64) * per_mass;
+    let most = f64::from(top_h) * of(total, terms);
     let (mut masses, mut terms) = (0u64, 0u64);
     let within = first.take_while(|&(y, mass)| {
         masses += mass;
         terms += entropy_term(y, mass);
-        (log_total * masses as f64 + std::f64::consts::LN_2 * terms as f64) / total <= most
+        of(masses, terms) <= most
     });
     within.count().max(1)
 }

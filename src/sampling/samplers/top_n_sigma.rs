@@ -2,16 +2,29 @@
 //!
 //! The population's deviation, of the candidates' logits (llama.cpp; Aphrodite takes the unbiased one, text-generation-webui
 //! counts masked logits as 0). Temperature does not change what is kept. Sums are integers: distances to the largest in
-//! units of 2^-8, the nearest one, at most 2^20 of them.
+//! units of a power of two, the nearest one, chosen so that the largest distance is 2^19 to 2^20 of them. A deviation is at
+//! least the largest distance over the square root of twice the candidates, so that it is right within 1e-6 of itself.
 
 use crate::sampling::candidates::Candidates;
 
-/// Units per logit.
-const UNITS: f32 = 256.0;
-/// Distances are at most this.
-const MOST: f32 = 1_048_576.0;
+/// Most units of a distance, as a power of two.
+const BITS: i32 = 20;
 
-/// A number of at least 0 and at most [`MOST`] as an integer: the nearest, the even one of two.
+/// What a deviation is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moments {
+    max: f32,
+    /// Units per logit.
+    units: f32,
+    /// Candidates.
+    number: u64,
+    /// Sum of distances.
+    sum: u64,
+    /// Sum of their squares.
+    squares: u64,
+}
+
+/// A number of at least 0 and at most 2^20 as an integer: the nearest, the even one of two.
 #[inline]
 fn nearest(number: f32) -> u32 {
     // The integers from 2^23 to 2^24 are the floats there, one bit apart.
@@ -19,23 +32,24 @@ fn nearest(number: f32) -> u32 {
     (number + SHIFT).to_bits() - SHIFT.to_bits()
 }
 
-/// What a deviation is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moments {
-    /// Candidates.
-    pub number: u64,
-    /// Sum of distances.
-    pub sum: u64,
-    /// Sum of their squares.
-    pub squares: u64,
-}
-
 impl Moments {
+    /// Of no logit yet, of those from `min` to `max`.
+    #[must_use]
+    pub fn new(max: f32, min: f32) -> Self {
+        let spread = max - min;
+        // The power of two above the spread; one too large for an f32 counts as the largest.
+        let exponent = (spread.min(f32::MAX).to_bits() >> 23) as i32 - 126;
+        // Powers from 2^-127 on are no normal numbers, and 2^128 is none.
+        let units = 2f64.powi((BITS - exponent).clamp(-126, 127)) as f32;
+        Self { max, units, number: 0, sum: 0, squares: 0 }
+    }
+
     /// Takes in logits, of which those at −∞ are no candidates.
     #[inline]
-    pub fn add_all(&mut self, max: f32, logits: &[f32]) {
+    pub fn add_all(&mut self, logits: &[f32]) {
+        let most = (1 << BITS) as f32;
         for &logit in logits {
-            let units = nearest(((max - logit) * UNITS).min(MOST));
+            let units = nearest(((self.max - logit) * self.units).min(most));
             let candidate = u32::from(logit > f32::NEG_INFINITY);
             self.number += u64::from(candidate);
             self.sum += u64::from(units * candidate);
@@ -45,20 +59,35 @@ impl Moments {
 
     /// The least logit that stays.
     #[must_use]
-    pub fn least(&self, max: f32, n: f32) -> f32 {
+    pub fn least(&self, n: f32) -> f32 {
         let (number, sum) = (u128::from(self.number), u128::from(self.sum));
-        let variance =
-            (number * u128::from(self.squares) - sum * sum) as f64 / (self.number as f64 * self.number as f64);
-        let sigma = variance.sqrt() / f64::from(UNITS);
-        (f64::from(max) - f64::from(n) * sigma) as f32
+        let number_squared = self.number as f64 * self.number as f64;
+        let variance = (number * u128::from(self.squares) - sum * sum) as f64 / number_squared;
+        let sigma = variance.sqrt() / f64::from(self.units);
+        (f64::from(self.max) - f64::from(n) * sigma) as f32
     }
+}
+
+/// The least of some logits that are not −∞; +∞ if there is none.
+#[must_use]
+#[inline]
+pub fn least_finite(logits: &[f32]) -> f32 {
+    // Lane-wise, so that it compiles to vector minima.
+    let mut lanes = [f32::INFINITY; 16];
+    for chunk in logits.chunks(lanes.len()) {
+        for (lane, &logit) in lanes.iter_mut().zip(chunk) {
+            let finite = if logit > f32::NEG_INFINITY { logit } else { f32::INFINITY };
+            *lane = if finite < *lane { finite } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::INFINITY, f32::min)
 }
 
 /// Keeps the candidates above the cut.
 pub fn apply(left: &mut Candidates, n: f32) {
-    let max = left.kept().first().map_or(0.0, |first| first.candidate.logit);
-    let mut moments = Moments::default();
-    left.kept().iter().for_each(|w| moments.add_all(max, &[w.candidate.logit]));
-    let least = moments.least(max, n);
+    let logits: Vec<f32> = left.kept().iter().map(|w| w.candidate.logit).collect();
+    let mut moments = Moments::new(logits[0], least_finite(&logits));
+    moments.add_all(&logits);
+    let least = moments.least(n);
     left.keep(|w| w.candidate.logit >= least);
 }

@@ -19,7 +19,7 @@ pub fn happens(probability: f32, uniform: u64) -> bool {
 /// The least mass of a top choice.
 #[must_use]
 pub fn need(threshold: f32, total: u64) -> u64 {
-    cutoffs::epsilon(threshold, total)
+    cutoffs::mass_of(f64::from(threshold), total)
 }
 
 /// Excludes them.

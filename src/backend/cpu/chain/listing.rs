@@ -10,9 +10,9 @@ use crate::backend::cpu::verify;
 use crate::backend::cpu::view::View;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
-use crate::sampling::mass::{self, MASS_ONE, min_p_need};
+use crate::sampling::mass::{self, min_p_need};
 use crate::sampling::row::Filters;
-use crate::sampling::samplers::top_n_sigma::Moments;
+use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::{cutoffs, tail_free, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
@@ -49,13 +49,6 @@ enum Cut {
     Typical(f32),
     /// All but a flat tail.
     TailFree(f32),
-}
-
-impl Next {
-    /// Ties of the largest always stay.
-    fn mass(need: u64) -> Self {
-        Self::Cut(Cut::Mass(need.min(MASS_ONE)))
-    }
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
@@ -105,7 +98,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 self.list_keys(keys, store)
             }
             Cut::TailFree(z) => {
-                let mut left = self.list(from(distribution::reach_of(self.weigh, tail_free::LEAST / 2)), store);
+                let mut left = self.list(from(distribution::reach_of(self.weigh, tail_free::LISTED)), store);
                 let candidates = self.view.count(f32::MIN) as usize;
                 if !left.tail_free_of(candidates, z) {
                     return None;
@@ -140,11 +133,11 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::Xtc { threshold, .. } => Next::Exclude(threshold),
             Step::Smoothing { .. } => Next::List,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
-            Step::MinP => Next::mass(min_p_need(filters.min_p)),
-            Step::TopA(a) => Next::mass(cutoffs::top_a(a, self.total())),
-            Step::EpsilonCutoff(epsilon) => Next::mass(cutoffs::epsilon(epsilon, self.total())),
-            Step::EtaCutoff(epsilon) => Next::mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
-            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(self.weigh.max, n))),
+            Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
+            Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
+            Step::EpsilonCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::epsilon(epsilon, self.total()))),
+            Step::EtaCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::eta(epsilon, self.entropy(), self.total()))),
+            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(n))),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
             Step::TypicalP(p) => Next::Cut(Cut::Typical(p)),
             Step::Tfs(z) => Next::Cut(Cut::TailFree(z)),
@@ -166,10 +159,10 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     fn moments(&self) -> Moments {
-        let mut moments = Moments::default();
-        for block in (0..self.view.blocks()).filter(|&block| self.view.maxima[block] > f32::NEG_INFINITY) {
-            moments.add_all(self.weigh.max, &self.view.block(block));
-        }
+        let blocks = || (0..self.view.blocks()).filter(|&block| self.view.maxima[block] > f32::NEG_INFINITY);
+        let least = blocks().map(|block| top_n_sigma::least_finite(&self.view.block(block)));
+        let mut moments = Moments::new(self.weigh.max, least.fold(f32::INFINITY, f32::min));
+        blocks().for_each(|block| moments.add_all(&self.view.block(block)));
         moments
     }
 

@@ -83,7 +83,11 @@ pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: 
 impl ChainStore {
     /// Tokens of nonzero mass, ascending ids.
     pub(super) fn entries(&self) -> Vec<(u32, u64)> {
-        self.in_token_order(0).filter(|&(_, mass)| mass > 0).collect()
+        // They may be kept for long, so no more room than they need.
+        let mut entries = Vec::with_capacity(self.values.tokens.len());
+        entries.extend(self.in_token_order(0).filter(|&(_, mass)| mass > 0));
+        entries.shrink_to_fit();
+        entries
     }
 
     /// Tokens and masses, ascending ids, `from` of those of the row left out.
@@ -141,6 +145,12 @@ impl ChainStore {
         keys.truncate(n);
         keys.sort_unstable();
         keys
+    }
+
+    /// The first `n` of what is left, in order, with their masses.
+    pub(super) fn first_masses(&self, n: usize) -> Vec<(u32, u64)> {
+        let tokens = self.first_keys(n).into_iter().map(keys::token);
+        tokens.map(|token| (token, self.place(token).map_or(0, |at| self.values.masses[at]))).collect()
     }
 
     /// The first token of the order.

@@ -7,9 +7,9 @@ use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::{entropy, entropy_term};
-use crate::sampling::mass::{self, MASS_BITS, MASS_ONE, exponent, min_p_need, top_p_need};
+use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
-use crate::sampling::samplers::top_n_sigma::Moments;
+use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::{cutoffs, smoothing, tail_free, temperature, top_h, typical, xtc};
 
 impl Left<'_> {
@@ -154,7 +154,7 @@ impl Left<'_> {
     }
 
     fn keep_mass(&mut self, need: u64) {
-        let (need, least) = (need.min(MASS_ONE), self.least_kept());
+        let least = self.least_kept();
         self.retain_up_to(least, |_, mass| mass >= need);
     }
 
@@ -204,8 +204,7 @@ impl Left<'_> {
     /// is left.
     pub(super) fn tail_free_of(&mut self, candidates: usize, z: f32) -> bool {
         let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
-        // Half of what counts: which of two neighbours is heavier by a unit must not decide what is looked at.
-        let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LEAST / 2);
+        let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LISTED);
         let heavy: Vec<f32> = heavy.map(|(&logit, _)| logit).collect();
         sorter.sort(&heavy, sorted);
         sorted.resize(heavy.len().next_multiple_of(PAD), f32::NEG_INFINITY);
@@ -231,9 +230,10 @@ impl Left<'_> {
     }
 
     fn top_n_sigma(&mut self, n: f32) {
-        let (max, mut moments) = (self.weigh.max, Moments::default());
-        moments.add_all(max, &self.store.values.logits);
-        let (bound, least) = (moments.least(max, n), self.least_kept());
+        let logits = &self.store.values.logits;
+        let mut moments = Moments::new(self.weigh.max, top_n_sigma::least_finite(logits));
+        moments.add_all(logits);
+        let (bound, least) = (moments.least(n), self.least_kept());
         self.retain_up_to(least, |logit, _| logit >= bound);
     }
 

@@ -88,6 +88,22 @@ impl Distribution {
         rank
     }
 
+    /// The `n` first tokens that are left, in order, with their masses.
+    pub(in crate::backend::cpu) fn first_masses(
+        &self,
+        view: &View<'_>,
+        n: usize,
+        keys: &mut Vec<u64>,
+        store: &Store,
+    ) -> Vec<(u32, u64)> {
+        if self.kind == Kind::Chain {
+            return store.chain.first_masses(n);
+        }
+        self.first_kept(view, n, None, keys);
+        let mass = |key| self.mass_of(keys::token(key), keys::logit(key));
+        keys.iter().map(|&key| (keys::token(key), mass(key))).collect()
+    }
+
     /// What is reported about a token.
     pub(in crate::backend::cpu) fn report(
         &self,

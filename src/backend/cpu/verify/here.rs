@@ -28,8 +28,11 @@ pub(super) struct Weighed {
     pub(super) total: u64,
 }
 
-/// A row that was left, with what the stores held of it: a tenth of a byte a token, and the blocks that masks, bias and
-/// penalties touch. Bounded by the rows of one job, and gone with it.
+/// Longer lists of a row are made again rather than set aside.
+const MOST_ASIDE: usize = 2048;
+
+/// A row that was left, with what the stores held of it: a tenth of a byte a token, the blocks that masks, bias and
+/// penalties touch, and a list of at most [`MOST_ASIDE`] tokens. Bounded by the rows of one job, and gone with it.
 pub(super) struct Aside {
     pub(super) here: Here,
     maxima: Vec<f32>,
@@ -52,6 +55,11 @@ impl Here {
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
         Self { row, max, target, list, left: Left::Target, weighed: None }
+    }
+
+    /// Whether it is worth the memory to set it aside.
+    pub(super) fn is_small(&self) -> bool {
+        self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
     }
 
     /// Its row and that one's maximum as sent.

@@ -88,7 +88,8 @@ impl<'a> Walk<'a> {
 
     /// Leaves the row come to. Block verification comes to rows again, and to prepare one is most of its price.
     fn leave(&mut self) {
-        let here = self.here.take().filter(|_| self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain());
+        let comes_again = self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain();
+        let here = self.here.take().filter(|here| comes_again && here.is_small());
         self.aside.extend(here.map(|here| Aside::new(here, self.maxima, self.view, self.store)));
     }
 
@@ -229,12 +230,12 @@ impl Positions for Walk<'_> {
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here.at(), self.maxima, self.view);
-        let filters = self.job.relaxed(here.row).spec.filters;
-        let judged = Distribution::processed(&view, &filters, None, self.other);
-        judged.first_kept(&view, (relaxed.top_n as usize).min(view.vocab_size()), None, self.keys);
-        let masses = self.keys.iter().map(|&key| judged.mass_of(keys::token(key), keys::logit(key)));
-        let accepted = relaxed.accepted(masses, judged.total());
-        Ok(self.keys[..accepted].iter().map(|&key| keys::token(key)).collect())
+        let spec = self.job.relaxed(here.row).spec;
+        let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), self.other);
+        let most = (relaxed.top_n as usize).min(view.vocab_size());
+        let first = judged.first_masses(&view, most, self.keys, self.other);
+        let accepted = relaxed.accepted(first.iter().map(|&(_, mass)| mass), judged.total());
+        Ok(first[..accepted].iter().map(|&(token, _)| token).collect())
     }
 
     fn chance_of(&mut self, node: usize, tokens: &[u32]) -> f64 {
