@@ -1,6 +1,6 @@
 //! `croupier healthcheck`: for a container's health check or an exec probe.
 
-use crate::admin::client;
+use crate::admin_client;
 use crate::config::{HealthcheckArgs, Target};
 use crate::rpc::probe;
 use std::process::ExitCode;
@@ -38,9 +38,10 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
 }
 
 async fn readyz(url: &str) -> Result<(), String> {
-    let address = client::authority(url)?;
-    let answer =
-        client::get(address, "/readyz", LONGEST_ANSWER).await.map_err(|e| format!("cannot ask {address}: {e}"))?;
+    let address = admin_client::authority(url)?;
+    let answer = admin_client::get(address, "/readyz", LONGEST_ANSWER)
+        .await
+        .map_err(|e| format!("cannot ask {address}: {e}"))?;
     match answer.status {
         200 => Ok(()),
         _ => Err(format!("{address} answers {}: {}", answer.status_line, answer.body.trim())),

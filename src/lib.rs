@@ -1,6 +1,7 @@
 //! Croupier deals tokens: a gRPC sampling sidecar for LLM inference.
 
 pub mod admin;
+pub mod admin_client;
 pub mod app;
 pub mod backend;
 pub mod bench;

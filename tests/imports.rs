@@ -49,13 +49,13 @@ const GRPC: &[&str] = &["rpc", "bench", "app.rs", "lib.rs"];
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
 const LAYERS: &[&[&str]] = &[
-    &["params", "proto", "memory"],
+    &["params", "proto", "memory", "admin_client"],
     &["limits", "sampling"],
     &["speculative"],
     &["error", "permits", "backend", "region"],
     &["metrics", "sequence"],
     &["engine"],
-    &["bench", "config", "telemetry", "shutdown"],
+    &["bench", "top", "inject", "config", "telemetry", "shutdown"],
     &["rpc"],
     &["admin", "healthcheck"],
     &["app"],

@@ -1,7 +1,7 @@
 //! Reads the metrics as Prometheus would.
 
 use super::Result;
-use croupier::admin::client;
+use croupier::admin_client;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LONGEST_PAGE: u64 = 16 << 20;
 /// The page of metrics.
 pub(crate) async fn metrics(admin: SocketAddr) -> Result<String> {
     let authority = admin.to_string();
-    let asked = client::get(&authority, "/metrics", LONGEST_PAGE);
+    let asked = admin_client::get(&authority, "/metrics", LONGEST_PAGE);
     let answer = tokio::time::timeout(SCRAPE_TIMEOUT, asked).await??;
     if answer.status == 200 { Ok(answer.body) } else { Err(format!("{authority}: {}", answer.status_line).into()) }
 }

@@ -2,7 +2,7 @@
 
 use super::flags::{Reader, option, switch};
 use super::values;
-use crate::admin::client;
+use crate::admin_client;
 use crate::top::TopArgs;
 use clap::ArgMatches;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<TopArg
     let mut reader = Reader::new(matches, problems);
     let range = Duration::from_millis(100)..=Duration::from_secs(3600);
     let args = TopArgs {
-        authority: reader.read("admin", d.authority, |t| client::authority(t).map(str::to_owned)),
+        authority: reader.read("admin", d.authority, |t| admin_client::authority(t).map(str::to_owned)),
         interval: reader.read("interval", d.interval, |t| values::duration(t, range)),
         once: matches.get_flag("once"),
         json: matches.get_flag("json"),

@@ -7,6 +7,7 @@
 //! what will be), then [`table`].
 
 mod bias;
+mod chain;
 pub mod drafts;
 mod dry;
 pub mod history;

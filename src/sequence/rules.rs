@@ -1,6 +1,7 @@
 //! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
 //! sequences of a stream that have the same ones.
 
+use super::chain::OwnChain;
 use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
 use super::length;
@@ -31,10 +32,8 @@ pub struct Rules {
     eos: Option<Vec<u32>>,
     /// EOS and stop tokens, in order: what `min_tokens` bans.
     ends: Vec<u32>,
-    /// A chain of samplers, where the filters alone will not do.
-    steps: Option<Vec<Step>>,
-    /// Tokens that XTC leaves alone, ascending; `None`: those of the base.
-    protected: Option<Vec<u32>>,
+    /// For a chain of samplers; `None` where the filters alone will do, and the base has all the lists.
+    chain: Option<Box<OwnChain>>,
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
     /// lists are there once.
     base: Option<Arc<Rules>>,
@@ -67,21 +66,18 @@ impl Rules {
             // Only then, since what is changed takes memory.
             Breakers::order(&mut params.history.dry_sequence_breakers);
         }
-        let steps = params.steps();
-        let (ends, protected) = (Vec::new(), None);
-        let rules = Self { params, fixed: None, allowed: None, eos, ends, steps, protected, base, room: None };
+        let chain = OwnChain::of(&params);
+        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), chain, base, room: None };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
         let allowed = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
-        let own = &rules.params.samplers.xtc_ignore_token_ids;
-        let protected = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
         let ends = if rules.params.min_tokens > 0 {
             in_order([rules.eos(), rules.stop_tokens()].concat())
         } else {
             Vec::new()
         };
-        Self { fixed, allowed, protected, ends, ..rules }
+        Self { fixed, allowed, ends, ..rules }
     }
 
     /// Whether these rules change other tokens than those they are over.
@@ -127,10 +123,10 @@ impl Rules {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
-        let lists = [self.allowed.as_ref(), self.eos.as_ref(), self.protected.as_ref(), Some(&self.ends)];
+        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
         let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
-        let steps = self.steps.as_ref().map_or(0, Vec::capacity) * size_of::<Step>();
-        size_of::<Self>() + self.params.bytes() + adjusts + steps + tokens * size_of::<u32>()
+        let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
+        size_of::<Self>() + self.params.bytes() + adjusts + chain + tokens * size_of::<u32>()
     }
 
     /// Bans and biases, in the order rows take them.
@@ -215,9 +211,13 @@ impl Rules {
         Speculation::new(&self.params, prompt, output)
     }
 
+    fn steps(&self) -> Option<&[Step]> {
+        self.chain.as_ref()?.steps.as_deref()
+    }
+
     /// How many of so many tokens a chain of samplers leaves at most, if there is one.
     pub(super) fn most_left(&self, vocab_size: usize) -> Option<usize> {
-        let has_top_k = self.steps.as_ref()?.contains(&Step::TopK);
+        let has_top_k = self.steps()?.contains(&Step::TopK);
         let top_k = self.params.top_k.max(self.params.samplers.min_keep) as usize;
         Some(if has_top_k { vocab_size.min(top_k) } else { vocab_size })
     }
@@ -332,10 +332,10 @@ impl Rules {
     fn row(&self, (seed, position): (u64, u64), action: Action) -> RowSpec<'_> {
         RowSpec {
             filters: self.params.filters(position),
-            chain: self.steps.as_deref().map(|steps| Chain {
+            chain: self.steps().map(|steps| Chain {
                 steps,
                 min_keep: self.params.samplers.min_keep,
-                protected: self.inherited(|rules| rules.protected.as_deref()).unwrap_or_default(),
+                protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
                 xtc: uniform(seed, position, Purpose::Xtc),
             }),
             penalties: Penalties::OFF,
@@ -352,7 +352,7 @@ impl Rules {
     }
 }
 
-fn in_order(mut tokens: Vec<u32>) -> Vec<u32> {
+pub(super) fn in_order(mut tokens: Vec<u32>) -> Vec<u32> {
     in_order_once(&mut tokens);
     tokens.shrink_to_fit();
     tokens

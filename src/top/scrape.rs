@@ -1,7 +1,7 @@
 //! One look at `/metrics`.
 
 use super::TopError;
-use crate::admin::client;
+use crate::admin_client;
 use crate::metrics::catalog as cat;
 use crate::metrics::exposition::{self, Page};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -58,7 +58,7 @@ impl Source {
     pub async fn scrape(&self) -> Result<Scrape, TopError> {
         let unreachable = |reason| TopError::Unreachable { authority: self.authority.clone(), reason };
         let other = |reason| TopError::NotCroupier { authority: self.authority.clone(), reason };
-        let asked = client::get(&self.authority, "/metrics", LONGEST_PAGE);
+        let asked = admin_client::get(&self.authority, "/metrics", LONGEST_PAGE);
         let answer = match tokio::time::timeout(TIMEOUT, asked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(e)) if e.kind() == std::io::ErrorKind::InvalidData => return Err(other(e.to_string())),

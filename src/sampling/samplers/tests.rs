@@ -85,7 +85,7 @@ fn tail_free_by_hand() {
     for z in [0.0, 0.3, 0.6, 0.9, 0.999] {
         assert_eq!(with_a_tail(&[500, 300, 100], z), with_a_tail(&[500, 300, 100, 0, 0, 0, 0, 0, 0], z), "{z}");
     }
-    assert_eq!(with_a_tail(&[500], 0.999), 2, "500 0 0: the only curvature is at the start");
+    assert_eq!(with_a_tail(&[500], 0.999), 1, "500 0 0: the only curvature is at the start");
     assert_eq!(tail_free::kept(&[5, 5, 5, 5], 4, 0.1), 4, "no curvature at all");
     assert_eq!(tail_free::kept(&[7, 5], 2, 0.1), 2, "too few to have one");
 }

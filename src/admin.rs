@@ -1,8 +1,6 @@
 //! The admin port: metrics and probes over HTTP. Every connection carries one short request, so that idle ones cannot
 //! keep the probes out.
 
-pub mod client;
-
 use crate::metrics::Metrics;
 use crate::rpc::health::{Health, State};
 use crate::rpc::listener::{Connection, Guard};
