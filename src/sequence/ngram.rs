@@ -3,7 +3,7 @@
 //!
 //! With n = `size` tokens: a token is banned if it followed, somewhere in the last `window` tokens of prompt and output (0: 32,768),
 //! the n - 1 tokens that the text ends with; the earlier n-gram must lie in the window as a whole. Tokens of the
-//! whitelist are never banned. Costs as DRY's ([`repeats`](super::repeats)): one step for each place where the last n - 1
+//! whitelist are never banned. Costs as DRY's ([`repeats`]): one step for each place where the last n - 1
 //! tokens stood before, and no more per match than n - 1 comparisons.
 
 use super::in_order_once;

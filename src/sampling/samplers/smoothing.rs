@@ -6,7 +6,6 @@
 //! used up: a temperature that comes later divides `x'`. A curve above 3 can raise tokens near the largest above it.
 
 /// What makes a new logit of a distance `d <= 0`.
-#[must_use]
 pub fn curve(factor: f32, curve: f32) -> impl Fn(f32) -> f32 + Copy {
     let square = factor * ((3.0 - curve) / 2.0);
     let cube = factor * ((curve - 1.0) / 2.0);

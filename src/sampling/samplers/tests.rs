@@ -163,8 +163,8 @@ fn top_n_sigma_counts_candidates_only() {
         let logits = [0.0, -1.0, -1.5, -1.8].map(|x| x * scale);
         let mut moments = Moments::new(0.0, -1.8 * scale);
         moments.add_all(&logits);
-        let (mean, squares) = (1.075, (1.0 + 2.25 + 3.24) / 4.0);
-        let expected = -5.0 * (squares - mean * mean as f64).sqrt() * f64::from(scale);
+        let (mean, squares) = (1.075f64, (1.0 + 2.25 + 3.24) / 4.0);
+        let expected = -5.0 * (squares - mean * mean).sqrt() * f64::from(scale);
         assert!((f64::from(moments.least(5.0)) / expected - 1.0).abs() < 1e-5, "{scale}");
     }
     let mut widest = Moments::new(f32::MAX, f32::MIN);
