@@ -1,5 +1,6 @@
 //! Which values of the parameters are valid: every range is checked here and nowhere else.
 
+use super::history::check_pattern;
 use super::*;
 use std::fmt::Display;
 
@@ -77,12 +78,7 @@ impl SamplingParams {
         check_len("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
         check_len("bad_words", self.bad_words.len(), MAX_BAD_WORDS)?;
         for (i, word) in self.bad_words.iter().enumerate() {
-            let field = format!("bad_words[{i}].token_ids");
-            if word.is_empty() {
-                return Err(FieldError::new(field, "is empty; leave the word out or give its tokens"));
-            }
-            check_len(&field, word.len(), MAX_BAD_WORD_TOKENS)?;
-            check_tokens(&field, word, vocab_size)?;
+            check_pattern(&format!("bad_words[{i}].token_ids"), word, vocab_size)?;
         }
         Ok(())
     }

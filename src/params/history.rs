@@ -19,7 +19,7 @@ pub const MAX_DRY_ALLOWED_LENGTH: u32 = 1024;
 pub const MAX_DECAY_WINDOW: u32 = (1 << 16) - 1;
 /// Most sequence breakers of DRY.
 pub const MAX_DRY_BREAKERS: usize = 1024;
-/// Most tokens of one of the token sequences in this file.
+/// Most tokens of one of the token sequences in this file, and of a bad word.
 pub const MAX_PATTERN_TOKENS: usize = 64;
 /// Longest window of penalties over a text's last tokens.
 pub const MAX_WINDOW: u32 = 1 << 20;

@@ -41,8 +41,6 @@ pub const MAX_STOP_TOKEN_IDS: usize = 64;
 pub const MAX_TREE_TOKENS: u32 = 256;
 /// Most bad words of a sequence.
 pub const MAX_BAD_WORDS: usize = 1024;
-/// Most tokens of one bad word.
-pub const MAX_BAD_WORD_TOKENS: usize = 64;
 /// Most token ids whose logprobs may be asked for by id.
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 

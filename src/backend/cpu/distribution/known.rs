@@ -39,6 +39,8 @@ impl Distribution {
         let entries = |keys: &[u64]| {
             let of = |key| (keys::token(key), self.mass_of(keys::token(key), keys::logit(key)));
             let mut entries: Vec<_> = keys.iter().map(|&key| of(key)).filter(|&(_, mass)| mass > 0).collect();
+            // As those of a chain: what is kept takes no more than was reserved.
+            entries.shrink_to_fit();
             entries.sort_unstable();
             entries
         };
