@@ -6,6 +6,9 @@ use std::arch::x86_64::*;
 
 pub(in crate::backend::cpu) struct Avx2;
 
+/// In its neighbourhood f32 are the integers, and the low bits of its own are 0.
+const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
+
 /// `2^y * 2^40` per lane; below 2^-23 at y = −∞, so that its integer part is 0.
 #[inline(always)]
 unsafe fn scaled_exp2(y: __m256) -> __m256 {
@@ -13,27 +16,28 @@ unsafe fn scaled_exp2(y: __m256) -> __m256 {
     unsafe {
         // Keeps the exponent arithmetic below in range; every mass is 0 at the floor already.
         let y = _mm256_max_ps(y, _mm256_set1_ps(Y_FLOOR));
-        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
-        let f = _mm256_sub_ps(y, n);
+        // Where f32 are the integers: rounds to the nearest, the even one of two, and leaves it in the low bits.
+        let shift = _mm256_set1_ps(INTEGERS);
+        let shifted = _mm256_add_ps(y, shift);
+        let f = _mm256_sub_ps(y, _mm256_sub_ps(shifted, shift));
         let coefficient = |i: usize| _mm256_set1_ps(EXP2[i] * MASS_ONE as f32);
         let mut p = coefficient(5);
         for i in (0..5).rev() {
             p = _mm256_fmadd_ps(p, f, coefficient(i));
         }
-        let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+        let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
         _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent))
     }
 }
 
-/// Integer parts of four non-negative floats below 2^52, as u64.
+/// Four integers in [0, 2^52), as u64.
 #[inline(always)]
-unsafe fn floor_u64(e: __m128) -> __m256i {
+unsafe fn integers(e: __m128) -> __m256i {
     // SAFETY: the caller has AVX2.
     unsafe {
-        let floor = _mm256_floor_pd(_mm256_cvtps_pd(e));
         // Adding 2^52 puts the integer into the low mantissa bits.
         let magic = _mm256_set1_pd((1u64 << 52) as f64);
-        _mm256_castpd_si256(_mm256_xor_pd(_mm256_add_pd(floor, magic), magic))
+        _mm256_castpd_si256(_mm256_xor_pd(_mm256_add_pd(_mm256_cvtps_pd(e), magic), magic))
     }
 }
 
@@ -156,8 +160,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn mass(y: __m256) -> [__m256i; 2] {
         unsafe {
-            let [low, high] = halves(scaled_exp2(y));
-            [floor_u64(low), floor_u64(high)]
+            let [low, high] = halves(_mm256_floor_ps(scaled_exp2(y)));
+            [integers(low), integers(high)]
         }
     }
     #[inline(always)]
