@@ -10,7 +10,7 @@ use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
 use crate::rpc::health::{Health, State};
 use crate::rpc::listener::Guard;
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{Service, server};
+use crate::rpc::{Given, Service, server};
 use crate::{memory, shutdown, telemetry};
 use std::io;
 use std::net::SocketAddr;
@@ -179,8 +179,8 @@ impl App {
         let limits = Arc::new(self.config.limits.clone());
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
         let engine_ended = watch_thread(thread)?;
-        let service =
-            Service::new(engine, limits, self.config.defaults.clone(), self.info.clone(), self.metrics.clone());
+        let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
+        let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
         let mut serving = Serving::start(&self.config, self.tcp, self.uds, service, &health, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);

@@ -1,6 +1,6 @@
 //! The configuration as users meet it: the documentation, and the program's answers to mistakes.
 
-use croupier::config::{EXIT_CONFIG, command_line, default_parameters_table, reference_table};
+use croupier::config::{EXIT_CONFIG, command_line, default_parameters_table, presets_table, reference_table};
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_documentation_holds_the_tables() {
-    for table in [reference_table(), default_parameters_table()] {
+    for table in [reference_table(), default_parameters_table(), presets_table()] {
         assert!(PAGE.contains(&table), "docs/configuration.md has to hold:\n{table}");
     }
 }

@@ -1,7 +1,8 @@
-//! The server's default sampling parameters: `[defaults]` in the file.
+//! Sampling parameters in files: `[defaults]`, and those of presets.
 
 use crate::limits::Limits;
 use crate::params::SamplingParams;
+use crate::params::presets::CopyParameter;
 use toml::{Table, Value};
 
 /// One parameter that may have a server default. Lists and seeds may not: they mean something for one model or one
@@ -10,6 +11,7 @@ struct Parameter {
     key: &'static str,
     set: fn(&mut SamplingParams, &Value) -> Option<()>,
     show: fn(&SamplingParams) -> String,
+    copy: CopyParameter,
 }
 
 macro_rules! parameter {
@@ -21,6 +23,7 @@ macro_rules! parameter {
                 Some(())
             },
             show: |params| params.$field.to_string(),
+            copy: |from, to| to.$field = from.$field,
         }
     };
     ($part:ident.$field:ident, $read:expr) => {
@@ -31,6 +34,7 @@ macro_rules! parameter {
                 Some(())
             },
             show: |params| params.$part.$field.to_string(),
+            copy: |from, to| to.$part.$field = from.$part.$field,
         }
     };
 }
@@ -90,32 +94,42 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|p| p.key)
 }
 
-/// Reads the table and checks the values, adding every mistake to `problems`.
-pub(super) fn read(table: &Table, limits: &Limits, problems: &mut Vec<String>) -> SamplingParams {
+/// Parameters that a table gives.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// All parameters, those that are not given at their defaults.
+    pub(super) params: SamplingParams,
+    /// Copy those that are given.
+    pub(super) copies: Vec<CopyParameter>,
+}
+
+/// Reads the table called `name` and checks the values, adding every mistake to `problems`.
+pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
     let before = problems.len();
-    let mut all = SamplingParams::default();
+    let mut given = Given::default();
     for (key, value) in table {
         let Some(parameter) = PARAMETERS.iter().find(|p| p.key == key) else {
-            problems.push(super::file::unknown_key(&format!("defaults.{key}"), key, keys()));
+            problems.push(super::file::unknown_key(&format!("{name}.{key}"), key, keys()));
             continue;
         };
         // Checked alone, so that one mistake does not hide the next.
         let mut alone = SamplingParams::default();
         if (parameter.set)(&mut alone, value).is_none() {
-            problems.push(format!("defaults.{key}: {value} is not a value for it"));
+            problems.push(format!("{name}.{key}: {value} is not a value for it"));
         } else if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
             && e.field == key.as_str()
         {
-            problems.push(e.within("defaults").to_string());
+            problems.push(e.within(name).to_string());
         }
-        (parameter.set)(&mut all, value);
+        (parameter.set)(&mut given.params, value);
+        given.copies.push(parameter.copy);
     }
     if problems.len() == before
-        && let Err(e) = all.validate(limits.max_vocab_size, limits.max_top_logprobs)
+        && let Err(e) = given.params.validate(limits.max_vocab_size, limits.max_top_logprobs)
     {
-        problems.push(e.within("defaults").to_string());
+        problems.push(e.within(name).to_string());
     }
-    all
+    given
 }
 
 /// The table of `[defaults]` in `docs/configuration.md`.

@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// The table of default sampling parameters.
-const DEFAULTS: &str = "defaults";
+pub(super) const DEFAULTS: &str = "defaults";
 /// The same bound as a Kubernetes ConfigMap has.
 const LARGEST: u64 = 1 << 20;
 
@@ -21,28 +21,34 @@ pub(super) struct File {
 
 /// Reads a file, adding every mistake to `problems`.
 pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> File {
+    text(path, problems).map(|text| parse(&text, &path.display().to_string(), problems)).unwrap_or_default()
+}
+
+/// The text of a file, or a mistake.
+pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
     let size = std::fs::metadata(path).map(|m| m.len());
     if let Ok(bytes) = size
         && bytes > LARGEST
     {
         problems.push(format!("{}: has {bytes} bytes, at most {LARGEST} are allowed", path.display()));
-        return File::default();
+        return None;
     }
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text, &path.display().to_string(), problems),
-        Err(e) => {
-            problems.push(format!("{}: cannot be read: {e}", path.display()));
-            File::default()
-        }
-    }
+    let text = std::fs::read_to_string(path);
+    text.map_err(|e| problems.push(format!("{}: cannot be read: {e}", path.display()))).ok()
+}
+
+/// The text of the file called `name` as a table, or what is wrong with it.
+pub(super) fn table(text: &str, name: &str) -> Result<Table, String> {
+    let shown = |e: toml::de::Error| e.to_string().trim_end().replace('\n', "\n    ");
+    text.parse().map_err(|e| format!("{name}: is not TOML: {}", shown(e)))
 }
 
 fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {
     let mut file = File::default();
-    let table: Table = match text.parse() {
+    let table = match table(text, path) {
         Ok(table) => table,
-        Err(e) => {
-            problems.push(format!("{path}: is not TOML: {}", e.to_string().trim_end().replace('\n', "\n    ")));
+        Err(problem) => {
+            problems.push(problem);
             return file;
         }
     };

@@ -10,6 +10,7 @@ mod defaults;
 mod file;
 mod flags;
 mod inject;
+mod presets;
 mod resolve;
 mod settings;
 mod top;
@@ -17,12 +18,14 @@ mod values;
 
 pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};
 pub use defaults::default_parameters_table;
+pub use presets::presets_table;
 pub use resolve::unknown_variables;
 pub use settings::reference_table;
 
 use crate::backend::cpu::Level;
 use crate::limits::Limits;
 use crate::params::SamplingParams;
+use crate::params::presets::Presets;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,6 +105,10 @@ pub struct Config {
     pub limits: Limits,
     /// Parameters for fields that neither a sequence nor its stream gives.
     pub defaults: SamplingParams,
+    /// The file that takes the place of the shipped presets.
+    pub presets_file: Option<PathBuf>,
+    /// Named parameter sets.
+    pub presets: Presets,
 }
 
 impl Default for Config {
@@ -131,6 +138,8 @@ impl Default for Config {
             log_level: "info".to_owned(),
             limits: Limits::default(),
             defaults: SamplingParams::default(),
+            presets_file: None,
+            presets: presets::shipped(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From the four sources to one checked configuration.
 
 use super::settings::{SETTINGS, Setting, env_name};
-use super::{Config, defaults, file};
+use super::{Config, defaults, file, presets};
 use std::path::Path;
 
 /// The flag that names the file.
@@ -30,7 +30,8 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
             problems.push(format!("{origin}: {message}"));
         }
     }
-    config.defaults = defaults::read(&file.defaults, &config.limits, &mut problems);
+    config.defaults = defaults::read(file::DEFAULTS, &file.defaults, &config.limits, &mut problems).params;
+    config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     cross_check(&config, &mut problems);
     if problems.is_empty() { Ok(config) } else { Err(problems) }
 }

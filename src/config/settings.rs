@@ -5,6 +5,7 @@ use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option,
 use crate::backend::cpu::Level;
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One setting: a flag, an environment variable and a key of the file.
@@ -42,6 +43,9 @@ impl Setting {
 pub(super) fn env_name(flag: &str) -> String {
     format!("CROUPIER_{}", flag.replace('-', "_").to_uppercase())
 }
+
+/// The presets that come with the program.
+const SHIPPED: &str = "shipped";
 
 const fn seconds(s: u64) -> Duration {
     Duration::from_secs(s)
@@ -125,6 +129,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         |t| values::one_of(t, &BACKEND),
         |b| values::word_of(b, &BACKEND),
         "What samples: cpu, cuda (a GPU, or the server does not start) or auto (a GPU if there is one that works, else the CPU). Tokens are the same with each. The speed of cuda has not been measured, and logits sent inline have to cross PCIe"
+    ),
+    setting!(
+        "presets",
+        "PATH",
+        presets_file,
+        |t| Ok::<_, String>((t != SHIPPED).then(|| PathBuf::from(t))),
+        |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), SHIPPED),
+        "TOML file with presets, named sets of sampling parameters that clients choose with params.preset; shipped: those that come with the program"
     ),
     setting!(
         "device",

@@ -239,3 +239,37 @@ fn misspelt_variables_are_noticed_and_those_of_kubernetes_are_not() {
     let found = unknown_variables(names.iter().map(|&name| name.to_owned()));
     assert_eq!(found, [("CROUPIER_THREAD".to_owned(), "CROUPIER_THREADS".to_owned())]);
 }
+
+#[test]
+fn presets_are_read() {
+    let shipped = Config::default().presets;
+    let mut problems = Vec::new();
+    assert_eq!(presets::read(None, &Limits::default(), &mut problems), shipped);
+    assert_eq!((problems, shipped.iter().count()), (Vec::new(), 9), "no mistake in those that come with the program");
+
+    let (_dir, path) = file("[mine]\ndescription = \"one\"\ntemperature = 0.5\ntop_k = 3\n");
+    let presets = config(&["--presets", &path], &[]).presets;
+    let mut params = SamplingParams { top_p: 0.5, ..SamplingParams::default() };
+    presets.get("mine").expect("it is there").apply(&mut params);
+    assert_eq!(params, SamplingParams { temperature: 0.5, top_k: 3, top_p: 0.5, ..SamplingParams::default() });
+    let unknown = presets.get("chat").expect_err("it took the place of the others");
+    assert!(unknown.message.ends_with("there are mine"), "{}", unknown.message);
+}
+
+#[test]
+fn every_mistake_in_presets_is_told() {
+    let text =
+        "x = 1\n[Up]\ndescription = \"d\"\n[none]\ntop_k = 1\n[a]\ndescription = \"d\"\ntop_p = 2.0\ntop_q = 1\n";
+    let (_dir, path) = file(text);
+    let told = mistakes(&["--presets", &path], &[]);
+    for part in [
+        "x: must be a table of parameters, [x]",
+        "Up: names have 1 to 64 of a-z",
+        "none.description: must be a text",
+        "a.top_p: is 2, must be in 0 ..= 1",
+        "a.top_q: there is no such key; did you mean top_",
+    ] {
+        assert!(told.contains(&format!("{path}: {part}")), "{part}: {told}");
+    }
+    assert!(mistakes(&["--presets=/nowhere.toml"], &[]).contains("/nowhere.toml: cannot be read"));
+}

@@ -7,6 +7,7 @@ pub mod acceptance;
 pub mod chain;
 mod check;
 pub mod history;
+pub mod presets;
 pub mod rare;
 mod samplers;
 mod speculation;
@@ -45,7 +46,7 @@ pub const MAX_BAD_WORDS: usize = 1024;
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 57] = [
+pub const SUPPORTED: [&str; 58] = [
     "temperature",
     "top_k",
     "top_p",
@@ -103,6 +104,7 @@ pub const SUPPORTED: [&str; 57] = [
     "forced_last_token",
     "repetition_detection",
     "thinking_budget",
+    "preset",
 ];
 
 /// The filters between the adjusted logits and the draw, in this order.

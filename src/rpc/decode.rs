@@ -89,7 +89,7 @@ impl DecodeStream {
         };
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
-        let config = config(wire, &self.shared.defaults, limits, state).map_err(|e| e.within("config"))?;
+        let config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
         let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
         let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;

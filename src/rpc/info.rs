@@ -3,6 +3,7 @@
 use crate::backend::BackendInfo;
 use crate::limits::Limits;
 use crate::params;
+use crate::params::presets::{Preset, Presets};
 use crate::proto;
 use crate::sampling::logits::Dtype;
 
@@ -10,7 +11,7 @@ use crate::sampling::logits::Dtype;
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The answer to `GetServerInfo`.
-pub(super) fn server_info(backend: &BackendInfo, limits: &Limits) -> proto::GetServerInfoResponse {
+pub(super) fn server_info(backend: &BackendInfo, limits: &Limits, presets: &Presets) -> proto::GetServerInfoResponse {
     proto::GetServerInfoResponse {
         version: VERSION.to_owned(),
         backend: backend.name.to_owned(),
@@ -20,8 +21,13 @@ pub(super) fn server_info(backend: &BackendInfo, limits: &Limits) -> proto::GetS
         data_paths: vec!["inline".to_owned()],
         work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
+        presets: presets.iter().map(preset).collect(),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
     }
+}
+
+fn preset(preset: &Preset) -> proto::Preset {
+    proto::Preset { name: preset.name.clone(), description: preset.description.clone() }
 }
 
 /// The limits in force.

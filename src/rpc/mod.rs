@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Stage};
 use crate::params::SamplingParams;
+use crate::params::presets::Presets;
 use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use convert::params::SeedSource;
@@ -37,12 +38,21 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
+/// Parameters that the server gives.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    /// Those that neither a sequence nor its stream gives.
+    pub defaults: SamplingParams,
+    /// Those that either can choose by name.
+    pub presets: Presets,
+}
+
 /// What every call needs.
 #[derive(Debug)]
 struct Shared {
     engine: engine::Handle,
     limits: Arc<Limits>,
-    defaults: SamplingParams,
+    given: Arc<Given>,
     info: BackendInfo,
     metrics: Metrics,
     seeds: SeedSource,
@@ -58,17 +68,11 @@ struct Received {
 }
 
 impl Service {
-    /// A service over `engine`. `defaults` are the parameters that neither a sequence nor its stream gives.
+    /// A service over `engine`.
     #[must_use]
-    pub fn new(
-        engine: engine::Handle,
-        limits: Arc<Limits>,
-        defaults: SamplingParams,
-        info: BackendInfo,
-        metrics: Metrics,
-    ) -> Self {
-        let (seeds, draining) = (SeedSource::default(), CancellationToken::new());
-        Self { shared: Arc::new(Shared { engine, limits, defaults, info, metrics, seeds, draining }) }
+    pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
+        let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
+        Self { shared: Arc::new(Shared { engine, limits, given, info, metrics, seeds, draining }) }
     }
 
     /// Cancel it to drain: new calls get UNAVAILABLE, open streams go on.
@@ -154,7 +158,7 @@ impl Sampler for Service {
         _: Request<proto::GetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
         let started = Instant::now();
-        let info = info::server_info(&self.shared.info, &self.shared.limits);
+        let info = info::server_info(&self.shared.info, &self.shared.limits, &self.shared.given.presets);
         self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
         Ok(Response::new(info))
     }

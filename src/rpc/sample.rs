@@ -68,7 +68,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
         eos_token_ids: request.eos_token_ids,
         default_params: request.default_params,
     };
-    let config = config(wire, &shared.defaults, &shared.limits, shared.engine.state())?;
+    let config = config(wire, &shared.given, &shared.limits, shared.engine.state())?;
     check_rows(request.rows.len(), &config, shared.limits.max_sequences)?;
     if request.logits.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));

@@ -3,15 +3,15 @@
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use croupier::config::Config;
 use croupier::engine::{Engine, Handle};
 use croupier::limits::Limits;
 use croupier::metrics::Metrics;
-use croupier::params::SamplingParams as Defaults;
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
-use croupier::rpc::Service;
+use croupier::rpc::{Given, Service};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::RowResult;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +69,8 @@ impl TestServer {
         let info = backend.info();
         let metrics = Metrics::new(&limits, &info);
         let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
-        let service = Service::new(engine.clone(), limits, Defaults::default(), info, metrics.clone());
+        let given = Given { presets: Config::default().presets, ..Given::default() };
+        let service = Service::new(engine.clone(), limits, given, info, metrics.clone());
         let (draining, stop) = (service.drain_token(), CancellationToken::new());
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)

@@ -3,9 +3,10 @@
 use super::params::{merged, unknown_value};
 use crate::error::{Error, Refusal};
 use crate::limits::Limits;
-use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
+use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, check_tokens};
 use crate::permits::Counter;
 use crate::proto;
+use crate::rpc::Given;
 use crate::sampling::logits::Dtype;
 use crate::sequence::OpenError;
 use crate::sequence::rules::Rules;
@@ -26,6 +27,8 @@ pub(in crate::rpc) struct Config {
     /// those that do.
     pub(super) rules: Arc<Rules>,
     pub(super) limits: Arc<Limits>,
+    /// What the server gives: its presets.
+    pub(super) given: Arc<Given>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
 }
@@ -45,14 +48,14 @@ impl Config {
     }
 }
 
-/// Checks a configuration. `server` holds the parameters that the stream leaves absent; lists have no
+/// Checks a configuration. `given` holds the parameters that the stream leaves absent; lists have no
 /// server default. The default parameters take their room from `state`.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
 pub(in crate::rpc) fn config(
     wire: proto::StreamConfig,
-    server: &SamplingParams,
+    given: &Arc<Given>,
     limits: &Arc<Limits>,
     state: Arc<Counter>,
 ) -> Result<Config, Error> {
@@ -69,10 +72,11 @@ pub(in crate::rpc) fn config(
         return Err(Error::invalid("eos_token_ids", message));
     }
     check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
-    let defaults = merged(wire.default_params.unwrap_or_default(), server).map_err(in_default_params)?;
+    let defaults =
+        merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
     let rules = Rules::new(defaults, &eos_token_ids).charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
-    Ok(Config { model, vocab_size, dtype, rules, limits: Arc::clone(limits), state })
+    Ok(Config { model, vocab_size, dtype, rules, limits: Arc::clone(limits), given: Arc::clone(given), state })
 }
 
 fn in_default_params(error: OpenError) -> Error {

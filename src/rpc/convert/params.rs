@@ -2,6 +2,7 @@
 
 use super::{history, samplers};
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
+use crate::params::presets::Presets;
 use crate::params::{
     Decay, DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
 };
@@ -25,9 +26,25 @@ impl SeedSource {
     }
 }
 
-/// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once. Not yet
+/// `wire` over its preset, if it names one, over `defaults`. Lists and logprobs of `defaults` are left out. Not yet
 /// checked against ranges.
-pub(super) fn merged(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
+pub(super) fn merged(
+    wire: proto::SamplingParams,
+    defaults: &SamplingParams,
+    presets: &Presets,
+) -> Result<SamplingParams, OpenError> {
+    if wire.preset.is_empty() {
+        return over(wire, defaults);
+    }
+    let preset = presets.get(&wire.preset).map_err(OpenError::Invalid)?;
+    // Nothing over the defaults is the defaults without their lists.
+    let mut base = over(proto::SamplingParams::default(), defaults)?;
+    preset.apply(&mut base);
+    over(wire, &base)
+}
+
+/// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once.
+fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
     let acceptance = match &wire.acceptance {
         Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
         None => defaults.acceptance,

@@ -123,7 +123,7 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
     if wire == proto::SamplingParams::default() {
         return Ok((Arc::clone(&config.rules), seed));
     }
-    let params = merged(wire, defaults).map_err(within_params)?;
+    let params = merged(wire, defaults, &config.given.presets).map_err(within_params)?;
     let limits = &config.limits;
     params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| OpenError::Invalid(e.within("params")))?;
     let rules = Rules::over(&config.rules, params).charged(&config.state).ok_or_else(no_state)?;

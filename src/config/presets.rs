@@ -1,0 +1,77 @@
+//! Presets: those in `presets.toml`, or in a file that takes its place.
+
+use super::defaults;
+use super::file;
+use crate::limits::Limits;
+use crate::params::presets::{Preset, Presets};
+use std::path::Path;
+use toml::{Table, Value};
+
+/// What the program brings along.
+const SHIPPED: &str = include_str!("presets.toml");
+/// What stands for [`SHIPPED`] in a mistake.
+const SHIPPED_NAME: &str = "presets.toml";
+/// The key that is no parameter.
+const DESCRIPTION: &str = "description";
+const LONGEST_NAME: usize = 64;
+const LONGEST_DESCRIPTION: usize = 256;
+
+/// The presets of the file at `path`, or else the shipped ones; every mistake goes into `problems`.
+pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<String>) -> Presets {
+    let (text, name) = match path {
+        None => (SHIPPED.to_owned(), SHIPPED_NAME.to_owned()),
+        Some(path) => (file::text(path, problems).unwrap_or_default(), path.display().to_string()),
+    };
+    let table: Table = match file::table(&text, &name) {
+        Ok(table) => table,
+        Err(problem) => {
+            problems.push(problem);
+            return Presets::default();
+        }
+    };
+    if table.len() > Presets::MOST {
+        problems.push(format!("{name}: has {} presets, at most {} are allowed", table.len(), Presets::MOST));
+    }
+    let presets = table.into_iter().take(Presets::MOST);
+    Presets::new(presets.filter_map(|(key, value)| preset(&name, key, value, limits, problems)).collect())
+}
+
+/// The shipped presets. `presets_are_read` shows that there is no mistake in them.
+pub(super) fn shipped() -> Presets {
+    read(None, &Limits::default(), &mut Vec::new())
+}
+
+fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mut Vec<String>) -> Option<Preset> {
+    let at = format!("{file}: {name}");
+    let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_valid) {
+        problems.push(format!("{at}: names have 1 to {LONGEST_NAME} of a-z, 0-9, _ and -"));
+    }
+    let Value::Table(mut table) = value else {
+        problems.push(format!("{at}: must be a table of parameters, [{name}]"));
+        return None;
+    };
+    let description = match table.remove(DESCRIPTION) {
+        Some(Value::String(text)) if (1..=LONGEST_DESCRIPTION).contains(&text.len()) => text,
+        _ => {
+            problems.push(format!("{at}.{DESCRIPTION}: must be a text of 1 to {LONGEST_DESCRIPTION} bytes"));
+            return None;
+        }
+    };
+    let given = defaults::read(&at, &table, limits, problems);
+    Some(Preset::new(name, description, given.params, given.copies))
+}
+
+/// The table of presets in `docs/configuration.md`.
+#[must_use]
+pub fn presets_table() -> String {
+    let mut table = "| preset | for | parameters |\n|---|---|---|\n".to_owned();
+    for (name, preset) in SHIPPED.parse::<Table>().unwrap_or_default() {
+        let Value::Table(values) = preset else { continue };
+        let description = values.get(DESCRIPTION).and_then(Value::as_str).unwrap_or_default();
+        let given = values.iter().filter(|(key, _)| key.as_str() != DESCRIPTION);
+        let given: Vec<String> = given.map(|(key, value)| format!("`{key} = {value}`")).collect();
+        table += &format!("| `{name}` | {description} | {} |\n", given.join(", "));
+    }
+    table
+}
