@@ -117,6 +117,12 @@ __device__ inline float adjusted_logit(const TokenAdjust& adjust, float x, const
     return x;
 }
 
+// A real number of at least 0 and at most 2^52 as an integer, the nearest, the even one of two: the integers from 2^52 to
+// 2^53 are the doubles there, one bit apart.
+__device__ inline u64 count(double real) {
+    return (u64)__double_as_longlong(real + 4503599627370496.0) - 0x4330000000000000ull;
+}
+
 // Bins by the distance from the largest logit, in steps of 1/32 of it: the scale of the row does not matter.
 __device__ inline u32 distance_bin(float max, float x) {
     // The distance is not negative; adding 0 makes it +0 for zeros of different sign.

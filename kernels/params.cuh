@@ -36,6 +36,12 @@ constexpr u32 kOnlyListed = 4;
 // Report about the token, from the logits as sent (raw) or from what it is drawn from.
 constexpr u32 kReportRaw = 8;
 constexpr u32 kReportProcessed = 16;
+// ... without its rank, which takes a pass of its own.
+constexpr u32 kUnranked = 32;
+// Weighing: the terms of the entropy, or what the draft gives to the tokens that the row leaves. Without either flag, what
+// the row has beyond the drafts.
+constexpr u32 kEntropy = 64;
+constexpr u32 kDrafted = 128;
 
 // RowResult::status.
 constexpr u32 kOk = 0;
@@ -55,6 +61,29 @@ struct TokenAdjust {
 constexpr u32 kBanned = 1;
 constexpr u32 kSeen = 2;
 
+// DraftRow::format: none, else a number format, of logits or with kSent of probabilities.
+constexpr u32 kNoRow = 0;
+constexpr u32 kRowF32 = 1;
+constexpr u32 kRowF16 = 2;
+constexpr u32 kRowBf16 = 3;
+constexpr u32 kSent = 4;
+
+// What a draft token was drawn from. Of the tokens among the adjusts of the row it stands beside, the masses are listed; of
+// the others a row has them, if there is one.
+struct DraftRow {
+    u64 row;
+    u64 masses;    // u64 for each adjust
+    u64 last_key;  // the last token that was kept
+    u64 need;      // least mass that was kept
+    // What is left of a weight w is max(w * of_target - mass * of_draft, 0), to the nearest integer.
+    double of_target;
+    double of_draft;
+    float max;  // the logit of mass one
+    float scale;
+    u32 format;
+    u32 vocab_size;
+};
+
 // One row. Places are offsets from the start of the inputs; reports go to an offset in the outputs.
 struct RowJob {
     u64 logits;        // 16-byte aligned, readable to a multiple of 16 bytes
@@ -65,6 +94,8 @@ struct RowJob {
     u64 uniform;
     u64 min_p_need;      // least mass that stays
     u64 top_p_fraction;  // of 2^32; 2^32 is off
+    u64 last_key;        // weighing: the last token that is left
+    u64 drafts;          // weighing: DraftRow, one after the other taken from what is left
     u32 vocab_size;
     u32 flags;
     u32 top_k;  // 0 is off
@@ -77,10 +108,14 @@ struct RowJob {
     u32 token;
     u32 top_n;
     u32 requested_count;
+    float max;  // weighing: the logit of mass one
+    u32 draft_count;
 };
 
 struct RowResult {
-    u64 total;  // mass of what the reports are taken from
+    u64 total;      // mass of what the reports are taken from; what was weighed
+    u64 last_key;   // the last token that filters left
+    u64 first_key;  // the first token of the order
     u32 status;
     u32 token;
     float logit;  // of the token, -infinity if it has no probability
@@ -95,6 +130,7 @@ struct ReportedToken {
 };
 
 static_assert(sizeof(TokenAdjust) == 16, "shared with the host");
-static_assert(sizeof(RowJob) == 112, "shared with the host");
-static_assert(sizeof(RowResult) == 32, "shared with the host");
+static_assert(sizeof(DraftRow) == 64, "shared with the host");
+static_assert(sizeof(RowJob) == 136, "shared with the host");
+static_assert(sizeof(RowResult) == 48, "shared with the host");
 static_assert(sizeof(ReportedToken) == 8, "shared with the host");

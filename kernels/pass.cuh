@@ -62,12 +62,18 @@ struct Passes {
     // After a pass into chunks: the first token, by ascending id, at which the running weight exceeds `point`. A number
     // beyond the vocabulary if there is none, which is a bug.
     __device__ u32 find(const Pass& pass, const Exchange& sums, u64 point) const {
+        return find_by(sums, point, [&](u32 token) { return pass.weight(token, row.value(pass.adjusted, token)); });
+    }
+
+    // The same by the weight of each token.
+    template <class Weight>
+    __device__ u32 find_by(const Exchange& sums, u64 point, Weight weight) const {
         Place chunk = memory.block.locate(row.chunks, point, [&](u32 c) { return sums.chunk_sums[c]; });
         if (row.owns(chunk.index)) {
             u32 first = chunk.index * kChunk;
             Place place = memory.block.locate(kChunk, point - chunk.before, [&](u32 i) -> u64 {
                 u32 token = first + i;
-                return token < row.job.vocab_size ? pass.weight(token, row.value(pass.adjusted, token)) : 0;
+                return token < row.job.vocab_size ? weight(token) : 0;
             });
             if (threadIdx.x == 0) team.exchange().found = first + place.index + 1;
         }

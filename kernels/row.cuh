@@ -18,6 +18,8 @@ struct RowMemory {
           cache(carver.take<uint4>(cached_vectors)) {}
 };
 
+constexpr u32 kNoAdjust = ~0u;
+
 template <class Element>
 struct Row {
     static constexpr u32 kVectors = kPerThread / Element::kPerVector;
@@ -92,6 +94,22 @@ struct Row {
         }
     }
 
+    // Calls f(token, logit) for the thread's untouched tokens of a chunk, one at a time: for an f of many instructions.
+    template <class F>
+    __device__ void each_untouched(u32 chunk, F f) const {
+#pragma unroll 1
+        for (u32 j = 0; j < kVectors; ++j) {
+            u32 token = vector_of(chunk, j) * Element::kPerVector;
+            if (token >= job.vocab_size) return;
+            uint4 values = vectors[vector_of(chunk, j)];
+            u32 touched = touched_from(token);
+#pragma unroll 1
+            for (u32 i = 0; i < Element::kPerVector; ++i) {
+                if (token + i < job.vocab_size && (touched >> i & 1) == 0) f(token + i, element<Element>(values, i));
+            }
+        }
+    }
+
     // Calls f(token, raw logit, adjusted logit) for the thread's share of the adjusted tokens of a chunk.
     template <class F>
     __device__ void each_touched(u32 chunk, F f) const {
@@ -112,6 +130,13 @@ struct Row {
     // One token's logit, of any slice.
     __device__ float value(bool adjusted, u32 token) const {
         if (!adjusted) return raw(token);
+        u32 at = adjust_of(token);
+        if (at != kNoAdjust) return adjusted_logit(adjusts[at], raw(token), job);
+        return is_listed_only() ? minus_infinity() : raw(token);
+    }
+
+    // The place of one token's adjust.
+    __device__ u32 adjust_of(u32 token) const {
         u32 from = 0, to = 0;
         if (job.adjust_count > 0) {
             from = adjust_index[token / kChunk];
@@ -123,8 +148,7 @@ struct Row {
             if (adjusts[middle].token < token) from = middle + 1;
             else to = middle;
         }
-        if (from < job.adjust_count && adjusts[from].token == token) return adjusted_logit(adjusts[from], raw(token), job);
-        return is_listed_only() ? minus_infinity() : raw(token);
+        return from < job.adjust_count && adjusts[from].token == token ? from : kNoAdjust;
     }
 
   private:

@@ -2,8 +2,9 @@
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
 // Grid: (blocks of a team, teams). Each team takes rows in turn. Read params.cuh (what comes in and goes out), numbers.cuh,
-// team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file.
+// team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file; weigh.cuh for verification.
 #include "steps.cuh"
+#include "weigh.cuh"
 
 // Blocks of two rows are never alike in what they need, so the row decides at run time; all blocks of a team decide alike.
 template <class Element>
@@ -25,7 +26,7 @@ struct Kernel {
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
         Scan scan = look(row);
         if (scan.status != kOk) {
-            if (team.leads() && threadIdx.x == 0) result = RowResult{0, scan.status, 0, 0.0f, 0.0f, 0, 0};
+            if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, scan.status, 0, 0.0f, 0.0f, 0, 0};
             return;
         }
         Passes<Element> passes{list_memory, row, team};
@@ -101,17 +102,34 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     team.end();
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    sample_rows_f32(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {
-    sample_rows<F32>(inputs, outputs, scratch, rows, cached_vectors);
+// Weighs what rows leave, for verification: weigh.cuh. Their distributions are those that the other kernel found.
+template <class Element>
+__device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows) {
+    Carver memory = carver();
+    const ListMemory list_memory(memory);
+    const RowMemory row_memory(memory, 0);
+    Team team(scratch);
+    const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
+    RowResult* results = reinterpret_cast<RowResult*>(outputs);
+    for (u32 at = blockIdx.y; at < rows; at += gridDim.y) {
+        Row<Element> row(row_memory, jobs[at], inputs, team, 0);
+        Passes<Element> passes{list_memory, row, team};
+        Weigher<Element>{passes, row, inputs}.run(results[at]);
+    }
+    team.end();
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    sample_rows_f16(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {
-    sample_rows<F16>(inputs, outputs, scratch, rows, cached_vectors);
-}
+// Two blocks on a multiprocessor may have 64 registers a thread; without that the compiler aims at three, and spills.
+#define CROUPIER_KERNELS(name, Element)                                                                            \
+    extern "C" __global__ void __launch_bounds__(kThreads)                                                         \
+        sample_rows_##name(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {        \
+        sample_rows<Element>(inputs, outputs, scratch, rows, cached_vectors);                                      \
+    }                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(kThreads, 2)                                                      \
+        weigh_rows_##name(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32) {                        \
+        weigh_rows<Element>(inputs, outputs, scratch, rows);                                                       \
+    }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    sample_rows_bf16(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {
-    sample_rows<Bf16>(inputs, outputs, scratch, rows, cached_vectors);
-}
+CROUPIER_KERNELS(f32, F32)
+CROUPIER_KERNELS(f16, F16)
+CROUPIER_KERNELS(bf16, Bf16)

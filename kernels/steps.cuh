@@ -146,12 +146,12 @@ struct Machine : Search<Element> {
 
     __device__ Needs drawn() {
         if (token >= job.vocab_size) {
-            if (writes()) result = RowResult{0, kBroken, 0, 0.0f, 0.0f, 0, 0};
+            if (writes()) result = RowResult{0, 0, best, kBroken, 0, 0.0f, 0.0f, 0, 0};
             return go(kEnd);
         }
         if (is_set(kReportProcessed)) return go(kReport);
         if (!is_set(kReportRaw)) {
-            if (writes()) result = RowResult{0, kOk, token, 0.0f, 0.0f, 0, 0};
+            if (writes()) result = RowResult{total, left_last_key, best, kOk, token, 0.0f, 0.0f, 0, 0};
             return go(kEnd);
         }
         view(false, from_ascending(raw_max), job.raw_scale);
@@ -190,6 +190,7 @@ struct Machine : Search<Element> {
 
     __device__ Needs top_listed() {
         leads_order = fits();
+        if (is_set(kUnranked)) return top_written();
         u64 key = key_of(token, logit);
         if (leads_order && listed > 0 && key <= memory.list[listed - 1]) {
             rank = 1 + memory.place_in_list(listed, key);
@@ -228,7 +229,8 @@ struct Machine : Search<Element> {
         }
         if (writes()) {
             float kept_logit = left().keeps(token, logit) ? logit : minus_infinity();
-            result = RowResult{total, fit ? kOk : kBroken, token, kept_logit, pass.max, rank, count};
+            u32 status = fit ? kOk : kBroken;
+            result = RowResult{total, left_last_key, best, status, token, kept_logit, pass.max, rank, count};
         }
         return go(kEnd);
     }

@@ -4,56 +4,20 @@
 #![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
 
 mod cases;
+#[path = "support/gpu.rs"]
+mod gpu;
 
 use cases::{Case, SHAPES, bits, case, chained, filters, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
-use croupier::backend::cuda::CudaBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
-use croupier::sampling::row::{Action, Filters, RowResult, RowSpec};
+use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
+use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The machine's GPU, opened once. With CROUPIER_TEST_GPU=required there has to be one.
-struct Gpu;
-
-impl Gpu {
-    fn opened() -> Option<MutexGuard<'static, CudaBackend>> {
-        static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
-        let opened = OPENED.get_or_init(|| match CudaBackend::open("0", Box::new(CpuBackend::new(1))) {
-            Ok(backend) => Some(Mutex::new(backend)),
-            Err(reason) => {
-                println!("SKIPPED cuda: {reason}");
-                let required = std::env::var("CROUPIER_TEST_GPU").is_ok_and(|value| value == "required");
-                assert!(!required, "there has to be a GPU: {reason}");
-                None
-            }
-        });
-        opened.as_ref().map(|backend| backend.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn backend(&self) -> MutexGuard<'static, CudaBackend> {
-        Self::opened().expect("it was opened before")
-    }
-}
-
-impl Backend for Gpu {
-    fn info(&self) -> BackendInfo {
-        self.backend().info()
-    }
-
-    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        self.backend().run(jobs)
-    }
-
-    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        self.backend().verify(jobs)
-    }
-}
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
     let mut all: Vec<(String, Box<dyn Backend>)> = vec![];

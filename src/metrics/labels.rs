@@ -47,7 +47,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 
 /// Why a row was handed to another backend: `backend::cuda::pack::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "propose", "too_large", "chain", "verify", "history", "contradiction", OTHER];
+    &["top_logprobs", "propose", "too_large", "chain", "history", "contradiction", OTHER];
 
 /// Finish reasons: `FinishReason` of the wire in lower case.
 pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", OTHER];

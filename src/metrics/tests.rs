@@ -82,7 +82,7 @@ fn samples_are_counted_once_whether_upkeep_ran_or_not() {
 #[test]
 fn every_reason_to_hand_a_row_over_has_a_series() {
     let metrics = metrics(1);
-    for reason in crate::backend::cuda::pack::NoKernel::ALL {
+    for reason in crate::backend::cuda::ask::NoKernel::ALL {
         metrics.handed_over(reason.name(), 2);
         let line = format!("croupier_backend_handed_over_rows_total{{reason=\"{}\"}} 2\n", reason.name());
         assert!(metrics.render().contains(&line), "{line}");

@@ -38,11 +38,15 @@ impl Numbers {
         self.at(depth, Purpose::Accept, index)
     }
 
-    pub(super) fn residual(&self, depth: usize) -> u64 {
+    /// For the recovered token after `depth` accepted ones.
+    #[must_use]
+    pub fn residual(&self, depth: usize) -> u64 {
         self.at(depth, Purpose::Residual, 0)
     }
 
-    pub(super) fn sample(&self, depth: usize) -> u64 {
+    /// For the bonus token after `depth` accepted ones, and any token drawn from the target itself.
+    #[must_use]
+    pub fn sample(&self, depth: usize) -> u64 {
         self.at(depth, Purpose::Sample, 0)
     }
 

@@ -7,7 +7,7 @@
 namespace {
 
 struct Request {
-    u32 element;  // 0 f32, 1 f16, 2 bf16
+    u32 kernel;  // sample_rows_f32, _f16, _bf16, weigh_rows_f32, _f16, _bf16
     u32 rows;
     u32 team_size;
     u32 teams;
@@ -43,7 +43,9 @@ void check_clean(const Scratch& scratch) {
 }
 
 void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scratch>& scratch) {
-    auto kernel = request.element == 0 ? sample_rows_f32 : request.element == 1 ? sample_rows_f16 : sample_rows_bf16;
+    constexpr decltype(&sample_rows_f32) kKernels[] = {sample_rows_f32, sample_rows_f16, sample_rows_bf16,
+                                                      weigh_rows_f32,  weigh_rows_f16,  weigh_rows_bf16};
+    auto kernel = kKernels[request.kernel];
     emulator::Machine::self().launch(
         emulator::Index{request.team_size, request.teams, 1}, kThreads, request.shared_bytes, request.seed,
         [&] { kernel(inputs, outputs, scratch.data(), request.rows, request.cached_vectors); });

@@ -2,19 +2,19 @@
 
 /// The key of a token: logit descending, then token id ascending, −0 equal to +0.
 #[inline(always)]
-pub(super) fn key(token: u32, logit: f32) -> u64 {
+pub(in crate::backend) fn key(token: u32, logit: f32) -> u64 {
     u64::from(!ascending(logit)) << 32 | u64::from(token)
 }
 
 /// The token of a key.
 #[inline(always)]
-pub(super) fn token(key: u64) -> u32 {
+pub(in crate::backend) fn token(key: u64) -> u32 {
     key as u32
 }
 
 /// The logit of a key; +0 for −0.
 #[inline(always)]
-pub(super) fn logit(key: u64) -> f32 {
+pub(in crate::backend) fn logit(key: u64) -> f32 {
     from_ascending(!((key >> 32) as u32))
 }
 

@@ -8,7 +8,7 @@
 mod chain;
 mod distribution;
 mod keep;
-mod keys;
+pub(super) mod keys;
 mod level;
 mod passes;
 mod row;
@@ -19,6 +19,7 @@ mod verify;
 mod view;
 
 pub use level::Level;
+pub(super) use verify::{Proposed, Source};
 
 use super::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;

@@ -26,6 +26,23 @@ pub const ONLY_LISTED: u32 = 4;
 pub const REPORT_RAW: u32 = 8;
 /// Report from what the token is drawn from.
 pub const REPORT_PROCESSED: u32 = 16;
+/// ... without its rank.
+pub const UNRANKED: u32 = 32;
+/// Weighing: the terms of the entropy.
+pub const ENTROPY: u32 = 64;
+/// Weighing: what the draft gives to the tokens that are left.
+pub const DRAFTED: u32 = 128;
+
+/// No row: the masses among the adjusts are all there are.
+pub const NO_ROW: u32 = 0;
+/// A row of f32.
+pub const ROW_F32: u32 = 1;
+/// A row of f16.
+pub const ROW_F16: u32 = 2;
+/// A row of bf16.
+pub const ROW_BF16: u32 = 3;
+/// A row of probabilities, not of logits.
+pub const SENT: u32 = 4;
 
 /// The row has a result.
 pub const OK: u32 = 0;
@@ -49,6 +66,8 @@ pub struct RowJob {
     pub uniform: u64,
     pub min_p_need: u64,
     pub top_p_fraction: u64,
+    pub last_key: u64,
+    pub drafts: u64,
     pub vocab_size: u32,
     pub flags: u32,
     pub top_k: u32,
@@ -61,6 +80,25 @@ pub struct RowJob {
     pub token: u32,
     pub top_n: u32,
     pub requested_count: u32,
+    pub max: f32,
+    pub draft_count: u32,
+}
+
+/// What a draft token was drawn from, as the kernels take it.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct DraftRow {
+    pub row: u64,
+    pub masses: u64,
+    pub last_key: u64,
+    pub need: u64,
+    pub of_target: f64,
+    pub of_draft: f64,
+    pub max: f32,
+    pub scale: f32,
+    pub format: u32,
+    pub vocab_size: u32,
 }
 
 /// What came of a row.
@@ -69,6 +107,8 @@ pub struct RowJob {
 #[allow(missing_docs)]
 pub struct RowResult {
     pub total: u64,
+    pub last_key: u64,
+    pub first_key: u64,
     pub status: u32,
     pub token: u32,
     pub logit: f32,
@@ -92,8 +132,9 @@ pub const SCRATCH_BYTES: usize =
 
 const _: () = {
     assert!(size_of::<TokenAdjust>() == 16);
-    assert!(size_of::<RowJob>() == 112);
-    assert!(size_of::<RowResult>() == 32);
+    assert!(size_of::<DraftRow>() == 64);
+    assert!(size_of::<RowJob>() == 136);
+    assert!(size_of::<RowResult>() == 48);
     assert!(size_of::<ReportedToken>() == 8);
 };
 
@@ -121,6 +162,14 @@ mod tests {
             ("kOnlyListed", ONLY_LISTED),
             ("kReportRaw", REPORT_RAW),
             ("kReportProcessed", REPORT_PROCESSED),
+            ("kUnranked", UNRANKED),
+            ("kEntropy", ENTROPY),
+            ("kDrafted", DRAFTED),
+            ("kNoRow", NO_ROW),
+            ("kRowF32", ROW_F32),
+            ("kRowF16", ROW_F16),
+            ("kRowBf16", ROW_BF16),
+            ("kSent", SENT),
             ("kOk", OK),
             ("kNan", NAN),
             ("kPositiveInfinity", POSITIVE_INFINITY),
@@ -139,22 +188,24 @@ mod tests {
     fn fields_stand_in_the_same_order() {
         let text = include_str!("../../../kernels/params.cuh");
         let here = include_str!("abi.rs");
-        for (name, kernel_name) in
-            [("RowJob", "RowJob"), ("RowResult", "RowResult"), ("ReportedToken", "ReportedToken")]
-        {
+        for name in ["RowJob", "DraftRow", "RowResult", "ReportedToken"] {
             let fields = |text: &str, opening: &str| -> String {
                 let body = text.split_once(opening).expect(name).1.split_once("\n}").expect(name).0;
                 let words = body.lines().filter_map(|line| line.trim().split(['/', ';', ',']).next());
                 words.filter(|w| !w.is_empty()).map(|w| w.trim_start_matches("pub ").to_owned() + "\n").collect()
             };
-            let kernel = fields(text, &format!("struct {kernel_name} {{"));
+            let kernel = fields(text, &format!("struct {name} {{"));
             let kernel: Vec<(&str, &str)> = kernel.lines().filter_map(|l| l.trim().split_once(' ')).collect();
             let host = fields(here, &format!("pub struct {name} {{"));
             let host: Vec<(&str, &str)> = host.lines().filter_map(|l| l.trim().split_once(": ")).collect();
             assert!(kernel.len() > 1);
             assert_eq!(kernel.len(), host.len(), "{name}");
             for ((kind, field), (host_field, host_kind)) in kernel.into_iter().zip(host) {
-                assert_eq!((field, kind.replace("float", "f32")), (host_field, host_kind.to_owned()), "{name}");
+                assert_eq!(
+                    (field, kind.replace("float", "f32").replace("double", "f64")),
+                    (host_field, host_kind.to_owned()),
+                    "{name}"
+                );
             }
         }
     }

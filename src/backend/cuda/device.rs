@@ -2,6 +2,7 @@
 
 use super::OpenError;
 use super::abi::{SCRATCH_BYTES, THREADS};
+use super::ask::Kernel;
 use super::shape::{self, Shape};
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
@@ -23,11 +24,14 @@ const OLDEST_DRIVER: i32 = 12_020;
 /// Ampere.
 const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
 
+/// By kernel, then by number format.
+type Functions = [[sys::CUfunction; 3]; 2];
+
 /// An open device. It is driven by one thread at a time, whichever that is.
 #[derive(Debug)]
 pub(super) struct Device {
     context: sys::CUcontext,
-    kernels: [sys::CUfunction; 3],
+    kernels: Functions,
     pub(super) name: String,
     pub(super) facts: shape::Device,
 }
@@ -120,7 +124,7 @@ impl Device {
     pub(super) fn begin(
         &self,
         slot: &mut Slot,
-        dtype: Dtype,
+        which: (Kernel, Dtype),
         rows: u32,
         sizes: Sizes,
         shape: Shape,
@@ -128,14 +132,21 @@ impl Device {
         let (inputs, outputs) = (&slot.inputs.host()[..sizes.inputs], sizes.outputs);
         // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
         unsafe { result::memcpy_htod_async(slot.inputs.device, inputs, slot.stream)? };
-        self.launch(slot, dtype, rows, shape)?;
+        self.launch(slot, which, rows, shape)?;
         let (from, stream) = (slot.outputs.device, slot.stream);
         // SAFETY: as for the upload.
         unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..outputs], from, stream) }
     }
 
-    fn launch(&self, slot: &Slot, dtype: Dtype, rows: u32, shape: Shape) -> Result<(), DriverError> {
-        let kernel = self.kernels[Dtype::ALL.iter().position(|&d| d == dtype).expect("every format is listed")];
+    fn launch(
+        &self,
+        slot: &Slot,
+        (kernel, dtype): (Kernel, Dtype),
+        rows: u32,
+        shape: Shape,
+    ) -> Result<(), DriverError> {
+        let format = Dtype::ALL.iter().position(|&d| d == dtype).expect("every format is listed");
+        let kernel = self.kernels[kernel as usize][format];
         let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, rows, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
@@ -168,14 +179,14 @@ impl Device {
     pub(super) fn time(
         &self,
         slot: &Slot,
-        dtype: Dtype,
+        which: (Kernel, Dtype),
         rows: u32,
         shape: Shape,
         flush: &Staging,
     ) -> Result<f32, DriverError> {
         // SAFETY: the memory is `flush`'s own.
         unsafe { result::memset_d8_async(flush.device, 0, flush.bytes, slot.stream)? };
-        timed(slot.stream, || self.launch(slot, dtype, rows, shape))
+        timed(slot.stream, || self.launch(slot, which, rows, shape))
     }
 
     /// Copies half of `memory` onto the other half, and gives the time in microseconds and the bytes read and written.
@@ -233,7 +244,7 @@ fn launch_attribute(shape: Shape, clusters: bool) -> sys::CUlaunchAttribute {
 }
 
 /// The kernels, and whether they were compiled for this GPU rather than by its driver.
-fn load(shared_bytes: i32) -> Result<([sys::CUfunction; 3], bool), OpenError> {
+fn load(shared_bytes: i32) -> Result<(Functions, bool), OpenError> {
     // SAFETY: both images are whole; the PTX ends with a NUL.
     let compiled = unsafe { result::module::load_data(FATBIN.0.as_ptr().cast()) };
     let (module, is_compiled) = match compiled {
@@ -242,14 +253,17 @@ fn load(shared_bytes: i32) -> Result<([sys::CUfunction; 3], bool), OpenError> {
         // No image for this GPU, or an older driver.
         Err(_) => (unsafe { result::module::load_data(PTX.as_ptr().cast())? }, false), // SAFETY: as above
     };
-    let mut kernels = [std::ptr::null_mut(); 3];
-    for (kernel, dtype) in kernels.iter_mut().zip(Dtype::ALL) {
-        let name = CString::new(format!("sample_rows_{}", dtype.name())).expect("a name without NUL");
+    let mut kernels = [[std::ptr::null_mut(); 3]; 2];
+    let places = kernels.iter_mut().zip(Kernel::ALL).flat_map(|(row, kernel)| {
+        row.iter_mut().zip(Dtype::ALL).map(move |(place, dtype)| (place, format!("{}_{}", kernel.name(), dtype.name())))
+    });
+    for (place, name) in places {
+        let name = CString::new(name).expect("a name without NUL");
         // SAFETY: the module is loaded and stays so.
-        *kernel = unsafe { result::module::get_function(module, name)? };
+        *place = unsafe { result::module::get_function(module, name)? };
         let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function exists.
-        unsafe { result::function::set_function_attribute(*kernel, most, shared_bytes)? };
+        unsafe { result::function::set_function_attribute(*place, most, shared_bytes)? };
     }
     Ok((kernels, is_compiled))
 }

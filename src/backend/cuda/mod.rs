@@ -1,21 +1,27 @@
 //! The CUDA backend: the specification on a GPU.
 //!
-//! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`pack`] (jobs to bytes, bytes
-//! to results), [`mod@shape`] (how a batch is laid over the GPU), this file (launches in turn), `device` (the driver).
+//! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
+//! [`pack`] (jobs to bytes), [`read`] (bytes to results), [`mod@shape`] (how a batch is laid over the GPU), this file
+//! (launches in turn), `device` (the driver). Then [`mod@verify`] for drafts.
 
 pub mod abi;
+pub mod ask;
 mod device;
 pub mod pack;
+pub mod read;
 pub mod shape;
 pub mod timing;
+pub mod verify;
 mod warm_up;
 
 use super::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::RowResult;
+use ask::{Asked, Kernel, NoKernel, has_kernel};
 use cudarc::driver::{DriverError, sys};
 use device::{Device, Sizes, Slot};
-use pack::{NoKernel, Packer, has_kernel};
+use pack::Packer;
+use read::Answer;
 use shape::{chunk, shape};
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
@@ -86,10 +92,10 @@ impl std::fmt::Debug for CudaBackend {
     }
 }
 
-/// A launch that runs: which slot, and which jobs.
+/// A launch that runs: which slot, and which rows.
 struct Launched {
     slot: usize,
-    jobs: Vec<usize>,
+    rows: Vec<usize>,
 }
 
 impl CudaBackend {
@@ -116,67 +122,68 @@ impl CudaBackend {
         Ok(backend)
     }
 
-    /// Runs rows that have kernels; results go to their places.
-    fn launch_all(
-        &mut self,
-        jobs: &[RowJob<'_>],
-        todo: &[usize],
-        to: &mut [Option<RowResult>],
-    ) -> Result<(), DriverError> {
+    /// Asks about rows that have kernels: an answer each, in order.
+    fn launch_all(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answer>, DriverError> {
         self.device.enter()?;
+        let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
         let mut running: Option<Launched> = None;
-        for dtype in Dtype::ALL {
-            let mut rest: Vec<usize> = todo.iter().copied().filter(|&i| jobs[i].logits.dtype() == dtype).collect();
+        for (kernel, dtype) in Kernel::ALL.into_iter().flat_map(|kernel| Dtype::ALL.map(|dtype| (kernel, dtype))) {
+            let belongs = |&i: &usize| asked[i].kernel() == kernel && asked[i].row.logits.dtype() == dtype;
+            let mut rest: Vec<usize> = (0..asked.len()).filter(belongs).collect();
             while !rest.is_empty() {
                 let slot = running.as_ref().map_or(0, |launched| (launched.slot + 1) % SLOTS);
-                let taken = self.pack(slot, jobs, &rest);
+                let taken = self.pack(slot, asked, &rest);
                 // At least one: a row that no launch has room for was handed over.
                 let later = rest.split_off(taken);
-                self.begin(slot, dtype, jobs, &rest)?;
-                let launched = Launched { slot, jobs: std::mem::replace(&mut rest, later) };
+                self.begin(slot, (kernel, dtype), asked, &rest)?;
+                let launched = Launched { slot, rows: std::mem::replace(&mut rest, later) };
                 if let Some(before) = running.replace(launched) {
-                    self.finish(&before, jobs, to)?;
+                    self.finish(&before, &mut answers)?;
                 }
             }
         }
-        running.map_or(Ok(()), |last| self.finish(&last, jobs, to))
+        if let Some(last) = running {
+            self.finish(&last, &mut answers)?;
+        }
+        Ok(answers.into_iter().map(|answer| answer.expect("every row was launched; this is a bug")).collect())
     }
 
     /// Packs as many of the rows as fit into one launch, and gives their number.
-    fn pack(&mut self, slot: usize, jobs: &[RowJob<'_>], rows: &[usize]) -> usize {
+    fn pack(&mut self, slot: usize, asked: &[Asked<'_>], rows: &[usize]) -> usize {
         let packer = &mut self.packers[slot];
         packer.clear();
-        let mut logits = 0;
+        let mut bytes = 0;
         for (taken, &row) in rows.iter().enumerate() {
-            logits += room(&jobs[row]);
-            if taken == MOST_ROWS || logits > self.input_bytes || packer.outputs_bytes() > OUTPUT_BYTES / 2 {
+            bytes += asked[row].room();
+            if taken == MOST_ROWS || bytes > self.input_bytes || packer.outputs_bytes() > OUTPUT_BYTES / 2 {
                 return taken;
             }
-            packer.push(&jobs[row]);
+            packer.push(&asked[row]);
         }
         rows.len()
     }
 
-    fn begin(&mut self, slot: usize, dtype: Dtype, jobs: &[RowJob<'_>], rows: &[usize]) -> Result<(), DriverError> {
+    fn begin(
+        &mut self,
+        slot: usize,
+        (kernel, dtype): (Kernel, Dtype),
+        asked: &[Asked<'_>],
+        rows: &[usize],
+    ) -> Result<(), DriverError> {
         let (packer, slot) = (&self.packers[slot], &mut self.slots[slot]);
-        packer.write(rows.iter().map(|&row| &jobs[row]), slot.inputs.host_mut());
-        let largest = rows.iter().map(|&row| jobs[row].logits.vocab_size()).max().unwrap_or(0);
+        packer.write(rows.iter().map(|&row| &asked[row]), slot.inputs.host_mut());
+        let largest = rows.iter().map(|&row| asked[row].row.logits.vocab_size()).max().unwrap_or(0);
         let count = rows.len() as u32;
         let shape = shape(count, largest as u32, dtype.size() as u32, &self.device.facts);
         let sizes = Sizes { inputs: packer.inputs_bytes(), outputs: packer.outputs_bytes() };
-        self.device.begin(slot, dtype, count, sizes, shape)
+        self.device.begin(slot, (kernel, dtype), count, sizes, shape)
     }
 
-    fn finish(
-        &mut self,
-        launched: &Launched,
-        jobs: &[RowJob<'_>],
-        to: &mut [Option<RowResult>],
-    ) -> Result<(), DriverError> {
+    fn finish(&mut self, launched: &Launched, to: &mut [Option<Answer>]) -> Result<(), DriverError> {
         self.device.finish(&self.slots[launched.slot])?;
         let outputs = self.slots[launched.slot].outputs.host();
-        for (at, &row) in launched.jobs.iter().enumerate() {
-            to[row] = self.packers[launched.slot].result(at, &jobs[row], outputs);
+        for (at, &row) in launched.rows.iter().enumerate() {
+            to[row] = Some(self.packers[launched.slot].answer(at, outputs));
         }
         Ok(())
     }
@@ -184,37 +191,60 @@ impl CudaBackend {
     /// Runs rows on the device, and those it cannot do on the other backend.
     fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, DriverError> {
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
-        let mut todo = Vec::with_capacity(jobs.len());
+        let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
-            let fits = if room(job) > self.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
+            let row = Asked::row(*job);
+            let fits = if row.room() > self.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
             match has_kernel(&job.spec).and(fits) {
-                Ok(()) => todo.push(i),
+                Ok(()) => (todo.push(i), asked.push(row)).0,
                 Err(reason) => self.hand_over(reason, 1),
             }
         }
-        self.launch_all(jobs, &todo, &mut results)?;
-        let contradicted = todo.iter().filter(|&&i| results[i].is_none()).count();
-        if contradicted > 0 {
-            tracing::error!(rows = contradicted, "a kernel contradicted itself; the CPU does these rows");
-            self.hand_over(NoKernel::Contradiction, contradicted);
+        for (&i, answer) in todo.iter().zip(self.launch_all(&asked)?) {
+            results[i] = answer.result(&jobs[i]);
         }
+        let contradicted = todo.iter().filter(|&&i| results[i].is_none()).count();
+        self.hand_over(NoKernel::Contradiction, contradicted);
         let rest: Vec<RowJob<'_>> =
             jobs.iter().zip(&results).filter(|(_, r)| r.is_none()).map(|(job, _)| *job).collect();
-        let mut others = if rest.is_empty() { vec![] } else { self.other.run(&rest) }.into_iter();
-        let result = |done: Option<RowResult>| done.or_else(|| others.next());
-        Ok(results.into_iter().filter_map(result).collect())
+        let others = if rest.is_empty() { vec![] } else { self.other.run(&rest) };
+        Ok(filled(results, others))
+    }
+
+    /// Verifies drafts on the device, and those it cannot on the other backend.
+    fn try_verify(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, DriverError> {
+        let input_bytes = self.input_bytes;
+        let verified = verify::verify(jobs, input_bytes, &mut |asked| self.launch_all(asked))?;
+        let mut rest = Vec::new();
+        for (job, reason) in jobs.iter().zip(&verified).filter_map(|(job, v)| Some((job, v.as_ref().err()?))) {
+            self.hand_over(*reason, job.rows.len());
+            rest.push(*job);
+        }
+        let others = if rest.is_empty() { vec![] } else { self.other.verify(&rest) };
+        Ok(filled(verified.into_iter().map(Result::ok).collect(), others))
     }
 
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
+        if reason == NoKernel::Contradiction && rows > 0 {
+            tracing::error!(rows, "a kernel contradicted itself; the CPU does these rows");
+        }
         self.handed_over[reason as usize].1 += rows as u64;
     }
 }
 
-/// Bytes of the inputs that a row may need.
-fn room(job: &RowJob<'_>) -> usize {
-    let known = job.spec.adjusts.len_bound() + job.spec.banned.len() + job.spec.allowed.map_or(0, <[u32]>::len);
-    let wanted = job.spec.logprobs.map_or(0, |wanted| wanted.tokens.len());
-    job.logits.bytes().len() + 16 * known + 4 * wanted + 1024
+/// Results, with those of another backend in the empty places.
+fn filled<R>(results: Vec<Option<R>>, others: Vec<R>) -> Vec<R> {
+    let mut others = others.into_iter();
+    results.into_iter().filter_map(|done| done.or_else(|| others.next())).collect()
+}
+
+impl CudaBackend {
+    /// A device that fails.
+    fn lost(&self, error: DriverError) -> ! {
+        // Errors of a context stay; what it answers from now on cannot be trusted.
+        tracing::error!(%error, device = self.device.name, "the CUDA device is lost");
+        std::panic::panic_any(DeviceLost)
+    }
 }
 
 impl Backend for CudaBackend {
@@ -224,16 +254,11 @@ impl Backend for CudaBackend {
     }
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        self.try_run(jobs).unwrap_or_else(|error| {
-            // Errors of a context stay; what it answers from now on cannot be trusted.
-            tracing::error!(%error, device = self.device.name, "the CUDA device is lost");
-            std::panic::panic_any(DeviceLost)
-        })
+        self.try_run(jobs).unwrap_or_else(|error| self.lost(error))
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        self.hand_over(NoKernel::Verify, jobs.len());
-        self.other.verify(jobs)
+        self.try_verify(jobs).unwrap_or_else(|error| self.lost(error))
     }
 
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {

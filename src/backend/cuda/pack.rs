@@ -1,81 +1,20 @@
 //! Jobs of a batch as the kernels take them, and results back from what they wrote. Plain data and arithmetic: the same
 //! with a GPU and in the tests that run the kernels on a CPU.
 
-use super::abi::{self, ReportedToken, RowResult as Written};
-use crate::backend::RowJob;
-use crate::sampling::adjust::{Penalties, TokenAdjust};
+use super::abi::{self, DraftRow, ReportedToken, RowResult as Written};
+use super::ask::{Asked, WeighBy, What, listed, row_of};
+use super::read::Answer;
+use crate::backend::cpu::{Proposed, Source, keys};
+use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::logits::Dtype;
 use crate::sampling::mass;
-use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, RowSpec, TokenLogprobs};
+use crate::sampling::row::{Action, LogprobsMode, RowSpec};
+use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
 use std::iter::Peekable;
 
 /// Rows begin at multiples of this many bytes and may be read up to one.
 const ALIGNMENT: usize = 16;
-
-/// Why a row has no kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoKernel {
-    /// More alternatives are asked for than a list holds.
-    TopLogprobs,
-    /// The distribution that a draft token is drawn from has to be kept.
-    Propose,
-    /// All that is known about its tokens is more than a launch takes.
-    TooLarge,
-    /// It has a chain of samplers.
-    Chain,
-    /// Verification of drafts.
-    Verify,
-    /// A penalty whose strength depends on distance, the encoder repetition penalty or the length penalty.
-    History,
-    /// The kernel contradicted itself, which is a bug.
-    Contradiction,
-}
-
-impl NoKernel {
-    /// Every reason.
-    pub const ALL: [NoKernel; 7] = [
-        Self::TopLogprobs,
-        Self::Propose,
-        Self::TooLarge,
-        Self::Chain,
-        Self::Verify,
-        Self::History,
-        Self::Contradiction,
-    ];
-
-    /// Its name as a metric label.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TopLogprobs => "top_logprobs",
-            Self::Propose => "propose",
-            Self::TooLarge => "too_large",
-            Self::Chain => "chain",
-            Self::Verify => "verify",
-            Self::History => "history",
-            Self::Contradiction => "contradiction",
-        }
-    }
-}
-
-/// Whether the kernels can do this row.
-///
-/// # Errors
-/// With the reason when they cannot.
-pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
-    match spec.action {
-        Action::Propose { .. } => Err(NoKernel::Propose),
-        _ if spec.chain.is_some() => Err(NoKernel::Chain),
-        _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
-        _ if has_history(&spec.penalties) => Err(NoKernel::History),
-        _ => Ok(()),
-    }
-}
-
-/// Whether penalties do more than the kernels know of.
-fn has_history(penalties: &Penalties) -> bool {
-    penalties.encoder != 1.0 || penalties.decay.decay_n > 0 || penalties.length != 0.0
-}
 
 /// Gathers rows of one launch. Its lists are kept from launch to launch.
 #[derive(Debug)]
@@ -83,6 +22,9 @@ pub struct Packer {
     /// Tokens of a chunk.
     chunk: u32,
     rows: Vec<abi::RowJob>,
+    drafts: Vec<DraftRow>,
+    /// Of each draft the masses of its row's adjusts.
+    masses: Vec<u64>,
     adjusts: Vec<TokenAdjust>,
     /// First adjusts of chunks, then requested tokens, of each row.
     words: Vec<u32>,
@@ -94,12 +36,15 @@ impl Packer {
     /// For kernels that cut rows into chunks of this many tokens.
     #[must_use]
     pub fn new(chunk: u32) -> Self {
-        Self { chunk, rows: vec![], adjusts: vec![], words: vec![], logits_bytes: 0, reported: 0 }
+        let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
+        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, reported: 0 }
     }
 
     /// Forgets the rows.
     pub fn clear(&mut self) {
         self.rows.clear();
+        self.drafts.clear();
+        self.masses.clear();
         self.adjusts.clear();
         self.words.clear();
         self.logits_bytes = 0;
@@ -112,12 +57,17 @@ impl Packer {
         self.rows.len()
     }
 
-    /// Adds a row that [`has_kernel`].
-    pub fn push(&mut self, job: &RowJob<'_>) {
+    /// Adds a row that [has a kernel](super::ask::has_kernel).
+    pub fn push(&mut self, asked: &Asked<'_>) {
+        let job = &asked.row;
         let spec = &job.spec;
         let vocab_size = job.logits.vocab_size() as u32;
         let first_adjust = self.adjusts.len();
         let only_listed = merge(spec, &mut self.adjusts);
+        if !only_listed {
+            let tokens = asked.drafts().flat_map(|(draft, _)| listed(draft)).filter(|&token| token < vocab_size);
+            know_too(&mut self.adjusts, first_adjust, tokens.collect());
+        }
         let adjusts = &self.adjusts[first_adjust..];
         let index_at = self.words.len();
         if !adjusts.is_empty() {
@@ -136,6 +86,21 @@ impl Packer {
             Action::Score { token } => (0, token, abi::SCORE),
         };
         let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
+        let (last_key, max, need, weighs) = match &asked.what {
+            What::Row => (0, 0.0, min_p_need(spec), 0),
+            What::Unranked => (0, 0.0, min_p_need(spec), abi::UNRANKED),
+            What::Weigh(weigh) => (
+                weigh.last_key,
+                weigh.max,
+                weigh.need,
+                match weigh.by {
+                    WeighBy::Entropy => abi::ENTROPY,
+                    WeighBy::Drafted(_) => abi::DRAFTED,
+                    WeighBy::Beyond(_) => 0,
+                },
+            ),
+        };
+        let adjust_count = adjusts.len() as u32;
         self.rows.push(abi::RowJob {
             // Offsets within their parts, until they are written.
             logits: self.logits_bytes as u64,
@@ -144,12 +109,14 @@ impl Packer {
             requested: (requested_at * size_of::<u32>()) as u64,
             report: (self.reported * size_of::<ReportedToken>()) as u64,
             uniform,
-            min_p_need: if spec.filters.min_p > 0.0 { mass::min_p_need(spec.filters.min_p) } else { 0 },
+            min_p_need: need,
             top_p_fraction: mass::fraction(spec.filters.top_p.min(1.0)),
+            last_key,
+            drafts: (self.drafts.len() * size_of::<DraftRow>()) as u64,
             vocab_size,
-            flags: greedy | score | report | if only_listed { abi::ONLY_LISTED } else { 0 },
+            flags: greedy | score | report | weighs | if only_listed { abi::ONLY_LISTED } else { 0 },
             top_k: spec.filters.top_k,
-            adjust_count: adjusts.len() as u32,
+            adjust_count,
             scale: scale(spec),
             raw_scale: mass::scale(1.0),
             repetition: spec.penalties.repetition,
@@ -158,9 +125,40 @@ impl Packer {
             token,
             top_n,
             requested_count: requested.len() as u32,
+            max,
+            draft_count: asked.drafts().len() as u32,
         });
         self.logits_bytes += job.logits.bytes().len().next_multiple_of(ALIGNMENT);
         self.reported += top_n as usize + requested.len();
+        asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
+    }
+
+    /// Adds a draft beside the row pushed last.
+    fn push_draft(&mut self, draft: &Proposed<'_>, by: Residual, first_adjust: usize) {
+        let none = DraftRow { last_key: u64::MAX, of_target: by.target, of_draft: by.draft, ..DraftRow::default() };
+        let row = row_of(draft);
+        let format = |dtype| match dtype {
+            Dtype::F32 => abi::ROW_F32,
+            Dtype::F16 => abi::ROW_F16,
+            Dtype::Bf16 => abi::ROW_BF16,
+        };
+        let placed = DraftRow {
+            row: self.logits_bytes as u64,
+            masses: (self.masses.len() * size_of::<u64>()) as u64,
+            format: row.map_or(abi::NO_ROW, |row| format(row.dtype())),
+            vocab_size: row.map_or(0, |row| row.vocab_size() as u32),
+            ..none
+        };
+        self.drafts.push(match &draft.source {
+            Source::List(_) => placed,
+            Source::Sent(_) => DraftRow { format: placed.format | abi::SENT, ..placed },
+            Source::Row(kept) => {
+                let last_key = kept.last.map_or(u64::MAX, |last| keys::key(last.token, last.logit));
+                DraftRow { last_key, need: kept.need, max: kept.max, scale: kept.scale, ..placed }
+            }
+        });
+        self.masses.extend(self.adjusts[first_adjust..].iter().map(|adjust| draft.mass_of(adjust.token)));
+        self.logits_bytes += row.map_or(0, |row| row.bytes().len().next_multiple_of(ALIGNMENT));
     }
 
     /// Bytes of the inputs.
@@ -175,74 +173,85 @@ impl Packer {
         self.reports_at() + self.reported * size_of::<ReportedToken>()
     }
 
-    /// Writes the inputs. `jobs` are those that were pushed.
+    /// Writes the inputs. `asked` are the rows that were pushed.
     ///
     /// # Panics
     /// If `to` is shorter than [`Self::inputs_bytes`].
-    pub fn write<'a>(&self, jobs: impl Iterator<Item = &'a RowJob<'a>>, to: &mut [u8]) {
-        let (adjusts_at, words_at, logits_at) = (self.adjusts_at(), self.words_at(), self.logits_at());
-        let (rows, rest) = to[..self.inputs_bytes()].split_at_mut(adjusts_at);
-        for ((row, job), place) in self.rows.iter().zip(jobs).zip(rows.chunks_exact_mut(size_of::<abi::RowJob>())) {
-            let placed = abi::RowJob {
-                logits: row.logits + logits_at as u64,
-                adjusts: row.adjusts + adjusts_at as u64,
-                adjust_index: row.adjust_index + words_at as u64,
-                requested: row.requested + words_at as u64,
-                report: row.report + self.reports_at() as u64,
-                ..*row
-            };
-            place.copy_from_slice(bytes_of(&placed));
-            let from = logits_at - adjusts_at + row.logits as usize;
-            let bytes = job.logits.bytes();
-            rest[from..from + bytes.len()].copy_from_slice(bytes);
+    pub fn write<'a>(&self, asked: impl Iterator<Item = &'a Asked<'a>>, to: &mut [u8]) {
+        let (drafts_at, logits_at) = (self.drafts_at(), self.logits_at());
+        let (rows, rest) = to[..self.inputs_bytes()].split_at_mut(drafts_at);
+        let (known, logits) = rest.split_at_mut(logits_at - drafts_at);
+        let mut put = |at: u64, bytes: &[u8]| logits[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut drafts = self.drafts.iter();
+        for ((row, asked), place) in self.rows.iter().zip(asked).zip(rows.chunks_exact_mut(size_of::<abi::RowJob>())) {
+            place.copy_from_slice(bytes_of(&self.placed(row)));
+            put(row.logits, asked.row.logits.bytes());
+            for ((draft, _), placed) in asked.drafts().zip(drafts.by_ref()) {
+                row_of(draft).into_iter().for_each(|row| put(placed.row, row.bytes()));
+            }
         }
-        for (adjust, place) in self.adjusts.iter().zip(rest.chunks_exact_mut(size_of::<TokenAdjust>())) {
+        self.write_known(known);
+    }
+
+    /// A row with its places as they are in the inputs.
+    fn placed(&self, row: &abi::RowJob) -> abi::RowJob {
+        abi::RowJob {
+            logits: row.logits + self.logits_at() as u64,
+            adjusts: row.adjusts + self.adjusts_at() as u64,
+            adjust_index: row.adjust_index + self.words_at() as u64,
+            requested: row.requested + self.words_at() as u64,
+            report: row.report + self.reports_at() as u64,
+            drafts: row.drafts + self.drafts_at() as u64,
+            ..*row
+        }
+    }
+
+    /// What stands between the rows and the logits.
+    fn write_known(&self, to: &mut [u8]) {
+        let first = self.drafts_at();
+        for (draft, place) in self.drafts.iter().zip(to.chunks_exact_mut(size_of::<DraftRow>())) {
+            let row = draft.row + self.logits_at() as u64;
+            let masses = draft.masses + self.masses_at() as u64;
+            place.copy_from_slice(bytes_of(&DraftRow { row, masses, ..*draft }));
+        }
+        let mut put = |at: usize, bytes: &[u8]| to[at - first..][..bytes.len()].copy_from_slice(bytes);
+        put(self.masses_at(), bytemuck::cast_slice(&self.masses));
+        put(self.words_at(), bytemuck::cast_slice(&self.words));
+        let places = to[self.adjusts_at() - first..].chunks_exact_mut(size_of::<TokenAdjust>());
+        for (adjust, place) in self.adjusts.iter().zip(places) {
             // Written field by field: the type is the specification's, which knows nothing of bytes.
             place[0..4].copy_from_slice(&adjust.token.to_le_bytes());
             place[4..8].copy_from_slice(&adjust.flags.to_le_bytes());
             place[8..12].copy_from_slice(&adjust.bias.to_le_bytes());
             place[12..16].copy_from_slice(&adjust.output_count.to_le_bytes());
         }
-        let words: &[u8] = bytemuck::cast_slice(&self.words);
-        rest[words_at - adjusts_at..][..words.len()].copy_from_slice(words);
     }
 
-    /// The result of the row that was pushed as number `row`. `None` when the kernel contradicted itself.
+    /// What was written about the row that was pushed as number `row`.
     ///
     /// # Panics
     /// If `outputs` is shorter than [`Self::outputs_bytes`].
     #[must_use]
-    pub fn result(&self, row: usize, job: &RowJob<'_>, outputs: &[u8]) -> Option<RowResult> {
+    pub fn answer(&self, row: usize, outputs: &[u8]) -> Answer {
         let at = row * size_of::<Written>();
         let written: Written = bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<Written>()]);
-        Some(match written.status {
-            abi::OK => Ok(self.output(row, job, &written, outputs)),
-            abi::NAN => Err(RowError::Nan),
-            abi::POSITIVE_INFINITY => Err(RowError::PositiveInfinity),
-            abi::ALL_MASKED => Err(RowError::AllMasked),
-            _ => return None,
-        })
+        let job = &self.rows[row];
+        let count = if written.status == abi::OK { (job.top_n + job.requested_count) as usize } else { 0 };
+        let from = self.reports_at() + job.report as usize;
+        let places = outputs[from..from + count * size_of::<ReportedToken>()].chunks_exact(size_of::<ReportedToken>());
+        Answer { written, reported: places.map(bytemuck::pod_read_unaligned).collect() }
     }
 
-    fn output(&self, row: usize, job: &RowJob<'_>, written: &Written, outputs: &[u8]) -> RowOutput {
-        let logprobs = job.spec.logprobs.map(|wanted| {
-            let scale = if wanted.mode == LogprobsMode::Raw { mass::scale(1.0) } else { scale(&job.spec) };
-            let log_total = mass::log_total(written.total);
-            let logprob = |logit| mass::logprob(mass::exponent(logit, written.max, scale), log_total);
-            let reported = |i: usize| -> ReportedToken {
-                let at = self.reports_at() + self.rows[row].report as usize + i * size_of::<ReportedToken>();
-                bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<ReportedToken>()])
-            };
-            let top = (0..written.top_count as usize).map(reported).map(|r| (r.token, logprob(r.logit))).collect();
-            let requested = 0..wanted.tokens.len();
-            let requested = requested.map(|i| logprob(reported(wanted.top_n as usize + i).logit)).collect();
-            TokenLogprobs { logprob: logprob(written.logit), rank: written.rank, top, requested }
-        });
-        RowOutput { token: written.token, logprobs, kept: None }
+    fn drafts_at(&self) -> usize {
+        self.rows.len() * size_of::<abi::RowJob>()
+    }
+
+    fn masses_at(&self) -> usize {
+        self.drafts_at() + self.drafts.len() * size_of::<DraftRow>()
     }
 
     fn adjusts_at(&self) -> usize {
-        self.rows.len() * size_of::<abi::RowJob>()
+        self.masses_at() + self.masses.len() * size_of::<u64>()
     }
 
     fn words_at(&self) -> usize {
@@ -258,8 +267,13 @@ impl Packer {
     }
 }
 
+/// The least mass that min-p leaves.
+pub(super) fn min_p_need(spec: &RowSpec<'_>) -> u64 {
+    if spec.filters.min_p > 0.0 { mass::min_p_need(spec.filters.min_p) } else { 0 }
+}
+
 /// The exponent scale of what a row is drawn from. Greedy has one token, of mass one at any scale.
-fn scale(spec: &RowSpec<'_>) -> f32 {
+pub(super) fn scale(spec: &RowSpec<'_>) -> f32 {
     if spec.filters.temperature == 0.0 { 1.0 } else { mass::scale(spec.filters.temperature) }
 }
 
@@ -278,6 +292,25 @@ fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
     }
 }
 
+/// Adds these tokens, of which nothing is known, to the ascending list from place `from` on.
+fn know_too(adjusts: &mut Vec<TokenAdjust>, from: usize, mut tokens: Vec<u32>) {
+    if tokens.is_empty() {
+        return;
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    let known = adjusts.split_off(from);
+    let mut known = known.into_iter().peekable();
+    for token in tokens {
+        while let Some(before) = known.next_if(|adjust| adjust.token < token) {
+            adjusts.push(before);
+        }
+        let own = known.next_if(|adjust| adjust.token == token);
+        adjusts.push(own.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() }));
+    }
+    adjusts.extend(known);
+}
+
 /// What is known about a token; what is known about those before it is passed over.
 fn take(
     token: u32,
@@ -290,36 +323,4 @@ fn take(
     let adjust = adjust.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() });
     let ban = if banned.next_if_eq(&token).is_some() { TokenAdjust::BANNED } else { 0 };
     TokenAdjust { flags: adjust.flags | ban, ..adjust }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::params::Decay;
-    use crate::sampling::adjust::Adjusts;
-    use crate::sampling::row::Filters;
-
-    #[test]
-    fn penalties_that_kernels_do_not_know_are_handed_over() {
-        let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
-        let (adjusts, action) = (Adjusts::default(), Action::Draw { uniform: 0 });
-        let row = |penalties| RowSpec {
-            filters,
-            chain: None,
-            penalties,
-            adjusts,
-            banned: &[],
-            allowed: None,
-            action,
-            logprobs: None,
-        };
-        let off = Penalties { repetition: 1.2, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
-        assert_eq!(has_kernel(&row(off)), Ok(()));
-        let decay = Decay { place: 3, last_n: 1, decay_n: 1 };
-        for unknown in
-            [Penalties { encoder: 1.1, ..off }, Penalties { decay, ..off }, Penalties { length: -0.5, ..off }]
-        {
-            assert_eq!(has_kernel(&row(unknown)), Err(NoKernel::History), "{unknown:?}");
-        }
-    }
 }

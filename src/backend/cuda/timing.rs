@@ -1,7 +1,9 @@
 //! What launches take on the device, for `benches/gpu.rs`.
 
+use super::ask::Asked;
 use super::device::Staging;
-use super::{CudaBackend, OpenError, RowJob, shape};
+use super::verify::verify;
+use super::{CudaBackend, DriverError, OpenError, RowJob, VerifyJob, shape};
 
 /// More than the caches of any GPU hold.
 const FLUSH_BYTES: usize = 512 << 20;
@@ -24,20 +26,45 @@ impl CudaBackend {
     /// # Panics
     /// If the rows do not fit.
     pub fn time(&mut self, jobs: &[RowJob<'_>], rounds: usize) -> Result<Timing, OpenError> {
+        let asked: Vec<Asked<'_>> = jobs.iter().map(|job| Asked::row(*job)).collect();
+        Ok(self.time_launch(&asked, rounds)?)
+    }
+
+    /// The same of each launch that verifying drafts of one number format takes, in order. Their rows must fit into one
+    /// launch each, of one kernel.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    ///
+    /// # Panics
+    /// If the rows do not fit, or have no kernel.
+    pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
+        let mut timings = Vec::new();
+        let input_bytes = self.input_bytes;
+        let verified = verify(jobs, input_bytes, &mut |asked| {
+            timings.push(self.time_launch(asked, rounds)?);
+            self.launch_all(asked)
+        })?;
+        assert!(verified.iter().all(Result::is_ok), "the drafts have kernels");
+        Ok(timings)
+    }
+
+    fn time_launch(&mut self, asked: &[Asked<'_>], rounds: usize) -> Result<Timing, DriverError> {
         self.device.enter()?;
-        let rows: Vec<usize> = (0..jobs.len()).collect();
-        assert_eq!(self.pack(0, jobs, &rows), jobs.len(), "the rows fit into one launch");
-        let dtype = jobs[0].logits.dtype();
+        let rows: Vec<usize> = (0..asked.len()).collect();
+        assert_eq!(self.pack(0, asked, &rows), asked.len(), "the rows fit into one launch");
+        let which = (asked[0].kernel(), asked[0].row.logits.dtype());
+        assert!(asked.iter().all(|asked| (asked.kernel(), asked.row.logits.dtype()) == which), "one kernel does them");
         // The first run uploads, and is not counted.
-        self.begin(0, dtype, jobs, &rows)?;
+        self.begin(0, which, asked, &rows)?;
         self.device.finish(&self.slots[0])?;
-        let largest = jobs.iter().map(|job| job.logits.vocab_size()).max().unwrap_or(0) as u32;
-        let count = jobs.len() as u32;
-        let shape = shape(count, largest, dtype.size() as u32, &self.device.facts);
+        let largest = asked.iter().map(|asked| asked.row.logits.vocab_size()).max().unwrap_or(0) as u32;
+        let count = asked.len() as u32;
+        let shape = shape(count, largest, which.1.size() as u32, &self.device.facts);
         let flush = Staging::new(FLUSH_BYTES)?;
         let slot = &self.slots[0];
         let launches =
-            (0..rounds).map(|_| self.device.time(slot, dtype, count, shape, &flush)).collect::<Result<_, _>>()?;
+            (0..rounds).map(|_| self.device.time(slot, which, count, shape, &flush)).collect::<Result<_, _>>()?;
         let mut copy_rate = 0.0f32;
         for _ in 0..10 {
             let (time, bytes) = self.device.time_copy(slot, &flush)?;

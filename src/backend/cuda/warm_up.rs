@@ -1,12 +1,17 @@
-//! Before a device serves it samples rows of every kind, and each result must be that of the other backend: so its kernels
-//! are loaded and compiled, and a device or driver that computes something else is found before it answers anybody.
+//! Before a device serves it samples rows of every kind and verifies drafts by every rule, and each result must be that of
+//! the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
+//! before it answers anybody.
 
 use super::{CudaBackend, OpenError};
-use crate::backend::{Backend, RowJob};
+use crate::backend::{Backend, RowJob, VerifyJob};
+use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
+use crate::speculative::job::{DraftSource, DraftToken};
+use crate::speculative::numbers::Numbers;
+use crate::speculative::tree::Tree;
 
 /// Sizes of real vocabularies, and one that leaves threads without a token.
 const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
@@ -33,6 +38,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             if backend.try_run(&jobs[..1])? != got[..1] {
                 return Err(OpenError::Wrong(format!("a single row of {vocab_size} {} logits", dtype.name())));
             }
+            prove_drafts(backend, &jobs)?;
         }
     }
     // Every row was one for the device.
@@ -40,6 +46,53 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
         return Err(OpenError::Wrong(format!("rows were handed over: {reason}")));
     }
     Ok(())
+}
+
+/// Every rule.
+const RULES: [AcceptanceRule; 6] = [
+    AcceptanceRule::Rejection,
+    AcceptanceRule::Block,
+    AcceptanceRule::Greedy,
+    AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.3 }),
+    AcceptanceRule::Relaxed(Relaxed { top_n: 20, delta: 0.5 }),
+    AcceptanceRule::Synthetic(Synthetic { rate: 0.5 }),
+];
+
+/// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
+/// kind of row or without chance.
+fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
+    let proposed = backend.other.run(&[proposing(rows[1]), proposing(rows[2])]);
+    let proposed: Vec<RowOutput> = proposed.into_iter().filter_map(Result::ok).collect();
+    let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
+    for (at, rule) in RULES.into_iter().enumerate() {
+        for kept in [true, false] {
+            let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, kept)).collect();
+            let job = |(first, tree)| VerifyJob {
+                rows: &rows[first..first + 3],
+                ends: &[false; 2],
+                drafts: &drafts,
+                tree,
+                rule,
+                numbers: Numbers { seed: at as u64, start: 0 },
+                measure: first == 1,
+            };
+            let jobs = [(1, &trees[0]), (3, &trees[0]), (0, &trees[1]), (4, &trees[1])].map(job);
+            if backend.try_verify(&jobs)? != backend.other.verify(&jobs) {
+                return Err(OpenError::Wrong(format!("a draft, verified by {rule:?}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn proposing(row: RowJob<'_>) -> RowJob<'_> {
+    let action = Action::Propose { uniform: uniform(13, 0, Purpose::Draft) };
+    RowJob { spec: RowSpec { action, logprobs: None, ..row.spec }, ..row }
+}
+
+fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
+    let kept = row.kept.as_deref().filter(|_| is_kept);
+    DraftToken { token: row.token, source: kept.map_or(DraftSource::Deterministic, DraftSource::Kept) }
 }
 
 fn row(vocab_size: usize) -> Vec<f32> {

@@ -14,6 +14,7 @@ mod proposed;
 mod walk;
 
 pub(super) use left::LeftStore;
+pub(in crate::backend) use proposed::{Proposed, Source};
 
 use super::level::Level;
 use super::row::Scratch;
@@ -21,19 +22,12 @@ use crate::backend::cpu::passes::Weigh;
 use crate::backend::cpu::view::View;
 use crate::backend::{VerifyJob, VerifyResult};
 use crate::sampling::mass::{Y_FLOOR, exponent};
-use crate::speculative::job::VerifyFailure;
 use passes::{Block, Passes, Weighing};
-use proposed::Proposed;
 use walk::Walk;
 
 /// Verifies one draft.
 pub(super) fn verify(level: Level, job: &VerifyJob<'_>, scratch: &mut Scratch) -> VerifyResult {
-    let passes = Passes::of(level);
-    let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size());
-    let checked = |(index, draft)| {
-        Proposed::new(draft, vocab_size, passes).map_err(|error| VerifyFailure::Draft { index, error })
-    };
-    let drafts = job.drafts.iter().enumerate().map(checked).collect::<Result<Vec<_>, _>>()?;
+    let drafts = Proposed::all(level, job)?;
     Ok(job.plan().verify(&mut Walk::new(level, job, &drafts, scratch))?)
 }
 

@@ -3,27 +3,29 @@
 use super::passes::{Block, Passes, Reals, Weighing};
 use crate::backend::VerifyJob;
 use crate::backend::cpu::FAR_BYTES;
+use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::{BLOCK, Weigh, blocks};
 use crate::sampling::kept::{Form, KeptRow};
 use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 use crate::speculative::draft::{DraftError, sent_mass, sums_to_one, tolerance};
-use crate::speculative::job::{DraftSource, DraftToken};
+use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use std::borrow::Cow;
 
 /// A draft token that was checked.
 #[derive(Debug)]
-pub(super) struct Proposed<'a> {
-    pub(super) token: u32,
+pub(in crate::backend) struct Proposed<'a> {
+    pub(in crate::backend) token: u32,
     /// Its mass; above 0.
-    pub(super) mass: u64,
+    pub(in crate::backend) mass: u64,
     /// That of all tokens.
-    pub(super) total: u64,
-    source: Source<'a>,
+    pub(in crate::backend) total: u64,
+    pub(in crate::backend) source: Source<'a>,
 }
 
+/// Where the masses of all tokens are.
 #[derive(Debug)]
-enum Source<'a> {
+pub(in crate::backend) enum Source<'a> {
     /// Tokens of nonzero mass, ascending ids.
     List(Cow<'a, [(u32, u64)]>),
     Row(&'a KeptRow),
@@ -43,7 +45,7 @@ pub(super) fn is_far(job: &VerifyJob<'_>) -> bool {
 
 impl<'a> Proposed<'a> {
     /// Checks a draft token, by the vocabulary of the target.
-    pub(super) fn new(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
+    fn new(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
         let (source, total) = match draft.source {
             DraftSource::Kept(kept) => match kept.form() {
                 Form::List(entries) => (Source::List(Cow::Borrowed(entries)), kept.total()),
@@ -73,6 +75,21 @@ impl<'a> Proposed<'a> {
         Ok(Self { token: draft.token, mass: weights.weight(draft.token), total: weights.total(), source })
     }
 
+    /// Checks all draft tokens of a job: the first that is none fails it.
+    pub(in crate::backend) fn all(level: Level, job: &VerifyJob<'a>) -> Result<Vec<Self>, VerifyFailure> {
+        let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size());
+        let passes = Passes::of(level);
+        let checked = |(index, draft)| {
+            Self::new(draft, vocab_size, passes).map_err(|error| VerifyFailure::Draft { index, error })
+        };
+        job.drafts.iter().enumerate().map(checked).collect()
+    }
+
+    /// Whether no other token could have been proposed.
+    pub(in crate::backend) fn is_certain(&self) -> bool {
+        self.mass == self.total
+    }
+
     /// The tokens that could have been proposed, if they are a list.
     pub(super) fn list(&self) -> Option<&[(u32, u64)]> {
         match &self.source {
@@ -82,7 +99,7 @@ impl<'a> Proposed<'a> {
     }
 
     /// The mass of a token.
-    pub(super) fn mass_of(&self, token: u32) -> u64 {
+    pub(in crate::backend) fn mass_of(&self, token: u32) -> u64 {
         match &self.source {
             Source::List(entries) => entries.binary_search_by_key(&token, |e| e.0).map_or(0, |at| entries[at].1),
             Source::Row(row) => row.mass(token),

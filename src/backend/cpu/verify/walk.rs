@@ -117,7 +117,7 @@ impl Positions for Walk<'_> {
     }
 
     fn is_certain(&self, node: usize) -> bool {
-        self.drafts[node].mass == self.drafts[node].total
+        self.drafts[node].is_certain()
     }
 
     fn proposed(&self, node: usize) -> f64 {

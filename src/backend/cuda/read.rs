@@ -1,0 +1,54 @@
+//! What a launch wrote about a row, and the result that follows from it.
+
+use super::abi::{self, ReportedToken, RowResult as Written};
+use super::pack::scale;
+use crate::backend::RowJob;
+use crate::sampling::mass;
+use crate::sampling::row::{LogprobsMode, RowError, RowOutput, RowResult, TokenLogprobs};
+
+/// What was written about a row.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub(super) written: Written,
+    /// The most likely tokens, as many as `written` says of those that there is room for, then the requested ones.
+    pub(super) reported: Vec<ReportedToken>,
+}
+
+impl Answer {
+    /// Whether the row has a result. `None` when the kernel contradicted itself.
+    pub(super) fn status(&self) -> Option<Result<(), RowError>> {
+        Some(match self.written.status {
+            abi::OK => Ok(()),
+            abi::NAN => Err(RowError::Nan),
+            abi::POSITIVE_INFINITY => Err(RowError::PositiveInfinity),
+            abi::ALL_MASKED => Err(RowError::AllMasked),
+            _ => return None,
+        })
+    }
+
+    /// The most likely tokens, of `top_n` that there was room for, and the requested ones.
+    pub(super) fn reported(&self, top_n: u32) -> (&[ReportedToken], &[ReportedToken]) {
+        let (top, requested) = self.reported.split_at(top_n as usize);
+        (&top[..self.written.top_count as usize], requested)
+    }
+
+    /// The result of a plain row. `None` when the kernel contradicted itself.
+    #[must_use]
+    pub fn result(&self, job: &RowJob<'_>) -> Option<RowResult> {
+        Some(self.status()?.map(|()| self.output(job)))
+    }
+
+    fn output(&self, job: &RowJob<'_>) -> RowOutput {
+        let written = &self.written;
+        let logprobs = job.spec.logprobs.map(|wanted| {
+            let scale = if wanted.mode == LogprobsMode::Raw { mass::scale(1.0) } else { scale(&job.spec) };
+            let log_total = mass::log_total(written.total);
+            let logprob = |logit| mass::logprob(mass::exponent(logit, written.max, scale), log_total);
+            let (top, requested) = self.reported(wanted.top_n);
+            let top = top.iter().map(|r| (r.token, logprob(r.logit))).collect();
+            let requested = requested.iter().map(|r| logprob(r.logit)).collect();
+            TokenLogprobs { logprob: logprob(written.logit), rank: written.rank, top, requested }
+        });
+        RowOutput { token: written.token, logprobs, kept: None }
+    }
+}

@@ -1,0 +1,132 @@
+//! Verification on the device: which draft tokens are accepted is decided here, by the rules of
+//! [`speculative`](crate::speculative), from what kernels say about rows.
+//!
+//! 1. All target rows are sampled as plain rows, each with the number of its position. For drafts without chance, for greedy,
+//!    relaxed and synthetic acceptance that is all there is to ask.
+//! 2. The rule [walks](walk) along what is [known](table). Where it needs what is not known yet, a sum or a draw over a
+//!    whole row, it goes on with nothing in its place and its walk counts for nothing; what was missing is asked, and it
+//!    walks again. Rejection takes one such round, for the token it draws in the end; block verification two at most.
+//!
+//! A rule is a function of the answers, so a walk along complete answers is the specification's. Rows behind a rejected
+//! token are computed for nothing, and their errors, as in the specification, are nobody's.
+
+mod table;
+mod walk;
+
+use super::abi::LISTED;
+use super::ask::{Asked, NoKernel, has_kernel, room};
+use super::read::Answer;
+use crate::backend::cpu::{Level, Proposed};
+use crate::backend::{VerifyJob, VerifyResult};
+use crate::sampling::row::{Action, RowJob, RowSpec};
+use crate::speculative::job::VerifyFailure;
+use crate::speculative::rule::AcceptanceRule;
+use table::{Query, Table};
+use walk::Walk;
+
+/// More rounds than any rule takes: each round but the last answers something that the walk before lacked, and siblings
+/// are tested one after the other.
+const MOST_ROUNDS: usize = 1024;
+
+/// Asks the device: an answer per row.
+pub type Launch<'l, E> = dyn FnMut(&[Asked<'_>]) -> Result<Vec<Answer>, E> + 'l;
+
+/// A job on its way.
+struct Open<'a> {
+    /// Its place.
+    at: usize,
+    drafts: Vec<Proposed<'a>>,
+    table: Table<'a>,
+}
+
+/// Verifies jobs, with launches of at most `input_bytes`. Jobs that kernels cannot do are handed back with the reason.
+///
+/// # Errors
+/// Those of `launch`.
+pub fn verify<E>(
+    jobs: &[VerifyJob<'_>],
+    input_bytes: usize,
+    launch: &mut Launch<'_, E>,
+) -> Result<Vec<Result<VerifyResult, NoKernel>>, E> {
+    let mut results: Vec<_> = jobs.iter().map(|_| Err(NoKernel::Contradiction)).collect();
+    let mut open = Vec::with_capacity(jobs.len());
+    for (at, job) in jobs.iter().enumerate() {
+        match Open::new(at, job, input_bytes) {
+            Ok(Ok(ready)) => open.push(ready),
+            Ok(Err(failure)) => results[at] = Ok(Err(failure)),
+            Err(reason) => results[at] = Err(reason),
+        }
+    }
+    look_at_rows(&mut open, launch)?;
+    for _ in 0..MOST_ROUNDS {
+        let mut missing = Vec::new();
+        let mut left = Vec::with_capacity(open.len());
+        for ready in open {
+            let Some(walk) = Walk::new(&ready.table, &ready.drafts) else { continue };
+            match walk.verify() {
+                Ok(result) => results[ready.at] = Ok(result),
+                Err(queries) => {
+                    missing.extend(queries.into_iter().map(|query| (left.len(), query)));
+                    left.push(ready);
+                }
+            }
+        }
+        open = left;
+        if open.is_empty() {
+            break;
+        }
+        ask(&mut open, missing, launch)?;
+    }
+    Ok(results)
+}
+
+/// Samples the target rows of all jobs.
+fn look_at_rows<E>(open: &mut [Open<'_>], launch: &mut Launch<'_, E>) -> Result<(), E> {
+    let asked: Vec<Asked<'_>> = open.iter().flat_map(|ready| ready.table.rows()).collect();
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let mut answers = launch(&asked)?.into_iter();
+    let mut each: Vec<Vec<Answer>> = Vec::with_capacity(open.len());
+    each.extend(open.iter().map(|ready| answers.by_ref().take(ready.table.rows().count()).collect()));
+    open.iter_mut().zip(each).for_each(|(ready, answers)| ready.table.see(answers));
+    Ok(())
+}
+
+/// Asks for what walks lacked.
+fn ask<E>(open: &mut [Open<'_>], missing: Vec<(usize, Query)>, launch: &mut Launch<'_, E>) -> Result<(), E> {
+    let asked: Vec<Asked<'_>> =
+        missing.iter().map(|(at, query)| open[*at].table.asked(query, &open[*at].drafts)).collect();
+    let answers = launch(&asked)?;
+    drop(asked);
+    for ((at, query), answer) in missing.into_iter().zip(answers) {
+        open[at].table.learn(query, &answer);
+    }
+    Ok(())
+}
+
+impl<'a> Open<'a> {
+    /// Checks a job, its drafts first, as the specification does.
+    fn new(at: usize, job: &'a VerifyJob<'a>, input_bytes: usize) -> Result<Result<Self, VerifyFailure>, NoKernel> {
+        for row in job.rows {
+            let spec = RowSpec { action: Action::Draw { uniform: 0 }, logprobs: None, ..row.spec };
+            has_kernel(&spec)?;
+        }
+        if matches!(job.rule, AcceptanceRule::Relaxed(relaxed) if relaxed.top_n > LISTED) {
+            return Err(NoKernel::TopLogprobs);
+        }
+        let drafts = match Proposed::all(Level::detect(), job) {
+            Ok(drafts) => drafts,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let fits = |(at, row): (usize, &RowJob<'_>)| {
+            let children = job.tree.children(at.checked_sub(1));
+            room(row, children.iter().map(|&node| &drafts[node])) + 4 * children.len() <= input_bytes
+        };
+        if !job.rows.iter().enumerate().all(fits) {
+            return Err(NoKernel::TooLarge);
+        }
+        let table = Table::new(job, &drafts);
+        Ok(Ok(Self { at, drafts, table }))
+    }
+}

@@ -1,0 +1,246 @@
+//! What is known of a job's rows: what to ask about them, and what came back.
+
+use super::super::abi::ReportedToken;
+use super::super::ask::{Asked, Weigh, WeighBy, What};
+use super::super::pack::{min_p_need, scale};
+use super::super::read::Answer;
+use crate::backend::VerifyJob;
+use crate::backend::cpu::{Proposed, keys};
+use crate::sampling::mass;
+use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowJob, RowSpec};
+use crate::speculative::rule::AcceptanceRule;
+use crate::speculative::weights::Residual;
+use std::collections::HashMap;
+
+/// A sum over a row, or a draw from it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Query {
+    /// The terms of its entropy.
+    Entropy { row: usize },
+    /// The weights of what is left, and the token drawn with a number.
+    Left { row: usize, taken: Vec<Taken>, uniform: u64 },
+    /// The masses of a draft, of the tokens that have at least this mass.
+    Drafted { row: usize, node: usize, need: u64 },
+    /// The rank of a token.
+    Rank { row: usize, token: u32 },
+}
+
+/// A draft's distribution taken from what was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Taken {
+    pub(super) node: usize,
+    /// The bits of the factor that what was left counts by.
+    pub(super) factor: u64,
+    /// What was left.
+    pub(super) total: u64,
+}
+
+impl Taken {
+    pub(super) fn by(&self, drafts: &[Proposed<'_>]) -> Residual {
+        Residual::new(f64::from_bits(self.factor), self.total, drafts[self.node].total)
+    }
+}
+
+/// What is known about a target row.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) total: u64,
+    last_key: u64,
+    first_key: u64,
+    /// Drawn with the number of a plain row.
+    pub(super) token: u32,
+    /// The masses of its draft tokens, as far as they are needed.
+    masses: Vec<(u32, u64)>,
+    /// The first tokens and their masses, for relaxed acceptance.
+    pub(super) top: Vec<(u32, u64)>,
+}
+
+/// A job and what is known about its rows.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    pub(super) job: &'a VerifyJob<'a>,
+    /// Draft tokens before each row.
+    depths: Vec<usize>,
+    /// The draft tokens at each row whose masses are needed.
+    tokens: Vec<Vec<u32>>,
+    /// How many of the first tokens are needed.
+    top_n: u32,
+    /// One per row, once they are seen; none if a kernel contradicted itself.
+    targets: Vec<Result<Target, RowError>>,
+    /// Of rows whose distribution is judged at another temperature: first tokens, their masses, the total.
+    judged: Vec<(Vec<(u32, u64)>, u64)>,
+    answers: HashMap<Query, (u64, u32)>,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(job: &'a VerifyJob<'a>, drafts: &[Proposed<'_>]) -> Self {
+        let mut depths = vec![0; job.rows.len()];
+        let mut tokens = vec![Vec::new(); job.rows.len()];
+        for row in 0..job.rows.len() {
+            let children = job.tree.children(row.checked_sub(1));
+            children.iter().for_each(|&node| depths[node + 1] = depths[row] + 1);
+            let certain = || children.iter().all(|&node| drafts[node].is_certain());
+            let by_draw = match job.rule {
+                AcceptanceRule::Greedy | AcceptanceRule::Relaxed(_) => true,
+                AcceptanceRule::Rejection => certain(),
+                AcceptanceRule::Block => drafts.iter().all(Proposed::is_certain),
+                AcceptanceRule::Typical(_) | AcceptanceRule::Synthetic(_) => false,
+            };
+            if job.measure || !by_draw {
+                tokens[row] = children.iter().map(|&node| drafts[node].token).collect();
+            }
+        }
+        let top_n = if let AcceptanceRule::Relaxed(relaxed) = job.rule { relaxed.top_n } else { 0 };
+        let (targets, judged, answers) = (Vec::new(), Vec::new(), HashMap::new());
+        Self { job, depths, tokens, top_n, targets, judged, answers }
+    }
+
+    /// The number that a plain row would be drawn with.
+    pub(super) fn sample(&self, row: usize) -> u64 {
+        self.job.numbers.sample(self.depths[row])
+    }
+
+    /// The number that is drawn with where a draft token was rejected.
+    pub(super) fn residual(&self, row: usize) -> u64 {
+        self.job.numbers.residual(self.depths[row])
+    }
+
+    /// What is asked first: each row, and those that are judged at another temperature.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Asked<'_>> {
+        let judged = (0..self.job.rows.len()).filter(|&row| self.is_judged_apart(row)).map(|row| {
+            let action = Action::Draw { uniform: 0 };
+            unranked(self.job.relaxed(row), action, self.top_n, &[])
+        });
+        let targets = (0..self.job.rows.len()).map(|row| {
+            let top_n = if self.is_judged_apart(row) { 0 } else { self.top_n };
+            let action = Action::Draw { uniform: self.sample(row) };
+            unranked(self.job.rows[row], action, top_n, &self.tokens[row])
+        });
+        targets.chain(judged)
+    }
+
+    fn is_judged_apart(&self, row: usize) -> bool {
+        self.top_n > 0 && self.job.rows[row].spec.filters.temperature == 0.0
+    }
+
+    /// The answers to [`Self::rows`].
+    pub(super) fn see(&mut self, answers: Vec<Answer>) {
+        let mut answers = answers.into_iter();
+        let mut targets = Vec::with_capacity(self.job.rows.len());
+        for (row, answer) in answers.by_ref().take(self.job.rows.len()).enumerate() {
+            let Some(status) = answer.status() else { return };
+            let top_n = if self.is_judged_apart(row) { 0 } else { self.top_n };
+            targets.push(status.map(|()| Target::new(&answer, &self.job.rows[row].spec, top_n)));
+        }
+        let apart: Vec<usize> = (0..self.job.rows.len()).filter(|&row| self.is_judged_apart(row)).collect();
+        for (row, answer) in apart.into_iter().zip(answers) {
+            let Some(status) = answer.status() else { return };
+            // A row without a distribution has none at any temperature.
+            let judged = status.map(|()| Target::new(&answer, &self.job.relaxed(row).spec, self.top_n));
+            self.judged.push(judged.map_or((vec![], 1), |judged| (judged.top, judged.total)));
+        }
+        self.targets = targets;
+    }
+
+    /// Whether the rows were seen.
+    pub(super) fn is_seen(&self) -> bool {
+        self.targets.len() == self.job.rows.len()
+    }
+
+    /// What is known about a row.
+    pub(super) fn target(&self, row: usize) -> Result<&Target, RowError> {
+        self.targets[row].as_ref().map_err(|&error| error)
+    }
+
+    /// What relaxed acceptance judges: the first tokens, their masses, and the total.
+    pub(super) fn judged(&self, row: usize) -> Result<(&[(u32, u64)], u64), RowError> {
+        let target = self.target(row)?;
+        if !self.is_judged_apart(row) {
+            return Ok((&target.top, target.total));
+        }
+        let at = (0..row).filter(|&before| self.is_judged_apart(before)).count();
+        Ok((&self.judged[at].0, self.judged[at].1))
+    }
+
+    /// The answer to a query: a sum, and a token where one is drawn.
+    pub(super) fn answer(&self, query: &Query) -> Option<(u64, u32)> {
+        self.answers.get(query).copied()
+    }
+
+    pub(super) fn learn(&mut self, query: Query, answer: &Answer) {
+        if answer.status() != Some(Ok(())) {
+            self.targets.clear();
+            return;
+        }
+        let written = &answer.written;
+        let sum = if matches!(query, Query::Rank { .. }) { u64::from(written.rank) } else { written.total };
+        self.answers.insert(query, (sum, written.token));
+    }
+
+    /// The row that answers a query.
+    pub(super) fn asked<'b>(&self, query: &Query, drafts: &'b [Proposed<'b>]) -> Asked<'b>
+    where
+        'a: 'b,
+    {
+        let draw = |uniform| Action::Draw { uniform };
+        match *query {
+            Query::Entropy { row } => self.weigh(row, draw(0), WeighBy::Entropy, 0),
+            Query::Left { row, ref taken, uniform } => {
+                let by = taken.iter().map(|taken| (&drafts[taken.node], taken.by(drafts))).collect();
+                self.weigh(row, draw(uniform), WeighBy::Beyond(by), 0)
+            }
+            Query::Drafted { row, node, need } => self.weigh(row, draw(0), WeighBy::Drafted(&drafts[node]), need),
+            Query::Rank { row, token } => {
+                let RowJob { logits, spec } = self.job.rows[row];
+                let wanted = LogprobsSpec { top_n: 0, mode: LogprobsMode::Processed, tokens: &[] };
+                let spec = RowSpec { action: Action::Score { token }, logprobs: Some(wanted), ..spec };
+                Asked { row: RowJob { logits, spec }, what: What::Row }
+            }
+        }
+    }
+
+    /// A row that is weighed, of tokens that have at least `need`.
+    fn weigh<'b>(&self, row: usize, action: Action, by: WeighBy<'b>, need: u64) -> Asked<'b>
+    where
+        'a: 'b,
+    {
+        let RowJob { logits, spec } = self.job.rows[row];
+        let (last_key, first_key) = self.target(row).map_or((0, 0), |target| (target.last_key, target.first_key));
+        // A greedy row's one token has mass one whatever min-p is.
+        let need = need.max(if spec.filters.temperature == 0.0 { 0 } else { min_p_need(&spec) });
+        let spec = RowSpec { action, logprobs: None, ..spec };
+        let weigh = Weigh { last_key, max: keys::logit(first_key), need, by };
+        Asked { row: RowJob { logits, spec }, what: What::Weigh(weigh) }
+    }
+}
+
+/// A row that is sampled and reported on, but for ranks.
+fn unranked<'b>(row: RowJob<'b>, action: Action, top_n: u32, tokens: &'b [u32]) -> Asked<'b> {
+    let wanted = LogprobsSpec { top_n, mode: LogprobsMode::Processed, tokens };
+    let logprobs = (top_n > 0 || !tokens.is_empty()).then_some(wanted);
+    Asked { row: RowJob { spec: RowSpec { action, logprobs, ..row.spec }, ..row }, what: What::Unranked }
+}
+
+impl Target {
+    fn new(answer: &Answer, spec: &RowSpec<'_>, top_n: u32) -> Self {
+        let written = &answer.written;
+        let (max, scale) = (keys::logit(written.first_key), scale(spec));
+        let (top, requested) = answer.reported(top_n);
+        let weighed = |tokens: &[ReportedToken]| {
+            let mass = |logit| mass::mass(mass::exponent(logit, max, scale));
+            tokens.iter().map(|reported| (reported.token, mass(reported.logit))).collect::<Vec<_>>()
+        };
+        let (total, last_key, first_key) = (written.total, written.last_key, written.first_key);
+        Self { total, last_key, first_key, token: written.token, masses: weighed(requested), top: weighed(top) }
+    }
+
+    /// The most likely token.
+    pub(super) fn first(&self) -> u32 {
+        keys::token(self.first_key)
+    }
+
+    /// The mass of a draft token at this row, which was asked for.
+    pub(super) fn mass_of(&self, token: u32) -> Option<u64> {
+        self.masses.iter().find(|(asked, _)| *asked == token).map(|&(_, mass)| mass)
+    }
+}

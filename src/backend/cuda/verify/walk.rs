@@ -1,0 +1,163 @@
+//! What the rules ask, answered from what is known.
+
+use super::table::{Query, Table, Taken, Target};
+use crate::backend::VerifyResult;
+use crate::backend::cpu::Proposed;
+use crate::sampling::mass::MASS_ONE;
+use crate::sampling::row::RowError;
+use crate::speculative::positions::Positions;
+use crate::speculative::relaxed::Relaxed;
+use crate::speculative::typical;
+use crate::speculative::weights::{ONE, share};
+
+/// A walk along a draft.
+pub(super) struct Walk<'a> {
+    table: &'a Table<'a>,
+    drafts: &'a [Proposed<'a>],
+    row: usize,
+    /// What was taken from the row's target, and what is left.
+    taken: Vec<Taken>,
+    total: u64,
+    /// What it lacked. If there is anything, the walk counts for nothing.
+    missing: Vec<Query>,
+}
+
+impl<'a> Walk<'a> {
+    /// None if the rows are not known, because a kernel contradicted itself.
+    pub(super) fn new(table: &'a Table<'a>, drafts: &'a [Proposed<'a>]) -> Option<Self> {
+        table.is_seen().then(|| Self { table, drafts, row: 0, taken: vec![], total: 1, missing: vec![] })
+    }
+
+    /// The outcome, or what it lacks.
+    pub(super) fn verify(mut self) -> Result<VerifyResult, Vec<Query>> {
+        let result = self.table.job.plan().verify(&mut self);
+        if self.missing.is_empty() { Ok(result.map_err(Into::into)) } else { Err(self.missing) }
+    }
+
+    fn target(&self) -> &'a Target {
+        self.table.target(self.row).expect("a rule comes to a row first; this is a bug")
+    }
+
+    fn answer(&mut self, query: Query) -> Option<(u64, u32)> {
+        let answer = self.table.answer(&query);
+        if answer.is_none() && !self.missing.contains(&query) {
+            self.missing.push(query);
+        }
+        answer
+    }
+
+    /// What would be left beyond a draft.
+    fn beyond_by(&mut self, factor: f64, node: usize) -> (Taken, Option<u64>) {
+        let next = Taken { node, factor: factor.to_bits(), total: self.total };
+        let taken = [self.taken.as_slice(), &[next]].concat();
+        let query = Query::Left { row: self.row, taken, uniform: self.table.residual(self.row) };
+        (next, self.answer(query).map(|(total, _)| total))
+    }
+}
+
+impl Positions for Walk<'_> {
+    fn token(&self, node: usize) -> u32 {
+        self.drafts[node].token
+    }
+
+    fn ends(&self, node: usize) -> bool {
+        self.table.job.ends[node]
+    }
+
+    fn is_certain(&self, node: usize) -> bool {
+        self.drafts[node].is_certain()
+    }
+
+    fn proposed(&self, node: usize) -> f64 {
+        share(self.drafts[node].mass, self.drafts[node].total)
+    }
+
+    fn come_to(&mut self, row: usize) -> Result<(), RowError> {
+        self.total = self.table.target(row)?.total;
+        self.row = row;
+        self.taken.clear();
+        Ok(())
+    }
+
+    fn share(&mut self, token: u32) -> f64 {
+        let mass = self.target().mass_of(token).expect("the masses of draft tokens were asked for; this is a bug");
+        let beyond =
+            |left: u64, taken: &Taken| taken.by(self.drafts).weight(left, self.drafts[taken.node].mass_of(token));
+        share(self.taken.iter().fold(mass, beyond), self.total)
+    }
+
+    fn draw(&mut self, uniform: u64) -> u32 {
+        if self.taken.is_empty() && uniform == self.table.sample(self.row) {
+            return self.target().token;
+        }
+        let query = Query::Left { row: self.row, taken: self.taken.clone(), uniform };
+        self.answer(query).map_or(0, |(_, token)| token)
+    }
+
+    fn beyond(&mut self, factor: f64, node: usize) -> f64 {
+        self.beyond_by(factor, node).1.unwrap_or(0) as f64 / ONE
+    }
+
+    fn take(&mut self, factor: f64, node: usize) {
+        let (next, total) = self.beyond_by(factor, node);
+        if let Some(total) = total.filter(|&total| total > 0) {
+            self.taken.push(next);
+            self.total = total;
+        }
+    }
+
+    fn has_one(&mut self) -> bool {
+        // The most likely token has mass one.
+        self.target().total == MASS_ONE
+    }
+
+    fn first(&mut self) -> u32 {
+        self.target().first()
+    }
+
+    fn entropy(&mut self) -> f64 {
+        let terms = self.answer(Query::Entropy { row: self.row });
+        if terms.is_none() {
+            // One round for all rows, rather than one for each.
+            for row in (0..self.table.job.rows.len()).filter(|&row| self.table.target(row).is_ok()) {
+                self.answer(Query::Entropy { row });
+            }
+        }
+        typical::entropy(terms.map_or(0, |(terms, _)| terms), self.target().total)
+    }
+
+    fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
+        let (first, total) = self.table.judged(self.row)?;
+        let accepted = relaxed.accepted(first.iter().map(|&(_, mass)| mass), total);
+        Ok(first[..accepted].iter().map(|&(token, _)| token).collect())
+    }
+
+    fn chance_of(&mut self, node: usize, tokens: &[u32]) -> f64 {
+        let draft = &self.drafts[node];
+        share(tokens.iter().map(|&token| draft.mass_of(token)).sum(), draft.total)
+    }
+
+    fn chance_from(&mut self, node: usize, least: f64) -> f64 {
+        let total = self.target().total;
+        let reaches = |&mass: &u64| share(mass, total) >= least;
+        // A share grows with its mass.
+        let need = least_mass(reaches);
+        let query = Query::Drafted { row: self.row, node, need };
+        let sum = if need > MASS_ONE { Some(0) } else { self.answer(query).map(|(sum, _)| sum) };
+        share(sum.unwrap_or(0), self.drafts[node].total)
+    }
+
+    fn rank(&mut self, token: u32) -> u32 {
+        self.answer(Query::Rank { row: self.row, token }).map_or(0, |(rank, _)| rank as u32)
+    }
+}
+
+/// The least mass of a token that reaches something, where larger ones reach it too; beyond [`MASS_ONE`] if none does.
+fn least_mass(reaches: impl Fn(&u64) -> bool) -> u64 {
+    let (mut from, mut to) = (1, MASS_ONE + 1);
+    while from < to {
+        let middle = from + (to - from) / 2;
+        if reaches(&middle) { to = middle } else { from = middle + 1 }
+    }
+    from
+}

@@ -1,0 +1,161 @@
+//! The programs that run the kernels on a CPU, driven from Rust.
+
+#![allow(clippy::print_stderr)]
+
+use croupier::backend::cuda::abi::{MAX_TEAM, SCRATCH_BYTES, SLICE_CHUNKS};
+use croupier::backend::cuda::ask::{Asked, Kernel};
+use croupier::backend::cuda::pack::Packer;
+use croupier::backend::cuda::read::Answer;
+use croupier::backend::cuda::shape::{chunk, shared_bytes};
+use croupier::sampling::logits::Dtype;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/emulator");
+const SKIPPED: i32 = 77;
+
+/// Whether the programs are there; built once. Without a C++ compiler the tests are skipped, loudly.
+pub(crate) fn built() -> bool {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    *BUILT.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/emulator-build");
+        let status = Command::new("bash").arg(script).status();
+        match status.map(|status| status.code()) {
+            Ok(Some(0)) => true,
+            Ok(Some(SKIPPED)) | Err(_) => {
+                eprintln!("SKIPPED: the kernels were NOT run: no C++ compiler");
+                false
+            }
+            Ok(code) => panic!("the kernels do not compile for the CPU: {code:?}"),
+        }
+    })
+}
+
+/// One build of the kernels, running.
+pub(crate) struct Emulator {
+    child: Child,
+    threads: u32,
+}
+
+/// How a batch is laid over the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) team_size: u32,
+    pub(crate) teams: u32,
+    pub(crate) cached: bool,
+    pub(crate) seed: u64,
+}
+
+impl Emulator {
+    pub(crate) fn start(name: &str) -> Self {
+        let mut child = Command::new(format!("{FOLDER}/{name}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut about = [0; 16];
+        child.stdout.as_mut().unwrap().read_exact(&mut about).unwrap();
+        let [threads, _, scratch, tokens]: [u32; 4] = bytemuck::cast(about);
+        assert_eq!(scratch as usize, SCRATCH_BYTES);
+        assert_eq!(tokens, chunk(threads));
+        Self { child, threads }
+    }
+
+    /// Chunks of the longest of these rows.
+    fn chunks(&self, rows: &[&Asked<'_>]) -> u32 {
+        let longest = rows.iter().map(|asked| asked.row.logits.vocab_size()).max().unwrap();
+        (longest as u32).div_ceil(chunk(self.threads))
+    }
+
+    /// Whether the largest team can hold a row.
+    pub(crate) fn has_room(&self, vocab_size: usize) -> bool {
+        (vocab_size as u32).div_ceil(chunk(self.threads)) <= SLICE_CHUNKS * MAX_TEAM
+    }
+
+    /// Answers about rows, a launch for each kernel and number format. `spoil` may change what the kernels are told.
+    pub(crate) fn ask(&mut self, asked: &[Asked<'_>], layout: Layout, spoil: Spoil) -> Vec<Answer> {
+        let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
+        for kernel in Kernel::ALL {
+            for dtype in Dtype::ALL {
+                let belongs = |&i: &usize| asked[i].kernel() == kernel && asked[i].row.logits.dtype() == dtype;
+                let places: Vec<usize> = (0..asked.len()).filter(belongs).collect();
+                let rows: Vec<&Asked<'_>> = places.iter().map(|&i| &asked[i]).collect();
+                if !rows.is_empty() {
+                    let launched = self.launch(kernel, dtype, &rows, layout, spoil);
+                    places.into_iter().zip(launched).for_each(|(i, answer)| answers[i] = Some(answer));
+                }
+            }
+        }
+        answers.into_iter().map(Option::unwrap).collect()
+    }
+
+    fn launch(
+        &mut self,
+        kernel: Kernel,
+        dtype: Dtype,
+        rows: &[&Asked<'_>],
+        layout: Layout,
+        spoil: Spoil,
+    ) -> Vec<Answer> {
+        let mut packer = Packer::new(chunk(self.threads));
+        rows.iter().for_each(|row| packer.push(row));
+        let room: usize = rows.iter().map(|row| row.room()).sum();
+        assert!(packer.inputs_bytes() <= room, "{} bytes, {room} are said to do", packer.inputs_bytes());
+        let mut inputs = vec![0xEE; packer.inputs_bytes()];
+        packer.write(rows.iter().copied(), &mut inputs);
+        spoil(kernel, rows.len(), &mut inputs);
+
+        let chunks = self.chunks(rows);
+        let team_size = layout.team_size.max(chunks.div_ceil(SLICE_CHUNKS));
+        let slice = chunks.div_ceil(team_size) * chunk(self.threads) * dtype.size() as u32 / 16;
+        let cached = if layout.cached { slice } else { 0 };
+        let format = Dtype::ALL.iter().position(|&d| d == dtype).unwrap();
+        let shared = shared_bytes(self.threads) + 16 * cached;
+        let program = (kernel as usize * Dtype::ALL.len() + format) as u32;
+        let words = [program, rows.len() as u32, team_size, layout.teams, cached, shared];
+        let sizes = [layout.seed, inputs.len() as u64, packer.outputs_bytes() as u64];
+
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(bytemuck::cast_slice(&words)).unwrap();
+        input.write_all(bytemuck::cast_slice(&sizes)).unwrap();
+        input.write_all(&inputs).unwrap();
+        input.flush().unwrap();
+        let mut outputs = vec![0; packer.outputs_bytes()];
+        if self.child.stdout.as_mut().unwrap().read_exact(&mut outputs).is_err() {
+            panic!("the emulator stopped ({:?}) with {layout:?}", self.child.wait());
+        }
+        (0..rows.len()).map(|i| packer.answer(i, &outputs)).collect()
+    }
+}
+
+/// Changes the inputs of so many rows for a kernel.
+pub(crate) type Spoil<'a> = &'a dyn Fn(Kernel, usize, &mut [u8]);
+
+/// Changes nothing.
+pub(crate) fn unspoilt(_: Kernel, _: usize, _: &mut [u8]) {}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It ends with its input; a fault has been reported by then.
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn layout() -> impl Strategy<Value = Layout> {
+    (prop_oneof![2 => Just(1u32), 1 => Just(2), 2 => 3..=MAX_TEAM], 1..=3u32, any::<bool>(), any::<u64>())
+        .prop_map(|(team_size, teams, cached, seed)| Layout { team_size, teams, cached, seed })
+}
+
+pub(crate) fn config(cases: u32) -> ProptestConfig {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
+    ProptestConfig {
+        cases: wanted.unwrap_or(cases),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/regressions/emulator.txt"))),
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    }
+}

@@ -1,0 +1,222 @@
+//! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
+//! sent or none. And proof that it would be seen if a kernel were told something else.
+
+#[path = "../support/drafts.rs"]
+mod drafts;
+
+use super::harness::{Emulator, Layout, Spoil, built, config, layout, unspoilt};
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::abi;
+use croupier::backend::cuda::ask::{Kernel, NoKernel};
+use croupier::backend::cuda::read::Answer;
+use croupier::backend::cuda::verify::verify;
+use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
+use croupier::sampling::kept::Kept;
+use croupier::speculative::rule::AcceptanceRule;
+use drafts::{Case, Recipe, bits, recipe, summary, together};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use std::convert::Infallible;
+
+const ROOM: usize = 64 << 20;
+
+/// As draft work keeps it: on the backend that the kernels hand it to.
+fn kept(job: &RowJob<'_>) -> Box<Kept> {
+    CpuBackend::new(1).run(&[*job]).remove(0).unwrap().kept.unwrap()
+}
+
+/// What comes of the cases together, and the number of launches.
+fn run(
+    emulator: &mut Emulator,
+    cases: &[Case],
+    layout: Layout,
+    spoil: Spoil<'_>,
+) -> (Vec<Result<VerifyResult, NoKernel>>, usize) {
+    let (mut results, mut launches) = (vec![], 0);
+    together(cases, &kept, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
+        let verified = verify::<Infallible>(jobs, ROOM, &mut |asked| {
+            launches += 1;
+            let answers: Vec<Answer> = emulator.ask(asked, layout, spoil);
+            Ok(answers)
+        });
+        results = verified.unwrap();
+    });
+    (results, launches)
+}
+
+fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) -> usize {
+    let (results, launches) = run(emulator, cases, layout, &unspoilt);
+    for (case, got) in cases.iter().zip(results) {
+        match got {
+            Ok(got) => assert_eq!(bits(&got), bits(&case.expected()), "{layout:?} on {}", summary(case)),
+            Err(reason) => assert!(reason == NoKernel::Chain && has_chain(case), "{reason:?}: {}", summary(case)),
+        }
+    }
+    launches
+}
+
+fn has_chain(case: &Case) -> bool {
+    case.rows.iter().any(|row| row.chain.is_some() && row.filters.temperature != 0.0)
+}
+
+/// Most targets without chains, which have no kernel; drafts may have them.
+fn cases(vocabs: Vec<usize>, most: usize) -> impl Strategy<Value = Option<Case>> {
+    (recipe(vocabs, most), prop::bool::weighted(0.05)).prop_map(|(mut recipe, chained)| {
+        if !chained {
+            recipe.chains[0] = None;
+        }
+        recipe.case()
+    })
+}
+
+fn random_drafts(build: &str, batches: u32, largest: usize, most: usize, vocabs: Vec<usize>) {
+    if !built() {
+        return;
+    }
+    let strategy = (prop::collection::vec(cases(vocabs, most), 1..largest), layout());
+    let result = TestRunner::new(config(batches)).run(&strategy, |(cases, layout)| {
+        thread_local!(static RUNNING: std::cell::RefCell<Option<Emulator>> = const { std::cell::RefCell::new(None) });
+        let mut emulator = RUNNING.take().unwrap_or_else(|| Emulator::start(build));
+        let cases: Vec<Case> = cases.into_iter().flatten().collect();
+        if !cases.is_empty() {
+            check(&mut emulator, &cases, layout);
+        }
+        RUNNING.set(Some(emulator));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn random_drafts_on_narrow_blocks_equal_the_specification() {
+    random_drafts("narrow", 150, 4, 6, vec![127, 128, 129, 1023, 1025, 2049, 5000]);
+}
+
+#[test]
+fn random_drafts_on_wide_blocks_equal_the_specification() {
+    random_drafts("wide", 10, 2, 4, vec![8191, 8193, 17_000]);
+}
+
+#[test]
+fn long_drafts_equal_the_specification() {
+    random_drafts("narrow", 12, 2, 64, vec![64, 1025]);
+}
+
+/// Deterministic samples of the recipes: `wanted` chooses among them.
+fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
+    let mut runner = TestRunner::new_with_rng(
+        Config::default(),
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    let strategy = recipe(vec![127, 300, 1025], 5);
+    let mut found = Vec::new();
+    while found.len() < count {
+        let mut recipe = strategy.new_tree(&mut runner).unwrap().current();
+        recipe.chains = [None, None];
+        if wanted(&recipe) {
+            found.extend(recipe.case());
+        }
+    }
+    found
+}
+
+const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: false, seed: 5 };
+
+/// What a verification costs: one launch where draws decide, one more for what a rejected draft leaves, and for blocks.
+#[test]
+fn launches_are_few() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    let mut most = |count: usize, wanted: &dyn Fn(&Recipe) -> bool| {
+        let cases = samples(count, wanted);
+        cases.into_iter().map(|case| check(&mut emulator, &[case], LAYOUT)).max().unwrap()
+    };
+    let certain = |recipe: &Recipe| recipe.sources.iter().all(|kind| kind % 4 == 3);
+    let rejection = |recipe: &Recipe| recipe.rule == AcceptanceRule::Rejection && !recipe.measure;
+    assert_eq!(most(20, &|r| rejection(r) && certain(r)), 1);
+    assert_eq!(most(20, &|r| r.rule == AcceptanceRule::Greedy && !r.measure), 1);
+    assert_eq!(most(40, &|r| rejection(r) && r.tree.is_none()), 2);
+    assert!(most(60, &|r| r.rule == AcceptanceRule::Block && !r.measure && r.tree.is_none()) <= 3);
+}
+
+/// Changes each row's job.
+fn each_job(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::RowJob)) {
+    for place in inputs[..rows * size_of::<abi::RowJob>()].chunks_exact_mut(size_of::<abi::RowJob>()) {
+        let mut job = bytemuck::pod_read_unaligned(place);
+        change(&mut job);
+        place.copy_from_slice(bytemuck::bytes_of(&job));
+    }
+}
+
+/// Changes what the kernels are told of each draft.
+fn each_draft(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::DraftRow)) {
+    let from = rows * size_of::<abi::RowJob>();
+    let jobs = inputs[..from].chunks_exact(size_of::<abi::RowJob>());
+    let count: u32 = jobs.map(|place| bytemuck::pod_read_unaligned::<abi::RowJob>(place).draft_count).sum();
+    let places = inputs[from..].chunks_exact_mut(size_of::<abi::DraftRow>()).take(count as usize);
+    for place in places {
+        let mut draft = bytemuck::pod_read_unaligned(place);
+        change(&mut draft);
+        place.copy_from_slice(bytemuck::bytes_of(&draft));
+    }
+}
+
+/// Each of these would give plausible tokens.
+const PLANTED: [(&str, Spoil<'static>); 8] = [
+    ("a residual without subtraction", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft = 0.0)),
+    ("a draft that counts by half", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft /= 2.0)),
+    ("a draft at another temperature", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.scale *= 0.9)),
+    ("masses of another token", &|_, rows, inputs| {
+        each_draft(rows, inputs, |draft| draft.masses = draft.masses.saturating_sub(8));
+    }),
+    ("a target that is not cut", &|kernel, rows, inputs| {
+        each_job(rows, inputs, |job| {
+            if kernel == Kernel::Weigh {
+                job.last_key = 0xFF7F_FFFF_FFFF_FFFF
+            }
+        });
+    }),
+    ("the row before", &|_, rows, inputs| {
+        let before = std::cell::Cell::new(None);
+        each_job(rows, inputs, |job| {
+            let own = job.logits;
+            job.logits = before.replace(Some(own)).unwrap_or(own);
+        });
+    }),
+    ("another number where it rejects", &|kernel, rows, inputs| {
+        each_job(rows, inputs, |job| {
+            if kernel == Kernel::Weigh {
+                job.uniform = !job.uniform
+            }
+        });
+    }),
+    ("another number where it does not", &|kernel, rows, inputs| {
+        each_job(rows, inputs, |job| {
+            if kernel == Kernel::Sample {
+                job.uniform = !job.uniform
+            }
+        });
+    }),
+];
+
+#[test]
+fn verification_of_planted_faults_is_seen() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    // Rows of one length, so that any row is one.
+    let cases = samples(60, |recipe| recipe.rule == AcceptanceRule::Rejection && recipe.bad_row.is_none());
+    for (name, spoil) in PLANTED {
+        let seen = cases.iter().filter(|case| {
+            let got = run(&mut emulator, std::slice::from_ref(case), LAYOUT, spoil).0.remove(0);
+            got.map_or(true, |got| bits(&got) != bits(&case.expected()))
+        });
+        let seen = seen.count();
+        println!("{name}: seen in {seen} of {}", cases.len());
+        assert!(seen > 0, "{name} was not seen");
+    }
+}
