@@ -7,10 +7,12 @@ use crate::backend::{Backend, BackendInfo, DeviceLost};
 use crate::config::{self, BackendChoice, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
+use crate::rpc::handshake::{self, Handshake};
 use crate::rpc::health::{Health, State};
-use crate::rpc::listener::Guard;
+use crate::rpc::listener::{self, Guard};
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{Given, Service, server};
+use crate::rpc::{Given, Service, auth, server};
+use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +25,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 /// Something outside is wrong: an address is taken, a directory cannot be written.
 const EXIT_START: u8 = 1;
@@ -46,6 +49,9 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// Certificate or tokens cannot be used.
+    #[error("cannot use certificate or tokens: {}", .0.join("; "))]
+    Secrets(Vec<String>),
     /// The backend asked for cannot be had.
     #[error("cannot use the backend cuda: {0}")]
     Backend(#[from] OpenError),
@@ -69,7 +75,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Backend(OpenError::OutOfMemory(_)) => EXIT_DEVICE_MEMORY,
-            Self::Bind { .. } | Self::Backend(_) => EXIT_START,
+            Self::Bind { .. } | Self::Secrets(_) | Self::Backend(_) => EXIT_START,
             Self::DeviceLost => EXIT_DEVICE_LOST,
             Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
         }
@@ -117,6 +123,7 @@ pub struct App {
     backend: Box<dyn Backend>,
     info: BackendInfo,
     metrics: Metrics,
+    secrets: Secrets,
     tcp: Option<TcpListener>,
     uds: Option<UdsListener>,
     admin: Option<TcpListener>,
@@ -146,6 +153,7 @@ impl App {
     pub async fn bind_with(config: Config, backend: Box<dyn Backend>) -> Result<Self, Error> {
         let info = backend.info();
         let metrics = Metrics::new(&config.limits, &info);
+        let secrets = Secrets::open(&config).map_err(Error::Secrets)?;
         let tcp = bind_tcp(config.listen).await?;
         let admin = bind_tcp(config.admin).await?;
         let uds = config.uds.as_deref().map(|path| {
@@ -155,7 +163,7 @@ impl App {
         let local = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
         let addresses =
             Addresses { tcp: local(&tcp)?, uds: uds.as_ref().map(|u| u.path().to_owned()), admin: local(&admin)? };
-        Ok(Self { config, backend, info, metrics, tcp, uds, admin, addresses })
+        Ok(Self { config, backend, info, metrics, secrets, tcp, uds, admin, addresses })
     }
 
     /// Where the server listens.
@@ -181,7 +189,14 @@ impl App {
         let engine_ended = watch_thread(thread)?;
         let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
-        let mut serving = Serving::start(&self.config, self.tcp, self.uds, service, &health, &self.metrics);
+        let mut serving = Serving::prepare(&self.config, service, &health, &self.metrics);
+        if let Some(tcp) = self.tcp {
+            serving.serve_tcp(tcp, &self.config, &self.secrets, &self.metrics);
+        }
+        if let Some(uds) = self.uds {
+            serving.serve_uds(uds, &self.config);
+        }
+        self.secrets.watch(&mut background, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
         serving.run(stop, engine_ended, &health, &self.config).await
@@ -237,6 +252,8 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 /// The gRPC servers of all transports.
 struct Serving {
     servers: JoinSet<Result<(), String>>,
+    guard: Guard,
+    routes: Routes,
     /// No new calls; those there may finish.
     refuse: CancellationToken,
     /// No new connections; those there may finish.
@@ -246,29 +263,38 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(
-        config: &Config,
-        tcp: Option<TcpListener>,
-        uds: Option<UdsListener>,
-        service: Service,
-        health: &Health,
-        metrics: &Metrics,
-    ) -> Self {
+    fn prepare(config: &Config, service: Service, health: &Health, metrics: &Metrics) -> Self {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let tokens = (stop.clone(), kill.clone());
         let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
         let refuse = service.drain_token();
         let routes = server::routes(service, health, config);
-        let mut servers = JoinSet::new();
-        if let Some(tcp) = tcp {
-            let (guard, routes) = (guard.of(Transport::Tcp), routes.clone());
-            servers.spawn(server::serve(tcp, guard, routes, config, config.http2.frame_size_tcp));
+        Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
+    }
+
+    fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {
+        let guard = self.guard.of(Transport::Tcp);
+        let routes = match &secrets.tokens {
+            Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), metrics.clone()),
+            None => self.routes.clone(),
+        };
+        let (stopped, frame) = (guard.stopped(), config.http2.frame_size_tcp);
+        if let Some(tls) = &secrets.tls {
+            let handshake = Handshake { tls: Arc::clone(&tls.current), timeout: config.tls_handshake_timeout };
+            let connections = handshake::incoming(listener, guard, handshake);
+            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
+        } else {
+            let connections = listener::incoming(listener, guard);
+            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
         }
-        if let Some(uds) = uds {
-            servers.spawn(server::serve(uds, guard.of(Transport::Uds), routes, config, config.http2.frame_size_uds));
-        }
-        Self { servers, refuse, stop, kill }
+    }
+
+    fn serve_uds(&mut self, listener: UdsListener, config: &Config) {
+        let guard = self.guard.of(Transport::Uds);
+        let (stopped, routes) = (guard.stopped(), self.routes.clone());
+        let connections = listener::incoming(listener, guard);
+        self.servers.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds));
     }
 
     async fn run(

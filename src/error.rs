@@ -45,6 +45,20 @@ reasons! {
     StateBytes = "STATE_BYTES";
     /// A connection stayed silent.
     FirstByteTimeout = "FIRST_BYTE_TIMEOUT";
+    /// A TLS handshake took too long.
+    TlsTimeout = "TLS_TIMEOUT";
+    /// A client showed no certificate where one is asked for.
+    TlsNoCertificate = "TLS_NO_CERTIFICATE";
+    /// A client's certificate has ended, is another authority's, or is wrong otherwise.
+    TlsBadCertificate = "TLS_BAD_CERTIFICATE";
+    /// A client ended the handshake, as one does that does not trust this server's certificate.
+    TlsRefused = "TLS_REFUSED";
+    /// A handshake failed otherwise: what came is not TLS, has no version or cipher in common, or no HTTP/2.
+    TlsFailed = "TLS_FAILED";
+    /// [`Error::NoToken`].
+    NoToken = "NO_TOKEN";
+    /// [`Error::WrongToken`].
+    WrongToken = "WRONG_TOKEN";
     /// [`Error::Draining`].
     Draining = "DRAINING";
     /// [`Error::EngineStopped`].
@@ -80,6 +94,12 @@ pub enum Error {
     /// The server is full.
     #[error("{}", .0.message())]
     Refused(Refusal),
+    /// A call shows no token, and only those that do are answered.
+    #[error("this server asks for a token; send it as the metadata authorization: Bearer TOKEN")]
+    NoToken,
+    /// A call shows a token that lets nobody in.
+    #[error("the token is none of this server's; it may have been replaced")]
+    WrongToken,
     /// The server is stopping; nothing new is started.
     #[error("the server is draining; connect to another one")]
     Draining,
@@ -130,6 +150,8 @@ impl Error {
             Self::TooManyItems { .. } => Reason::TooManyItems,
             Self::Unimplemented(_) => Reason::UnimplementedField,
             Self::Refused(refusal) => refusal.reason(),
+            Self::NoToken => Reason::NoToken,
+            Self::WrongToken => Reason::WrongToken,
             Self::Draining => Reason::Draining,
             Self::EngineStopped => Reason::EngineStopped,
         }

@@ -2,6 +2,7 @@
 
 use crate::admin_client;
 use crate::config::{HealthcheckArgs, Target};
+use crate::rpc::health::LIVENESS;
 use crate::rpc::probe;
 use std::process::ExitCode;
 
@@ -28,8 +29,8 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
     let asked = async {
         match &args.target {
-            Target::Grpc(address) => probe::check(address, &args.service).await,
-            Target::Admin(url) => readyz(url).await,
+            Target::Grpc(address) => probe::check(address, &args.access, &args.service).await,
+            Target::Admin(url) => admin(url, &args.service).await,
         }
     };
     runtime.block_on(async { tokio::time::timeout(args.timeout, asked).await }).unwrap_or_else(|_| {
@@ -37,11 +38,12 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
     })
 }
 
-async fn readyz(url: &str) -> Result<(), String> {
+async fn admin(url: &str, service: &str) -> Result<(), String> {
     let address = admin_client::authority(url)?;
-    let answer = admin_client::get(address, "/readyz", LONGEST_ANSWER)
-        .await
-        .map_err(|e| format!("cannot ask {address}: {e}"))?;
+    // The admin port knows one of these names by a page of its own; the others say whether the server takes work.
+    let page = if service == LIVENESS { "/livez" } else { "/readyz" };
+    let answer = admin_client::get(address, page, LONGEST_ANSWER).await;
+    let answer = answer.map_err(|e| format!("cannot ask {address}: {e}"))?;
     match answer.status {
         200 => Ok(()),
         _ => Err(format!("{address} answers {}: {}", answer.status_line, answer.body.trim())),

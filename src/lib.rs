@@ -6,6 +6,7 @@ pub mod app;
 pub mod backend;
 pub mod bench;
 pub mod config;
+pub mod dial;
 pub mod engine;
 pub mod error;
 pub mod healthcheck;
@@ -15,12 +16,16 @@ pub mod memory;
 pub mod metrics;
 pub mod params;
 pub mod permits;
+pub mod reload;
 pub mod rpc;
 pub mod sampling;
+pub mod secrets;
 pub mod sequence;
 pub mod shutdown;
 pub mod speculative;
 pub mod telemetry;
+pub mod tls;
+pub mod tokens;
 pub mod top;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.

@@ -29,6 +29,7 @@ const CONFINED: &[Confined] = &[
     },
     Confined { word: "prost", only_in: GRPC, why: "as tonic" },
     Confined { word: "crate::proto", only_in: GRPC, why: "wire types end where the wire ends" },
+    Confined { word: "tokio_rustls", only_in: &["tls", "rpc"], why: "one place knows how TLS is spoken" },
     Confined { word: "cudarc", only_in: &["backend/cuda", "region"], why: "one door to the device" },
     Confined { word: "\"croupier_", only_in: &["metrics"], why: "metric names are a contract, written once" },
     Confined {
@@ -43,13 +44,13 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
-/// The service and the load generator's client; the generated code itself.
-const GRPC: &[&str] = &["rpc", "bench", "app.rs", "lib.rs"];
+/// The service and the clients; the generated code itself.
+const GRPC: &[&str] = &["rpc", "bench", "dial", "app.rs", "lib.rs"];
 
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
 const LAYERS: &[&[&str]] = &[
-    &["params", "proto", "memory", "admin_client"],
+    &["params", "proto", "memory", "admin_client", "reload", "tls", "tokens", "dial"],
     &["limits", "sampling"],
     &["speculative"],
     &["error", "permits", "backend", "region"],
@@ -57,7 +58,7 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["bench", "top", "inject", "config", "telemetry", "shutdown"],
     &["rpc"],
-    &["admin", "healthcheck"],
+    &["admin", "healthcheck", "secrets"],
     &["app"],
     &["lib", "main"],
 ];
@@ -211,6 +212,7 @@ fn a_planted_word_is_found_outside_its_place_only() {
         ("use prost::Message;", "bench/load.rs", "admin.rs"),
         ("use crate::proto;", "rpc/mod.rs", "engine/mod.rs"),
         ("let x: crate::proto::Step;", "rpc/decode.rs", "engine/step.rs"),
+        ("use tokio_rustls::TlsAcceptor;", "tls/mod.rs", "config/mod.rs"),
         ("use cudarc::driver;", "backend/cuda/mod.rs", "backend/mod.rs"),
         ("const NAME: &str = \"croupier_rows_total\";", "metrics/catalog.rs", "rpc/mod.rs"),
         ("use clap::Parser;", "config/cli.rs", "app.rs"),

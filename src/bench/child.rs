@@ -1,6 +1,7 @@
 //! Servers as child processes, so that each side of a comparison has a process of its own.
 
 use super::{Address, BenchError, Transport, client};
+use crate::dial::Access;
 use crate::proto::GetServerInfoResponse;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -55,7 +56,7 @@ impl Child {
     pub(super) async fn wait_until_ready(&self) -> Result<GetServerInfoResponse, BenchError> {
         let give_up = Instant::now() + READY_WITHIN;
         loop {
-            match client::server_info(&self.addr).await {
+            match client::server_info(&self.addr, &Access::default()).await {
                 Ok(info) => return Ok(info),
                 Err(e) if Instant::now() > give_up => {
                     let reason = format!("no answer within {READY_WITHIN:?}: {e}");

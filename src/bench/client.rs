@@ -1,9 +1,11 @@
 //! The tuned connection of a load generator, as a worker on the same host should make it.
 
 use super::{Address, BenchError};
+use crate::dial::{Access, Token};
 use crate::proto::sampler_client::SamplerClient;
 use crate::proto::{GetServerInfoRequest, GetServerInfoResponse};
-use tonic::transport::{Channel, Endpoint};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
 
 /// Replies with many logprobs are larger than tonic's 4 MiB.
 const MOST_REPLY_BYTES: usize = 64 << 20;
@@ -11,26 +13,26 @@ const MOST_REPLY_BYTES: usize = 64 << 20;
 const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
+/// A client that shows a token where one is needed.
+pub(super) type Client = SamplerClient<InterceptedService<Channel, Token>>;
+
 /// A client on a connection of its own.
-pub(super) async fn connect(addr: &Address) -> Result<SamplerClient<Channel>, BenchError> {
-    let unreachable = |e: &dyn std::error::Error| BenchError::Unreachable { addr: addr.clone(), reason: innermost(e) };
-    let uri = match addr {
-        Address::Tcp(address) => format!("http://{address}"),
-        // tonic reads unix:PATH itself and sends "localhost" as the authority: h2 refuses one with slashes.
-        Address::Uds(_) => addr.to_string(),
-    };
-    let endpoint = Endpoint::from_shared(uri)
-        .map_err(|e| unreachable(&e))?
+pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, BenchError> {
+    let unreachable = |reason: String| BenchError::Unreachable { addr: addr.clone(), reason };
+    let endpoint = access
+        .endpoint(&addr.to_string())
+        .map_err(unreachable)?
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|e| unreachable(&e))?;
-    Ok(SamplerClient::new(channel).max_decoding_message_size(MOST_REPLY_BYTES))
+    let token = access.token().map_err(unreachable)?;
+    let channel = endpoint.connect().await.map_err(|e| unreachable(innermost(&e)))?;
+    Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MOST_REPLY_BYTES))
 }
 
 /// Who answers at an address.
-pub(super) async fn server_info(addr: &Address) -> Result<GetServerInfoResponse, BenchError> {
-    let mut client = connect(addr).await?;
+pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
+    let mut client = connect(addr, access).await?;
     let info = client.get_server_info(GetServerInfoRequest {}).await;
     let failed = |status: tonic::Status| BenchError::Unreachable { addr: addr.clone(), reason: status.to_string() };
     Ok(info.map_err(failed)?.into_inner())

@@ -4,6 +4,7 @@ use super::group::Group;
 use super::pool::RowPool;
 use super::progress::Counter;
 use super::{Address, BenchArgs, BenchError, client};
+use crate::dial::Access;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::{self, DecodeRequest, StepResult};
@@ -55,7 +56,7 @@ impl Tally {
 /// Runs all streams for the warm-up and the duration.
 pub(super) async fn measure(
     args: &BenchArgs,
-    addr: &Address,
+    (addr, access): (&Address, &Access),
     pool: &RowPool,
     counter: &Counter,
 ) -> Result<Tally, BenchError> {
@@ -70,8 +71,8 @@ pub(super) async fn measure(
     let watch = counter.watch();
     let mut streams = tokio::task::JoinSet::new();
     for number in 0..args.streams as u64 {
-        let (addr, shared) = (addr.clone(), Arc::clone(&shared));
-        streams.spawn(async move { Worker::open(number, &addr, shared).await?.run().await });
+        let (addr, access, shared) = (addr.clone(), access.clone(), Arc::clone(&shared));
+        streams.spawn(async move { Worker::open(number, &addr, &access, shared).await?.run().await });
     }
     let mut all = Tally::new();
     let mut last_error = None;
@@ -118,7 +119,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn open(number: u64, addr: &Address, shared: Arc<Shared>) -> Result<Self, BenchError> {
+    async fn open(number: u64, addr: &Address, access: &Access, shared: Arc<Shared>) -> Result<Self, BenchError> {
         let groups = Group::split(&shared.args, number);
         let (requests, outbox) = mpsc::channel(groups.len() + 1);
         let config = Ask::Config(proto::StreamConfig {
@@ -129,7 +130,7 @@ impl Worker {
         });
         // Capacity for every group and the configuration: sending never waits here, only in the transport.
         requests.try_send(DecodeRequest { request: Some(config) }).map_err(|_| closed())?;
-        let mut client = client::connect(addr).await?;
+        let mut client = client::connect(addr, access).await?;
         let outbox = tokio_stream::wrappers::ReceiverStream::new(outbox);
         let mut replies = client.decode(outbox).await.map_err(ended)?.into_inner();
         replies.message().await.map_err(ended)?.ok_or_else(closed)?;

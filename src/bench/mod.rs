@@ -24,6 +24,7 @@ pub use mix::Mix;
 pub use pool::Distribution;
 pub use report::{Report, SideReport, StepTimes};
 
+use crate::dial::Access;
 use crate::sampling::logits::Dtype;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,6 +34,8 @@ use std::time::Duration;
 pub struct BenchArgs {
     /// The server. `None`: [`Address::default`], unless `spawn`.
     pub addr: Option<Address>,
+    /// How to get in there.
+    pub access: Access,
     /// Start a server as a child process, listening on this kind of socket.
     pub spawn: Option<Transport>,
     /// Concurrent streams, each on its own connection.
@@ -69,6 +72,7 @@ impl Default for BenchArgs {
     fn default() -> Self {
         Self {
             addr: None,
+            access: Access::default(),
             spawn: None,
             streams: 1,
             batch: 64,
@@ -202,7 +206,7 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     };
     let server = match &spawned {
         Some(child) => child.wait_until_ready().await?,
-        None => client::server_info(&addr).await?,
+        None => client::server_info(&addr, &args.access).await?,
     };
     let baseline = args.baseline.then(|| child::Child::baseline(addr.transport())).transpose()?;
     if let Some(child) = &baseline {
@@ -214,10 +218,13 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     for round in 1..=args.round_count() {
         // Alternately, so that a neighbour's noise meets both sides.
         let bare = match &baseline {
-            Some(child) => Some(load::measure(&args, child.addr(), &pool, &progress.of("bare tonic", round)).await?),
+            Some(child) => {
+                let progress = progress.of("bare tonic", round);
+                Some(load::measure(&args, (child.addr(), &Access::default()), &pool, &progress).await?)
+            }
             None => None,
         };
-        let croupier = load::measure(&args, &addr, &pool, &progress.of("croupier", round)).await?;
+        let croupier = load::measure(&args, (&addr, &args.access), &pool, &progress.of("croupier", round)).await?;
         rounds.push(report::RoundReport { croupier, bare });
     }
     progress.finish();
@@ -228,6 +235,9 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
     let wrong = |text: &str| Err(BenchError::Args(text.to_owned()));
     match args {
         BenchArgs { addr: Some(_), spawn: Some(_), .. } => wrong("give --addr or --spawn, not both"),
+        BenchArgs { spawn: Some(_), access, .. } if *access != Access::default() => {
+            wrong("TLS and tokens are for --addr; a server of --spawn has neither")
+        }
         BenchArgs { streams: 0, .. } => wrong("--streams must be at least 1"),
         BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
         BenchArgs { vocab: 0, .. } => wrong("--vocab must be at least 1"),

@@ -1,7 +1,7 @@
 //! The command line of `croupier bench`.
 
 use super::flags::{Reader, option, switch};
-use super::values;
+use super::{access, values};
 use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, Mix, Transport};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
@@ -23,6 +23,7 @@ pub(super) fn command() -> clap::Command {
         .about("Measure a server: send it logits as workers do and count the tokens that come back")
         .after_help("Everything at once, with a server of its own: croupier bench --spawn uds --baseline")
         .arg(with("addr", "ADDR", "The server, HOST:PORT or unix:PATH", Address::default().to_string()))
+        .args(access::flags())
         .arg(option("spawn", "SOCKET", "Start a server for the measurement, on tcp or uds"))
         .arg(with("streams", "N", "Concurrent streams, each on its own connection", d.streams.to_string()))
         .arg(with("batch", "N", "Sequences per stream", d.batch.to_string()))
@@ -60,6 +61,7 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
     let seconds = Duration::ZERO..=Duration::from_secs(24 * 3600);
     let args = BenchArgs {
         addr: reader.read("addr", None, |t| t.parse::<Address>().map(Some)),
+        access: access::read(&mut reader),
         spawn: reader.read("spawn", None, |t| values::one_of(t, &Transport::NAMES).map(Some)),
         streams: reader.read("streams", d.streams, |t| values::count(t, 1..=4096)),
         batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),

@@ -1,9 +1,10 @@
 //! The command line.
 
-use super::flags::{flag, option};
+use super::flags::{Reader, flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, bench, inject, top, values};
+use super::{Config, EXIT_CONFIG, access, bench, inject, secrets, top, values};
+use crate::dial::Access;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
@@ -45,6 +46,8 @@ pub enum Target {
 pub struct HealthcheckArgs {
     /// Whom to ask.
     pub target: Target,
+    /// How to get in, over TCP.
+    pub access: Access,
     /// Which health service name; empty: the whole server.
     pub service: String,
     /// How long to wait for an answer.
@@ -121,11 +124,13 @@ fn healthcheck_command(config: Arg) -> clap::Command {
     clap::Command::new(HEALTHCHECK)
         .about("Ask a running server how it is: exit 0 if it serves, 1 if not")
         .after_help(
-            "Without --addr and --admin it asks where the same environment and file would make `croupier serve` listen.",
+            "Without --addr and --admin it asks where the same environment and file would make `croupier serve` listen; with TLS \
+             on TCP, the Unix socket or the admin port.",
         )
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
         .arg(option("admin", "URL", "Ask /readyz of the admin port instead, such as http://127.0.0.1:9464"))
+        .args(access::flags())
         .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
         .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
 }
@@ -154,8 +159,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
         }
         Some((_, sub)) => {
-            let config = resolve(&|name| flag(sub, name), env, problems);
-            config.map(|config| Command::Serve(Box::new(config))).map_err(|problems| Stop::mistakes(&problems))
+            let (config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
+            secrets::check(&config, &mut problems);
+            if problems.is_empty() { Ok(Command::Serve(Box::new(config))) } else { Err(Stop::mistakes(&problems)) }
         }
         None => Err(Stop::mistakes(&problems)),
     }
@@ -214,30 +220,33 @@ fn take_out(error: &clap::Error, args: &mut Vec<OsString>) -> bool {
 
 fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<HealthcheckArgs, Stop> {
     let only_file = |name: &str| (name == CONFIG).then(|| flag(sub, CONFIG)).flatten();
-    let (config, mut problems) = match resolve(&only_file, env, problems) {
-        Ok(config) => (config, Vec::new()),
-        Err(problems) => (Config::default(), problems),
-    };
-    let timeout = flag(sub, "timeout").unwrap_or_else(|| "1s".to_owned());
+    let (config, problems) = resolve(&only_file, env, problems);
+    let mut reader = Reader::new(sub, problems);
     let range = Duration::from_millis(10)..=Duration::from_secs(600);
-    let timeout = values::duration(&timeout, range).map_err(|e| problems.push(format!("--timeout: {e}")));
+    let timeout = reader.read("timeout", Duration::from_secs(1), |t| values::duration(t, range));
+    let access = access::read(&mut reader);
     let target = match (flag(sub, "addr"), flag(sub, "admin")) {
-        (Some(addr), _) => Some(Target::Grpc(addr)),
-        (None, Some(url)) => Some(Target::Admin(url)),
+        (Some(addr), _) => Ok(Target::Grpc(addr)),
+        (None, Some(url)) => Ok(Target::Admin(url)),
         (None, None) => own_address(&config),
     };
-    match (target, timeout) {
-        (Some(target), Ok(timeout)) if problems.is_empty() => {
-            Ok(HealthcheckArgs { target, service: flag(sub, "service").unwrap_or_default(), timeout })
-        }
-        _ => Err(Stop::mistakes(&problems)),
-    }
+    let target = target.unwrap_or_else(|problem| {
+        reader.note(problem);
+        Target::Grpc(String::new())
+    });
+    let service = flag(sub, "service").unwrap_or_default();
+    reader.end(HealthcheckArgs { target, access, service, timeout }).map_err(|problems| Stop::mistakes(&problems))
 }
 
-/// Where a server with this configuration can be reached from its own host.
-fn own_address(config: &Config) -> Option<Target> {
-    let tcp = config.listen.map(|a| Target::Grpc(reachable(a).to_string()));
-    tcp.or_else(|| config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display()))))
+/// Where a server with this configuration can be reached from its own host without a certificate of one's own.
+fn own_address(config: &Config) -> Result<Target, String> {
+    let plain = config.listen.filter(|_| config.tls.cert.is_none());
+    let tcp = plain.map(|a| Target::Grpc(reachable(a).to_string()));
+    let uds = || config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display())));
+    let admin = || config.admin.map(|a| Target::Admin(format!("http://{}", reachable(a))));
+    tcp.or_else(uds).or_else(admin).ok_or_else(|| {
+        "without plain TCP, uds and admin there is nobody to ask; give --addr, and --tls-ca for TLS".to_owned()
+    })
 }
 
 /// "Any address" can be listened on but not connected to.

@@ -35,6 +35,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Keeps a mistake that no flag alone has.
+    pub(super) fn note(&mut self, problem: String) {
+        self.problems.push(problem);
+    }
+
     /// What was read, or every mistake.
     pub(super) fn end<T>(self, args: T) -> Result<T, Vec<String>> {
         if self.problems.is_empty() { Ok(args) } else { Err(self.problems) }

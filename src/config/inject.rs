@@ -81,9 +81,7 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
         }
     }
     let flag = |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    if let Err(wrong) = resolve(&flag, &|_| None, Vec::new()) {
-        problems.extend(wrong);
-    }
+    problems.extend(resolve(&flag, &|_| None, Vec::new()).1);
     settings
 }
 

@@ -4,6 +4,7 @@
 //! environment variables, keys of the file, `--help` and `docs/configuration.md` all follow from that list. Everything
 //! is checked before anything is opened, and all mistakes are told at once.
 
+mod access;
 mod bench;
 mod cli;
 mod defaults;
@@ -12,6 +13,7 @@ mod flags;
 mod inject;
 mod presets;
 mod resolve;
+mod secrets;
 mod settings;
 mod top;
 mod values;
@@ -26,6 +28,7 @@ use crate::backend::cpu::Level;
 use crate::limits::Limits;
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
+use crate::tls;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +78,12 @@ pub struct Config {
     pub uds: Option<PathBuf>,
     /// Metrics and probes over HTTP.
     pub admin: Option<SocketAddr>,
+    /// TLS on `listen`.
+    pub tls: tls::Files,
+    /// A TLS handshake must be over by then.
+    pub tls_handshake_timeout: Duration,
+    /// The file of bearer tokens, one of which calls on `listen` must show.
+    pub auth_token_file: Option<PathBuf>,
     /// What samples.
     pub backend: BackendChoice,
     /// Which GPU: its index or UUID.
@@ -118,6 +127,9 @@ impl Default for Config {
             listen: local(50051),
             uds: None,
             admin: local(9464),
+            tls: tls::Files::default(),
+            tls_handshake_timeout: Duration::from_secs(5),
+            auth_token_file: None,
             backend: BackendChoice::Cpu,
             device: "0".to_owned(),
             threads: None,

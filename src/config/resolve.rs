@@ -12,8 +12,9 @@ pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Looks up a flag by its name.
 pub(super) type Flags<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The configuration that flags, environment and file give, or every mistake in them.
-pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> Result<Config, Vec<String>> {
+/// The configuration that flags, environment and file give, and every mistake in them. Certificates and tokens are not
+/// looked into: a server goes on with those it has when new ones are wrong, so nobody who asks how it is may stumble there.
+pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> (Config, Vec<String>) {
     // An empty variable is an unset one: templates leave such behind.
     let env = |name: &str| env(name).filter(|value| !value.is_empty());
     let path = flags(CONFIG).or_else(|| env(&env_name(CONFIG)));
@@ -33,7 +34,7 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     config.defaults = defaults::read(file::DEFAULTS, &file.defaults, &config.limits, &mut problems).params;
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     cross_check(&config, &mut problems);
-    if problems.is_empty() { Ok(config) } else { Err(problems) }
+    (config, problems)
 }
 
 fn in_file(path: &Option<String>, setting: &Setting) -> String {
@@ -78,6 +79,19 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
         (
             limits.max_message_bytes > limits.max_row_bytes_per_step,
             "max-message-bytes is above max-row-bytes-per-step, so the rows of the largest message could never be sampled; lower it",
+        ),
+        (
+            config.tls.cert.is_some() != config.tls.key.is_some(),
+            "tls-cert and tls-key belong together; give both or neither",
+        ),
+        (config.tls.client_ca.is_some() && config.tls.cert.is_none(), "tls-client-ca needs tls-cert and tls-key"),
+        (
+            config.listen.is_none() && config.tls.cert.is_some(),
+            "tls-cert is for listen, which is off; the Unix socket is plain",
+        ),
+        (
+            config.listen.is_none() && config.auth_token_file.is_some(),
+            "auth-token-file is for listen, which is off; on the Unix socket its file's permissions decide",
         ),
         (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
     ];

@@ -90,6 +90,13 @@ macro_rules! size {
     };
 }
 
+/// A file, or none.
+macro_rules! path {
+    ($name:literal, $($field:ident).+, $help:literal) => {
+        setting!($name, "PATH", $($field).+, values::file_path, |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"), $help)
+    };
+}
+
 macro_rules! duration {
     ($name:literal, $field:ident, $range:expr, $help:literal) => {
         setting!($name, "TIME", $field, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)
@@ -104,14 +111,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         listen,
         values::address,
         |a: &Option<_>| show_option(*a, "none"),
-        "Address for gRPC over TCP, IP:PORT; none switches TCP off. Port 0 takes any free port. Listen on 0.0.0.0 or [::] only where the network is trusted: there is no authentication"
+        "Address for gRPC over TCP, IP:PORT; none switches TCP off. Port 0 takes any free port. Listen on 0.0.0.0 or [::] only where the network is trusted, or with tls-cert and tls-client-ca or auth-token-file"
     ),
     setting!(
         "uds",
         "PATH",
         uds,
         values::socket_path,
-        |p: &Option<std::path::PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"),
+        |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"),
         "Path of a Unix socket for gRPC, mode 0660. The fastest way in for a worker on the same host: put it in a directory that both containers mount"
     ),
     setting!(
@@ -121,6 +128,28 @@ pub(super) static SETTINGS: &[Setting] = &[
         values::address,
         |a: &Option<_>| show_option(*a, "none"),
         "Address for /metrics, /livez and /readyz over HTTP; none switches them off. Prometheus and the kubelet need an address other than 127.0.0.1"
+    ),
+    path!(
+        "tls-cert",
+        tls.cert,
+        "Certificate for TLS on listen, PEM, with those between it and its authority; none: plain text. Read anew when it changes, with tls-key. The Unix socket and the admin port stay plain"
+    ),
+    path!("tls-key", tls.key, "Private key of tls-cert, PEM without a password; required with it"),
+    path!(
+        "tls-client-ca",
+        tls.client_ca,
+        "Authorities, PEM, one of which must have signed a client's certificate; none: clients on TLS need no certificate. Read anew when it changes"
+    ),
+    duration!(
+        "tls-handshake-timeout",
+        tls_handshake_timeout,
+        POSITIVE,
+        "How long a TLS handshake may take; first-byte-timeout begins after it. Keeps silent connections from using up max-connections"
+    ),
+    path!(
+        "auth-token-file",
+        auth_token_file,
+        "File of tokens, one a line, one of which each call on listen must show as authorization: Bearer TOKEN, health excepted; none: no token is asked for. Read anew when it changes. Use it with TLS: tokens are sent as they are"
     ),
     setting!(
         "backend",

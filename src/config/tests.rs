@@ -273,3 +273,55 @@ fn every_mistake_in_presets_is_told() {
     }
     assert!(mistakes(&["--presets=/nowhere.toml"], &[]).contains("/nowhere.toml: cannot be read"));
 }
+
+#[test]
+fn certificates_and_tokens_are_looked_into_before_anything_starts() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(path("cert"), "no certificate").expect("a file");
+    std::fs::write(path("tokens"), "short\n").expect("a file");
+    let (cert, key, tokens) = (path("cert"), path("key"), path("tokens"));
+    let env = [("CROUPIER_TLS_CERT", cert.as_str()), ("CROUPIER_TLS_KEY", &key), ("CROUPIER_AUTH_TOKEN_FILE", &tokens)];
+    let text = mistakes(&["--threads=x"], &env);
+    for part in ["3 mistakes", "--threads: \"x\"", "key: cannot be read", "tokens: line 1: a token has at least 16"] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    std::fs::write(&key, "no key").expect("a file");
+    let text = mistakes(&[], &env);
+    for part in ["3 mistakes", "cert: holds no certificate", "key: holds no private key"] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    // Who asks how a server is does not look into its files: it may have better ones.
+    assert!(matches!(parse_with(&["healthcheck"], &env), Ok(Command::Healthcheck(_))));
+}
+
+#[test]
+fn tls_settings_that_contradict_each_other_are_told() {
+    for (args, part) in [
+        (&["--tls-cert=/x"][..], "tls-cert and tls-key belong together"),
+        (&["--tls-client-ca=/x"], "tls-client-ca needs tls-cert"),
+        (&["--listen=none", "--uds=/tmp/x", "--tls-cert=/x", "--tls-key=/x"], "tls-cert is for listen, which is off"),
+        (&["--listen=none", "--uds=/tmp/x", "--auth-token-file=/x"], "auth-token-file is for listen, which is off"),
+        (&["--tls-cert="], "is empty; write a path, or none"),
+    ] {
+        assert!(mistakes(args, &[]).contains(part), "{part}");
+    }
+    for args in [&["--tls-ca=x", "--tls-cert=x"][..], &["--tls-name=x"], &["--tls-ca=x", "--tls-key=x"]] {
+        for command in ["healthcheck", "bench"] {
+            mistakes(&[&[command], args].concat(), &[]);
+        }
+    }
+}
+
+#[test]
+fn healthcheck_asks_a_server_with_tls_where_no_certificate_is_needed() {
+    let target = |env: &[(&str, &str)]| match parse_with(&["healthcheck"], env) {
+        Ok(Command::Healthcheck(args)) => args.target,
+        other => panic!("{other:?}"),
+    };
+    let tls = [("CROUPIER_TLS_CERT", "/c"), ("CROUPIER_TLS_KEY", "/k"), ("CROUPIER_ADMIN", "0.0.0.0:9")];
+    assert_eq!(target(&tls), Target::Admin("http://127.0.0.1:9".to_owned()));
+    assert_eq!(target(&[&tls[..], &[("CROUPIER_UDS", "/tmp/x")]].concat()), Target::Grpc("unix:/tmp/x".to_owned()));
+    let nobody = [&tls[..2], &[("CROUPIER_ADMIN", "none")]].concat();
+    assert!(mistakes(&["healthcheck"], &nobody).contains("give --addr, and --tls-ca for TLS"));
+}

@@ -93,6 +93,15 @@ pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
+/// A path of a file, or none.
+pub(super) fn file_path(text: &str) -> Result<Option<PathBuf>, String> {
+    match text {
+        "" => Err("is empty; write a path, or none".to_owned()),
+        NONE => Ok(None),
+        path => Ok(Some(path.into())),
+    }
+}
+
 /// Yes or no.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {

@@ -135,6 +135,10 @@ catalog! {
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
         "Connections, calls and steps refused: a limit was reached, the server stops, or a message is wrong.");
+    TLS_CERTIFICATE_EXPIRY = Def::gauge("croupier_tls_certificate_expiry_timestamp_seconds", Unit::Seconds,
+        "When the server's certificate, or the first of those sent with it, ends: seconds since the Unix epoch; 0 without TLS.");
+    RELOADS = Def::counter("croupier_reloads_total", Unit::Count,
+        "Times that changed files of certificate or tokens were read; after a failure what was before stays in force.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
     IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered.");

@@ -49,6 +49,12 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 pub(super) const HANDED_OVER: &[&str] =
     &["top_logprobs", "propose", "too_large", "chain", "history", "contradiction", OTHER];
 
+/// What is reloaded, in the order of [`Secret`](super::Secret).
+pub(super) const SECRETS: &[&str] = &["tls", "tokens"];
+
+/// How a reload ended.
+pub(super) const RELOADED: &[&str] = &["failed", "ok"];
+
 /// Finish reasons: `FinishReason` of the wire in lower case.
 pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", OTHER];
 

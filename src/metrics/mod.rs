@@ -66,6 +66,15 @@ pub enum Transport {
 /// Values of the label `transport`, in the order of [`Transport`].
 const TRANSPORTS: [&str; 2] = ["tcp", "uds"];
 
+/// Things made of files that may change, the label `what`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secret {
+    /// Certificate, key and authorities.
+    Tls,
+    /// Bearer tokens.
+    Tokens,
+}
+
 /// The server's metric handles, cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Handles>);
@@ -94,6 +103,9 @@ pub struct Handles {
     pub request_bytes: Histogram,
     pub response_bytes: Histogram,
     pub accept_errors: Counter,
+    pub tls_certificate_expiry: Gauge,
+    /// In the order of [`Secret`], each in the order of `labels::RELOADED`.
+    reloads: Vec<Vec<Counter>>,
     /// In the order of `labels::HANDED_OVER`.
     handed_over: Vec<Counter>,
     stages: Vec<Histogram>,
@@ -218,8 +230,13 @@ impl Metrics {
         self.stages[stage as usize].record(elapsed);
     }
 
-    /// A call ended. `method` is "Decode", "Sample", "GetServerInfo" or "other"; `code` a gRPC code name.
-    pub fn call_finished(&self, method: &'static str, code: &'static str, elapsed: Duration) {
+    /// Changed files were read, and taken if they were good.
+    pub fn reloaded(&self, what: Secret, ok: bool) {
+        self.reloads[what as usize][usize::from(ok)].increment(1);
+    }
+
+    /// A call ended. `method` is "Decode", "Sample" or "GetServerInfo", all else counts as "other"; `code` a gRPC code name.
+    pub fn call_finished(&self, method: &str, code: &'static str, elapsed: Duration) {
         let call = &self.calls[labels::index(labels::METHODS, method)];
         call.ended[labels::index(labels::CODES, code)].increment(1);
         call.duration.record(elapsed);
@@ -251,6 +268,8 @@ impl Handles {
             request_bytes: cat::REQUEST_BYTES.as_histogram(r, &[]),
             response_bytes: cat::RESPONSE_BYTES.as_histogram(r, &[]),
             accept_errors: cat::ACCEPT_ERRORS.as_counter(r, &[]),
+            tls_certificate_expiry: cat::TLS_CERTIFICATE_EXPIRY.as_gauge(r, &[]),
+            reloads: labels::SECRETS.iter().map(|what| reloads(r, what)).collect(),
             handed_over: labels::HANDED_OVER
                 .iter()
                 .map(|reason| cat::HANDED_OVER.as_counter(r, &[("reason", reason)]))
@@ -264,6 +283,11 @@ impl Handles {
             exporter: None,
         }
     }
+}
+
+fn reloads(r: &dyn Recorder, what: &str) -> Vec<Counter> {
+    let each = |&result: &&str| cat::RELOADS.as_counter(r, &[("what", what), ("result", result)]);
+    labels::RELOADED.iter().map(each).collect()
 }
 
 fn rejected(r: &dyn Recorder, reason: Reason) -> Counter {

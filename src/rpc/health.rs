@@ -9,7 +9,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 /// Names whose status says whether work is taken: the whole server, the service, and what probes ask for.
 const READINESS: [&str; 3] = ["", sampler_server::SERVICE_NAME, "readiness"];
 /// The name whose status says whether the process is worth keeping.
-const LIVENESS: &str = "liveness";
+pub const LIVENESS: &str = "liveness";
 
 /// What the server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -106,12 +106,23 @@ impl Guard {
         self.stop.clone().cancelled_owned()
     }
 
-    /// The next connection within the limit. Errors are counted and survived; what is over the limit is closed.
+    /// Where its refusals are counted.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The next connection within the limit.
     pub async fn next<L: Accept>(&self, listener: &L) -> Connection<L::Io> {
+        let (io, place) = self.admit(listener).await;
+        Connection::new(io, place, self)
+    }
+
+    /// The next socket within the limit. Errors are counted and survived; what is over the limit is closed.
+    async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, Place) {
         loop {
             match listener.accept().await {
                 Ok(io) => match Arc::clone(&self.permits).try_acquire_owned() {
-                    Ok(permit) => return Connection::new(io, permit, self),
+                    Ok(permit) => return (io, Place::new(permit, self.open.clone())),
                     // Closing at once tells the client more than a connection that nobody answers.
                     Err(_) => self.metrics.refused(Reason::TooManyConnections),
                 },
@@ -128,20 +139,50 @@ impl Guard {
 /// Connections of `listener` until the guard stops it; then the socket is closed.
 pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> ReceiverStream<io::Result<Connection<L::Io>>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
-        loop {
-            let connection = tokio::select! {
-                biased;
-                () = guard.stop.cancelled() => break,
-                () = sender.closed() => break,
-                connection = guard.next(&listener) => connection,
-            };
-            if sender.send(Ok(connection)).await.is_err() {
-                break;
-            }
-        }
-    });
+    let (opened, each) = (sender.clone(), guard.clone());
+    tokio::spawn(accept_each(listener, guard, sender, move |io, place| {
+        let (opened, connection) = (opened.clone(), Connection::new(io, place, &each));
+        async move { drop(opened.send(Ok(connection)).await) }
+    }));
     ReceiverStream::new(receiver)
+}
+
+/// Gives every socket of `listener` to `each`, until the guard stops it or nobody takes what comes of it.
+pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
+    listener: L,
+    guard: Guard,
+    taken: mpsc::Sender<T>,
+    each: impl Fn(L::Io, Place) -> F,
+) {
+    loop {
+        let (io, place) = tokio::select! {
+            biased;
+            () = guard.stop.cancelled() => break,
+            () = taken.closed() => break,
+            admitted = guard.admit(&listener) => admitted,
+        };
+        each(io, place).await;
+    }
+}
+
+/// A connection's place within the limit; dropping it gives the place back.
+#[derive(Debug)]
+pub(super) struct Place {
+    open: Gauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit, open: Gauge) -> Self {
+        open.increment(1.0);
+        Self { open, _permit: permit }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.decrement(1.0);
+    }
 }
 
 /// A connection within the limits of its guard.
@@ -151,8 +192,7 @@ pub struct Connection<T> {
     /// Until enough bytes have come.
     opening: Option<Opening>,
     kill: Pin<Box<WaitForCancellationFutureOwned>>,
-    open: Gauge,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 #[derive(Debug)]
@@ -164,8 +204,7 @@ struct Opening {
 }
 
 impl<T> Connection<T> {
-    fn new(io: T, permit: OwnedSemaphorePermit, guard: &Guard) -> Self {
-        guard.open.increment(1.0);
+    pub(super) fn new(io: T, place: Place, guard: &Guard) -> Self {
         let opening = Opening {
             missing: guard.opening_bytes,
             deadline: Box::pin(sleep(guard.timeout)),
@@ -173,7 +212,7 @@ impl<T> Connection<T> {
             metrics: guard.metrics.clone(),
         };
         let kill = Box::pin(guard.kill.clone().cancelled_owned());
-        Self { io, opening: Some(opening), kill, open: guard.open.clone(), _permit: permit }
+        Self { io, opening: Some(opening), kill, _place: place }
     }
 
     /// The socket.
@@ -201,12 +240,6 @@ impl Opening {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the connection stayed silent"));
         }
         Ok(())
-    }
-}
-
-impl<T> Drop for Connection<T> {
-    fn drop(&mut self) {
-        self.open.decrement(1.0);
     }
 }
 

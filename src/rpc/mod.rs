@@ -1,11 +1,13 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`] and [`server`] (how a connection gets in), [`decode`] (the stream's life), `convert`
+//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life), `convert`
 //! (where wire and domain meet), `status` (errors).
 
+pub mod auth;
 pub(crate) mod codec;
 mod convert;
 mod decode;
+pub mod handshake;
 pub mod health;
 mod info;
 pub mod listener;

@@ -1,11 +1,13 @@
-//! The gRPC server over one listening socket: services, and the settings of HTTP/2.
+//! The gRPC server over the connections of one listening socket: services, and the settings of HTTP/2.
 
 use super::Service;
 use super::health::Health;
-use super::listener::{Accept, Guard, incoming};
 use crate::config::Config;
 use crate::proto::FILE_DESCRIPTOR_SET;
+use std::io;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_stream::Stream;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::HealthServer;
@@ -38,17 +40,18 @@ pub fn routes(service: Service, health: &Health, config: &Config) -> Routes {
     }
 }
 
-/// Serves `routes` on `listener` until the guard stops it; ends when the last connection has.
-pub fn serve<L>(
-    listener: L,
-    guard: Guard,
+/// Serves `routes` on `connections` until `stopped` resolves; ends when the last connection has.
+pub fn serve<I, C, F>(
+    connections: I,
+    stopped: F,
     routes: Routes,
     config: &Config,
     frame_size: u32,
-) -> impl Future<Output = Result<(), String>> + Send + 'static + use<L>
+) -> impl Future<Output = Result<(), String>> + Send + 'static + use<I, C, F>
 where
-    L: Accept + Sync,
-    L::Io: Connected,
+    I: Stream<Item = io::Result<C>> + Send + 'static,
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
 {
     let calls = config.limits.max_streams.saturating_add(OTHER_CALLS);
     let per_connection = u32::try_from(calls).unwrap_or(u32::MAX);
@@ -64,7 +67,5 @@ where
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .add_routes(routes);
-    let stopped = guard.stopped();
-    let connections = incoming(listener, guard);
     async move { router.serve_with_incoming_shutdown(connections, stopped).await.map_err(|e| e.to_string()) }
 }

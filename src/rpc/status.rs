@@ -17,6 +17,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Malformed(_) | Error::TooManyItems { .. } => (Code::InvalidArgument, None, None),
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
+        Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),
         Error::EngineStopped => (Code::Unavailable, None, None),
     };

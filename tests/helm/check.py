@@ -18,12 +18,14 @@ CHARTS = pathlib.Path(sys.argv[1])
 # The oldest that the chart names in kubeVersion, and the newest that the validator knows.
 VERSIONS = ["1.29.1", "1.37.0"]
 # Settings that are the chart's own business.
-OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout"}
-# Kinds of the Prometheus operator and of KEDA, whose schemas are not Kubernetes'.
-FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
+OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file"}
+# Kinds of the Prometheus operator, of KEDA and of cert-manager, whose schemas are not Kubernetes'.
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 # Chart and values of each recipe.
 RECIPES = {
     "service": ("croupier", "service.yaml"),
+    "service-tls": ("croupier", "service-tls.yaml"),
+    "service-certificate": ("croupier", "service-certificate.yaml"),
     "service-hpa": ("croupier", "service-hpa.yaml"),
     "service-keda": ("croupier", "service-keda.yaml"),
     "sidecar": ("examples/worker", "sidecar.yaml"),

@@ -2,7 +2,7 @@
 {{- define "croupier.podSpec" -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list (printf "--listen=%s:%v" .Values.bindAddress .Values.ports.grpc) "--uds=none" (printf "--lame-duck=%vs" .Values.lameDuckSeconds) -}}
-{{- $_ := set $container "args" (concat $container.args $flags) -}}
+{{- $_ := set $container "args" (concat $container.args $flags (include "croupier.accessFlags" . | fromJsonArray)) -}}
 serviceAccountName: {{ include "croupier.serviceAccountName" . }}
 automountServiceAccountToken: false
 # Its own variables are named like those that Kubernetes would make for a Service called croupier.
@@ -64,6 +64,12 @@ containers:
       {{- toYaml .Values.probes.readiness | nindent 6 }}
     volumeMounts:
       {{- include "croupier.configMount" . | nindent 6 }}
+      {{- with include "croupier.accessMounts" . | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
 volumes:
   {{- include "croupier.configVolume" . | nindent 2 }}
+  {{- with include "croupier.accessVolumes" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
 {{- end }}

@@ -1,0 +1,38 @@
+//! Flags of those who connect to a server: TLS and a token.
+
+use super::flags::{Reader, option};
+use crate::dial::Access;
+use crate::tls::client::ClientTls;
+use clap::Arg;
+use std::path::PathBuf;
+
+const CA: &str = "tls-ca";
+const CERT: &str = "tls-cert";
+const KEY: &str = "tls-key";
+const NAME: &str = "tls-name";
+const TOKEN: &str = "token-file";
+
+/// The flags as clap sees them.
+pub(super) fn flags() -> [Arg; 5] {
+    [
+        option(CA, "PATH", "Speak TLS with a server on TCP whose certificate one of these authorities has signed, PEM"),
+        option(CERT, "PATH", "Certificate to show to a server that asks for one, PEM; with --tls-key"),
+        option(KEY, "PATH", "Private key of --tls-cert, PEM"),
+        option(NAME, "NAME", "Name that must be in the server's certificate [default: the host of --addr]"),
+        option(TOKEN, "PATH", "File with the token to show to a server that asks for one; its first counts"),
+    ]
+}
+
+/// What was read of them.
+pub(super) fn read(reader: &mut Reader<'_>) -> Access {
+    let mut path = |name| reader.read(name, None, |text| Ok(Some(PathBuf::from(text))));
+    let (ca, cert, key, token_file) = (path(CA), path(CERT), path(KEY), path(TOKEN));
+    let name = reader.read(NAME, None, |text| Ok(Some(text.to_owned())));
+    if cert.is_some() != key.is_some() {
+        reader.note(format!("--{CERT} and --{KEY} belong together; give both or neither"));
+    }
+    if ca.is_none() && (cert.is_some() || key.is_some() || name.is_some()) {
+        reader.note(format!("--{CERT}, --{KEY} and --{NAME} are for TLS, which --{CA} switches on"));
+    }
+    Access { tls: ca.map(|ca| ClientTls { ca, identity: cert.zip(key), name }), token_file }
+}

@@ -1,0 +1,94 @@
+//! Connections of this program's clients to a server: over TCP, plain or with TLS, or over a Unix socket.
+
+use crate::tls::client::ClientTls;
+use std::error::Error;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Status};
+
+/// How a client gets in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// TLS, of TCP alone; `None`: plain.
+    pub tls: Option<ClientTls>,
+    /// The file with the token to show; its first line that holds one counts.
+    pub token_file: Option<std::path::PathBuf>,
+}
+
+/// Shows a token with each call, if there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Token(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl Access {
+    /// The token to show.
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds none, for people.
+    pub fn token(&self) -> Result<Token, String> {
+        let Some(path) = &self.token_file else { return Ok(Token(None)) };
+        let text = crate::reload::read_one(path)?;
+        let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+        let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+        let value = token.and_then(|token| {
+            let mut value = MetadataValue::try_from([b"Bearer ", token].concat()).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        value.map(|value| Token(Some(value))).ok_or_else(|| format!("{}: holds no token", path.display()))
+    }
+
+    /// The server at `address`, `host:port` or `unix:PATH`.
+    ///
+    /// # Errors
+    /// When address or files are wrong, for people.
+    pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        // tonic reads unix:PATH itself and sends "localhost" as the authority there: h2 refuses one with slashes.
+        let (uri, tls) = match (&self.tls, address.starts_with("unix:")) {
+            (_, true) => (address.to_owned(), None),
+            (None, false) => (format!("http://{address}"), None),
+            (Some(tls), false) => (format!("https://{address}"), Some(tls)),
+        };
+        let endpoint = Endpoint::from_shared(uri).map_err(|error| causes(&error))?;
+        let Some(tls) = tls else { return Ok(endpoint) };
+        let name = tls.name.clone().or_else(|| host(&endpoint)).unwrap_or_default();
+        let pems = tls.read()?;
+        let config = ClientTlsConfig::new().domain_name(name).ca_certificate(Certificate::from_pem(pems.ca));
+        let config = match pems.identity {
+            Some((cert, key)) => config.identity(Identity::from_pem(cert, key)),
+            None => config,
+        };
+        endpoint.tls_config(config).map_err(|error| causes(&error))
+    }
+}
+
+/// The host that is called. An address of IPv6 has brackets in a URI and none in a certificate.
+fn host(endpoint: &Endpoint) -> Option<String> {
+    let host = endpoint.uri().host()?;
+    Some(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+}
+
+/// An error and its causes: tonic's own text is only "transport error".
+#[must_use]
+pub fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        // Some say what their cause says.
+        if !text.ends_with(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,90 @@
+//! Certificate and tokens of a running server: read at the start, then kept up to date.
+
+use crate::config::Config;
+use crate::metrics::{Metrics, Secret};
+use crate::reload::{self, Change, Reloaded, Watcher};
+use crate::tls::ServerTls;
+use crate::tokens::Tokens;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
+
+/// What guards `listen`.
+#[derive(Debug)]
+pub struct Secrets {
+    /// Without it TCP is plain.
+    pub tls: Option<Kept<ServerTls>>,
+    /// Without them nobody is asked for a token.
+    pub tokens: Option<Kept<Tokens>>,
+}
+
+/// A thing, and what keeps it up to date.
+#[derive(Debug)]
+pub struct Kept<T> {
+    /// What is in force.
+    pub current: Arc<Reloaded<T>>,
+    watcher: Watcher<T>,
+}
+
+impl<T: Send + Sync + 'static> Kept<T> {
+    fn open(paths: Vec<std::path::PathBuf>, make: reload::Make<T>) -> Result<Self, Vec<String>> {
+        let (current, watcher) = reload::open(paths, make)?;
+        Ok(Self { current, watcher })
+    }
+}
+
+impl Secrets {
+    /// Reads the files that `config` names.
+    ///
+    /// # Errors
+    /// Every mistake in them.
+    pub fn open(config: &Config) -> Result<Self, Vec<String>> {
+        let tls = config.tls.paths().map(|paths| Kept::open(paths, ServerTls::make)).transpose()?;
+        let file = config.auth_token_file.clone();
+        let tokens = file.map(|path| Kept::open(vec![path], Tokens::make)).transpose()?;
+        if tokens.is_some() && tls.is_none() && config.listen.is_some_and(|address| !address.ip().is_loopback()) {
+            tracing::warn!(
+                "tokens cross the network in plain text; use them with tls-cert, or where something else encrypts"
+            );
+        }
+        Ok(Self { tls, tokens })
+    }
+
+    /// Keeps them up to date from now on, as tasks of `background`.
+    pub fn watch(self, background: &mut JoinSet<()>, metrics: &Metrics) {
+        if let Some(tls) = self.tls {
+            let metrics = metrics.clone();
+            show_expiry(&metrics, &tls.current.current());
+            background.spawn(tls.watcher.run(move |tls, change| {
+                told(&metrics, Secret::Tls, &change);
+                show_expiry(&metrics, tls);
+            }));
+        }
+        if let Some(tokens) = self.tokens {
+            let metrics = metrics.clone();
+            background.spawn(tokens.watcher.run(move |_, change| told(&metrics, Secret::Tokens, &change)));
+        }
+    }
+}
+
+fn told(metrics: &Metrics, what: Secret, change: &Change) {
+    match change {
+        Change::Taken => tracing::info!(?what, "changed files were read and are in force"),
+        Change::Refused(problems) => {
+            tracing::error!(
+                ?what,
+                problems = problems.join("; "),
+                "changed files are wrong; the old ones stay in force"
+            );
+        }
+    }
+    metrics.reloaded(what, *change == Change::Taken);
+}
+
+fn show_expiry(metrics: &Metrics, tls: &ServerTls) {
+    metrics.tls_certificate_expiry.set(tls.expires as f64);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    if tls.expires < i64::try_from(now).unwrap_or(i64::MAX) {
+        tracing::warn!("the certificate has ended; clients will refuse it");
+    }
+}

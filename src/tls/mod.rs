@@ -1,0 +1,126 @@
+//! TLS: what the server shows and asks for, made of PEM files, and what clients of this program do.
+//!
+//! [`validity`] reads when a certificate ends, [`client`] has the client's side.
+
+pub mod client;
+mod validity;
+
+use crate::reload::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// The protocol that gRPC runs on, in ALPN.
+pub const H2: &[u8] = b"h2";
+
+/// Where the server's files are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Files {
+    /// The certificate and those between it and its authority, PEM.
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// Authorities one of which must have signed a client's certificate, PEM. `None`: clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl Files {
+    /// All of them, in the order that [`ServerTls::make`] takes; `None` without TLS.
+    #[must_use]
+    pub fn paths(&self) -> Option<Vec<PathBuf>> {
+        let pair = [self.cert.clone()?, self.key.clone()?];
+        Some(pair.into_iter().chain(self.client_ca.clone()).collect())
+    }
+}
+
+/// What the server's end of a connection needs.
+#[derive(Debug)]
+pub struct ServerTls {
+    /// For the handshake.
+    pub config: Arc<ServerConfig>,
+    /// When the first certificate of the chain ends, in seconds since the Unix epoch.
+    pub expires: i64,
+}
+
+impl ServerTls {
+    /// From certificate, key and, if clients need certificates, their authorities.
+    ///
+    /// # Errors
+    /// Every mistake in the files.
+    pub fn make(files: &[File]) -> Result<Self, Vec<String>> {
+        let [cert, key, authorities @ ..] = files else {
+            return Err(vec!["certificate and key belong together".to_owned()]);
+        };
+        let mut problems = Vec::new();
+        let mut note = |problem: String| problems.push(problem);
+        let chain = certificates(cert).and_then(|chain| Ok((expiry(cert, &chain)?, chain))).map_err(&mut note);
+        let private = private_key(key).map_err(&mut note);
+        let roots = authorities.first().map(roots).transpose().map_err(&mut note);
+        let (Ok((expires, chain)), Ok(private), Ok(roots)) = (chain, private, roots) else { return Err(problems) };
+        let made = config(chain, private, roots);
+        let wrong = |problem| vec![format!("{} and {}: {problem}", cert.path.display(), key.path.display())];
+        Ok(Self { config: Arc::new(made.map_err(wrong)?), expires })
+    }
+}
+
+fn config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Option<RootCertStore>,
+) -> Result<ServerConfig, String> {
+    let text = |error: tokio_rustls::rustls::Error| error.to_string();
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(text)?;
+    let builder = match roots {
+        None => builder.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(text)?;
+    config.alpn_protocols = vec![H2.to_vec()];
+    // Connections last, so resuming gains nothing; and who resumes is not asked for a certificate again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, String> {
+    let path = file.path.display();
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&file.bytes).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(format!("{path}: holds no certificate in PEM, BEGIN CERTIFICATE")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{path}: is not PEM: {error}")),
+    }
+}
+
+fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, String> {
+    // The error may not repeat what is in the file.
+    PrivateKeyDer::from_pem_slice(&file.bytes).map_err(|_| {
+        format!("{}: holds no private key in PEM without a password, BEGIN PRIVATE KEY", file.path.display())
+    })
+}
+
+fn roots(file: &File) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| format!("{}: is no authority: {error}", file.path.display()))?;
+    }
+    Ok(roots)
+}
+
+fn expiry(file: &File, chain: &[CertificateDer<'_>]) -> Result<i64, String> {
+    let ends = chain.iter().map(|certificate| validity::not_after(certificate));
+    let first = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().min());
+    first.ok_or_else(|| format!("{}: holds what is no X.509 certificate", file.path.display()))
+}
+
+#[cfg(test)]
+mod tests;

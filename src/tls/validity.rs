@@ -1,0 +1,128 @@
+//! When a certificate ends: the few bytes of DER that hold it (RFC 5280, section 4.1). rustls checks it and does not tell.
+
+const INTEGER: u8 = 0x02;
+const SEQUENCE: u8 = 0x30;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+/// `[0] EXPLICIT`, the version.
+const VERSION: u8 = 0xa0;
+
+/// `notAfter` of a certificate, in seconds since the Unix epoch; `None` if it is none.
+pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
+    let (body, _) = expect(SEQUENCE, certificate)?;
+    let (mut fields, _) = expect(SEQUENCE, body)?;
+    if let Some((_, rest)) = expect(VERSION, fields) {
+        fields = rest;
+    }
+    // Serial number, algorithm of the signature, issuer.
+    for tag in [INTEGER, SEQUENCE, SEQUENCE] {
+        (_, fields) = expect(tag, fields)?;
+    }
+    let (validity, _) = expect(SEQUENCE, fields)?;
+    let (_, _, not_after) = element(validity)?;
+    let (tag, text, _) = element(not_after)?;
+    seconds(tag, text)
+}
+
+/// The content of an element with this tag, and what follows it.
+fn expect(tag: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (found, content, rest) = element(bytes)?;
+    (found == tag).then_some((content, rest))
+}
+
+/// Tag and content of the first element, and what follows it.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        // How many bytes of length follow; four are enough for anything.
+        0x81..=0x84 => {
+            let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// `YYMMDDhhmmssZ`, or with four digits of the year.
+fn seconds(tag: u8, text: &[u8]) -> Option<i64> {
+    let (year, rest) = match tag {
+        UTC_TIME => {
+            let (year, rest) = digits(text, 2)?;
+            // RFC 5280, section 4.1.2.5.1.
+            (if year >= 50 { 1900 + year } else { 2000 + year }, rest)
+        }
+        GENERALIZED_TIME => digits(text, 4)?,
+        _ => return None,
+    };
+    let mut parts = [0; 5];
+    let mut rest = rest;
+    for part in &mut parts {
+        (*part, rest) = digits(rest, 2)?;
+    }
+    let [month, day, hour, minute, second] = parts;
+    let valid = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
+    (valid && rest == b"Z").then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+fn digits(text: &[u8], count: usize) -> Option<(i64, &[u8])> {
+    let (number, rest) = text.split_at_checked(count)?;
+    let number =
+        number.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + i64::from(byte - b'0')))?;
+    Some((number, rest))
+}
+
+/// Days from 1970-01-01 to a day of the Gregorian calendar. Years begin in March here, so that the leap day comes last.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (tag, text, expected) in [
+            (UTC_TIME, "700101000000Z", Some(0)),
+            (UTC_TIME, "491231235959Z", Some(2_524_607_999)),
+            (UTC_TIME, "500101000000Z", Some(-631_152_000)),
+            (GENERALIZED_TIME, "20240229120000Z", Some(1_709_208_000)),
+            (GENERALIZED_TIME, "20500101000000Z", Some(2_524_608_000)),
+            (GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799)),
+            (GENERALIZED_TIME, "20241301000000Z", None),
+            (GENERALIZED_TIME, "20240101000000", None),
+            (GENERALIZED_TIME, "2024010100000xZ", None),
+            (INTEGER, "700101000000Z", None),
+        ] {
+            assert_eq!(seconds(tag, text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_read_and_anything_cut_or_changed_is_none_or_another_time() {
+        let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).expect("a name");
+        for (year, expected) in [(2031, 1_924_992_000), (2061, 2_871_763_200)] {
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = params.self_signed(&key).expect("a certificate");
+            let der: &[u8] = certificate.der();
+            assert_eq!(not_after(der), Some(expected));
+            (0..der.len()).for_each(|length| assert_eq!(not_after(&der[..length]), None, "{length}"));
+            for at in 0..der.len() {
+                for bit in 0..8 {
+                    let mut changed = der.to_vec();
+                    changed[at] ^= 1 << bit;
+                    // No panic is all that is asked for.
+                    let _ = not_after(&changed);
+                }
+            }
+        }
+    }
+}
