@@ -26,10 +26,16 @@ RECIPES = {
     "service": ("croupier", "service.yaml"),
     "service-tls": ("croupier", "service-tls.yaml"),
     "service-certificate": ("croupier", "service-certificate.yaml"),
+    "service-gpu": ("croupier", "service-gpu.yaml"),
+    "sidecar-gpu": ("examples/worker", "sidecar-gpu.yaml"),
     "service-hpa": ("croupier", "service-hpa.yaml"),
     "service-keda": ("croupier", "service-keda.yaml"),
     "sidecar": ("examples/worker", "sidecar.yaml"),
 }
+
+
+# Recipes that need a newer Kubernetes than the chart: dynamic resource allocation.
+SINCE = {"sidecar-gpu": "1.34.0"}
 
 
 def template(chart, *flags):
@@ -48,7 +54,7 @@ def manifests(recipe):
 
 def invalid(recipe, objects):
     """What Kubernetes would not take."""
-    for version in VERSIONS:
+    for version in [SINCE[recipe], VERSIONS[-1]] if recipe in SINCE else VERSIONS:
         for o in objects:
             if o["kind"] in FOREIGN:
                 continue

@@ -7,11 +7,14 @@ args:
   - --config=/etc/croupier/croupier.toml
   - --admin={{ .Values.bindAddress }}:{{ .Values.ports.admin }}
   - --drain-timeout={{ .Values.drainTimeoutSeconds }}s
+{{- if and (ne .Values.gpu.mode "none") (not .Values.config.backend) }}
+  - --backend=cuda
+{{- end }}
 {{- with .Values.extraEnv }}
 env:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.resources }}
+{{- with include "croupier.resources" . | fromYaml }}
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -19,6 +22,26 @@ securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 # What a crash says is the end of its log.
 terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{- /* What is given, and a GPU if there is to be one. */ -}}
+{{- define "croupier.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- if eq .Values.gpu.mode "devicePlugin" -}}
+{{- $limits := merge (dict .Values.gpu.resource 1) ($resources.limits | default dict) -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- else if eq .Values.gpu.mode "claim" -}}
+{{- $_ := set $resources "claims" (list (dict "name" .Values.gpu.claim.name)) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end }}
+
+{{- /* Entries of the pod's resourceClaims. */ -}}
+{{- define "croupier.resourceClaims" -}}
+{{- if eq .Values.gpu.mode "claim" -}}
+- name: {{ .Values.gpu.claim.name }}
+  resourceClaimTemplateName: {{ .Values.gpu.claim.existingTemplate | default (printf "%s-gpu" (include "croupier.fullname" .)) }}
+{{- end -}}
 {{- end }}
 
 {{- define "croupier.configVolume" -}}

@@ -45,6 +45,10 @@ topologySpreadConstraints:
     matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}
+{{- with include "croupier.resourceClaims" . }}
+resourceClaims:
+  {{- . | nindent 2 }}
+{{- end }}
 containers:
   - name: croupier
     {{- toYaml $container | nindent 4 }}

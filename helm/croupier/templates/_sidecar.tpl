@@ -76,3 +76,15 @@ croupier/sidecar: {{ include "croupier.fullname" . }}
 {{- define "croupier.sidecar.podAnnotations" -}}
 {{ include "croupier.configChecksum" . }}
 {{- end }}
+
+{{- /* Entries of the pod's resourceClaims: one claim, for both containers. Empty without `gpu.mode` claim. */ -}}
+{{- define "croupier.sidecar.resourceClaims" -}}
+{{ include "croupier.resourceClaims" . }}
+{{- end }}
+
+{{- /* Entries of the worker's resources.claims, so that it has the same GPU. Empty without `gpu.mode` claim. */ -}}
+{{- define "croupier.sidecar.claims" -}}
+{{- if eq .Values.gpu.mode "claim" -}}
+- name: {{ .Values.gpu.claim.name }}
+{{- end -}}
+{{- end }}
