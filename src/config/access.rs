@@ -12,15 +12,19 @@ const KEY: &str = "tls-key";
 const NAME: &str = "tls-name";
 const TOKEN: &str = "token-file";
 
-/// The flags as clap sees them.
-pub(super) fn flags() -> [Arg; 5] {
+/// The flags of TLS as clap sees them.
+pub(super) fn tls_flags() -> [Arg; 4] {
     [
         option(CA, "PATH", "Speak TLS with a server on TCP whose certificate one of these authorities has signed, PEM"),
         option(CERT, "PATH", "Certificate to show to a server that asks for one, PEM; with --tls-key"),
         option(KEY, "PATH", "Private key of --tls-cert, PEM"),
         option(NAME, "NAME", "Name that must be in the server's certificate [default: the host of --addr]"),
-        option(TOKEN, "PATH", "File with the token to show to a server that asks for one; its first counts"),
     ]
+}
+
+/// The flag of a token, for calls other than health.
+pub(super) fn token_flag() -> Arg {
+    option(TOKEN, "PATH", "File with the token to show to a server that asks for one; its first counts")
 }
 
 /// What was read of them.

@@ -130,7 +130,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
         .arg(option("admin", "URL", "Ask /readyz of the admin port instead, such as http://127.0.0.1:9464"))
-        .args(access::flags())
+        .args(access::tls_flags())
         .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
         .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
 }
@@ -228,7 +228,7 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
     let target = match (flag(sub, "addr"), flag(sub, "admin")) {
         (Some(addr), _) => Ok(Target::Grpc(addr)),
         (None, Some(url)) => Ok(Target::Admin(url)),
-        (None, None) => own_address(&config),
+        (None, None) => own_address(&config, access.tls.is_some()),
     };
     let target = target.unwrap_or_else(|problem| {
         reader.note(problem);
@@ -238,10 +238,10 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
     reader.end(HealthcheckArgs { target, access, service, timeout }).map_err(|problems| Stop::mistakes(&problems))
 }
 
-/// Where a server with this configuration can be reached from its own host without a certificate of one's own.
-fn own_address(config: &Config) -> Result<Target, String> {
-    let plain = config.listen.filter(|_| config.tls.cert.is_none());
-    let tcp = plain.map(|a| Target::Grpc(reachable(a).to_string()));
+/// Where a server with this configuration can be reached from its own host by who speaks TLS or does not.
+fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
+    let understood = config.listen.filter(|_| tls == config.tls.cert.is_some());
+    let tcp = understood.map(|a| Target::Grpc(reachable(a).to_string()));
     let uds = || config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display())));
     let admin = || config.admin.map(|a| Target::Admin(format!("http://{}", reachable(a))));
     tcp.or_else(uds).or_else(admin).ok_or_else(|| {

@@ -80,7 +80,12 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
             _ => settings.push((name, value.to_owned())),
         }
     }
-    let flag = |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let flag = |name: &str| match name {
+        // What it sets itself: some settings are good only with others.
+        "listen" => Some("none".to_owned()),
+        "uds" => Some("/croupier.sock".to_owned()),
+        _ => settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()),
+    };
     problems.extend(resolve(&flag, &|_| None, Vec::new()).1);
     settings
 }

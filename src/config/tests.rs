@@ -306,6 +306,8 @@ fn tls_settings_that_contradict_each_other_are_told() {
     ] {
         assert!(mistakes(args, &[]).contains(part), "{part}");
     }
+    let args = ["inject", "--setting=auth_token_file=/x", "x.yaml"];
+    assert!(mistakes(&args, &[]).contains("auth-token-file is for listen, which is off"));
     for args in [&["--tls-ca=x", "--tls-cert=x"][..], &["--tls-name=x"], &["--tls-ca=x", "--tls-key=x"]] {
         for command in ["healthcheck", "bench"] {
             mistakes(&[&[command], args].concat(), &[]);
@@ -322,6 +324,14 @@ fn healthcheck_asks_a_server_with_tls_where_no_certificate_is_needed() {
     let tls = [("CROUPIER_TLS_CERT", "/c"), ("CROUPIER_TLS_KEY", "/k"), ("CROUPIER_ADMIN", "0.0.0.0:9")];
     assert_eq!(target(&tls), Target::Admin("http://127.0.0.1:9".to_owned()));
     assert_eq!(target(&[&tls[..], &[("CROUPIER_UDS", "/tmp/x")]].concat()), Target::Grpc("unix:/tmp/x".to_owned()));
+    // Who can speak TLS does, to the same address.
+    match parse_with(
+        &["healthcheck", "--tls-ca=/ca", "--tls-name=x"],
+        &[&tls[..], &[("CROUPIER_LISTEN", "0.0.0.0:7")]].concat(),
+    ) {
+        Ok(Command::Healthcheck(args)) => assert_eq!(args.target, Target::Grpc("127.0.0.1:7".to_owned())),
+        other => panic!("{other:?}"),
+    }
     let nobody = [&tls[..2], &[("CROUPIER_ADMIN", "none")]].concat();
     assert!(mistakes(&["healthcheck"], &nobody).contains("give --addr, and --tls-ca for TLS"));
 }
