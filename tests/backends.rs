@@ -6,6 +6,8 @@
 mod cases;
 #[path = "support/gpu.rs"]
 mod gpu;
+#[path = "support/rows.rs"]
+mod rows;
 
 use cases::{Case, SHAPES, bits, case, chained, filters, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
@@ -13,7 +15,7 @@ use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
-use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::row::{Action, Filters, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use gpu::Gpu;
 use proptest::prelude::*;

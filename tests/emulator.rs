@@ -6,10 +6,11 @@
 mod cases;
 #[path = "emulator/harness.rs"]
 mod harness;
+#[path = "support/rows.rs"]
+mod rows;
 #[path = "emulator/verification.rs"]
 mod verification;
 
-use cases::rows::Lcg;
 use cases::{Case, SHAPES, bits, case, row, summary};
 use croupier::backend::cuda::abi::SLICE_CHUNKS;
 use croupier::backend::cuda::ask::{Asked, has_kernel};
@@ -19,6 +20,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use harness::{Emulator, FOLDER, Layout, built, config, layout, unspoilt};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use rows::Lcg;
 use std::process::Command;
 
 /// Runs the rows that kernels can do, by number format, and compares.

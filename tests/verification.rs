@@ -5,20 +5,17 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
-use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::kept::{Form, Kept};
-use croupier::sampling::logits::{Dtype, Logits};
-use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::logits::Dtype;
+use croupier::sampling::row::{Action, Filters};
 use croupier::sampling::sample_row;
 use croupier::speculative::draft::DraftError;
-use croupier::speculative::job::{DraftSource, DraftToken, VerifyFailure};
+use croupier::speculative::job::VerifyFailure;
 use croupier::speculative::numbers::Numbers;
 use croupier::speculative::relaxed::Relaxed;
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::synthetic::Synthetic;
-use croupier::speculative::tree::Tree;
 use croupier::speculative::typical::Typical;
-use croupier::speculative::verify;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -26,9 +23,11 @@ use proptest::test_runner::FileFailurePersistence;
 mod drafts;
 #[path = "support/gpu.rs"]
 mod gpu;
-use drafts::rows::row;
+#[path = "support/rows.rs"]
+mod rows;
 use drafts::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
 use gpu::Gpu;
+use rows::{Lcg, row};
 
 fn fast(backend: &mut CpuBackend, job: &RowJob<'_>) -> Box<Kept> {
     backend.run(&[*job]).remove(0).expect("the draft row is fine").kept.expect("it was asked for")

@@ -1,9 +1,8 @@
 //! Rows that aim at the boundaries, for everything that is compared with the specification.
 #![allow(dead_code)] // Each test file uses a part.
 
-#[path = "../support/rows.rs"]
-pub(crate) mod rows;
-
+use crate::rows::ascending;
+pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, row};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -12,8 +11,6 @@ use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
-use rows::ascending;
-pub(crate) use rows::{Chained, SHAPES, chained, filters, row};
 
 /// A row with everything it borrows.
 #[derive(Debug, Clone)]

@@ -18,9 +18,7 @@ use croupier::speculative::verified::Trial;
 use croupier::speculative::verify;
 use proptest::prelude::*;
 
-#[path = "rows.rs"]
-pub(crate) mod rows;
-use rows::{Chained, Lcg, SHAPES, ascending, chained, filters, row};
+use crate::rows::{Chained, Lcg, SHAPES, ascending, chained, filters, row};
 
 pub(crate) const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
