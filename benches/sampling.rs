@@ -12,6 +12,7 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
+use croupier::params::state::SamplerState;
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
@@ -189,6 +190,7 @@ impl Rows {
                     min_keep: 1,
                     protected: &[],
                     xtc: 0,
+                    state: SamplerState::default(),
                 }),
                 penalties: if job.penalised { penalties } else { Penalties::OFF },
                 adjusts: if job.penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },

@@ -14,7 +14,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 const VOCAB: u32 = 512;
-const SEQUENCES: u64 = 6;
+const SEQUENCES: u64 = 8;
 const LENGTH: usize = 48;
 /// Steps before the kill: past the middle, so that penalties have a history to get wrong.
 const KILLED_AFTER: usize = 29;
@@ -61,8 +61,15 @@ impl Drop for Server {
     }
 }
 
-/// What a model worker keeps: each sequence's tokens. Nothing of the sampler's state.
-type Texts = Vec<Vec<u32>>;
+/// What a model worker keeps: each sequence's tokens, and what samplers say that they remember. Nothing else of the
+/// server's state.
+type Texts = Vec<Text>;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Text {
+    tokens: Vec<u32>,
+    state: Option<proto::SamplerState>,
+}
 
 /// One stream.
 struct Worker {
@@ -97,7 +104,8 @@ impl Worker {
         }
         for (text, work) in texts.iter_mut().zip(&result.work) {
             assert_eq!(work.status(), proto::RowStatus::Ok, "{}", work.message);
-            text.push(work.tokens[0].token_id);
+            text.tokens.push(work.tokens[0].token_id);
+            text.state = work.sampler_state;
         }
         Ok(())
     }
@@ -108,12 +116,13 @@ fn step(texts: &Texts, open: bool) -> proto::Step {
         sequence_id: id,
         params: Some(params(id)),
         prompt_token_ids: prompt(id),
-        output_token_ids: texts[id as usize].clone(),
+        output_token_ids: texts[id as usize].tokens.clone(),
+        sampler_state: texts[id as usize].state,
     };
     let sample =
         |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
     let rows: Vec<u8> =
-        (0..SEQUENCES).flat_map(|id| model(id, &texts[id as usize])).flat_map(f32::to_le_bytes).collect();
+        (0..SEQUENCES).flat_map(|id| model(id, &texts[id as usize].tokens)).flat_map(f32::to_le_bytes).collect();
     proto::Step {
         open: if open { (0..SEQUENCES).map(opening).collect() } else { Vec::new() },
         work: (0..SEQUENCES).map(sample).collect(),
@@ -126,9 +135,15 @@ fn prompt(id: u64) -> Vec<u32> {
     (0..5).map(|i| (id as u32 * 37 + i) % VOCAB).collect()
 }
 
-/// Everything that has a history: penalties on output and prompt, bad words, and a draw at each position.
+/// Everything that has a history: penalties on output and prompt, bad words, samplers that learn from each token, and a draw
+/// at each position.
 fn params(id: u64) -> proto::SamplingParams {
     proto::SamplingParams {
+        mirostat: Some(if id < 4 { id as u32 % 3 } else { 0 }),
+        adaptive_target: (id == 4).then_some(0.05),
+        top_p_decay: (id == 5).then_some(0.9),
+        top_p_reset_token_ids: (0..VOCAB).filter(|token| id == 5 && token % 8 == 0).take(64).collect(),
+        return_sampler_state: Some(true),
         temperature: Some(if id == 0 { 0.0 } else { 1.2 }),
         top_p: Some(0.98),
         repetition_penalty: Some(1.3),
@@ -149,7 +164,7 @@ fn model(id: u64, text: &[u32]) -> Vec<f32> {
 
 async fn generate(worker: &mut Worker, texts: &mut Texts, length: usize) -> Result<(), tonic::Status> {
     let mut open = true;
-    while texts[0].len() < length {
+    while texts[0].tokens.len() < length {
         worker.step(texts, open).await?;
         open = false;
     }
@@ -162,10 +177,10 @@ async fn a_killed_server_loses_nothing() {
     let path = folder.path().join("croupier.sock");
 
     let mut server = Server::start(&path);
-    let mut undisturbed: Texts = vec![Vec::new(); SEQUENCES as usize];
+    let mut undisturbed: Texts = vec![Text::default(); SEQUENCES as usize];
     generate(&mut server.connect().await, &mut undisturbed, LENGTH).await.unwrap();
 
-    let mut texts: Texts = vec![Vec::new(); SEQUENCES as usize];
+    let mut texts: Texts = vec![Text::default(); SEQUENCES as usize];
     let mut worker = server.connect().await;
     generate(&mut worker, &mut texts, KILLED_AFTER).await.unwrap();
     server.kill();
@@ -179,6 +194,23 @@ async fn a_killed_server_loses_nothing() {
     let server = Server::start(&path);
     generate(&mut server.connect().await, &mut texts, LENGTH).await.unwrap();
     assert_eq!(texts, undisturbed);
-    let distinct: std::collections::HashSet<_> = texts.iter().collect();
+    let distinct: std::collections::HashSet<_> = texts.iter().map(|text| &text.tokens).collect();
     assert_eq!(distinct.len(), texts.len(), "the sequences are told apart");
+}
+
+/// What samplers remember is needed: without it the text goes on as another one.
+#[tokio::test]
+async fn a_state_that_is_not_sent_back_is_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("croupier.sock"));
+    let mut undisturbed: Texts = vec![Text::default(); SEQUENCES as usize];
+    generate(&mut server.connect().await, &mut undisturbed, LENGTH).await.unwrap();
+    let mut texts: Texts = vec![Text::default(); SEQUENCES as usize];
+    generate(&mut server.connect().await, &mut texts, KILLED_AFTER).await.unwrap();
+    let remembering: Vec<bool> = texts.iter().map(|text| text.state.is_some()).collect();
+    assert_eq!(remembering, [false, true, true, false, true, false, false, false]);
+    texts.iter_mut().for_each(|text| text.state = None);
+    generate(&mut server.connect().await, &mut texts, LENGTH).await.unwrap();
+    let same: Vec<bool> = texts.iter().zip(&undisturbed).map(|(a, b)| a.tokens == b.tokens).collect();
+    assert_eq!(same, remembering.iter().map(|is| !is).collect::<Vec<_>>());
 }

@@ -7,6 +7,7 @@
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
+use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::{self, Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
@@ -20,17 +21,21 @@ use chi_square::{DEVIATE, FALSE_ALARM, deviate};
 
 /// Reals that are nearer than this, relative to the larger, are not told apart.
 const NEAR: f64 = 2e-5;
+/// What samplers remember.
+const STATE: SamplerState = SamplerState { mirostat_mu: Some(3.5), adaptive: Some(Average { sum: 3.0, weight: 10.0 }) };
 const FILTERS: Filters = Filters { temperature: 0.7, top_k: 20, top_p: 0.9, min_p: 0.03 };
 
 /// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
 struct Naive {
     logits: Vec<Option<f64>>,
     near: bool,
+    /// Whether tokens that are not equal are so near to one another that their order cannot be told.
+    close: bool,
 }
 
 impl Naive {
     fn new(logits: &[f32]) -> Self {
-        Self { logits: logits.iter().map(|&x| Some(f64::from(x))).collect(), near: false }
+        Self { logits: logits.iter().map(|&x| Some(f64::from(x))).collect(), near: false, close: false }
     }
 
     fn probabilities(&self) -> Vec<f64> {
@@ -99,6 +104,8 @@ impl Naive {
         let p = self.probabilities();
         let most = p.iter().copied().fold(0.0, f64::max);
         let real = f64::from;
+        // Equal masses are ties for a cutoff too.
+        self.near |= self.close;
         match step {
             Step::Temperature => self.map(|x| x / real(FILTERS.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
@@ -129,7 +136,37 @@ impl Naive {
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
             Step::TopH(share) => self.top_h(real(share)),
             Step::Xtc { threshold, .. } => self.exclude(real(threshold)),
+            Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
+            Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
+            Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            Step::AdaptiveP { target, .. } => {
+                let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);
+                let wanted = (2.0 * real(target) - average).clamp(0.0, 1.0);
+                let curve = |p: f64| {
+                    let distance = (p - wanted).abs() / 0.3;
+                    5.0 - 10.0 * distance * distance / (1.0 + distance)
+                };
+                let logits = self.logits.iter().zip(&p);
+                self.logits = logits.map(|(x, &p)| x.map(|_| curve(p))).collect();
+                let mut sorted: Vec<f64> = self.logits.iter().flatten().copied().collect();
+                sorted.sort_by(f64::total_cmp);
+                self.close = sorted.windows(2).any(|pair| pair[1] - pair[0] < 1e-5);
+            }
         }
+    }
+
+    /// The first mirostat, as the paper estimates: by the logits' own differences.
+    fn mirostat(&mut self, mu: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        let places = 0..order.len().min(100) - 1;
+        let t = |i: usize| ((i as f64 + 2.0) / (i as f64 + 1.0)).ln();
+        let b = |i: usize| (p[order[i]] / p[order[i + 1]]).ln();
+        let s = places.clone().map(|i| t(i) * b(i)).sum::<f64>() / places.map(|i| t(i) * t(i)).sum::<f64>();
+        let n = order.len() as f64;
+        let k = ((s - 1.0) * mu.exp2() / (1.0 - n.powf(1.0 - s))).powf(1.0 / s);
+        self.near |= (k - k.round()).abs() < 1e-3 * k || (s - 1.0).abs() < 1e-6;
+        self.keep(&order[..order.len().min((k as usize).max(1))]);
     }
 
     fn tail_free(&mut self, z: f64) {
@@ -214,11 +251,15 @@ fn step(kind: usize, seed: u64) -> Step {
         11 => Step::EpsilonCutoff(0.05 * share),
         12 => Step::EtaCutoff(0.05 * share),
         13 => Step::TopH(0.1 + 0.8 * share),
+        14 => Step::PLess,
+        15 => Step::MirostatV1 { tau: 3.0, eta: 0.1 },
+        16 => Step::MirostatV2 { tau: 3.0, eta: 0.1 },
+        17 => Step::AdaptiveP { target: share, decay: 0.9 },
         _ => Step::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
-const KINDS: usize = 15;
+const KINDS: usize = 19;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -238,7 +279,7 @@ fn definitions() {
                     continue;
                 }
                 let all = logits.iter().enumerate().map(|(t, &logit)| Candidate { token: t as u32, logit }).collect();
-                let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0 };
+                let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state: STATE };
                 let left = chain::run(all, &FILTERS, &chain);
                 let mut tokens: Vec<usize> = left.kept().iter().map(|w| w.candidate.token as usize).collect();
                 tokens.sort_unstable();
@@ -263,11 +304,15 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 5] = [
+    let chains: [(&str, &[Step]); 9] = [
         ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
         ("top-n-sigma, temperature last", &[Step::TopNSigma(1.5), Step::Temperature]),
+        ("p-less", &[Step::PLess]),
+        ("mirostat", &[Step::MirostatV1 { tau: 3.0, eta: 0.1 }]),
+        ("mirostat 2 at a temperature", &[Step::Temperature, Step::MirostatV2 { tau: 3.0, eta: 0.1 }]),
+        ("adaptive-p behind min-p", &[Step::MinP, Step::AdaptiveP { target: 0.1, decay: 0.9 }]),
         ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
@@ -280,7 +325,7 @@ fn draws() {
         for position in 0..DRAWS {
             let spec = RowSpec {
                 filters: FILTERS,
-                chain: Some(Chain { steps, min_keep: 1, protected: &[], xtc: 0 }),
+                chain: Some(Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: STATE }),
                 penalties: Penalties::OFF,
                 adjusts: Adjusts::default(),
                 banned: &[],

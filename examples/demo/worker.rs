@@ -186,7 +186,8 @@ impl Worker<'_> {
             let (prompt_token_ids, params) = lane.begin(self.tokenizer);
             self.board.lock().lanes[index].1 = self.tokenizer.decode_bytes(&prompt_token_ids).unwrap_or_default();
             let params = Some(params);
-            group.step.open.push(OpenSequence { sequence_id, params, prompt_token_ids, output_token_ids: Vec::new() });
+            let open = OpenSequence { sequence_id, params, prompt_token_ids, ..Default::default() };
+            group.step.open.push(open);
         }
         self.rows.append(&lane.context, &mut group.rows);
         group.step.work.push(Work {

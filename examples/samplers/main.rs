@@ -12,6 +12,7 @@ mod table;
 
 use clap::Parser;
 use croupier::params::chain::SamplerParams;
+use croupier::params::state::SamplerState;
 use croupier::params::{EngineOrder, SamplerOrder, SamplingParams};
 use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::Chain;
@@ -113,6 +114,7 @@ fn sample(row: &[u8], params: &SamplingParams, seed: u64) -> Result<(Distributio
             min_keep: params.samplers.min_keep,
             protected: &[],
             xtc: uniform(Purpose::Xtc),
+            state: SamplerState::new(params),
         }),
         penalties: Penalties::OFF,
         adjusts: Adjusts::default(),

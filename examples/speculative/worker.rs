@@ -132,7 +132,7 @@ impl Worker {
             sequence_id: self.texts as u64,
             params: Some(self.lane.params(self.world.seed, self.texts)),
             prompt_token_ids: prompt.clone(),
-            output_token_ids: Vec::new(),
+            ..Default::default()
         });
         let begin = corpus::text(&self.world.tokenizer, Prompts::shown(&prompt));
         self.context = prompt;

@@ -81,6 +81,7 @@ impl Group {
             params: Some(args.mix.params(id, args.seed ^ (self.stream << 32))),
             prompt_token_ids: prompt.collect(),
             output_token_ids: Vec::new(),
+            sampler_state: None,
         }
     }
 }

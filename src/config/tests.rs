@@ -57,7 +57,7 @@ fn every_limit_has_a_setting() {
 fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
     let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
-    let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "sampler_order"]);
+    let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "sampler_order", "top_p_reset_token_ids"]);
     let lists = lists.chain(["dry_sequence_breakers", "sequence_bias", "token_ban_ranges"]);
     // What has parts of its own or names tokens means something for one model only.
     let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);

@@ -67,8 +67,12 @@ fn finish_rows(
         WorkKind::Sample => {
             let output = results.next().ok_or_else(lost)??;
             let sequence = sequence.ok_or_else(lost)?;
+            if let Some(state) = sequence.learned(None, output.observed) {
+                sequence.remember(state);
+            }
             let finish = sequence.commit(output.token);
-            Ok(Done::Sampled { output, finish, next: sequence.next_draft(&[]) })
+            let (next, state) = (sequence.next_draft(&[]), sequence.told_state());
+            Ok(Done::Sampled { output, finish, next, state })
         }
         WorkKind::Draft(work) => {
             let output = results.next().ok_or_else(lost)??;
@@ -87,20 +91,25 @@ fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<D
         sequence.grow(&mut ahead, token);
     }
     let finish = sequence.grow(&mut ahead, token);
+    let before = place.parent.and_then(|parent| sequence.drafts().state(parent));
+    let state = sequence.learned(before, output.observed);
     if work.restart {
         sequence.forget_drafts();
     }
-    sequence.keep_draft(place.parent, token, kept);
+    sequence.keep_draft(place.parent, token, kept, state);
     Ok(Done::Drafted { token, finish })
 }
 
 fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
     let mut finish = None;
+    if let Some(&state) = verification.verified.states.last() {
+        sequence.remember(state);
+    }
     for &token in &verification.verified.emitted {
         finish = sequence.commit(token);
     }
     let next = sequence.next_draft(&verification.verified.trials);
-    Done::Verified { verification: Box::new(verification), finish, next }
+    Done::Verified { verification: Box::new(verification), finish, next, state: sequence.told_state() }
 }
 
 fn lost() -> RowFailure {

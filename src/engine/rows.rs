@@ -3,8 +3,10 @@
 use super::draft::Place;
 use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
 use crate::backend::{Backend, DeviceLost, RowJob};
+use crate::params::state::SamplerState;
 use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
+use crate::sampling::observed::learned;
 use crate::sampling::philox::Purpose;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
 use crate::sequence::Sequence;
@@ -30,6 +32,8 @@ enum Asked<'a> {
         sequence: &'a Sequence,
         path: Vec<u32>,
         uniform: u64,
+        /// What samplers remember there.
+        state: Option<SamplerState>,
     },
     /// Row `row` of the model's own distribution.
     ScoreRaw {
@@ -67,7 +71,8 @@ impl<'a> RowSource<'a> {
     fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<Asked<'a>> {
         let place = Place::of(work, sequence.drafts()).ok()?;
         let path = place.path(sequence.drafts());
-        Some(Asked::Draft { uniform: sequence.numbers().draft(path.len(), place.index), sequence, path })
+        let state = place.parent.and_then(|parent| sequence.drafts().state(parent));
+        Some(Asked::Draft { uniform: sequence.numbers().draft(path.len(), place.index), sequence, path, state })
     }
 
     /// The history this row must see when its sequence has not emitted all the tokens before it. The
@@ -95,21 +100,29 @@ impl<'a> RowSource<'a> {
         Some(history)
     }
 
-    fn job<'b>(&self, ahead: Option<&'b Ahead>) -> RowJob<'b>
+    /// Whether samplers learn from the row before what they do with this one.
+    fn follows(&self) -> bool {
+        matches!(&self.asked, Asked::ScoreProcessed { row, sequence, .. } if *row > 0 && sequence.state().is_some())
+    }
+
+    /// `state` is what samplers remember of the rows before, if it [follows](Self::follows).
+    fn job<'b>(&self, ahead: Option<&'b Ahead>, state: Option<SamplerState>) -> RowJob<'b>
     where
         'a: 'b,
     {
         let spec = match &self.asked {
             Asked::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
             // Nobody needs the logprob of a token that may never be emitted.
-            Asked::Draft { sequence, uniform, .. } => {
-                RowSpec { logprobs: None, ..spec(sequence, ahead, Action::Propose { uniform: *uniform }) }
+            Asked::Draft { sequence, uniform, state, .. } => {
+                let spec = spec(sequence, ahead, Action::Propose { uniform: *uniform }).remembering(*state);
+                RowSpec { logprobs: None, ..spec }
             }
             Asked::ScoreRaw { score, row } => {
                 RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, *row)) }
             }
             Asked::ScoreProcessed { score, row, sequence } => {
-                RowSpec { logprobs: Some(wanted(score)), ..spec(sequence, ahead, known(score, *row)) }
+                let spec = spec(sequence, ahead, known(score, *row)).remembering(state.filter(|_| self.follows()));
+                RowSpec { logprobs: Some(wanted(score)), ..spec }
             }
         };
         RowJob { logits: self.logits, spec }
@@ -154,15 +167,26 @@ pub(super) fn run_rows(
     backend: &mut dyn Backend,
 ) -> Vec<Result<RowOutput, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
-    let mut last = None;
+    let (mut last, mut state) = (None, None);
     while let Some(rest) = sources.get(results.len()..).filter(|rest| !rest.is_empty()) {
-        let mut ahead = histories(rest, last.as_ref(), max_entries);
-        let jobs: Vec<RowJob<'_>> = rest.iter().zip(&ahead).map(|(source, ahead)| source.job(ahead.as_ref())).collect();
+        // A row whose samplers learn from the row before comes in the next round.
+        let independent = 1 + rest[1..].iter().take_while(|source| !source.follows()).count();
+        let mut ahead = histories(&rest[..independent], last.as_ref(), max_entries);
+        let jobs = rest.iter().zip(&ahead).enumerate();
+        let jobs = jobs.map(|(i, (source, ahead))| source.job(ahead.as_ref(), state.filter(|_| i == 0)));
+        let jobs: Vec<RowJob<'_>> = jobs.collect();
         results.extend(run_guarded(backend, &jobs));
+        state = after(jobs.last(), results.last());
         // The next round goes on from here instead of from the start of its work.
         last = ahead.pop().flatten();
     }
     results
+}
+
+/// What samplers remember after a row, if they learned anything from it.
+fn after(job: Option<&RowJob<'_>>, result: Option<&Result<RowOutput, RowFailure>>) -> Option<SamplerState> {
+    let (chain, output) = (job?.spec.chain?, result?.as_ref().ok()?);
+    Some(learned(chain.state, chain.steps, output.observed?))
 }
 
 /// The histories of the first rows, at least one, as many as may be held at a time. `before` is that of the

@@ -5,6 +5,7 @@ pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::Last;
 
 use crate::params::FieldError;
+use crate::params::state::SamplerState;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowOutput};
 use crate::sequence::speculation::NextDraft;
@@ -174,6 +175,8 @@ pub enum Done {
         finish: Option<FinishReason>,
         /// What to draft next.
         next: NextDraft,
+        /// What samplers remember now, if that was asked for.
+        state: Option<SamplerState>,
     },
     /// A draft token was drawn and kept.
     Drafted {
@@ -192,6 +195,8 @@ pub enum Done {
         finish: Option<FinishReason>,
         /// What to draft next.
         next: NextDraft,
+        /// What samplers remember now, if that was asked for.
+        state: Option<SamplerState>,
     },
 }
 

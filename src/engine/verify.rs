@@ -114,7 +114,7 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
         Ok(results) => results,
         Err(failure) => return vec![Err(failure); jobs.len()],
     };
-    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None };
+    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None };
     let each = results.into_iter().zip(ready).map(|(result, prepared)| match result {
         Ok(verified) => {
             let outputs = verified.emitted.iter().map(bare).collect();
@@ -235,8 +235,12 @@ impl<'a> Prepared<'a> {
     fn scores(&self, verified: &Verified) -> impl Iterator<Item = RowJob<'_>> {
         let wanted = if self.wants_logprobs() { verified.emitted.len() } else { 0 };
         let after = |at: usize| at.checked_sub(1).map_or(0, |before| verified.accepted_path[before] + 1);
-        let jobs: Vec<_> =
-            (0..wanted).filter_map(|at| self.row(after(at), Action::Score { token: verified.emitted[at] })).collect();
+        let row = |at: usize| {
+            let RowJob { logits, spec } = self.row(after(at), Action::Score { token: verified.emitted[at] })?;
+            let state = at.checked_sub(1).and_then(|before| verified.states.get(before)).copied();
+            Some(RowJob { logits, spec: spec.remembering(state) })
+        };
+        let jobs: Vec<_> = (0..wanted).filter_map(row).collect();
         jobs.into_iter()
     }
 

@@ -15,6 +15,14 @@ pub const MAX_DYNATEMP_EXPONENT: f32 = 100.0;
 pub const MAX_CUTOFF: f32 = 1e4;
 /// Most tokens that XTC is told never to exclude.
 pub const MAX_XTC_IGNORE_TOKEN_IDS: usize = 1024;
+/// Most tokens that bring top-p back to where it began.
+pub const MAX_TOP_P_RESET_TOKEN_IDS: usize = 64;
+/// Largest target and learning rate of mirostat: a surprise has at most 60 bits.
+pub const MAX_MIROSTAT: f32 = 100.0;
+/// Largest decay of adaptive-p's average.
+pub const MAX_ADAPTIVE_DECAY: f32 = 0.99;
+/// The target of adaptive-p that turns it off.
+pub const ADAPTIVE_OFF: f32 = -1.0;
 
 /// Fields of the wire's `SamplingParams` with the same names; `sampler_order` also stands for `engine_order`. [`Default`]
 /// is everything off, in this project's order.
@@ -56,6 +64,26 @@ pub struct SamplerParams {
     pub xtc_ignore_token_ids: Vec<u32>,
     /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
     pub min_keep: u32,
+    /// Which mirostat. 1 or 2; 0: off.
+    pub mirostat: u32,
+    /// The surprise that it aims at, in bits. 0 ..= 100.
+    pub mirostat_tau: f32,
+    /// How fast it learns. 0 ..= 100.
+    pub mirostat_eta: f32,
+    /// The probability that tokens are to have. 0 ..= 1; -1: off.
+    pub adaptive_target: f32,
+    /// How much of its average is left after a token. 0 ..= 0.99.
+    pub adaptive_decay: f32,
+    /// Top-p is multiplied by this with each token. 0 ..= 1; 1: off.
+    pub top_p_decay: f32,
+    /// ... but not below this. 0 ..= 1.
+    pub top_p_min: f32,
+    /// ... and begins anew after these tokens.
+    pub top_p_reset_token_ids: Vec<u32>,
+    /// Keep tokens with at least the sum of the squares of all probabilities.
+    pub p_less: bool,
+    /// Say with each token what samplers remember.
+    pub return_sampler_state: bool,
     /// In what order the samplers come.
     pub sampler_order: SamplerOrder,
 }
@@ -86,6 +114,16 @@ impl Off for SamplerParams {
         xtc_threshold: 0.1,
         xtc_ignore_token_ids: Vec::new(),
         min_keep: 1,
+        mirostat: 0,
+        mirostat_tau: 5.0,
+        mirostat_eta: 0.1,
+        adaptive_target: ADAPTIVE_OFF,
+        adaptive_decay: 0.9,
+        top_p_decay: 1.0,
+        top_p_min: 1e-6,
+        top_p_reset_token_ids: Vec::new(),
+        p_less: false,
+        return_sampler_state: false,
         sampler_order: SamplerOrder::Engine(EngineOrder::Croupier),
     };
 }
@@ -110,7 +148,22 @@ impl SamplerParams {
         in_range("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "")?;
         check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
         check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
-        in_range("min_keep", self.min_keep, 1, MAX_VOCAB_SIZE, "")
+        in_range("min_keep", self.min_keep, 1, MAX_VOCAB_SIZE, "")?;
+        self.validate_with_a_state(vocab_size)
+    }
+
+    fn validate_with_a_state(&self, vocab_size: u32) -> Result<(), FieldError> {
+        in_range("mirostat", self.mirostat, 0, 2, "")?;
+        in_range("mirostat_tau", self.mirostat_tau, 0.0, MAX_MIROSTAT, "")?;
+        in_range("mirostat_eta", self.mirostat_eta, 0.0, MAX_MIROSTAT, "")?;
+        if self.adaptive_target != ADAPTIVE_OFF {
+            in_range("adaptive_target", self.adaptive_target, 0.0, 1.0, " (or -1 for off)")?;
+        }
+        in_range("adaptive_decay", self.adaptive_decay, 0.0, MAX_ADAPTIVE_DECAY, "")?;
+        in_range("top_p_decay", self.top_p_decay, 0.0, 1.0, "")?;
+        in_range("top_p_min", self.top_p_min, 0.0, 1.0, "")?;
+        check_tokens("top_p_reset_token_ids", &self.top_p_reset_token_ids, vocab_size)?;
+        check_len("top_p_reset_token_ids", self.top_p_reset_token_ids.len(), MAX_TOP_P_RESET_TOKEN_IDS)
     }
 
     fn validate_temperatures(&self) -> Result<(), FieldError> {
@@ -134,7 +187,7 @@ impl SamplerParams {
     /// Bytes that the lists take, `xtc_ignore_token_ids` not counted.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.sampler_order.bytes()
+        self.sampler_order.bytes() + self.top_p_reset_token_ids.capacity() * size_of::<u32>()
     }
 
     /// Names of the fields, for tests that none is forgotten.
@@ -166,6 +219,16 @@ impl SamplerParams {
             xtc_threshold,
             xtc_ignore_token_ids,
             min_keep,
+            mirostat,
+            mirostat_tau,
+            mirostat_eta,
+            adaptive_target,
+            adaptive_decay,
+            top_p_decay,
+            top_p_min,
+            top_p_reset_token_ids,
+            p_less,
+            return_sampler_state,
             sampler_order,
         )
     }

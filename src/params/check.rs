@@ -175,13 +175,14 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 5] = ["top_k", "max_tokens", "ignore_eos", "seed", "prompt_ignore_length"];
+    const ANY_VALUE: [&str; 7] =
+        ["top_k", "max_tokens", "ignore_eos", "seed", "prompt_ignore_length", "p_less", "return_sampler_state"];
 
     #[test]
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 50] = [
+        let out_of_range: [(&str, Change); 58] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -217,6 +218,14 @@ mod tests {
             ("xtc_threshold", |p| p.samplers.xtc_threshold = -2.0),
             ("xtc_ignore_token_ids", |p| p.samplers.xtc_ignore_token_ids = vec![100]),
             ("min_keep", |p| p.samplers.min_keep = 0),
+            ("mirostat", |p| p.samplers.mirostat = 3),
+            ("mirostat_tau", |p| p.samplers.mirostat_tau = -1.0),
+            ("mirostat_eta", |p| p.samplers.mirostat_eta = f32::NAN),
+            ("adaptive_target", |p| p.samplers.adaptive_target = -0.5),
+            ("adaptive_decay", |p| p.samplers.adaptive_decay = 1.0),
+            ("top_p_decay", |p| p.samplers.top_p_decay = 1.1),
+            ("top_p_min", |p| p.samplers.top_p_min = -0.1),
+            ("top_p_reset_token_ids", |p| p.samplers.top_p_reset_token_ids = vec![100]),
             ("sampler_order", |p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
             ("dry_multiplier", |p| p.history.dry_multiplier = -1.0),
             ("dry_base", |p| p.history.dry_base = 0.5),

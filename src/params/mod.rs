@@ -7,17 +7,22 @@ pub mod acceptance;
 pub mod chain;
 mod check;
 pub mod history;
+mod order;
 pub mod presets;
 pub mod rare;
 mod samplers;
 mod speculation;
+pub mod state;
 pub mod steering;
+mod supported;
 
 pub use check::check_tokens;
-pub use samplers::{EngineOrder, Sampler, SamplerOrder, Step};
+pub use order::{EngineOrder, SamplerOrder};
+pub use samplers::{Sampler, Step};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };
+pub use supported::SUPPORTED;
 
 use acceptance::AcceptanceRule;
 use chain::SamplerParams;
@@ -44,68 +49,6 @@ pub const MAX_TREE_TOKENS: u32 = 256;
 pub const MAX_BAD_WORDS: usize = 1024;
 /// Most token ids whose logprobs may be asked for by id.
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
-
-/// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 58] = [
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "allowed_token_ids",
-    "banned_token_ids",
-    "bad_words",
-    "min_tokens",
-    "max_tokens",
-    "stop_token_ids",
-    "ignore_eos",
-    "seed",
-    "logprobs",
-    "acceptance",
-    "proposer",
-    "draft_length",
-    "dynatemp_low",
-    "dynatemp_high",
-    "dynatemp_exponent",
-    "temperature_end",
-    "temperature_tokens",
-    "smoothing_factor",
-    "smoothing_curve",
-    "typical_p",
-    "tfs",
-    "top_a",
-    "top_n_sigma",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "top_h",
-    "xtc_probability",
-    "xtc_threshold",
-    "xtc_ignore_token_ids",
-    "min_keep",
-    "sampler_order",
-    "engine_order",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "penalty_last_n",
-    "penalty_decay_n",
-    "prompt_ignore_length",
-    "encoder_repetition_penalty",
-    "no_repeat_ngram",
-    "length_penalty",
-    "sequence_bias",
-    "token_ban_ranges",
-    "forced_first_token",
-    "forced_last_token",
-    "repetition_detection",
-    "thinking_budget",
-    "preset",
-];
 
 /// The filters between the adjusted logits and the draw, in this order.
 #[derive(Debug, Clone, Copy, PartialEq)]

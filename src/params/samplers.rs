@@ -1,4 +1,4 @@
-//! The order in which a row goes through its samplers, and the steps that follow from it.
+//! The samplers of a row, and the steps that parameters ask of them.
 
 use super::{FieldError, SamplingParams};
 
@@ -31,39 +31,12 @@ pub enum Sampler {
     EtaCutoff,
     /// `xtc_probability`.
     Xtc,
-}
-
-/// The order of an engine: its samplers, in the order in which it applies them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EngineOrder {
-    /// This project's.
-    #[default]
-    Croupier,
-    /// llama.cpp, `common/sampling.cpp`: temperature last.
-    LlamaCpp,
-    /// vLLM V1 and V2: min-p before top-k and top-p.
-    Vllm,
-    /// Hugging Face Transformers, `generation/utils.py`.
-    Transformers,
-    /// text-generation-webui, `modules/sampler_hijack.py`.
-    TextGenerationWebui,
-    /// ExLlamaV2, `exllamav2/generator/sampler.py`.
-    Exllama,
-}
-
-/// The order in which a sequence's rows go through its samplers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SamplerOrder {
-    /// That of an engine.
-    Engine(EngineOrder),
-    /// A list of its own; none twice.
-    Custom(Vec<Sampler>),
-}
-
-impl Default for SamplerOrder {
-    fn default() -> Self {
-        Self::Engine(EngineOrder::Croupier)
-    }
+    /// `p_less`.
+    PLess,
+    /// `mirostat`.
+    Mirostat,
+    /// `adaptive_target`.
+    AdaptiveP,
 }
 
 /// One step of a row's way: an active sampler with what it needs to know. What may differ from row to row is in
@@ -115,11 +88,34 @@ pub enum Step {
         /// Least probability of a choice.
         threshold: f32,
     },
+    /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
+    PLess,
+    /// The first. See [`mirostat`](crate::sampling::samplers::mirostat).
+    MirostatV1 {
+        /// Wanted surprise, in bits.
+        tau: f32,
+        /// Learning rate.
+        eta: f32,
+    },
+    /// The second.
+    MirostatV2 {
+        /// Wanted surprise, in bits.
+        tau: f32,
+        /// Learning rate.
+        eta: f32,
+    },
+    /// See [`adaptive_p`](crate::sampling::samplers::adaptive_p).
+    AdaptiveP {
+        /// Wanted probability.
+        target: f32,
+        /// What is left of the average after a token.
+        decay: f32,
+    },
 }
 
 impl Sampler {
     /// All of them, in this project's order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Temperature,
         Self::Smoothing,
         Self::TopNSigma,
@@ -132,7 +128,10 @@ impl Sampler {
         Self::TopA,
         Self::EpsilonCutoff,
         Self::EtaCutoff,
+        Self::PLess,
         Self::Xtc,
+        Self::Mirostat,
+        Self::AdaptiveP,
     ];
 
     /// The parameter that turns it on.
@@ -152,6 +151,9 @@ impl Sampler {
             Self::EpsilonCutoff => "epsilon_cutoff",
             Self::EtaCutoff => "eta_cutoff",
             Self::Xtc => "xtc_probability",
+            Self::PLess => "p_less",
+            Self::Mirostat => "mirostat",
+            Self::AdaptiveP => "adaptive_target",
         }
     }
 
@@ -175,7 +177,7 @@ impl Sampler {
             Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
             Self::TopK => on(params.top_k > 0, Step::TopK),
-            Self::TopP => on(params.top_p < 1.0, Step::TopP),
+            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
             Self::MinP => on(params.min_p > 0.0, Step::MinP),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, Step::TypicalP(params.samplers.typical_p)),
             Self::Tfs => on(params.samplers.tfs < 1.0, Step::Tfs(params.samplers.tfs)),
@@ -188,55 +190,17 @@ impl Sampler {
                 let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
                 on(probability > 0.0, Step::Xtc { probability, threshold })
             }
-        }
-    }
-}
-
-impl EngineOrder {
-    /// Its samplers.
-    #[must_use]
-    pub fn samplers(self) -> &'static [Sampler] {
-        use Sampler::*;
-        match self {
-            Self::Croupier => &Sampler::ALL,
-            Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Temperature],
-            Self::Vllm => &[Temperature, MinP, TopK, TopP],
-            Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
-            Self::TextGenerationWebui => &[
-                TopNSigma,
-                Temperature,
-                Smoothing,
-                TopK,
-                TopP,
-                TypicalP,
-                EpsilonCutoff,
-                EtaCutoff,
-                Tfs,
-                TopA,
-                MinP,
-                Xtc,
-            ],
-            Self::Exllama => &[Temperature, Smoothing, TopK, TopP, TopA, MinP, Tfs, TypicalP, Xtc],
-        }
-    }
-}
-
-impl SamplerOrder {
-    /// Its samplers.
-    #[must_use]
-    pub fn samplers(&self) -> &[Sampler] {
-        match self {
-            Self::Engine(engine) => engine.samplers(),
-            Self::Custom(samplers) => samplers,
-        }
-    }
-
-    /// Bytes that the list takes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Engine(_) => 0,
-            Self::Custom(samplers) => samplers.capacity() * size_of::<Sampler>(),
+            Self::PLess => on(params.samplers.p_less, Step::PLess),
+            Self::Mirostat => {
+                let (tau, eta) = (params.samplers.mirostat_tau, params.samplers.mirostat_eta);
+                let first = params.samplers.mirostat == 1;
+                let step = if first { Step::MirostatV1 { tau, eta } } else { Step::MirostatV2 { tau, eta } };
+                on(params.samplers.mirostat > 0, step)
+            }
+            Self::AdaptiveP => {
+                let (target, decay) = (params.samplers.adaptive_target, params.samplers.adaptive_decay);
+                on(target >= 0.0, Step::AdaptiveP { target, decay })
+            }
         }
     }
 }
@@ -249,7 +213,7 @@ impl SamplingParams {
         if self.temperature == 0.0 {
             return None;
         }
-        let steps: Vec<Step> = self.samplers.sampler_order.samplers().iter().filter_map(|s| s.step(self)).collect();
+        let steps: Vec<Step> = self.order().iter().filter_map(|s| s.step(self)).collect();
         let place = |step: &Step| match step {
             Step::Temperature => Some(0),
             Step::TopK => Some(1),
@@ -271,33 +235,11 @@ impl SamplingParams {
         }
         Ok(())
     }
-
-    /// A sampler that is on has a place in the order: none is left out without a word.
-    pub(super) fn validate_order(&self) -> Result<(), FieldError> {
-        let order = self.samplers.sampler_order.samplers();
-        for (i, sampler) in order.iter().enumerate() {
-            if order[..i].contains(sampler) {
-                let message = format!("{} is given twice; give it once", sampler.name());
-                return Err(FieldError::new(format!("sampler_order[{i}]"), message));
-            }
-        }
-        let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !order.contains(s));
-        match missing.filter(|_| self.temperature != 0.0) {
-            None => Ok(()),
-            Some(sampler) => {
-                let field = match self.samplers.sampler_order {
-                    SamplerOrder::Engine(_) => "engine_order",
-                    SamplerOrder::Custom(_) => "sampler_order",
-                };
-                let message = format!("has no place for {}, which is on; add it or turn it off", sampler.name());
-                Err(FieldError::new(field, message))
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{EngineOrder, SamplerOrder};
     use super::*;
 
     fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
@@ -319,31 +261,5 @@ mod tests {
         assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
         assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
         assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
-    }
-
-    #[test]
-    fn a_sampler_that_is_on_needs_a_place() {
-        let at_fault = |change: fn(&mut SamplingParams)| {
-            let mut params = SamplingParams::default();
-            change(&mut params);
-            params.validate(9, 9).map_err(|e| e.to_string())
-        };
-        let of = SamplerOrder::Engine;
-        assert_eq!(
-            at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
-            Err("engine_order: has no place for tfs, which is on; add it or turn it off".to_owned())
-        );
-        assert_eq!(
-            at_fault(|p| (p.top_k, p.samplers.sampler_order) = (5, SamplerOrder::Custom(vec![Sampler::Temperature]))),
-            Err("sampler_order: has no place for top_k, which is on; add it or turn it off".to_owned())
-        );
-        assert_eq!(
-            at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK])),
-            Err("sampler_order[1]: top_k is given twice; give it once".to_owned())
-        );
-        assert_eq!(at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![])), Ok(()), "nothing is on");
-        for engine in [EngineOrder::LlamaCpp, EngineOrder::Transformers, EngineOrder::TextGenerationWebui] {
-            assert!(of(engine).samplers().contains(&Sampler::TypicalP));
-        }
     }
 }

@@ -40,13 +40,13 @@ static PARAMS: Shape = Shape(&[
     (66, &LEAF),
 ]);
 static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
-static OPEN: Shape = Shape(&[(2, &PARAMS)]);
+static OPEN: Shape = Shape(&[(2, &PARAMS), (5, &LEAF)]);
 static SCORE: Shape = Shape(&[(2, &LEAF)]);
 static VERIFY: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &LEAF), (6, &LEAF)]);
 static WORK: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &SCORE), (6, &VERIFY)]);
 static STEP: Shape = Shape(&[(3, &OPEN), (4, &WORK), (5, &LEAF), (6, &LEAF)]);
 static DECODE_REQUEST: Shape = Shape(&[(1, &CONFIG), (2, &STEP)]);
-static ROW: Shape = Shape(&[(1, &PARAMS)]);
+static ROW: Shape = Shape(&[(1, &PARAMS), (5, &LEAF)]);
 static SAMPLE_REQUEST: Shape = Shape(&[(5, &PARAMS), (6, &ROW), (7, &LEAF)]);
 
 /// A message as it is decoded here: requests have a shape to look at, replies come from a server that is
@@ -237,16 +237,17 @@ mod tests {
             thinking_budget: Some(proto::ThinkingBudgetParams::default()),
             ..Default::default()
         };
-        let open = proto::OpenSequence { params: Some(params.clone()), ..Default::default() };
+        let sampler_state = Some(proto::SamplerState::default());
+        let open = proto::OpenSequence { params: Some(params.clone()), sampler_state, ..Default::default() };
         let score = proto::ScoreWork { logprobs: Some(proto::LogprobsParams::default()), ..Default::default() };
         let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
         let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
         let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
-        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 20) + 5 * 3 + 1);
-        let row = proto::SampleRow { params: Some(params), ..Default::default() };
+        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 20 + 1) + 5 * 3 + 1);
+        let row = proto::SampleRow { params: Some(params), sampler_state, ..Default::default() };
         let message =
             proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
-        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 22 + 1);
+        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 23 + 1);
     }
 
     #[test]

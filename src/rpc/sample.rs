@@ -106,5 +106,6 @@ fn opened(id: u64, row: proto::SampleRow, open: impl FnOnce(proto::OpenSequence)
         params: row.params,
         prompt_token_ids: row.prompt_token_ids,
         output_token_ids: row.output_token_ids,
+        sampler_state: row.sampler_state,
     })
 }

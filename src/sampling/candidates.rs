@@ -3,6 +3,7 @@
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
 use super::mass;
+use super::observed::Seen;
 use super::order::Candidate;
 
 /// Candidates in [order](super::order) with their masses at the temperature so far.
@@ -17,6 +18,8 @@ pub struct Candidates {
     scale: f32,
     /// No filter leaves fewer.
     min_keep: usize,
+    /// What the step that gave new logits by mass saw.
+    seen: Option<Seen>,
 }
 
 impl Candidates {
@@ -24,7 +27,7 @@ impl Candidates {
     #[must_use]
     pub fn new(candidates: Vec<Candidate>, min_keep: usize) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
-        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep };
+        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep, seen: None };
         new.weigh();
         new
     }
@@ -79,6 +82,16 @@ impl Candidates {
         self.weigh();
     }
 
+    /// Gives every candidate another logit, from its mass; the temperature then is 1. What they weighed is remembered.
+    pub fn reshape_by_mass(&mut self, logit: impl Fn(u64) -> f32) {
+        let mut masses: Vec<(u32, u64)> = self.kept.iter().map(|w| (w.candidate.token, w.mass)).collect();
+        masses.sort_unstable();
+        self.seen = Some(Seen { masses, total: self.total() });
+        self.kept.iter_mut().for_each(|weighted| weighted.candidate.logit = logit(weighted.mass));
+        (self.temperature, self.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
     /// Keeps the first `count`.
     pub fn keep_first(&mut self, count: usize) {
         self.kept.truncate(count.max(self.min_keep));
@@ -123,9 +136,9 @@ impl Candidates {
         }
     }
 
-    /// What is left: candidates, the largest logit and the scale.
+    /// What is left: candidates, the largest logit and the scale; and what was [seen](Self::reshape_by_mass).
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Weighted>, f32, f32) {
-        (self.kept, self.max, self.scale)
+    pub fn into_parts(self) -> (Vec<Weighted>, f32, f32, Option<Seen>) {
+        (self.kept, self.max, self.scale, self.seen)
     }
 }

@@ -8,9 +8,12 @@
 use super::candidates::Candidates;
 use super::order::Candidate;
 use super::row::Filters;
-use super::samplers::{cutoffs, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc};
+use super::samplers::{
+    adaptive_p, cutoffs, mirostat, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
+};
 use super::{filters, mass};
 pub use crate::params::Step;
+use crate::params::state::SamplerState;
 
 /// A row's steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,6 +26,8 @@ pub struct Chain<'a> {
     pub protected: &'a [u32],
     /// From [`Purpose::Xtc`](super::philox::Purpose::Xtc): whether XTC happens here.
     pub xtc: u64,
+    /// What samplers remember of the tokens before.
+    pub state: SamplerState,
 }
 
 /// What is left of a row's candidates.
@@ -43,6 +48,8 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
         }
         Step::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
         Step::TopK => left.keep_first(filters.top_k as usize),
+        // Top-p that decays begins at 1 where it is else off.
+        Step::TopP if filters.top_p >= 1.0 => {}
         Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
         Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
         Step::TypicalP(p) => typical::apply(left, p),
@@ -56,6 +63,15 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
             if xtc::happens(probability, chain.xtc) {
                 xtc::apply(left, threshold, chain.protected);
             }
+        }
+        Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
+        Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu)),
+        Step::MirostatV2 { .. } => {
+            chain.state.mirostat_mu.into_iter().for_each(|mu| left.keep_mass(mirostat::need(mu, left.total())));
+        }
+        Step::AdaptiveP { target, .. } => {
+            let average = chain.state.adaptive.into_iter();
+            average.for_each(|average| adaptive_p::apply(left, adaptive_p::adapted(target, average)));
         }
     }
 }

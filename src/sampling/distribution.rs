@@ -4,6 +4,7 @@ use super::chain;
 use super::filters::{self, Weighted};
 use super::logits::Logits;
 use super::mass;
+use super::observed::{Observed, Seen, Share};
 use super::order::{self, Candidate};
 use super::row::{RowError, RowSpec};
 
@@ -16,6 +17,7 @@ pub struct Distribution {
     total: u64,
     max: f32,
     scale: f32,
+    seen: Option<Seen>,
 }
 
 impl Distribution {
@@ -58,7 +60,7 @@ impl Distribution {
         let max = order::first(raw).map_or(0.0, |c| c.logit);
         let scale = mass::scale(1.0);
         let kept = weigh(raw, max, scale);
-        Self { row, total: filters::total(&kept), kept, max, scale }
+        Self { row, total: filters::total(&kept), kept, max, scale, seen: None }
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
@@ -66,18 +68,18 @@ impl Distribution {
         let row = adjusted.to_vec();
         if spec.filters.temperature == 0.0 {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
-            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0 };
+            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0, seen: None };
         }
         if let Some(chain) = &spec.chain {
-            let (kept, max, scale) = chain::run(finite(adjusted).collect(), &spec.filters, chain).into_parts();
-            return Self { row, total: filters::total(&kept), kept, max, scale };
+            let (kept, max, scale, seen) = chain::run(finite(adjusted).collect(), &spec.filters, chain).into_parts();
+            return Self { row, total: filters::total(&kept), kept, max, scale, seen };
         }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(adjusted, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
-        Self { row, total: filters::total(&kept), kept, max: best.logit, scale }
+        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None }
     }
 
     /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point.
@@ -95,6 +97,14 @@ impl Distribution {
             sum > point
         });
         drawn.expect("the point is below the total; this is a bug").candidate.token
+    }
+
+    /// What samplers learn from a token.
+    #[must_use]
+    pub fn observed(&self, token: u32) -> Observed {
+        let kept = self.kept.iter().find(|w| w.candidate.token == token);
+        let drawn = Share { mass: kept.map_or(0, |w| w.mass), total: self.total };
+        Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 
     /// A token's logprob; −∞ if it is not kept.

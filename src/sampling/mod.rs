@@ -14,6 +14,7 @@ pub mod filters;
 pub mod kept;
 pub mod logits;
 pub mod mass;
+pub mod observed;
 pub mod order;
 pub mod philox;
 pub mod row;
@@ -49,6 +50,9 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
             requested: wanted.tokens.iter().map(|&t| distribution.logprob(t)).collect(),
         }
     });
+    let raw_only = matches!(spec.action, Action::Score { .. })
+        && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
+    let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
-    Ok(RowOutput { token, logprobs, kept })
+    Ok(RowOutput { token, logprobs, kept, observed })
 }

@@ -4,6 +4,8 @@ use super::adjust::Adjusts;
 use super::chain::Chain;
 use super::kept::Kept;
 use super::logits::Logits;
+use super::observed::Observed;
+use crate::params::state::SamplerState;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
 
 /// One row to sample or score: its logits and what is asked of it.
@@ -35,6 +37,21 @@ pub struct RowSpec<'a> {
     pub action: Action,
     /// What to report about the token.
     pub logprobs: Option<LogprobsSpec<'a>>,
+}
+
+impl RowSpec<'_> {
+    /// Whether samplers learn from this row's token.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        self.chain.is_some_and(|chain| !chain.state.is_empty())
+    }
+
+    /// The same, with another state of its samplers if there is one.
+    #[must_use]
+    pub fn remembering(self, state: Option<SamplerState>) -> Self {
+        let chain = self.chain.map(|chain| Chain { state: state.unwrap_or(chain.state), ..chain });
+        Self { chain, ..self }
+    }
 }
 
 /// What to do with a row's distribution.
@@ -77,6 +94,9 @@ pub struct RowOutput {
     pub logprobs: Option<TokenLogprobs>,
     /// What the token was drawn from; present for [`Action::Propose`].
     pub kept: Option<Box<Kept>>,
+    /// How likely the token was; present where samplers [have a state](RowSpec::has_state), unless the row only scores raw
+    /// logprobs.
+    pub observed: Option<Observed>,
 }
 
 /// What is reported about a token.

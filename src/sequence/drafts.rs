@@ -1,5 +1,6 @@
 //! Draft tokens that were proposed for a sequence by draft work and are not verified yet.
 
+use crate::params::state::SamplerState;
 use crate::sampling::kept::Kept;
 
 /// A tree of draft tokens, each with what it was drawn from.
@@ -13,9 +14,15 @@ struct Node {
     token: u32,
     parent: Option<usize>,
     kept: Box<Kept>,
+    /// What samplers would remember after it.
+    state: Option<Box<SamplerState>>,
 }
 
 impl Drafts {
+    pub(super) const fn none() -> Self {
+        Self { nodes: Vec::new() }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -39,6 +46,12 @@ impl Drafts {
         self.nodes.get(index).map(|node| node.kept.as_ref())
     }
 
+    /// What samplers would remember after draft token `index`.
+    #[must_use]
+    pub fn state(&self, index: usize) -> Option<SamplerState> {
+        self.nodes.get(index)?.state.as_deref().copied()
+    }
+
     /// Parents of the first `len`: the index of an earlier one, or -1.
     #[must_use]
     pub fn parents(&self, len: usize) -> Vec<i32> {
@@ -57,19 +70,15 @@ impl Drafts {
     }
 
     /// Adds a token that was drawn after `parent`, which is there.
-    pub(super) fn push(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>) {
-        self.nodes.push(Node { token, parent, kept });
-    }
-
-    /// Forgets all.
-    pub(super) fn clear(&mut self) {
-        self.nodes = Vec::new();
+    pub(super) fn push(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>, state: Option<SamplerState>) {
+        self.nodes.push(Node { token, parent, kept, state: state.map(Box::new) });
     }
 
     /// Memory held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let kept: usize = self.nodes.iter().map(|node| node.kept.bytes()).sum();
-        kept + self.nodes.capacity() * size_of::<Node>()
+        let states = self.nodes.iter().filter(|node| node.state.is_some()).count() * size_of::<SamplerState>();
+        kept + states + self.nodes.capacity() * size_of::<Node>()
     }
 }

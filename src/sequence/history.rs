@@ -32,13 +32,15 @@ pub struct Ahead {
 struct Recent {
     position: u64,
     /// Tokens of the prompt, ahead of position 0.
-    prompt_len: u64,
+    prompt_len: u32,
     /// The last output tokens, as many as the longest bad word looks back.
     tail: Vec<u32>,
     /// Tokens banned at this position.
     banned: Vec<u32>,
     /// The token that this position has to have.
     forced: Option<u32>,
+    /// Top-p of this position.
+    top_p: f32,
 }
 
 impl History {
@@ -49,8 +51,10 @@ impl History {
         let mut tail = Vec::with_capacity(keep);
         tail.extend_from_slice(output.get(output.len().saturating_sub(keep)..).unwrap_or_default());
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
-        let mut recent =
-            Recent { position: output.len() as u64, prompt_len: prompt.len() as u64, tail, banned, forced: None };
+        // A prompt is no longer than a message.
+        let (position, prompt_len) = (output.len() as u64, prompt.len() as u32);
+        let top_p = rules.top_p_decay().after(output);
+        let mut recent = Recent { position, prompt_len, tail, banned, forced: None, top_p };
         recent.ban(rules);
         let memory = Memory::new(rules, prompt, output, &mut recent.banned);
         Self { recent, adjusts, memory }
@@ -124,6 +128,11 @@ impl History {
         self.recent.len() + 1
     }
 
+    /// Top-p of the next token.
+    pub(super) fn top_p(&self) -> f32 {
+        self.recent.top_p
+    }
+
     /// The token that has to come next, or none.
     pub(super) fn forced(&self) -> &[u32] {
         forced(&self.recent, self.now())
@@ -189,6 +198,11 @@ impl Ahead {
         self.recent.len() + 1
     }
 
+    /// Top-p of the next token.
+    pub(super) fn top_p(&self) -> f32 {
+        self.recent.top_p
+    }
+
     /// The token that has to come next, or none.
     pub(super) fn forced(&self) -> &[u32] {
         forced(&self.recent, self.now())
@@ -223,6 +237,7 @@ impl Ahead {
 impl Recent {
     fn push(&mut self, rules: &Rules, token: u32) {
         self.position += 1;
+        self.top_p = rules.top_p_decay().next(self.top_p, token);
         let keep = rules.tail_len();
         if keep > 0 {
             if self.tail.len() == keep {
@@ -235,7 +250,7 @@ impl Recent {
 
     /// Number of tokens.
     fn len(&self) -> u64 {
-        self.prompt_len + self.position
+        u64::from(self.prompt_len) + self.position
     }
 
     /// What is to be known of the last token, which was just emitted.

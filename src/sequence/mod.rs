@@ -25,7 +25,9 @@ mod window;
 
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
+use crate::params::state::SamplerState;
 use crate::sampling::kept::Kept;
+use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::numbers::Numbers;
@@ -88,9 +90,12 @@ pub struct Sequence {
     rules: Arc<Rules>,
     seed: u64,
     history: History,
-    drafts: Drafts,
+    /// `None`: none.
+    drafts: Option<Box<Drafts>>,
     speculation: Option<Box<Speculation>>,
     finished: Option<FinishReason>,
+    /// What its samplers remember, if they do.
+    state: Option<Box<SamplerState>>,
 }
 
 impl Sequence {
@@ -100,20 +105,56 @@ impl Sequence {
         let history = History::new(&rules, prompt, output);
         let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.is_looping()));
         let speculation = rules.speculation(prompt, output);
-        let drafts = Drafts::default();
-        Self { rules, seed, history, drafts, speculation, finished }
+        let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty()).map(Box::new);
+        Self { rules, seed, history, drafts: None, speculation, finished, state }
+    }
+
+    /// The same, its samplers with what they remembered.
+    ///
+    /// # Errors
+    /// The field at fault, of the wire's `SamplerState`.
+    pub fn remembering(mut self, state: SamplerState) -> Result<Self, FieldError> {
+        let state = state.over_new(self.rules.params())?;
+        self.remember(state);
+        Ok(self)
+    }
+
+    /// What its samplers remember, if they do.
+    #[must_use]
+    pub fn state(&self) -> Option<SamplerState> {
+        self.state.as_deref().copied()
+    }
+
+    /// The same, if it was asked to say so with each token.
+    #[must_use]
+    pub fn told_state(&self) -> Option<SamplerState> {
+        self.state().filter(|_| self.rules.params().samplers.return_sampler_state)
+    }
+
+    /// What its samplers would remember if they knew this token, from `state` on or from its own.
+    #[must_use]
+    pub fn learned(&self, state: Option<SamplerState>, token: Option<Observed>) -> Option<SamplerState> {
+        let (state, token, steps) = (state.or(self.state())?, token?, self.rules.steps()?);
+        Some(learned(state, steps, token))
+    }
+
+    /// Lets its samplers remember something else. Before the token is committed that they know it from.
+    pub fn remember(&mut self, state: SamplerState) {
+        if let Some(own) = &mut self.state {
+            **own = state;
+        }
     }
 
     /// What to ask of the next row.
     #[must_use]
     pub fn spec(&self, action: Action) -> RowSpec<'_> {
-        self.rules.spec(self.seed, &self.history, action)
+        self.rules.spec(self.seed, &self.history, action).remembering(self.state())
     }
 
-    /// What to ask of the row at `ahead`, which grew from this sequence.
+    /// What to ask of the row at `ahead`, which grew from this sequence; samplers remember what they do now.
     #[must_use]
     pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
-        self.rules.spec_ahead(self.seed, &self.history, ahead, action)
+        self.rules.spec_ahead(self.seed, &self.history, ahead, action).remembering(self.state())
     }
 
     /// The draw of the token at the current position.
@@ -150,12 +191,14 @@ impl Sequence {
     /// Draft tokens that wait to be verified.
     #[must_use]
     pub fn drafts(&self) -> &Drafts {
-        &self.drafts
+        static NONE: Drafts = Drafts::none();
+        self.drafts.as_deref().unwrap_or(&NONE)
     }
 
-    /// Keeps a draft token that was drawn after draft token `parent`, or after the last token.
-    pub fn keep_draft(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>) {
-        self.drafts.push(parent, token, kept);
+    /// Keeps a draft token that was drawn after draft token `parent`, or after the last token, with what samplers would then
+    /// remember.
+    pub fn keep_draft(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>, state: Option<SamplerState>) {
+        self.drafts.get_or_insert_default().push(parent, token, kept, state);
     }
 
     /// Most bytes that a draft row of so many logits keeps: the row in f32 where its own format cannot hold what
@@ -163,20 +206,20 @@ impl Sequence {
     #[must_use]
     pub fn most_kept_bytes(&self, vocab_size: usize) -> usize {
         match self.rules.most_left(vocab_size) {
-            Some(tokens) => tokens * size_of::<(u32, u64)>(),
+            Some(tokens) => tokens * size_of::<(u32, u64)>() + self.own_bytes(),
             None => vocab_size * size_of::<f32>(),
         }
     }
 
     /// Forgets all draft tokens.
     pub fn forget_drafts(&mut self) {
-        self.drafts.clear();
+        self.drafts = None;
     }
 
     /// Appends an emitted token; says whether the sequence ends with it. Draft tokens are forgotten: they were
     /// proposed for the position that it takes.
     pub fn commit(&mut self, token: u32) -> Option<FinishReason> {
-        self.drafts.clear();
+        self.drafts = None;
         if let Some(speculation) = &mut self.speculation {
             speculation.push(token);
         }
@@ -218,14 +261,25 @@ impl Sequence {
     /// Bytes it takes, its rules and its place in a table not counted.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.history.bytes() + self.drafts.bytes() + self.speculation.as_ref().map_or(0, |s| s.bytes())
+        self.own_bytes()
+            + self.history.bytes()
+            + self.drafts_bytes()
+            + self.speculation.as_ref().map_or(0, |s| s.bytes())
     }
 
     /// Bytes it may take once it has emitted `tokens` more.
     #[must_use]
     pub fn bytes_after(&self, tokens: usize) -> usize {
         let speculation = self.speculation.as_ref().map_or(0, |s| s.bytes_after(tokens));
-        self.history.bytes_after(&self.rules, tokens) + self.drafts.bytes() + speculation
+        self.own_bytes() + self.history.bytes_after(&self.rules, tokens) + self.drafts_bytes() + speculation
+    }
+
+    fn drafts_bytes(&self) -> usize {
+        self.drafts.as_ref().map_or(0, |drafts| size_of::<Drafts>() + drafts.bytes())
+    }
+
+    fn own_bytes(&self) -> usize {
+        self.state.as_ref().map_or(0, |_| size_of::<SamplerState>())
     }
 
     /// The seed in force.

@@ -10,13 +10,15 @@ use super::speculation::Speculation;
 use super::window::Window;
 use super::{FinishReason, in_order_once};
 use crate::params::acceptance::AcceptanceRule;
+use crate::params::state::SamplerState;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
-use crate::params::{Decay, LogprobsParams, Penalties, SamplingParams, Step};
+use crate::params::{Decay, Filters, LogprobsParams, Penalties, SamplingParams, Step};
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
+use crate::sampling::samplers::top_p_decay;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -211,7 +213,15 @@ impl Rules {
         Speculation::new(&self.params, prompt, output)
     }
 
-    fn steps(&self) -> Option<&[Step]> {
+    /// How top-p decays.
+    pub(super) fn top_p_decay(&self) -> top_p_decay::Decay<'_> {
+        let samplers = &self.params.samplers;
+        let reset = self.list(|params| &params.samplers.top_p_reset_token_ids);
+        let (decay, least) = (samplers.top_p_decay, samplers.top_p_min);
+        top_p_decay::Decay { top_p: self.params.top_p, decay, least, reset }
+    }
+
+    pub(super) fn steps(&self) -> Option<&[Step]> {
         self.chain.as_ref()?.steps.as_deref()
     }
 
@@ -293,7 +303,7 @@ impl Rules {
 
     /// What to ask of a row that follows `history`.
     pub(super) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
-        let at = (seed, history.position());
+        let at = (seed, history.position(), history.top_p());
         if !history.forced().is_empty() {
             return self.forced_row(at, history.forced(), action);
         }
@@ -310,7 +320,7 @@ impl Rules {
         ahead: &'a Ahead,
         action: Action,
     ) -> RowSpec<'a> {
-        let at = (seed, ahead.position());
+        let at = (seed, ahead.position(), ahead.top_p());
         if !ahead.forced().is_empty() {
             return self.forced_row(at, ahead.forced(), action);
         }
@@ -320,7 +330,7 @@ impl Rules {
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
-    fn forced_row<'a>(&'a self, at: (u64, u64), token: &'a [u32], action: Action) -> RowSpec<'a> {
+    fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
         RowSpec { allowed: Some(token), ..self.row(at, action) }
     }
 
@@ -328,15 +338,16 @@ impl Rules {
         if self.remembers_output() { history.adjusts() } else { self.fixed() }
     }
 
-    /// What does not depend on the history, at a position of a text with this seed.
-    fn row(&self, (seed, position): (u64, u64), action: Action) -> RowSpec<'_> {
+    /// What hardly depends on the history: at a position of a text with this seed, and with this top-p.
+    fn row(&self, (seed, position, top_p): (u64, u64, f32), action: Action) -> RowSpec<'_> {
         RowSpec {
-            filters: self.params.filters(position),
+            filters: Filters { top_p, ..self.params.filters(position) },
             chain: self.steps().map(|steps| Chain {
                 steps,
                 min_keep: self.params.samplers.min_keep,
                 protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
                 xtc: uniform(seed, position, Purpose::Xtc),
+                state: SamplerState::default(),
             }),
             penalties: Penalties::OFF,
             adjusts: Adjusts::default(),

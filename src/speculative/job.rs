@@ -7,9 +7,11 @@ use super::plain::{self, Target};
 use super::plan::Plan;
 use super::relaxed::Relaxed;
 use super::rule::AcceptanceRule;
+use super::states::States;
 use super::tree::Tree;
 use super::verified::Verified;
 
+use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::kept::Kept;
 use crate::sampling::logits::Logits;
@@ -91,7 +93,7 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
         draft.materialise(vocab_size).map_err(|error| VerifyFailure::Draft { index, error })
     };
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
-    Ok(plain::verify(&drafts, &job.plan(), &mut Rows(job))?)
+    Ok(plain::verify(&drafts, &job.plan(), &mut Rows { job, states: States::new(job) })?)
 }
 
 impl<'a> VerifyJob<'a> {
@@ -126,20 +128,32 @@ impl DraftToken<'_> {
 }
 
 /// A job's rows as the rules see them.
-struct Rows<'a>(&'a VerifyJob<'a>);
+struct Rows<'a> {
+    job: &'a VerifyJob<'a>,
+    states: States,
+}
 
 impl Target for Rows<'_> {
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
-        let RowJob { logits, spec } = &self.0.rows[row];
-        Distribution::of(logits, spec)
+        let found = Distribution::of(&self.job.rows[row].logits, &self.states.spec(self.job, row))?;
+        self.states.learn(self.job, row, |token| found.observed(token));
+        Ok(found)
     }
 
     fn relaxed(&mut self, row: usize) -> Result<Distribution, RowError> {
-        let RowJob { logits, spec } = self.0.relaxed(row);
-        Distribution::of(&logits, &spec)
+        let RowJob { logits, spec } = self.job.relaxed(row);
+        Distribution::of(&logits, &spec.remembering(self.states.before(row)))
     }
 
     fn ends(&self, node: usize) -> bool {
-        self.0.ends[node]
+        self.job.ends[node]
+    }
+
+    fn state_before(&self, row: usize) -> Option<SamplerState> {
+        self.states.before(row)
+    }
+
+    fn state_after(&self, row: usize, target: &Distribution, token: u32) -> Option<SamplerState> {
+        self.states.after(self.job, row, || target.observed(token))
     }
 }

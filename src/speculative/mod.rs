@@ -24,6 +24,7 @@ pub mod propose;
 pub mod rejection;
 pub mod relaxed;
 pub mod rule;
+pub mod states;
 pub mod synthetic;
 pub mod tree;
 pub mod typical;

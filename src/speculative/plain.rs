@@ -8,6 +8,7 @@ use super::relaxed::Relaxed;
 use super::typical;
 use super::verified::Verified;
 use super::weights::{ONE, Weights, share};
+use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::row::RowError;
 
@@ -30,6 +31,16 @@ pub trait Target {
     /// Whether the sequence ends with a draft token: EOS, a stop token, its length. What was drafted behind it is
     /// dropped.
     fn ends(&self, node: usize) -> bool;
+
+    /// What samplers remember before a row.
+    fn state_before(&self, _row: usize) -> Option<SamplerState> {
+        None
+    }
+
+    /// What they remember after a token of a row with this distribution.
+    fn state_after(&self, _row: usize, _target: &Distribution, _token: u32) -> Option<SamplerState> {
+        None
+    }
 }
 
 /// Verifies drafts.
@@ -149,5 +160,14 @@ impl<T: Target> Positions for Plain<'_, T> {
 
     fn rank(&mut self, token: u32) -> u32 {
         self.here().target.rank(token)
+    }
+
+    fn state_before(&self, row: usize) -> Option<SamplerState> {
+        self.target.state_before(row)
+    }
+
+    fn state_after(&mut self, token: u32) -> Option<SamplerState> {
+        let here = self.here();
+        self.target.state_after(here.row, &here.target, token)
     }
 }

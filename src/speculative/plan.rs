@@ -3,9 +3,10 @@
 use super::numbers::Numbers;
 use super::positions::Positions;
 use super::rule::AcceptanceRule;
-use super::tree::{self, Tree};
+use super::tree::{self, Tree, row_after};
 use super::verified::{Trial, Verified};
-use super::{VerifyError, block, judge};
+use super::{VerifyError, block, come_to, judge};
+use crate::params::state::SamplerState;
 
 /// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
 const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
@@ -31,13 +32,15 @@ impl Plan<'_> {
     pub fn verify(&self, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
         // Where nothing is left to chance there is nothing to gain from a block, and the plain row's text to keep.
         let certain = || (0..self.tree.len()).all(|node| positions.is_certain(node));
-        match self.rule {
+        let verified = match self.rule {
             // No draft: a plain row, whatever the rule.
             _ if self.tree.is_empty() => tree::sampled(self, positions),
             AcceptanceRule::Block if self.tree.is_chain() && !certain() => block::verify(self, positions),
             AcceptanceRule::Block | AcceptanceRule::Rejection => tree::sampled(self, positions),
             _ => judge::longest(self, positions),
-        }
+        }?;
+        let states = states(&verified, positions)?;
+        Ok(Verified { states, ..verified })
     }
 
     /// A trial of the lossless rules: with the sum of min(factor * left, draft) as what was to be expected.
@@ -58,4 +61,18 @@ impl Plan<'_> {
         let common = factor - beyond;
         trial.measured(positions, if common > ROUNDING { common } else { 0.0 }, variation)
     }
+}
+
+/// What samplers remember after each emitted token.
+fn states(verified: &Verified, positions: &mut impl Positions) -> Result<Vec<SamplerState>, VerifyError> {
+    if positions.state_before(0).is_none() {
+        return Ok(Vec::new());
+    }
+    let path = &verified.accepted_path;
+    let mut states: Vec<SamplerState> = path.iter().filter_map(|&node| positions.state_before(node + 1)).collect();
+    if let Some(&last) = verified.emitted.get(path.len()) {
+        come_to(positions, row_after(path))?;
+        states.extend(positions.state_after(last));
+    }
+    Ok(states)
 }

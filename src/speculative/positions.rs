@@ -2,6 +2,7 @@
 //! way with the same bits; the rules themselves are written once, above this.
 
 use super::relaxed::Relaxed;
+use crate::params::state::SamplerState;
 use crate::sampling::row::RowError;
 
 /// A draft and the rows to verify it with. Draft tokens go by their indices; row 0 follows the sequence's last token,
@@ -65,4 +66,10 @@ pub trait Positions {
 
     /// 1 + the number of tokens before this one in the [order](crate::sampling::order) of the row's adjusted logits.
     fn rank(&mut self, token: u32) -> u32;
+
+    /// What samplers remember before a row whose parent was come to; `None` where they have no state.
+    fn state_before(&self, row: usize) -> Option<SamplerState>;
+
+    /// What they remember after this token at the position come to.
+    fn state_after(&mut self, token: u32) -> Option<SamplerState>;
 }

@@ -1,6 +1,7 @@
 //! What comes of a verification.
 
 use super::positions::Positions;
+use crate::params::state::SamplerState;
 
 /// The outcome of a draft.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Verified {
     pub lossless: bool,
     /// The tests that were made, in order.
     pub trials: Vec<Trial>,
+    /// What samplers remember after each emitted token; empty where they have no state.
+    pub states: Vec<SamplerState>,
 }
 
 impl Verified {

@@ -78,7 +78,7 @@ pub(crate) fn bits(result: &RowResult) -> String {
                 let requested: Vec<u32> = l.requested.iter().map(|x| x.to_bits()).collect();
                 (l.logprob.to_bits(), l.rank, top, requested)
             });
-            format!("{} {logprobs:?}", output.token)
+            format!("{} {logprobs:?} {:?}", output.token, output.observed)
         }
         Err(error) => format!("{error:?}"),
     }

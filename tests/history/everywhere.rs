@@ -96,7 +96,7 @@ async fn opened_again_at_any_token_a_text_goes_on() {
                 params: Some(params.clone()),
                 prompt_token_ids: PROMPT.to_vec(),
                 output_token_ids: text[..at].to_vec(),
-                row: None,
+                ..Default::default()
             };
             let StreamConfig { vocab_size, logits_dtype, eos_token_ids, .. } = stream();
             let (rows, logits) = (vec![sampled], Some(row));

@@ -47,6 +47,12 @@ impl Planted {
         let accepted = emitted.len();
         let next = rejected.unwrap_or_else(|| dense(&Weights::from(&rows.distribution(accepted).unwrap())));
         emitted.push(reference::draw(&next, number(accepted, Purpose::Residual)));
-        Verified { accepted_path: (0..accepted).collect(), emitted, lossless: false, trials: Vec::new() }
+        Verified {
+            accepted_path: (0..accepted).collect(),
+            emitted,
+            lossless: false,
+            trials: Vec::new(),
+            states: Vec::new(),
+        }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use croupier::backend::{RowJob, VerifyJob, VerifyResult};
+use croupier::params::state::SamplerState;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
@@ -137,7 +138,13 @@ pub(crate) fn bits(result: &VerifyResult) -> String {
                 )
             };
             let trials: Vec<_> = verified.trials.iter().map(trial).collect();
-            format!("{:?} {:?} {} {trials:?}", verified.accepted_path, verified.emitted, verified.lossless)
+            let state = |state: &SamplerState| {
+                let average = state.adaptive.map(|average| (average.sum.to_bits(), average.weight.to_bits()));
+                (state.mirostat_mu.map(f64::to_bits), average)
+            };
+            let states: Vec<_> = verified.states.iter().map(state).collect();
+            let (path, emitted) = (&verified.accepted_path, &verified.emitted);
+            format!("{path:?} {emitted:?} {} {trials:?} {states:?}", verified.lossless)
         }
         Err(error) => format!("{error:?}"),
     }

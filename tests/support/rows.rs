@@ -1,5 +1,6 @@
 //! Rows and filters that aim at the boundaries, for property tests of backends.
 
+use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::row::Filters;
 use proptest::prelude::*;
@@ -98,11 +99,13 @@ pub(crate) struct Chained {
     pub(crate) min_keep: u32,
     pub(crate) protected: Vec<u32>,
     pub(crate) xtc: u64,
+    pub(crate) state: SamplerState,
 }
 
 impl Chained {
     pub(crate) fn chain(&self) -> Chain<'_> {
-        Chain { steps: &self.steps, min_keep: self.min_keep, protected: &self.protected, xtc: self.xtc }
+        let Self { steps, min_keep, protected, xtc, state } = self;
+        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state }
     }
 }
 
@@ -126,14 +129,33 @@ fn step() -> impl Strategy<Value = Step> {
         share().prop_map(Step::EtaCutoff),
         share().prop_map(Step::TopH),
         (share(), share()).prop_map(|(probability, threshold)| Step::Xtc { probability, threshold }),
+        Just(Step::PLess),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV1 { tau, eta }),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV2 { tau, eta }),
+        (share(), 0.0f32..0.99).prop_map(|(target, decay)| Step::AdaptiveP { target, decay }),
     ]
+}
+
+/// Any state, mostly likely ones.
+fn state() -> impl Strategy<Value = SamplerState> {
+    let mu = prop_oneof![6 => -1.0f64..20.0, 1 => Just(0.0), 1 => Just(-1e9), 1 => Just(1e9), 1 => Just(40.0)];
+    let weight = prop_oneof![4 => 1.0f64..100.0, 1 => Just(0.0), 1 => Just(1e-300)];
+    let average = (0.0f64..1.0, weight).prop_map(|(share, weight)| Average { sum: share * weight, weight });
+    (prop::option::weighted(0.9, mu), prop::option::weighted(0.9, average))
+        .prop_map(|(mirostat_mu, adaptive)| SamplerState { mirostat_mu, adaptive })
 }
 
 /// Any chain, mostly short ones.
 pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let steps = prop::collection::vec(step(), 0..6);
     let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
-    (steps, min_keep, prop::collection::vec(0..300u32, 0..4), any::<u64>()).prop_map(
-        |(steps, min_keep, protected, xtc)| Chained { steps, min_keep, protected: ascending(protected, 300), xtc },
+    (steps, min_keep, prop::collection::vec(0..300u32, 0..4), any::<u64>(), state()).prop_map(
+        |(steps, min_keep, protected, xtc, state)| Chained {
+            steps,
+            min_keep,
+            protected: ascending(protected, 300),
+            xtc,
+            state,
+        },
     )
 }

@@ -71,11 +71,13 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
         }
         _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, processed_store),
     });
+    let observed = processed.filter(|_| job.spec.has_state());
+    let observed = observed.map(|processed| processed.observed(&adjusted, token, processed_store));
     let kept = match (job.spec.action, &processed) {
         (Action::Propose { .. }, Some(processed)) => {
             Some(Box::new(keep::keep(job, &adjusted, processed, processed_store)))
         }
         _ => None,
     };
-    Ok(RowOutput { token, logprobs, kept })
+    Ok(RowOutput { token, logprobs, kept, observed })
 }

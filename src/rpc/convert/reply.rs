@@ -1,8 +1,10 @@
 //! Results in the wire's form. Every domain status has exactly one on the wire.
 
+use super::samplers::told_state;
 use crate::engine::step::{Done, Last, Opened, RowFailure, RowStatus, StepReply, Verification};
 use crate::error::Refusal;
 use crate::params::FieldError;
+use crate::params::state::SamplerState;
 use crate::proto;
 use crate::rpc::status::retry_after_ms;
 use crate::sampling::row::RowOutput;
@@ -58,15 +60,15 @@ fn open_result(opened: Opened) -> proto::OpenResult {
 }
 
 fn work_result(result: Result<Done, RowFailure>) -> proto::WorkResult {
-    let (tokens, finish, next) = match result {
-        Ok(Done::Sampled { output, finish, next }) => (vec![token(output)], finish, next),
+    let (tokens, finish, next, state) = match result {
+        Ok(Done::Sampled { output, finish, next, state }) => (vec![token(output)], finish, next, state),
         Ok(Done::Drafted { token, finish }) => {
-            (vec![proto::Token { token_id: token, ..Default::default() }], finish, NextDraft::default())
+            (vec![proto::Token { token_id: token, ..Default::default() }], finish, NextDraft::default(), None)
         }
-        Ok(Done::Verified { verification, finish, next }) => {
-            return proposing(verified(*verification, finish), next);
+        Ok(Done::Verified { verification, finish, next, state }) => {
+            return proposing(verified(*verification, finish), next, state);
         }
-        Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None, NextDraft::default()),
+        Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None, NextDraft::default(), None),
         Err(failure) => {
             let status = row_status(failure.status).into();
             return proto::WorkResult { status, message: failure.message.into_owned(), ..Default::default() };
@@ -74,12 +76,14 @@ fn work_result(result: Result<Done, RowFailure>) -> proto::WorkResult {
     };
     let finish_reason = finish_reason(finish).into();
     let done = proto::WorkResult { status: proto::RowStatus::Ok.into(), tokens, finish_reason, ..Default::default() };
-    proposing(done, next)
+    proposing(done, next, state)
 }
 
-/// A result with what to draft next.
-fn proposing(result: proto::WorkResult, next: NextDraft) -> proto::WorkResult {
-    proto::WorkResult { proposed_token_ids: next.tokens, advised_draft_length: next.advised, ..result }
+/// A result with what to draft next, and with what samplers remember.
+fn proposing(result: proto::WorkResult, next: NextDraft, state: Option<SamplerState>) -> proto::WorkResult {
+    let NextDraft { tokens: proposed_token_ids, advised: advised_draft_length } = next;
+    let sampler_state = state.map(told_state);
+    proto::WorkResult { proposed_token_ids, advised_draft_length, sampler_state, ..result }
 }
 
 fn verified(verification: Verification, finish: Option<FinishReason>) -> proto::WorkResult {
@@ -136,6 +140,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         token: work.tokens.into_iter().next(),
         finish_reason: work.finish_reason,
         seed,
+        sampler_state: work.sampler_state,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::params::unknown_value;
 use crate::params::chain::SamplerParams;
+use crate::params::state::{Average, SamplerState};
 use crate::params::{EngineOrder, FieldError, Sampler, SamplerOrder};
 use crate::proto;
 use std::mem::take;
@@ -27,6 +28,16 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
         xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
         min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
+        mirostat: wire.mirostat.unwrap_or(defaults.mirostat),
+        mirostat_tau: wire.mirostat_tau.unwrap_or(defaults.mirostat_tau),
+        mirostat_eta: wire.mirostat_eta.unwrap_or(defaults.mirostat_eta),
+        adaptive_target: wire.adaptive_target.unwrap_or(defaults.adaptive_target),
+        adaptive_decay: wire.adaptive_decay.unwrap_or(defaults.adaptive_decay),
+        top_p_decay: wire.top_p_decay.unwrap_or(defaults.top_p_decay),
+        top_p_min: wire.top_p_min.unwrap_or(defaults.top_p_min),
+        top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
+        p_less: wire.p_less.unwrap_or(defaults.p_less),
+        return_sampler_state: wire.return_sampler_state.unwrap_or(defaults.return_sampler_state),
         xtc_ignore_token_ids: take(&mut wire.xtc_ignore_token_ids),
         sampler_order: order(wire, defaults)?,
     })
@@ -83,5 +94,29 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
         Wire::EpsilonCutoff => Sampler::EpsilonCutoff,
         Wire::EtaCutoff => Sampler::EtaCutoff,
         Wire::Xtc => Sampler::Xtc,
+        Wire::PLess => Sampler::PLess,
+        Wire::Mirostat => Sampler::Mirostat,
+        Wire::AdaptiveP => Sampler::AdaptiveP,
     })
+}
+
+/// What samplers remembered; not yet checked against ranges.
+///
+/// # Errors
+/// A part of adaptive-p's average without the other.
+pub(super) fn state(wire: proto::SamplerState) -> Result<SamplerState, FieldError> {
+    let adaptive = match (wire.adaptive_sum, wire.adaptive_weight) {
+        (Some(sum), Some(weight)) => Some(Average { sum, weight }),
+        (None, None) => None,
+        (None, _) => return Err(FieldError::new("adaptive_sum", "is required with adaptive_weight")),
+        (_, None) => return Err(FieldError::new("adaptive_weight", "is required with adaptive_sum")),
+    };
+    Ok(SamplerState { mirostat_mu: wire.mirostat_mu, adaptive })
+}
+
+/// The same as it is told.
+pub(super) fn told_state(state: SamplerState) -> proto::SamplerState {
+    let SamplerState { mirostat_mu, adaptive } = state;
+    let (adaptive_sum, adaptive_weight) = adaptive.map(|average| (average.sum, average.weight)).unzip();
+    proto::SamplerState { mirostat_mu, adaptive_sum, adaptive_weight }
 }

@@ -2,6 +2,7 @@
 
 use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged, penalties};
+use super::samplers;
 use crate::engine::step::{
     DraftWork, DraftsFrom, LogitsBlock, Open, RowFailure, RowStatus, Score, Step, VerifyWork, Work, WorkKind,
 };
@@ -111,7 +112,11 @@ fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> R
     check_tokens("prompt_token_ids", &prompt, config.vocab_size).map_err(OpenError::Invalid)?;
     check_tokens("output_token_ids", &output, config.vocab_size).map_err(OpenError::Invalid)?;
     let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
-    let sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
+    let mut sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
+    if let Some(wire) = wire.sampler_state {
+        let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
+        sequence = state.map_err(|e| OpenError::Invalid(e.within("sampler_state")))?;
+    }
     Charged::new(sequence, &config.state)
 }
 

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `top_a` | `a * p_max^2` | KoboldAI; Aphrodite `ops/top_a.py` |
 //! | `epsilon_cutoff` | `epsilon` | Hewitt et al. 2022; Transformers `EpsilonLogitsWarper` |
+//! | `p_less` | the sum of the squares of all | Tan et al. 2025, "p-less sampling" |
 //! | `eta_cutoff` | `min(epsilon, sqrt(epsilon) * exp(-H))`, `H` the entropy | the same; `EtaLogitsWarper` |
 //!
 //! text-generation-webui and Aphrodite give epsilon and eta in units of 1e-4.
@@ -22,6 +23,16 @@ pub fn mass_of(probability: f64, total: u64) -> u64 {
 pub fn top_a(a: f32, total: u64) -> u64 {
     let one = MASS_ONE as f64;
     ((f64::from(a) * one * (one / total as f64)).ceil() as u64).min(MASS_ONE)
+}
+
+/// Of p-less, by all masses: `ceil(sum of squares / sum)`. Exact.
+#[must_use]
+pub fn p_less(masses: impl Iterator<Item = u64>) -> u64 {
+    let (squares, total) = masses.fold((0u128, 0u128), |(squares, total), mass| {
+        let mass = u128::from(mass);
+        (squares + mass * mass, total + mass)
+    });
+    squares.div_ceil(total) as u64
 }
 
 /// Of an epsilon cutoff.

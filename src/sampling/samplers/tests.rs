@@ -2,11 +2,14 @@
 
 use super::super::candidates::Candidates;
 use super::super::chain::{self, Chain, Step};
-use super::super::mass::MASS_ONE;
+use super::super::mass::{MASS_ONE, draw_point};
+use super::super::observed::{Observed, Share, learned};
 use super::super::order::Candidate;
+use super::super::philox::{Purpose, uniform};
 use super::super::row::Filters;
 use super::top_n_sigma::Moments;
 use super::*;
+use crate::params::state::{Average, SamplerState};
 
 const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -24,7 +27,7 @@ fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
 }
 
 fn chained(steps: &[Step]) -> Chain<'_> {
-    Chain { steps, min_keep: 1, protected: &[], xtc: 0 }
+    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default() }
 }
 
 /// Tokens that are left, and that the probabilities are those expected.
@@ -237,4 +240,98 @@ fn a_temperature_beside_another_multiplies() {
     let mut once = Candidates::new(candidates(&FOUR), 1);
     once.cool(6.0);
     assert_eq!(left, once);
+}
+
+#[test]
+fn p_less_by_hand() {
+    // Sums of squares: 0.365, 0.345, 0.25.
+    for (probs, expected) in [(vec![0.05, 0.5, 0.3, 0.15], vec![1]), (vec![0.25, 0.4, 0.35], vec![1, 2])] {
+        assert_eq!(tokens(&probs, &[Step::PLess]), expected, "{probs:?}");
+    }
+    assert_eq!(tokens(&[0.25; 4], &[Step::PLess]), [0, 1, 2, 3], "the threshold of equal ones is exact");
+}
+
+fn remembering(mirostat_mu: Option<f64>, adaptive: Option<Average>) -> SamplerState {
+    SamplerState { mirostat_mu, adaptive }
+}
+
+#[test]
+fn mirostat_two_by_hand() {
+    // Surprises: 3.32, 2.32, 1.74, 1.32 bits.
+    let step = [Step::MirostatV2 { tau: 1.0, eta: 0.1 }];
+    let left = |mu| {
+        let left = after(&FOUR, FILTERS, Chain { state: remembering(mu, None), ..chained(&step) });
+        left.iter().map(|l| l.0).collect::<Vec<_>>()
+    };
+    for (mu, expected) in [(4.0, vec![0, 1, 2, 3]), (2.5, vec![1, 2, 3]), (1.5, vec![3]), (-1e9, vec![3])] {
+        assert_eq!(left(Some(mu)), expected, "{mu}");
+    }
+    assert_eq!(left(None), [0, 1, 2, 3], "without a state it does nothing");
+    let share = |mass, total| Share { mass, total };
+    assert!((mirostat::learned(10.0, 5.0, 0.1, share(1, 4)) - 10.3).abs() < 1e-6, "2 bits, 3 fewer than wanted");
+    assert_eq!(mirostat::learned(1.0, 0.0, 1.0, share(0, 4)), -1.0, "no mass counts as a mass of 1");
+    assert_eq!(mirostat::learned(1e9, 100.0, 100.0, share(1, 1)), 1e9, "it has an end");
+}
+
+#[test]
+fn mirostat_one_on_zipfs_law() {
+    let zipf = |s: f32, n: usize| (1..=n).map(move |rank| -s * (rank as f32).log2());
+    // (0.5 * 2^mu / (1 - 1000^-0.5))^(1 / 1.5), 2^mu / ln 1000, and as the first.
+    for (s, mu, expected) in [(1.5, 6.0, 10), (1.0, 5.0, 4), (2.0, 6.2, 8), (1.5, -100.0, 1)] {
+        assert_eq!(mirostat::first(zipf(s, 1000), 1000, mu), expected, "{s} {mu}");
+    }
+    let flat = |mu| mirostat::first([0.0; 10].into_iter(), 10, mu);
+    assert!(flat(3.0) == 1 && flat(4.0) >= 10, "2^mu / 9 is below or above 1");
+    assert_eq!(mirostat::first([0.0].into_iter(), 1, 5.0), 1, "no slope");
+    assert_eq!(mirostat::first([0.0, f32::NEG_INFINITY].into_iter(), 2, 0.0), 1, "an infinite distance is cut");
+}
+
+#[test]
+fn adaptive_p_by_hand() {
+    let average = |sum, weight| Average { sum, weight };
+    let adapted = |average| adaptive_p::adapted(0.5, average);
+    assert_eq!(
+        [adapted(average(5.0, 10.0)), adapted(average(2.5, 10.0)), adapted(average(0.0, 0.0))],
+        [0.5, 0.75, 0.5]
+    );
+    assert_eq!([adapted(average(20.0, 10.0)), adapted(average(-1e3, 10.0))], [0.0, 1.0], "it is a probability");
+    let curve = adaptive_p::curve(0.2, 100);
+    assert_eq!(curve(20), 0.0);
+    assert!((curve(50) + 5.0).abs() < 1e-5, "one width away: -10 / 2");
+    let share = Share { mass: 1, total: 2 };
+    assert_eq!(adaptive_p::learned(average(4.0, 8.0), 0.75, share), average(3.5, 7.0));
+    // Target 0.3 where the tokens before had 0.3: logits -10 d^2 / (1 + d) of d = 2/3, 1/3, 0, 1/3.
+    let step = [Step::AdaptiveP { target: 0.3, decay: 0.9 }];
+    let state = remembering(None, Some(average(3.0, 10.0)));
+    let left = after(&FOUR, FILTERS, Chain { state, ..chained(&step) });
+    let weights = [2.0f64 / 3.0, 1.0 / 3.0, 0.0, 1.0 / 3.0].map(|d| (-10.0 * d * d / (1.0 + d)).exp());
+    let total: f64 = weights.iter().sum();
+    for ((token, got), weight) in left.iter().zip(weights) {
+        assert!((got - weight / total).abs() < 1e-5, "{token}: {got}");
+    }
+    assert_eq!(after(&FOUR, FILTERS, chained(&step)).len(), 4, "without a state it does nothing");
+}
+
+/// Mirostat comes to the surprise that it aims at, whatever the row.
+#[test]
+fn mirostat_learns() {
+    let probs: Vec<f64> = (1..400).map(|rank| 1.0 / f64::from(rank)).collect();
+    for tau in [2.0f32, 4.0] {
+        let (steps, mut sum) = ([Step::MirostatV2 { tau, eta: 0.1 }], 0.0);
+        let mut state = remembering(Some(2.0 * f64::from(tau)), None);
+        for position in 0..2000u64 {
+            let left = chain::run(candidates(&probs), &FILTERS, &Chain { state, ..chained(&steps) });
+            let point = draw_point(uniform(1, position, Purpose::Sample), left.total());
+            let mut below = 0;
+            let drawn = left.kept().iter().find(|w| {
+                below += w.mass;
+                below > point
+            });
+            let drawn = Share { mass: drawn.map_or(0, |w| w.mass), total: left.total() };
+            state = learned(state, &steps, Observed { drawn, seen: drawn });
+            sum += if position < 1000 { 0.0 } else { (drawn.total as f64 / drawn.mass as f64).log2() };
+        }
+        // mu moves by eta times what the mean is away, so the mean of n tokens is off by its way over n * eta.
+        assert!((sum / 1000.0 - f64::from(tau)).abs() < 0.1, "{tau}: {}", sum / 1000.0);
+    }
 }

@@ -4,16 +4,16 @@
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store};
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::{Range, Weigh};
+use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::verify;
 use crate::backend::cpu::view::View;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
-use crate::sampling::mass::{self, min_p_need};
+use crate::sampling::mass::{self, Y_FLOOR, min_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
-use crate::sampling::samplers::{cutoffs, tail_free, temperature, top_h, xtc};
+use crate::sampling::samplers::{cutoffs, mirostat, tail_free, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
 pub(super) struct Whole<'a, 'v> {
@@ -128,15 +128,26 @@ impl<'a, 'v> Whole<'a, 'v> {
                 self.cool(temperature::dynamic(self.entropy(), candidates, low, high, exponent))
             }
             Step::Xtc { probability, .. } if !xtc::happens(probability, chain.xtc) => Next::Done,
+            Step::TopP if filters.top_p >= 1.0 => Next::Done,
+            Step::MirostatV1 { .. } | Step::MirostatV2 { .. } if chain.state.mirostat_mu.is_none() => Next::Done,
+            Step::AdaptiveP { .. } if chain.state.adaptive.is_none() => Next::Done,
             Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
             _ if self.min_keep > 1 => Next::List,
             Step::Xtc { threshold, .. } => Next::Exclude(threshold),
-            Step::Smoothing { .. } => Next::List,
+            Step::Smoothing { .. } | Step::AdaptiveP { .. } => Next::List,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
             Step::EpsilonCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::epsilon(epsilon, self.total()))),
             Step::EtaCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::eta(epsilon, self.entropy(), self.total()))),
+            Step::PLess => Next::Cut(Cut::Mass(self.p_less())),
+            Step::MirostatV1 { .. } => {
+                Next::Cut(Cut::First(self.mirostat(chain.state.mirostat_mu.unwrap_or_default())))
+            }
+            Step::MirostatV2 { .. } => {
+                let mu = chain.state.mirostat_mu.unwrap_or_default();
+                Next::Cut(Cut::Mass(mirostat::need(mu, self.total())))
+            }
             Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(n))),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
             Step::TypicalP(p) => Next::Cut(Cut::Typical(p)),
@@ -171,6 +182,27 @@ impl<'a, 'v> Whole<'a, 'v> {
         select::top(self.view, top_h::MOST, &mut keys);
         let first = keys.iter().map(|&key| mass::exponent(keys::logit(key), self.weigh.max, self.weigh.scale));
         top_h::kept(first.map(|y| (y, mass::mass(y))), share)
+    }
+
+    /// How many tokens the first mirostat keeps.
+    fn mirostat(&self, mu: f64) -> usize {
+        let mut keys = vec![];
+        select::top(self.view, mirostat::LOOKED_AT, &mut keys);
+        let first = keys.iter().map(|&key| keys::logit(key)).filter(|&logit| logit > f32::NEG_INFINITY);
+        let first = first.map(|logit| mass::exponent(logit, self.weigh.max, self.weigh.scale));
+        mirostat::first(first, self.view.count(f32::MIN) as usize, mu)
+    }
+
+    /// The least mass that p-less keeps.
+    fn p_less(&self) -> u64 {
+        let has_mass =
+            |&block: &usize| mass::exponent(self.view.maxima[block], self.weigh.max, self.weigh.scale) >= Y_FLOOR;
+        let masses = (0..self.view.blocks()).filter(has_mass).flat_map(|block| {
+            let mut masses = [0; BLOCK];
+            self.view.passes().masses(&self.view.block(block), self.weigh, &mut masses);
+            masses
+        });
+        cutoffs::p_less(masses)
     }
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {

@@ -18,6 +18,7 @@ use super::view::View;
 use crate::sampling::chain::Chain;
 use crate::sampling::entropy;
 use crate::sampling::mass::{self, exponent};
+use crate::sampling::observed::{Seen, Share};
 use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
 use cut::Bins;
 use listing::Whole;
@@ -34,6 +35,8 @@ pub(super) struct ChainStore {
     sorter: Sorter,
     /// Logits in order, and their masses.
     sorted: (Vec<f32>, Vec<u64>),
+    /// What the step that gave new logits by mass saw.
+    seen: Option<Seen>,
 }
 
 /// How what is left is weighed.
@@ -65,6 +68,7 @@ pub(super) enum Outcome {
 /// Takes a row through its chain.
 pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: &mut Store) -> Outcome {
     let mut store = std::mem::take(&mut lists.chain);
+    store.seen = None;
     let mut whole = Whole::new(view, chain);
     let outcome = match whole.start(filters, chain, (lists, &mut store)) {
         None => Outcome::Whole(whole.weigh),
@@ -126,6 +130,21 @@ impl ChainStore {
             here
         });
         drawn.expect("the point is below the total; this is a bug").0
+    }
+
+    /// The mass of a token; 0 if it is not left.
+    pub(super) fn mass_of(&self, token: u32) -> u64 {
+        self.place(token).map_or(0, |at| self.values.masses[at])
+    }
+
+    /// A token's part of what adaptive-p saw, if it was on.
+    pub(super) fn seen(&self, token: u32) -> Option<Share> {
+        self.seen.as_ref().map(|seen| seen.share(token))
+    }
+
+    /// Gives away what adaptive-p saw.
+    pub(super) fn take_seen(&mut self) -> Option<Seen> {
+        self.seen.take()
     }
 
     /// Where a token stands in the list.

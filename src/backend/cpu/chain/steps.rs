@@ -8,9 +8,12 @@ use crate::backend::cpu::view;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
+use crate::sampling::observed::Seen;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
-use crate::sampling::samplers::{cutoffs, smoothing, tail_free, temperature, top_h, typical, xtc};
+use crate::sampling::samplers::{
+    adaptive_p, cutoffs, mirostat, smoothing, tail_free, temperature, top_h, typical, xtc,
+};
 
 impl Left<'_> {
     /// Does one step.
@@ -25,6 +28,7 @@ impl Left<'_> {
             }
             Step::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
             Step::TopK => self.keep_first(filters.top_k as usize),
+            Step::TopP if filters.top_p >= 1.0 => {}
             Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
             Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
             Step::TypicalP(p) => self.typical(p),
@@ -38,6 +42,15 @@ impl Left<'_> {
                 if xtc::happens(probability, chain.xtc) {
                     self.exclude(threshold, chain.protected);
                 }
+            }
+            Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
+            Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
+            Step::MirostatV2 { .. } => {
+                chain.state.mirostat_mu.into_iter().for_each(|mu| self.keep_mass(mirostat::need(mu, self.total())));
+            }
+            Step::AdaptiveP { target, .. } => {
+                let average = chain.state.adaptive.into_iter();
+                average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
             }
         }
     }
@@ -243,6 +256,24 @@ impl Left<'_> {
         let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
         let kept = top_h::kept(first.map(|y| (y, mass::mass(y))), share);
         self.keep_first(kept);
+    }
+
+    /// The first mirostat.
+    fn mirostat(&mut self, mu: f64) {
+        let Weigh { max, scale } = self.weigh;
+        let keys = self.store.first_keys(mirostat::LOOKED_AT.min(self.len()));
+        let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
+        self.keep_first(mirostat::first(first, self.len(), mu));
+    }
+
+    /// Adaptive-p.
+    fn adapt(&mut self, adapted: f64) {
+        let total = self.total();
+        self.store.seen = Some(Seen { masses: self.store.in_token_order(0).collect(), total });
+        let (curve, Values { logits, masses, .. }) = (adaptive_p::curve(adapted, total), &mut self.store.values);
+        logits.iter_mut().zip(masses.iter()).for_each(|(logit, &mass)| *logit = curve(mass));
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
     }
 
     /// XTC.

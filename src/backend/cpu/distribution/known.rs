@@ -7,6 +7,7 @@ use crate::backend::cpu::view::View;
 use crate::backend::cpu::{keys, select};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass;
+use crate::sampling::observed::{Observed, Share};
 use crate::sampling::row::{LogprobsSpec, TokenLogprobs};
 
 impl Distribution {
@@ -23,6 +24,14 @@ impl Distribution {
     /// The mass of a token with this logit; 0 if it is not left.
     pub(in crate::backend::cpu) fn mass_of(&self, token: u32, logit: f32) -> u64 {
         if self.keeps(token, logit) { self.mass(logit) } else { 0 }
+    }
+
+    /// What samplers learn from a token.
+    pub(in crate::backend::cpu) fn observed(&self, view: &View<'_>, token: u32, store: &Store) -> Observed {
+        let listed = self.kind == Kind::Chain;
+        let mass = if listed { store.chain.mass_of(token) } else { self.mass_of(token, view.value(token)) };
+        let drawn = Share { mass, total: self.total };
+        Observed { drawn, seen: store.chain.seen(token).filter(|_| listed).unwrap_or(drawn) }
     }
 
     /// Keys of what is left, if it is a list of tokens in order.

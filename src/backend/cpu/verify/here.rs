@@ -5,6 +5,8 @@ use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::view::{View, ViewStore};
+use crate::sampling::observed::{Observed, Seen, Share};
+use crate::sampling::row::RowSpec;
 use crate::speculative::weights::Weights;
 
 /// A row that was come to.
@@ -19,6 +21,8 @@ pub(super) struct Here {
     pub(super) left: Left,
     /// The residual weighed last, as long as what is left is the same.
     pub(super) weighed: Option<Weighed>,
+    /// What adaptive-p saw.
+    seen: Option<Seen>,
 }
 
 #[derive(Clone, Copy)]
@@ -45,21 +49,31 @@ impl Here {
     pub(super) fn new(
         level: Level,
         job: &VerifyJob<'_>,
-        (row, max): (usize, f32),
+        ((row, max), spec): ((usize, f32), &RowSpec<'_>),
         (maxima, adjusted): (&[f32], &ViewStore),
         store: &mut Store,
     ) -> Self {
         let view = view(level, job, (row, max), maxima, adjusted);
-        let spec = &job.rows[row].spec;
         let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
-        Self { row, max, target, list, left: Left::Target, weighed: None }
+        Self { row, max, target, list, left: Left::Target, weighed: None, seen: store.chain.take_seen() }
     }
 
     /// Whether it is worth the memory to set it aside.
     pub(super) fn is_small(&self) -> bool {
-        self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
+        let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
+        seen <= MOST_ASIDE && self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
+    }
+
+    /// What samplers learn from a token.
+    pub(super) fn observed(&self, view: &View<'_>, token: u32) -> Observed {
+        let mass = match &self.list {
+            Some([target, _]) => target.weight(token),
+            None => self.target.mass_of(token, view.value(token)),
+        };
+        let drawn = Share { mass, total: self.target.total() };
+        Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 
     /// Its row and that one's maximum as sent.

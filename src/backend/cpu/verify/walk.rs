@@ -11,12 +11,14 @@ use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::row::{Scratch, prepare};
 use crate::backend::cpu::view::{View, ViewStore};
+use crate::params::state::SamplerState;
 use crate::sampling::mass::MASS_ONE;
 use crate::sampling::order::Candidate;
 use crate::sampling::row::RowError;
 use crate::speculative::positions::Positions;
 use crate::speculative::relaxed::Relaxed;
 use crate::speculative::rule::AcceptanceRule;
+use crate::speculative::states::States;
 use crate::speculative::typical;
 use crate::speculative::weights::{ONE, Weights, share};
 
@@ -36,6 +38,7 @@ pub(super) struct Walk<'a> {
     here: Option<Here>,
     /// Rows that will be come to again.
     aside: Vec<Aside>,
+    states: States,
 }
 
 impl<'a> Walk<'a> {
@@ -46,8 +49,8 @@ impl<'a> Walk<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
-        let (far, aside) = (is_far(job), Vec::new());
-        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, far, here: None, aside }
+        let (far, aside, states) = (is_far(job), Vec::new(), States::new(job));
+        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, far, here: None, aside, states }
     }
 
     fn here(&self) -> &Here {
@@ -131,7 +134,12 @@ impl Positions for Walk<'_> {
                 Some(at) => self.aside.swap_remove(at).back(self.maxima, self.view, self.store),
                 None => {
                     let max = prepare(self.level, &self.job.rows[row], self.far, self.maxima, self.view)?;
-                    Here::new(self.level, self.job, (row, max), (self.maxima, self.view), self.store)
+                    let spec = self.states.spec(self.job, row);
+                    let here =
+                        Here::new(self.level, self.job, ((row, max), &spec), (self.maxima, self.view), self.store);
+                    let view = view(self.level, self.job, here.at(), self.maxima, self.view);
+                    self.states.learn(self.job, row, |token| here.observed(&view, token));
+                    here
                 }
             };
             self.here = Some(here);
@@ -230,7 +238,7 @@ impl Positions for Walk<'_> {
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here.at(), self.maxima, self.view);
-        let spec = self.job.relaxed(here.row).spec;
+        let spec = self.job.relaxed(here.row).spec.remembering(self.states.before(here.row));
         let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), self.other);
         let most = (relaxed.top_n as usize).min(view.vocab_size());
         let first = judged.first_masses(&view, most, self.keys, self.other);
@@ -270,5 +278,14 @@ impl Positions for Walk<'_> {
 
     fn rank(&mut self, token: u32) -> u32 {
         self.view().rank(token)
+    }
+
+    fn state_before(&self, row: usize) -> Option<SamplerState> {
+        self.states.before(row)
+    }
+
+    fn state_after(&mut self, token: u32) -> Option<SamplerState> {
+        let here = self.here();
+        self.states.after(self.job, here.row, || here.observed(&self.view(), token))
     }
 }

@@ -3,6 +3,7 @@
 use super::table::{Query, Table, Taken, Target};
 use crate::backend::VerifyResult;
 use crate::backend::cpu::Proposed;
+use crate::params::state::SamplerState;
 use crate::sampling::mass::MASS_ONE;
 use crate::sampling::row::RowError;
 use crate::speculative::positions::Positions;
@@ -149,6 +150,15 @@ impl Positions for Walk<'_> {
 
     fn rank(&mut self, token: u32) -> u32 {
         self.answer(Query::Rank { row: self.row, token }).map_or(0, |(rank, _)| rank as u32)
+    }
+
+    // Samplers with a state make a chain, which has no kernel.
+    fn state_before(&self, _row: usize) -> Option<SamplerState> {
+        None
+    }
+
+    fn state_after(&mut self, _token: u32) -> Option<SamplerState> {
+        None
     }
 }
 

@@ -1,0 +1,161 @@
+//! The order in which a row goes through its samplers.
+
+use super::{FieldError, Sampler, SamplingParams};
+
+/// The order of an engine: its samplers, in the order in which it applies them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineOrder {
+    /// This project's.
+    #[default]
+    Croupier,
+    /// llama.cpp, `common/sampling.cpp`: temperature last.
+    LlamaCpp,
+    /// vLLM V1 and V2: min-p before top-k and top-p.
+    Vllm,
+    /// Hugging Face Transformers, `generation/utils.py`.
+    Transformers,
+    /// text-generation-webui, `modules/sampler_hijack.py`.
+    TextGenerationWebui,
+    /// ExLlamaV2, `exllamav2/generator/sampler.py`.
+    Exllama,
+}
+
+/// The order in which a sequence's rows go through its samplers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SamplerOrder {
+    /// That of an engine.
+    Engine(EngineOrder),
+    /// A list of its own; none twice.
+    Custom(Vec<Sampler>),
+}
+
+impl Default for SamplerOrder {
+    fn default() -> Self {
+        Self::Engine(EngineOrder::Croupier)
+    }
+}
+
+impl EngineOrder {
+    /// Its samplers.
+    #[must_use]
+    pub fn samplers(self) -> &'static [Sampler] {
+        use Sampler::*;
+        match self {
+            Self::Croupier => &Sampler::ALL,
+            Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Temperature, Mirostat, AdaptiveP],
+            Self::Vllm => &[Temperature, MinP, TopK, TopP],
+            Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
+            Self::TextGenerationWebui => &[
+                TopNSigma,
+                Temperature,
+                Smoothing,
+                TopK,
+                TopP,
+                TypicalP,
+                EpsilonCutoff,
+                EtaCutoff,
+                Tfs,
+                TopA,
+                MinP,
+                Mirostat,
+                Xtc,
+                AdaptiveP,
+            ],
+            Self::Exllama => &[Temperature, Smoothing, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Xtc],
+        }
+    }
+}
+
+impl SamplerOrder {
+    /// Its samplers.
+    #[must_use]
+    pub fn samplers(&self) -> &[Sampler] {
+        match self {
+            Self::Engine(engine) => engine.samplers(),
+            Self::Custom(samplers) => samplers,
+        }
+    }
+
+    /// Bytes that the list takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Engine(_) => 0,
+            Self::Custom(samplers) => samplers.capacity() * size_of::<Sampler>(),
+        }
+    }
+}
+
+impl SamplingParams {
+    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters.
+    pub(super) fn order(&self) -> &[Sampler] {
+        match &self.samplers.sampler_order {
+            SamplerOrder::Engine(EngineOrder::LlamaCpp) if self.samplers.mirostat > 0 => {
+                &[Sampler::Temperature, Sampler::Mirostat]
+            }
+            order => order.samplers(),
+        }
+    }
+
+    /// A sampler that is on has a place in the order: none is left out without a word.
+    pub(super) fn validate_order(&self) -> Result<(), FieldError> {
+        let order = self.order();
+        for (i, sampler) in order.iter().enumerate() {
+            if order[..i].contains(sampler) {
+                let message = format!("{} is given twice; give it once", sampler.name());
+                return Err(FieldError::new(format!("sampler_order[{i}]"), message));
+            }
+        }
+        let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !order.contains(s));
+        match missing.filter(|_| self.temperature != 0.0) {
+            None => Ok(()),
+            Some(sampler) => {
+                let field = match self.samplers.sampler_order {
+                    SamplerOrder::Engine(_) => "engine_order",
+                    SamplerOrder::Custom(_) => "sampler_order",
+                };
+                let message = format!("has no place for {}, which is on; add it or turn it off", sampler.name());
+                Err(FieldError::new(field, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sampler_that_is_on_needs_a_place() {
+        let at_fault = |change: fn(&mut SamplingParams)| {
+            let mut params = SamplingParams::default();
+            change(&mut params);
+            params.validate(9, 9).map_err(|e| e.to_string())
+        };
+        let of = SamplerOrder::Engine;
+        assert_eq!(
+            at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
+            Err("engine_order: has no place for tfs, which is on; add it or turn it off".to_owned())
+        );
+        assert_eq!(
+            at_fault(|p| (p.top_k, p.samplers.sampler_order) = (5, SamplerOrder::Custom(vec![Sampler::Temperature]))),
+            Err("sampler_order: has no place for top_k, which is on; add it or turn it off".to_owned())
+        );
+        assert_eq!(
+            at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK])),
+            Err("sampler_order[1]: top_k is given twice; give it once".to_owned())
+        );
+        assert_eq!(at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![])), Ok(()), "nothing is on");
+        assert_eq!(
+            at_fault(|p| {
+                (p.top_k, p.samplers.mirostat) = (40, 2);
+                p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
+            }),
+            Err("engine_order: has no place for top_k, which is on; add it or turn it off".to_owned()),
+            "llama.cpp's mirostat takes the place of its filters"
+        );
+        for engine in [EngineOrder::LlamaCpp, EngineOrder::Transformers, EngineOrder::TextGenerationWebui] {
+            assert!(of(engine).samplers().contains(&Sampler::TypicalP));
+        }
+    }
+}
