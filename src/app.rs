@@ -1,22 +1,22 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
 use crate::admin;
-use crate::backend::cpu::{CpuBackend, Level};
-use crate::backend::cuda::{CudaBackend, OpenError};
+use crate::backend::cuda::OpenError;
 use crate::backend::{Backend, BackendInfo, DeviceLost};
-use crate::config::{self, BackendChoice, Config};
+use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
+use crate::region::Regions;
 use crate::rpc::handshake::{self, Handshake};
 use crate::rpc::health::{Health, State};
 use crate::rpc::listener::{self, Guard};
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{Given, Service, auth, server};
+use crate::rpc::{Given, RegionSide, Service, auth, regions, server};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +89,8 @@ pub struct Addresses {
     pub tcp: Option<SocketAddr>,
     /// gRPC over a Unix socket.
     pub uds: Option<PathBuf>,
+    /// The side socket for shared memory.
+    pub regions: Option<PathBuf>,
     /// Metrics and probes.
     pub admin: Option<SocketAddr>,
 }
@@ -98,6 +100,7 @@ impl Addresses {
         tracing::info!(
             tcp = self.tcp.map(display),
             uds = self.uds.as_ref().map(|path| display(path.display())),
+            regions = self.regions.as_ref().map(|path| display(path.display())),
             admin = self.admin.map(display),
             backend = backend.name,
             device = backend.device,
@@ -126,6 +129,7 @@ pub struct App {
     secrets: Secrets,
     tcp: Option<TcpListener>,
     uds: Option<UdsListener>,
+    regions: Option<UdsListener>,
     admin: Option<TcpListener>,
     addresses: Addresses,
 }
@@ -142,7 +146,7 @@ impl App {
     /// # Errors
     /// The first socket that cannot be opened.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let backend = open_backend(&config)?;
+        let backend = config.open_backend()?;
         Self::bind_with(config, backend).await
     }
 
@@ -156,14 +160,13 @@ impl App {
         let secrets = Secrets::open(&config).map_err(Error::Secrets)?;
         let tcp = bind_tcp(config.listen).await?;
         let admin = bind_tcp(config.admin).await?;
-        let uds = config.uds.as_deref().map(|path| {
-            UdsListener::bind(path).map_err(|source| Error::Bind { address: path.display().to_string(), source })
-        });
-        let uds = uds.transpose()?;
+        let uds = config.uds.as_deref().map(bind_uds).transpose()?;
+        let regions = config.region_socket().as_deref().map(bind_uds).transpose()?;
         let local = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
+        let path = |listener: &Option<UdsListener>| listener.as_ref().map(|uds| uds.path().to_owned());
         let addresses =
-            Addresses { tcp: local(&tcp)?, uds: uds.as_ref().map(|u| u.path().to_owned()), admin: local(&admin)? };
-        Ok(Self { config, backend, info, metrics, secrets, tcp, uds, admin, addresses })
+            Addresses { tcp: local(&tcp)?, uds: path(&uds), regions: path(&regions), admin: local(&admin)? };
+        Ok(Self { config, backend, info, metrics, secrets, tcp, uds, regions, admin, addresses })
     }
 
     /// Where the server listens.
@@ -187,9 +190,18 @@ impl App {
         let limits = Arc::new(self.config.limits.clone());
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
         let engine_ended = watch_thread(thread)?;
+        let regions = self.regions.map(|listener| {
+            let (count, bytes) = (self.metrics.regions.clone(), self.metrics.region_bytes.clone());
+            let socket = listener.path().to_owned();
+            (listener, RegionSide { regions: Regions::new(&limits, count, bytes), socket })
+        });
         let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
+        let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
         let mut serving = Serving::prepare(&self.config, service, &health, &self.metrics);
+        if let Some((listener, side)) = regions {
+            serving.serve_regions(listener, side, &self.metrics);
+        }
         if let Some(tcp) = self.tcp {
             serving.serve_tcp(tcp, &self.config, &self.secrets, &self.metrics);
         }
@@ -203,25 +215,14 @@ impl App {
     }
 }
 
-fn open_backend(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
-    let cpu = || Box::new(CpuBackend::with_level(config.threads(), config.simd.unwrap_or_else(Level::detect)));
-    if config.backend == BackendChoice::Cpu {
-        return Ok(cpu());
-    }
-    match CudaBackend::open(&config.device, cpu()) {
-        Ok(cuda) => Ok(Box::new(cuda)),
-        Err(reason) if config.backend == BackendChoice::Auto && reason.is_absence() => {
-            tracing::info!(%reason, "sampling on the CPU");
-            Ok(cpu())
-        }
-        Err(error) => Err(error),
-    }
-}
-
 async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
     let Some(address) = address else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
     bound.map(Some).map_err(|source| Error::Bind { address: address.to_string(), source })
+}
+
+fn bind_uds(path: &Path) -> Result<UdsListener, Error> {
+    UdsListener::bind(path).map_err(|source| Error::Bind { address: path.display().to_string(), source })
 }
 
 async fn upkeep(metrics: Metrics) {
@@ -271,6 +272,15 @@ impl Serving {
         let refuse = service.drain_token();
         let routes = server::routes(service, health, config);
         Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
+    }
+
+    fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
+        let guard = self.guard.of(Transport::Region).opening_with(regions::OPENING_BYTES);
+        let served = regions::serve(listener, guard, side.regions, metrics.clone());
+        self.servers.spawn(async move {
+            served.await;
+            Ok(())
+        });
     }
 
     fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {

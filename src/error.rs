@@ -67,6 +67,10 @@ reasons! {
     InvalidField = "INVALID_FIELD";
     /// [`Error::Unimplemented`].
     UnimplementedField = "UNIMPLEMENTED_FIELD";
+    /// [`Error::UnknownRegion`].
+    UnknownRegion = "UNKNOWN_REGION";
+    /// [`Error::StaleRegion`].
+    StaleRegion = "STALE_REGION";
     /// [`Error::Malformed`].
     MalformedMessage = "MALFORMED_MESSAGE";
     /// [`Error::TooManyItems`].
@@ -91,6 +95,12 @@ pub enum Error {
     /// Asked for something this server does not have yet.
     #[error("{0}")]
     Unimplemented(FieldError),
+    /// Refers to a region that the stream does not have.
+    #[error("{0}")]
+    UnknownRegion(FieldError),
+    /// Refers to a region that was released since.
+    #[error("{0}")]
+    StaleRegion(FieldError),
     /// The server is full.
     #[error("{}", .0.message())]
     Refused(Refusal),
@@ -137,6 +147,8 @@ impl Error {
         match self {
             Self::Invalid(field) => Self::Invalid(field.within(outer)),
             Self::Unimplemented(field) => Self::Unimplemented(field.within(outer)),
+            Self::UnknownRegion(field) => Self::UnknownRegion(field.within(outer)),
+            Self::StaleRegion(field) => Self::StaleRegion(field.within(outer)),
             other => other,
         }
     }
@@ -149,6 +161,8 @@ impl Error {
             Self::Malformed(_) => Reason::MalformedMessage,
             Self::TooManyItems { .. } => Reason::TooManyItems,
             Self::Unimplemented(_) => Reason::UnimplementedField,
+            Self::UnknownRegion(_) => Reason::UnknownRegion,
+            Self::StaleRegion(_) => Reason::StaleRegion,
             Self::Refused(refusal) => refusal.reason(),
             Self::NoToken => Reason::NoToken,
             Self::WrongToken => Reason::WrongToken,

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod params;
 pub mod permits;
+pub mod region;
 pub mod reload;
 pub mod rpc;
 pub mod sampling;

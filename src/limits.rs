@@ -33,6 +33,12 @@ pub struct Limits {
     pub max_streams: usize,
     /// Connections open on the server.
     pub max_connections: usize,
+    /// Regions of one stream.
+    pub max_regions_per_stream: usize,
+    /// Bytes of one region.
+    pub max_bytes_per_region: usize,
+    /// Bytes of all regions on the server.
+    pub max_region_bytes: usize,
     /// Distinct model labels in metrics; further ones count as "other".
     pub max_model_labels: usize,
 }
@@ -54,6 +60,9 @@ impl Default for Limits {
             max_queued_steps: 4096,
             max_streams: 256,
             max_connections: 512,
+            max_regions_per_stream: 4,
+            max_bytes_per_region: 256 << 20,
+            max_region_bytes: 512 << 20,
             max_model_labels: 16,
         }
     }

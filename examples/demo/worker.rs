@@ -106,6 +106,7 @@ impl Worker<'_> {
             model: "demo-ngram".into(),
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
+            wants_regions: false,
         }
     }
 

@@ -92,6 +92,7 @@ impl Worker {
             model: lane.model.into(),
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
+            wants_regions: false,
         };
         let (requests, replies) = client::open(client, config, 1).await?;
         let world = Arc::clone(world);

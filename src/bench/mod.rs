@@ -16,6 +16,7 @@ mod load;
 mod mix;
 mod pool;
 mod progress;
+pub mod region;
 mod report;
 
 pub use address::Address;

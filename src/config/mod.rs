@@ -24,10 +24,13 @@ pub use presets::presets_table;
 pub use resolve::unknown_variables;
 pub use settings::reference_table;
 
-use crate::backend::cpu::Level;
+use crate::backend::Backend;
+use crate::backend::cpu::{CpuBackend, Level};
+use crate::backend::cuda::{CudaBackend, OpenError};
 use crate::limits::Limits;
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
+use crate::region;
 use crate::tls;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -56,6 +59,17 @@ pub enum BackendChoice {
     Cuda,
 }
 
+/// Where shared memory is handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegionSocket {
+    /// Beside the Unix socket of gRPC, if there is one and the system has such memory.
+    Auto,
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(PathBuf),
+}
+
 /// HTTP/2 sizes, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http2 {
@@ -76,6 +90,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// gRPC over a Unix socket.
     pub uds: Option<PathBuf>,
+    /// The side socket for shared memory. See [`Config::region_socket`].
+    pub region_socket: RegionSocket,
     /// Metrics and probes over HTTP.
     pub admin: Option<SocketAddr>,
     /// TLS on `listen`.
@@ -126,6 +142,7 @@ impl Default for Config {
         Self {
             listen: local(50051),
             uds: None,
+            region_socket: RegionSocket::Auto,
             admin: local(9464),
             tls: tls::Files::default(),
             tls_handshake_timeout: Duration::from_secs(5),
@@ -157,6 +174,40 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The side socket for shared memory, if there is to be one. Unless set, its name is that of the Unix socket with
+    /// ".region" after it.
+    #[must_use]
+    pub fn region_socket(&self) -> Option<PathBuf> {
+        match (&self.region_socket, &self.uds) {
+            (RegionSocket::At(path), _) => Some(path.clone()),
+            (RegionSocket::Auto, Some(uds)) if region::IS_SUPPORTED => {
+                let mut path = uds.clone().into_os_string();
+                path.push(".region");
+                Some(path.into())
+            }
+            (RegionSocket::Auto | RegionSocket::Off, _) => None,
+        }
+    }
+
+    /// The backend that is asked for.
+    ///
+    /// # Errors
+    /// When it cannot be had.
+    pub fn open_backend(&self) -> Result<Box<dyn Backend>, OpenError> {
+        let cpu = || Box::new(CpuBackend::with_level(self.threads(), self.simd.unwrap_or_else(Level::detect)));
+        if self.backend == BackendChoice::Cpu {
+            return Ok(cpu());
+        }
+        match CudaBackend::open(&self.device, cpu()) {
+            Ok(cuda) => Ok(Box::new(cuda)),
+            Err(reason) if self.backend == BackendChoice::Auto && reason.is_absence() => {
+                tracing::info!(%reason, "sampling on the CPU");
+                Ok(cpu())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Threads that sample. Unless set, what the CPU quota and affinity of this process leave it.
     #[must_use]
     pub fn threads(&self) -> usize {

@@ -1,6 +1,7 @@
 //! From the four sources to one checked configuration.
 
 use super::settings::{SETTINGS, Setting, env_name};
+use super::values::LONGEST_SOCKET_PATH;
 use super::{Config, defaults, file, presets};
 use std::path::Path;
 
@@ -92,6 +93,18 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
         (
             config.listen.is_none() && config.auth_token_file.is_some(),
             "auth-token-file is for listen, which is off; on the Unix socket its file's permissions decide",
+        ),
+        (
+            limits.max_bytes_per_region > limits.max_region_bytes,
+            "max-bytes-per-region is above max-region-bytes, so the largest region could never be leased; lower it",
+        ),
+        (
+            config.region_socket().is_some_and(|path| path.as_os_str().len() > LONGEST_SOCKET_PATH),
+            "the path of uds is too long to have .region after it; shorten it, or set region-socket",
+        ),
+        (
+            config.uds.is_some() && config.region_socket() == config.uds,
+            "uds and region-socket are the same path; give them different ones",
         ),
         (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
     ];

@@ -122,6 +122,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Path of a Unix socket for gRPC, mode 0660. The fastest way in for a worker on the same host: put it in a directory that both containers mount"
     ),
     setting!(
+        "region-socket",
+        "PATH",
+        region_socket,
+        values::region_socket,
+        values::show_region_socket,
+        "Path of the Unix socket that hands workers shared memory for their logits, mode 0660; auto: the path of uds with .region after it, if there is a uds; none switches shared memory off. Linux only"
+    ),
+    setting!(
         "admin",
         "ADDR",
         admin,
@@ -301,6 +309,21 @@ pub(super) static SETTINGS: &[Setting] = &[
         max_queued_steps,
         1..=1_000_000,
         "Steps waiting for the backend; more are refused at once with a hint when to retry"
+    ),
+    limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
+    size!(
+        "max-bytes-per-region",
+        limits.max_bytes_per_region,
+        usize,
+        4096..=1 << 40,
+        "Largest shared memory region. Must hold the rows of a step, once for each buffer the worker writes in turn: rows × vocabulary × 2 or 4 bytes"
+    ),
+    size!(
+        "max-region-bytes",
+        limits.max_region_bytes,
+        usize,
+        4096..=1 << 46,
+        "Memory of the shared memory regions of all streams. With it the server refuses to lease more; counts towards the memory of this process, whoever writes it"
     ),
     limit!(
         "max-model-labels",

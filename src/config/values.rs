@@ -1,7 +1,8 @@
 //! How single values are read from text and shown as text.
 
-use super::{BackendChoice, LogFormat};
+use super::{BackendChoice, LogFormat, RegionSocket};
 use crate::backend::cpu::Level;
+use crate::region;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 /// Switches an address off.
 const NONE: &str = "none";
+/// Leaves a choice to the server.
+const AUTO: &str = "auto";
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -76,20 +79,41 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     })
 }
 
+/// What a socket path may have: `sun_path` holds 108 bytes with its final zero.
+pub(super) const LONGEST_SOCKET_PATH: usize = 107;
+
 /// A path of a Unix socket, or none.
 pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text == NONE {
         return Ok(None);
     }
-    // sun_path holds 108 bytes with its final zero.
-    const LONGEST: usize = 107;
-    if text.is_empty() || text.len() > LONGEST {
-        return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST}", text.len()));
+    if text.is_empty() || text.len() > LONGEST_SOCKET_PATH {
+        return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST_SOCKET_PATH}", text.len()));
     }
     let path = PathBuf::from(text);
     match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) if !dir.is_dir() => Err(format!("the directory {} does not exist; create it first", dir.display())),
         _ => Ok(Some(path)),
+    }
+}
+
+/// Where shared memory is handed out: auto, none, or a path of a Unix socket.
+pub(super) fn region_socket(text: &str) -> Result<RegionSocket, String> {
+    if text == AUTO {
+        return Ok(RegionSocket::Auto);
+    }
+    match socket_path(text)? {
+        None => Ok(RegionSocket::Off),
+        Some(_) if !region::IS_SUPPORTED => Err("shared memory needs Linux; write none".to_owned()),
+        Some(path) => Ok(RegionSocket::At(path)),
+    }
+}
+
+pub(super) fn show_region_socket(socket: &RegionSocket) -> String {
+    match socket {
+        RegionSocket::Auto => AUTO.to_owned(),
+        RegionSocket::Off => NONE.to_owned(),
+        RegionSocket::At(path) => path.display().to_string(),
     }
 }
 

@@ -2,10 +2,11 @@
 
 pub use super::verify::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
-pub use crate::metrics::Last;
+pub use crate::metrics::{DataPath, Last};
 
 use crate::params::FieldError;
 use crate::params::state::SamplerState;
+use crate::region::Region;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowOutput};
 use crate::sequence::speculation::NextDraft;
@@ -13,6 +14,7 @@ use crate::sequence::table::Charged;
 use crate::sequence::{FinishReason, OpenError};
 use bytes::Bytes;
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A batch of work on sequences of one stream; applied in the order close, open, work.
@@ -69,11 +71,28 @@ pub struct Open {
 /// Rows of logits, as they arrived.
 #[derive(Debug, Clone)]
 pub struct LogitsBlock {
-    data: Bytes,
+    data: Data,
     dtype: Dtype,
     row_bytes: usize,
     stride_bytes: usize,
     rows: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Data {
+    Inline(Bytes),
+    Region { region: Arc<Region>, offset: usize },
+}
+
+/// Where rows lie in a region, as a step says it.
+#[derive(Debug, Clone, Copy)]
+pub struct RegionRows {
+    /// Bytes before row 0.
+    pub offset: u64,
+    /// Number of rows.
+    pub rows: u32,
+    /// Values from row to row; 0: the vocabulary's size.
+    pub row_stride: u32,
 }
 
 impl LogitsBlock {
@@ -83,14 +102,7 @@ impl LogitsBlock {
     /// # Errors
     /// When the stride is too short or the length is not that of whole rows.
     pub fn new(data: Bytes, dtype: Dtype, vocab_size: u32, row_stride: u32) -> Result<Self, FieldError> {
-        let row_stride = if row_stride == 0 { vocab_size } else { row_stride };
-        if row_stride < vocab_size {
-            let message = format!("is {row_stride}, below vocab_size {vocab_size}; rows would overlap");
-            return Err(FieldError::new("row_stride", message));
-        }
-        // At most 2^32 values of 4 bytes: no overflow in 64 bits.
-        let row_bytes = vocab_size as usize * dtype.size();
-        let stride_bytes = row_stride as usize * dtype.size();
+        let (row_bytes, stride_bytes) = row_sizes(dtype, vocab_size, row_stride)?;
         let whole = data.len() / stride_bytes.max(1);
         let rest = data.len() - whole * stride_bytes;
         if rest != 0 && rest != row_bytes {
@@ -102,13 +114,51 @@ impl LogitsBlock {
             );
             return Err(FieldError::new("data", message));
         }
-        Ok(Self { data, dtype, row_bytes, stride_bytes, rows: whole as u64 + u64::from(rest != 0) })
+        let rows = whole as u64 + u64::from(rest != 0);
+        Ok(Self { data: Data::Inline(data), dtype, row_bytes, stride_bytes, rows })
+    }
+
+    /// Rows of `vocab_size` values in a region.
+    ///
+    /// # Errors
+    /// When the stride is too short, or a row does not lie in the region at a multiple of the value size.
+    pub fn in_region(
+        region: Arc<Region>,
+        place: RegionRows,
+        dtype: Dtype,
+        vocab_size: u32,
+    ) -> Result<Self, FieldError> {
+        let RegionRows { offset, rows, row_stride } = place;
+        let (row_bytes, stride_bytes) = row_sizes(dtype, vocab_size, row_stride)?;
+        let len = region.memory().len() as u64;
+        if !offset.is_multiple_of(dtype.size() as u64) {
+            let message = format!("is {offset}, not a multiple of the value size {}", dtype.size());
+            return Err(FieldError::new("offset", message));
+        }
+        // Bytes from row 0 to the end of the last row; `None` past 64 bits.
+        let extent = |rows: u32| {
+            let before = u64::from(rows.saturating_sub(1)).checked_mul(stride_bytes as u64)?;
+            before.checked_add(if rows == 0 { 0 } else { row_bytes as u64 })?.checked_add(offset)
+        };
+        if extent(rows.min(1)).is_none_or(|end| end > len) {
+            let message = format!("is {offset}: a row of {row_bytes} bytes there ends after the region's {len} bytes");
+            return Err(FieldError::new("offset", message));
+        }
+        if extent(rows).is_none_or(|end| end > len) {
+            let message = format!(
+                "is {rows}: rows {stride_bytes} bytes apart from offset {offset} end after the region's {len} bytes"
+            );
+            return Err(FieldError::new("rows", message));
+        }
+        // It is within the region, which is in memory.
+        let data = Data::Region { region, offset: offset as usize };
+        Ok(Self { data, dtype, row_bytes, stride_bytes, rows: rows.into() })
     }
 
     /// No rows, for steps without work.
     #[must_use]
     pub fn empty() -> Self {
-        Self { data: Bytes::new(), dtype: Dtype::F32, row_bytes: 0, stride_bytes: 0, rows: 0 }
+        Self { data: Data::Inline(Bytes::new()), dtype: Dtype::F32, row_bytes: 0, stride_bytes: 0, rows: 0 }
     }
 
     /// Number of rows.
@@ -136,8 +186,35 @@ impl LogitsBlock {
             return None;
         }
         let start = row as usize * self.stride_bytes;
-        self.data.get(start..start + self.row_bytes).map(|bytes| Logits::new(self.dtype, bytes))
+        match &self.data {
+            Data::Inline(data) => data.get(start..start + self.row_bytes).map(|bytes| Logits::new(self.dtype, bytes)),
+            Data::Region { region, offset } => {
+                let vocab_size = self.row_bytes / self.dtype.size();
+                Some(Logits::foreign(self.dtype, region.memory(), offset + start, vocab_size))
+            }
+        }
     }
+
+    /// How its rows got here.
+    #[must_use]
+    pub fn data_path(&self) -> DataPath {
+        match &self.data {
+            Data::Inline(data) if data.is_empty() => DataPath::None,
+            Data::Inline(_) => DataPath::Inline,
+            Data::Region { .. } => DataPath::SharedMemory,
+        }
+    }
+}
+
+/// Bytes of a row, and from row to row.
+fn row_sizes(dtype: Dtype, vocab_size: u32, row_stride: u32) -> Result<(usize, usize), FieldError> {
+    let row_stride = if row_stride == 0 { vocab_size } else { row_stride };
+    if row_stride < vocab_size {
+        let message = format!("is {row_stride}, below vocab_size {vocab_size}; rows would overlap");
+        return Err(FieldError::new("row_stride", message));
+    }
+    // At most 2^32 values of 4 bytes: no overflow in 64 bits.
+    Ok((vocab_size as usize * dtype.size(), row_stride as usize * dtype.size()))
 }
 
 /// What came of a step.

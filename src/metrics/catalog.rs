@@ -131,6 +131,15 @@ catalog! {
         "Connections that may be open on all transports together (max_connections).");
     HANDED_OVER = Def::counter("croupier_backend_handed_over_rows_total", Unit::Count,
         "Rows that the device has no kernel for and the CPU did in the same batch, by reason.");
+    REGIONS = Def::gauge("croupier_regions", Unit::Count, "Shared memory regions leased to workers.");
+    REGION_BYTES = Def::gauge("croupier_region_bytes", Unit::Bytes,
+        "Memory of regions, those that a step still reads after their release included.");
+    REGION_BYTES_CAPACITY = Def::gauge("croupier_region_capacity_bytes", Unit::Bytes,
+        "Memory that regions may take (max_region_bytes).");
+    REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
+        "Requests for a region, by what came of them: granted, or why not.");
+    STEPS = Def::counter("croupier_steps_total", Unit::Count,
+        "Steps accepted, by the way their logits came: inline, shared_memory, or none for steps without.");
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,

@@ -8,6 +8,7 @@ pub(crate) mod catalog;
 pub mod exposition;
 mod labels;
 mod model;
+mod paths;
 mod speculative;
 
 use crate::backend::BackendInfo;
@@ -18,6 +19,8 @@ use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 pub use model::ModelMetrics;
 use model::Models;
+use paths::{DATA_PATHS, LEASES};
+pub use paths::{DataPath, Lease};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,10 +64,12 @@ pub enum Transport {
     Tcp,
     /// A Unix domain socket.
     Uds,
+    /// The side socket that hands out regions.
+    Region,
 }
 
 /// Values of the label `transport`, in the order of [`Transport`].
-const TRANSPORTS: [&str; 2] = ["tcp", "uds"];
+const TRANSPORTS: [&str; 3] = ["tcp", "uds", "region"];
 
 /// Things made of files that may change, the label `what`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +111,12 @@ pub struct Handles {
     pub tls_certificate_expiry: Gauge,
     /// In the order of [`Secret`], each in the order of `labels::RELOADED`.
     reloads: Vec<Vec<Counter>>,
+    pub regions: Gauge,
+    pub region_bytes: Gauge,
+    /// In the order of [`Lease`].
+    leases: Vec<Counter>,
+    /// In the order of [`DataPath`].
+    steps: Vec<Counter>,
     /// In the order of `labels::HANDED_OVER`.
     handed_over: Vec<Counter>,
     stages: Vec<Histogram>,
@@ -179,6 +190,7 @@ impl Metrics {
         capacity(cat::IN_FLIGHT_BYTES_CAPACITY, limits.max_bytes_in_flight);
         capacity(cat::SEQUENCES_CAPACITY, limits.max_sequences);
         capacity(cat::STATE_BYTES_CAPACITY, limits.max_state_bytes);
+        capacity(cat::REGION_BYTES_CAPACITY, limits.max_region_bytes);
         let mut handles = Handles::register(recorder, limits.max_model_labels);
         handles.exporter = Some(exporter);
         Self(Arc::new(handles))
@@ -247,6 +259,16 @@ impl Metrics {
         self.refusals[reason as usize].increment(1);
     }
 
+    /// A region was asked for.
+    pub fn lease(&self, result: Lease) {
+        self.leases[result as usize].increment(1);
+    }
+
+    /// A step was accepted.
+    pub fn step(&self, path: DataPath) {
+        self.steps[path as usize].increment(1);
+    }
+
     /// Connections open over `transport`.
     pub fn connections(&self, transport: Transport) -> &Gauge {
         &self.connections[transport as usize]
@@ -270,6 +292,10 @@ impl Handles {
             accept_errors: cat::ACCEPT_ERRORS.as_counter(r, &[]),
             tls_certificate_expiry: cat::TLS_CERTIFICATE_EXPIRY.as_gauge(r, &[]),
             reloads: labels::SECRETS.iter().map(|what| reloads(r, what)).collect(),
+            regions: cat::REGIONS.as_gauge(r, &[]),
+            region_bytes: cat::REGION_BYTES.as_gauge(r, &[]),
+            leases: LEASES.iter().map(|&l| cat::REGION_LEASES.as_counter(r, &[("result", l)])).collect(),
+            steps: DATA_PATHS.iter().map(|&p| cat::STEPS.as_counter(r, &[("data_path", p)])).collect(),
             handed_over: labels::HANDED_OVER
                 .iter()
                 .map(|reason| cat::HANDED_OVER.as_counter(r, &[("reason", reason)]))

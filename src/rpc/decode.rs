@@ -7,7 +7,7 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
-use super::{Received, Shared, info};
+use super::{Received, RegionSide, Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
 use crate::error::Error;
@@ -15,6 +15,7 @@ use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;
 use crate::proto::decode_response::Response;
+use crate::region::TOKEN_LIFE;
 use std::collections::VecDeque;
 use std::error::Error as _;
 use std::pin::Pin;
@@ -89,16 +90,21 @@ impl DecodeStream {
         };
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
-        let config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
+        let wants_regions = wire.wants_regions;
+        let mut config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
         let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
         let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(model = config.model, "a stream is configured");
+        config.has_regions = self.shared.side.is_some();
+        let side = self.shared.side.as_ref().filter(|_| wants_regions);
+        let region_offer = side.and_then(|side| offer(side, &mut config));
         self.phase = Phase::Configured(Box::new(config), stream);
         Ok(Due::Ready(Response::Ready(proto::StreamReady {
             server_version: info::VERSION.to_owned(),
             backend: self.shared.info.name.to_owned(),
-            limits: Some(info::wire_limits(limits)),
+            limits: Some(info::wire_limits(limits, self.shared.side.is_some())),
+            region_offer,
         })))
     }
 
@@ -109,8 +115,12 @@ impl DecodeStream {
         let step_id = wire.step_id;
         let step = step::step(wire, config, &self.shared.seeds, received).map_err(|e| e.within("step"))?;
         tracing::debug!(step_id, rows = step.rows(), "a step");
+        let path = step.logits.data_path();
         match stream.submit(step) {
-            Ok(()) => Ok(Due::Engine),
+            Ok(()) => {
+                self.shared.metrics.step(path);
+                Ok(Due::Engine)
+            }
             Err(Error::Refused(refusal)) => {
                 self.shared.metrics.refused(refusal.reason());
                 Ok(Due::Ready(Response::Step(reply::refused(step_id, refusal))))
@@ -170,6 +180,21 @@ impl DecodeStream {
         }
         Poll::Ready(Some(()))
     }
+}
+
+/// Lets the stream have regions, for as long as its configuration lives.
+fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::RegionOffer> {
+    let invitation = match side.regions.invite() {
+        Ok(invitation) => invitation,
+        Err(error) => {
+            tracing::error!(%error, "no regions are offered");
+            return None;
+        }
+    };
+    let token = invitation.token().bytes().to_vec();
+    config.invitation = Some(invitation);
+    let socket_path = side.socket.display().to_string();
+    Some(proto::RegionOffer { socket_path, token, expires_in_ms: TOKEN_LIFE.as_millis() as u32 })
 }
 
 impl Stream for DecodeStream {

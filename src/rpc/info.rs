@@ -2,6 +2,7 @@
 
 use crate::backend::BackendInfo;
 use crate::limits::Limits;
+use crate::metrics::DataPath;
 use crate::params;
 use crate::params::presets::{Preset, Presets};
 use crate::proto;
@@ -11,14 +12,22 @@ use crate::sampling::logits::Dtype;
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The answer to `GetServerInfo`.
-pub(super) fn server_info(backend: &BackendInfo, limits: &Limits, presets: &Presets) -> proto::GetServerInfoResponse {
+pub(super) fn server_info(
+    backend: &BackendInfo,
+    limits: &Limits,
+    presets: &Presets,
+    regions: bool,
+) -> proto::GetServerInfoResponse {
     proto::GetServerInfoResponse {
         version: VERSION.to_owned(),
         backend: backend.name.to_owned(),
         device: backend.device.clone(),
         parallelism: saturated(backend.parallelism),
-        limits: Some(wire_limits(limits)),
-        data_paths: vec!["inline".to_owned()],
+        limits: Some(wire_limits(limits, regions)),
+        data_paths: [DataPath::Inline, DataPath::SharedMemory][..1 + usize::from(regions)]
+            .iter()
+            .map(|path| path.name().to_owned())
+            .collect(),
         work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         presets: presets.iter().map(preset).collect(),
@@ -30,8 +39,9 @@ fn preset(preset: &Preset) -> proto::Preset {
     proto::Preset { name: preset.name.clone(), description: preset.description.clone() }
 }
 
-/// The limits in force.
-pub(super) fn wire_limits(limits: &Limits) -> proto::Limits {
+/// The limits in force. Without `regions` there may be none.
+pub(super) fn wire_limits(limits: &Limits, regions: bool) -> proto::Limits {
+    let of_regions = |limit: usize| if regions { limit } else { 0 };
     proto::Limits {
         max_vocab_size: limits.max_vocab_size,
         max_message_bytes: limits.max_message_bytes as u64,
@@ -45,6 +55,9 @@ pub(super) fn wire_limits(limits: &Limits) -> proto::Limits {
         max_streams: saturated(limits.max_streams),
         max_state_bytes: limits.max_state_bytes as u64,
         max_row_bytes_per_step: limits.max_row_bytes_per_step as u64,
+        max_regions_per_stream: saturated(of_regions(limits.max_regions_per_stream)),
+        max_bytes_per_region: of_regions(limits.max_bytes_per_region) as u64,
+        max_region_bytes: of_regions(limits.max_region_bytes) as u64,
     }
 }
 

@@ -95,6 +95,12 @@ impl Guard {
         }
     }
 
+    /// The same guard for connections that open with another message.
+    #[must_use]
+    pub fn opening_with(self, opening_bytes: usize) -> Self {
+        Self { opening_bytes, ..self }
+    }
+
     /// The same guard for connections counted under `transport`.
     #[must_use]
     pub fn of(&self, transport: Transport) -> Self {

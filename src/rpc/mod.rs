@@ -12,6 +12,7 @@ pub mod health;
 mod info;
 pub mod listener;
 pub mod probe;
+pub mod regions;
 mod sample;
 pub mod server;
 mod status;
@@ -26,9 +27,11 @@ use crate::params::SamplingParams;
 use crate::params::presets::Presets;
 use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
+use crate::region::Regions;
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use prost::Message;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -59,6 +62,16 @@ struct Shared {
     metrics: Metrics,
     seeds: SeedSource,
     draining: CancellationToken,
+    side: Option<RegionSide>,
+}
+
+/// Where workers find regions.
+#[derive(Debug, Clone)]
+pub struct RegionSide {
+    /// All of them.
+    pub regions: Arc<Regions>,
+    /// The socket that hands them out.
+    pub socket: PathBuf,
 }
 
 /// What is known of a message before it is read.
@@ -74,7 +87,18 @@ impl Service {
     #[must_use]
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
-        Self { shared: Arc::new(Shared { engine, limits, given, info, metrics, seeds, draining }) }
+        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Offers regions to streams that want them.
+    ///
+    /// # Panics
+    /// If the service has been cloned.
+    #[must_use]
+    pub fn with_regions(mut self, side: RegionSide) -> Self {
+        Arc::get_mut(&mut self.shared).expect("regions are offered from the start; this is a bug").side = Some(side);
+        self
     }
 
     /// Cancel it to drain: new calls get UNAVAILABLE, open streams go on.
@@ -160,7 +184,9 @@ impl Sampler for Service {
         _: Request<proto::GetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
         let started = Instant::now();
-        let info = info::server_info(&self.shared.info, &self.shared.limits, &self.shared.given.presets);
+        let shared = &self.shared;
+        let regions = shared.side.is_some();
+        let info = info::server_info(&shared.info, &shared.limits, &shared.given.presets, regions);
         self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
         Ok(Response::new(info))
     }

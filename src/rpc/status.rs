@@ -16,6 +16,8 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Invalid(field) => (Code::InvalidArgument, Some(field), None),
         Error::Malformed(_) | Error::TooManyItems { .. } => (Code::InvalidArgument, None, None),
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
+        Error::UnknownRegion(field) => (Code::NotFound, Some(field), None),
+        Error::StaleRegion(field) => (Code::FailedPrecondition, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
         Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),

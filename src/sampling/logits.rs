@@ -45,11 +45,26 @@ impl Dtype {
     }
 }
 
+/// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
+pub trait Foreign: std::fmt::Debug + Sync {
+    /// Copies its bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If it does not have so many, which is a bug: places are checked where messages are read.
+    fn copy(&self, offset: usize, to: &mut [u8]);
+}
+
 /// A row of `vocab_size` logits, borrowed from the message or region it arrived in.
 #[derive(Debug, Clone, Copy)]
 pub struct Logits<'a> {
     dtype: Dtype,
-    bytes: &'a [u8],
+    place: Place<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place<'a> {
+    Here(&'a [u8]),
+    Foreign { memory: &'a dyn Foreign, offset: usize, len: usize },
 }
 
 impl<'a> Logits<'a> {
@@ -60,7 +75,13 @@ impl<'a> Logits<'a> {
     #[must_use]
     pub fn new(dtype: Dtype, bytes: &'a [u8]) -> Self {
         assert!(bytes.len().is_multiple_of(dtype.size()), "a row has whole values; this is a bug");
-        Self { dtype, bytes }
+        Self { dtype, place: Place::Here(bytes) }
+    }
+
+    /// A row of `vocab_size` values in foreign memory. A backend [takes it over](Self::taken) before it looks at it.
+    #[must_use]
+    pub fn foreign(dtype: Dtype, memory: &'a dyn Foreign, offset: usize, vocab_size: usize) -> Self {
+        Self { dtype, place: Place::Foreign { memory, offset, len: vocab_size * dtype.size() } }
     }
 
     /// Its number format.
@@ -70,15 +91,67 @@ impl<'a> Logits<'a> {
     }
 
     /// Its bytes; no alignment is promised.
+    ///
+    /// # Panics
+    /// If they are foreign still, which is a bug of the backend.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
+        match self.place {
+            Place::Here(bytes) => bytes,
+            Place::Foreign { .. } => panic!("a foreign row is copied before it is looked at; this is a bug"),
+        }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        match self.place {
+            Place::Here(bytes) => bytes.len(),
+            Place::Foreign { len, .. } => len,
+        }
+    }
+
+    /// Whether it is in foreign memory.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.place, Place::Foreign { .. })
+    }
+
+    /// Copies its bytes, which are looked at once.
+    ///
+    /// # Panics
+    /// If `to` has another length.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        match self.place {
+            Place::Here(bytes) => to.copy_from_slice(bytes),
+            Place::Foreign { memory, offset, len } => {
+                assert_eq!(to.len(), len, "a row is copied whole; this is a bug");
+                memory.copy(offset, to);
+            }
+        }
+    }
+
+    /// The row as a copy of it in `to` if it is foreign, else itself.
+    ///
+    /// # Panics
+    /// If it is foreign and `to` has another length.
+    #[must_use]
+    pub fn taken<'b>(&self, to: &'b mut [u8]) -> Logits<'b>
+    where
+        'a: 'b,
+    {
+        if !self.is_foreign() {
+            return *self;
+        }
+        self.copy_to(to);
+        Logits::new(self.dtype, to)
     }
 
     /// Number of logits.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
+        self.byte_len() / self.dtype.size()
     }
 
     /// The logit of one token, widened exactly to f32.
@@ -88,13 +161,11 @@ impl<'a> Logits<'a> {
     #[must_use]
     #[inline]
     pub fn get(&self, token: u32) -> f32 {
-        let at = token as usize * self.dtype.size();
+        let (at, bytes) = (token as usize * self.dtype.size(), self.bytes());
         match self.dtype {
-            Dtype::F32 => f32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes")),
-            Dtype::F16 => {
-                half::f16::from_le_bytes(self.bytes[at..at + 2].try_into().expect("two bytes")).to_f32_const()
-            }
-            Dtype::Bf16 => half::bf16::from_le_bytes(self.bytes[at..at + 2].try_into().expect("two bytes")).to_f32(),
+            Dtype::F32 => f32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")),
+            Dtype::F16 => half::f16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")).to_f32_const(),
+            Dtype::Bf16 => half::bf16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")).to_f32(),
         }
     }
 

@@ -6,18 +6,22 @@ use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::engine::{Engine, Handle};
 use croupier::limits::Limits;
-use croupier::metrics::Metrics;
+use croupier::metrics::{Metrics, Transport as Counted};
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
-use croupier::rpc::{Given, Service};
+use croupier::region::Regions;
+use croupier::rpc::listener::Guard;
+use croupier::rpc::uds::UdsListener;
+use croupier::rpc::{Given, RegionSide, Service, regions};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::RowResult;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Server};
@@ -70,8 +74,13 @@ impl TestServer {
         let metrics = Metrics::new(&limits, &info);
         let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
         let given = Given { presets: Config::default().presets, ..Given::default() };
-        let service = Service::new(engine.clone(), limits, given, info, metrics.clone());
-        let (draining, stop) = (service.drain_token(), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let mut service = Service::new(engine.clone(), Arc::clone(&limits), given, info, metrics.clone());
+        let dir = tempfile::tempdir().unwrap();
+        if let Transport::Unix = transport {
+            service = service.with_regions(region_side(dir.path(), &limits, &metrics, &stop));
+        }
+        let draining = service.drain_token();
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
@@ -85,7 +94,6 @@ impl TestServer {
                 Address::Tcp(address)
             }
             Transport::Unix => {
-                let dir = tempfile::tempdir().unwrap();
                 let listener = tokio::net::UnixListener::bind(dir.path().join("socket")).unwrap();
                 tokio::spawn(router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped));
                 Address::Unix(dir)
@@ -117,19 +125,18 @@ impl TestServer {
     pub async fn worker_with(&self, config: StreamConfig) -> Worker {
         let mut worker = self.stream().await.unwrap();
         worker.send(Request::Config(config)).await;
-        match worker.reply().await.unwrap() {
-            Some(Response::Ready(ready)) => assert!(ready.limits.is_some()),
-            other => panic!("expected ready, got {other:?}"),
-        }
+        worker.ready().await;
         worker
+    }
+
+    /// A stream that may have regions, and what it was told about them.
+    pub async fn region_worker(&self, config: StreamConfig) -> (Worker, RegionOffer) {
+        self.stream().await.unwrap().with_regions(config).await
     }
 
     /// A stream on which nothing was said yet.
     pub async fn stream(&self) -> Result<Worker, Status> {
-        let (requests, receiver) = mpsc::channel(256);
-        let mut client = self.client().await;
-        let replies = client.decode(ReceiverStream::new(receiver)).await?.into_inner();
-        Ok(Worker { requests: Some(requests), replies, steps: 0 })
+        Worker::over(self.channel().await).await
     }
 
     /// The value of one series of its metrics.
@@ -162,6 +169,17 @@ impl TestServer {
     }
 }
 
+/// Regions, handed out at a socket of their own.
+fn region_side(dir: &Path, limits: &Limits, metrics: &Metrics, stop: &CancellationToken) -> RegionSide {
+    let socket = dir.join("socket.region");
+    let all = Regions::new(limits, metrics.regions.clone(), metrics.region_bytes.clone());
+    let tokens = (stop.clone(), stop.clone());
+    let guard = Guard::grpc(Arc::new(Semaphore::new(64)), Duration::from_secs(1), tokens, metrics.clone());
+    let guard = guard.of(Counted::Region).opening_with(regions::OPENING_BYTES);
+    tokio::spawn(regions::serve(UdsListener::bind(&socket).unwrap(), guard, Arc::clone(&all), metrics.clone()));
+    RegionSide { regions: all, socket }
+}
+
 /// The worker's end of a stream.
 pub struct Worker {
     requests: Option<mpsc::Sender<DecodeRequest>>,
@@ -170,6 +188,20 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// A stream on which nothing was said yet.
+    pub async fn over(channel: Channel) -> Result<Self, Status> {
+        let (requests, receiver) = mpsc::channel(256);
+        let replies = SamplerClient::new(channel).decode(ReceiverStream::new(receiver)).await?.into_inner();
+        Ok(Self { requests: Some(requests), replies, steps: 0 })
+    }
+
+    /// Configures it, asking for regions.
+    pub async fn with_regions(mut self, config: StreamConfig) -> (Self, RegionOffer) {
+        self.send(Request::Config(StreamConfig { wants_regions: true, ..config })).await;
+        let offer = self.ready().await.region_offer.expect("regions are offered");
+        (self, offer)
+    }
+
     pub async fn send(&mut self, request: Request) {
         self.send_raw(DecodeRequest { request: Some(request) }).await;
     }
@@ -189,6 +221,17 @@ impl Worker {
     pub async fn reply(&mut self) -> Result<Option<Response>, Status> {
         let reply = tokio::time::timeout(Duration::from_secs(10), self.replies.message()).await;
         Ok(reply.expect("an answer in time")?.map(|reply| reply.response.expect("a response")))
+    }
+
+    /// The answer to a configuration.
+    pub async fn ready(&mut self) -> StreamReady {
+        match self.reply().await.unwrap() {
+            Some(Response::Ready(ready)) => {
+                assert!(ready.limits.is_some());
+                ready
+            }
+            other => panic!("expected ready, got {other:?}"),
+        }
     }
 
     pub async fn step_reply(&mut self) -> Result<StepResult, Status> {

@@ -10,6 +10,7 @@ mod distribution;
 mod keep;
 pub(super) mod keys;
 mod level;
+mod own;
 mod passes;
 mod row;
 mod search;
@@ -23,6 +24,7 @@ pub(super) use verify::{Proposed, Source};
 
 use super::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
+use own::OwnRows;
 use row::{Scratch, sample_row};
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -37,6 +39,7 @@ const FAR_BYTES: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static OWN: RefCell<OwnRows> = RefCell::default();
 }
 
 /// Samples on the CPU, rows spread over a fixed pool of threads.
@@ -86,17 +89,23 @@ impl Backend for CpuBackend {
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
-        let bytes = jobs.iter().map(|job| job.logits.bytes().len()).sum();
+        let bytes = jobs.iter().map(|job| job.logits.byte_len()).sum();
         let far = bytes > FAR_BYTES;
-        let sample = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, scratch));
+        let sample = |job: &RowJob<'_>| {
+            // A row that was just copied is near.
+            let far = far && !job.logits.is_foreign();
+            let own = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, scratch));
+            OWN.with_borrow_mut(|rows| rows.with_row(job, own))
+        };
         self.spread(jobs, bytes, sample)
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         let level = self.level;
-        let verify = |job: &VerifyJob<'_>| SCRATCH.with_borrow_mut(|scratch| verify::verify(level, job, scratch));
+        let own = |job: &VerifyJob<'_>| SCRATCH.with_borrow_mut(|scratch| verify::verify(level, job, scratch));
+        let verify = |job: &VerifyJob<'_>| OWN.with_borrow_mut(|rows| rows.with_rows(job, own));
         let rows = jobs.iter().flat_map(|job| job.rows);
-        let bytes = rows.map(|row| row.logits.bytes().len()).sum();
+        let bytes = rows.map(|row| row.logits.byte_len()).sum();
         self.spread(jobs, bytes, verify)
     }
 }

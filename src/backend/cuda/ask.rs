@@ -174,7 +174,7 @@ pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Propos
         count += 1;
     }
     let wanted = spec.logprobs.map_or(0, |wanted| wanted.tokens.len());
-    job.logits.bytes().len() + rows + (16 + 8 * count) * known + 4 * wanted + 1024
+    job.logits.byte_len() + rows + (16 + 8 * count) * known + 4 * wanted + 1024
 }
 
 /// The tokens of which a draft's masses are not those of its row.

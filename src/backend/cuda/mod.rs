@@ -15,7 +15,7 @@ pub mod verify;
 mod warm_up;
 
 use super::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
-use crate::sampling::logits::Dtype;
+use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::RowResult;
 use ask::{Asked, Kernel, NoKernel, has_kernel};
 use cudarc::driver::{DriverError, sys};
@@ -247,6 +247,18 @@ impl CudaBackend {
     }
 }
 
+/// A row's bytes, looked at once.
+fn copied(row: &RowJob<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; row.logits.byte_len()];
+    row.logits.copy_to(&mut bytes);
+    bytes
+}
+
+/// The row over its copy.
+fn own<'a>((row, bytes): (&RowJob<'a>, &'a Vec<u8>)) -> RowJob<'a> {
+    RowJob { logits: Logits::new(row.logits.dtype(), bytes), ..*row }
+}
+
 impl Backend for CudaBackend {
     fn info(&self) -> BackendInfo {
         let facts = &self.device.facts;
@@ -258,7 +270,17 @@ impl Backend for CudaBackend {
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        self.try_verify(jobs).unwrap_or_else(|error| self.lost(error))
+        let foreign = jobs.iter().flat_map(|job| job.rows).any(|row| row.logits.is_foreign());
+        if !foreign {
+            return self.try_verify(jobs).unwrap_or_else(|error| self.lost(error));
+        }
+        // A row is looked at in several launches, which must all see the same values.
+        let copies: Vec<Vec<Vec<u8>>> = jobs.iter().map(|job| job.rows.iter().map(copied).collect()).collect();
+        let rows = jobs.iter().zip(&copies);
+        let rows: Vec<Vec<RowJob<'_>>> =
+            rows.map(|(job, copies)| job.rows.iter().zip(copies).map(own).collect()).collect();
+        let jobs: Vec<VerifyJob<'_>> = jobs.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+        self.try_verify(&jobs).unwrap_or_else(|error| self.lost(error))
     }
 
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {

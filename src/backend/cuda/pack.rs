@@ -6,7 +6,7 @@ use super::ask::{Asked, WeighBy, What, listed, row_of};
 use super::read::Answer;
 use crate::backend::cpu::{Proposed, Source, keys};
 use crate::sampling::adjust::TokenAdjust;
-use crate::sampling::logits::Dtype;
+use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
@@ -128,7 +128,7 @@ impl Packer {
             max,
             draft_count: asked.drafts().len() as u32,
         });
-        self.logits_bytes += job.logits.bytes().len().next_multiple_of(ALIGNMENT);
+        self.logits_bytes += job.logits.byte_len().next_multiple_of(ALIGNMENT);
         self.reported += top_n as usize + requested.len();
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
     }
@@ -181,13 +181,13 @@ impl Packer {
         let (drafts_at, logits_at) = (self.drafts_at(), self.logits_at());
         let (rows, rest) = to[..self.inputs_bytes()].split_at_mut(drafts_at);
         let (known, logits) = rest.split_at_mut(logits_at - drafts_at);
-        let mut put = |at: u64, bytes: &[u8]| logits[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut put = |at: u64, row: &Logits<'_>| row.copy_to(&mut logits[at as usize..][..row.byte_len()]);
         let mut drafts = self.drafts.iter();
         for ((row, asked), place) in self.rows.iter().zip(asked).zip(rows.chunks_exact_mut(size_of::<abi::RowJob>())) {
             place.copy_from_slice(bytes_of(&self.placed(row)));
-            put(row.logits, asked.row.logits.bytes());
+            put(row.logits, &asked.row.logits);
             for ((draft, _), placed) in asked.drafts().zip(drafts.by_ref()) {
-                row_of(draft).into_iter().for_each(|row| put(placed.row, row.bytes()));
+                row_of(draft).into_iter().for_each(|row| put(placed.row, &row));
             }
         }
         self.write_known(known);

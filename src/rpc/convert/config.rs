@@ -6,6 +6,7 @@ use crate::limits::Limits;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, check_tokens};
 use crate::permits::Counter;
 use crate::proto;
+use crate::region::Invitation;
 use crate::rpc::Given;
 use crate::sampling::logits::Dtype;
 use crate::sequence::OpenError;
@@ -31,6 +32,10 @@ pub(in crate::rpc) struct Config {
     pub(super) given: Arc<Given>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
+    /// Whether the server has regions at all.
+    pub(in crate::rpc) has_regions: bool,
+    /// The stream's right to regions; they go with it.
+    pub(in crate::rpc) invitation: Option<Invitation>,
 }
 
 impl Config {
@@ -76,7 +81,17 @@ pub(in crate::rpc) fn config(
         merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
     let rules = Rules::new(defaults, &eos_token_ids).charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
-    Ok(Config { model, vocab_size, dtype, rules, limits: Arc::clone(limits), given: Arc::clone(given), state })
+    Ok(Config {
+        model,
+        vocab_size,
+        dtype,
+        rules,
+        limits: Arc::clone(limits),
+        given: Arc::clone(given),
+        state,
+        has_regions: false,
+        invitation: None,
+    })
 }
 
 fn in_default_params(error: OpenError) -> Error {

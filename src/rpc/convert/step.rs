@@ -4,11 +4,13 @@ use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged, penalties};
 use super::samplers;
 use crate::engine::step::{
-    DraftWork, DraftsFrom, LogitsBlock, Open, RowFailure, RowStatus, Score, Step, VerifyWork, Work, WorkKind,
+    DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Step, VerifyWork, Work,
+    WorkKind,
 };
 use crate::error::Error;
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
+use crate::region::LookUpError;
 use crate::rpc::Received;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
@@ -34,10 +36,11 @@ pub(in crate::rpc) fn step(
         Some(proto::step::Logits::Inline(inline)) => {
             inline_logits(inline, config).map_err(|e| Error::Invalid(e.within("inline")))?
         }
-        Some(proto::step::Logits::Region(_)) => {
+        Some(proto::step::Logits::Region(_)) if !config.has_regions => {
             let message = "this server has no region data path (see GetServerInfo); send inline logits";
             return Err(Error::Unimplemented(FieldError::new("region", message)));
         }
+        Some(proto::step::Logits::Region(region)) => region_logits(&region, config).map_err(|e| e.within("region"))?,
         None if wire.work.is_empty() => LogitsBlock::empty(),
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
@@ -94,6 +97,21 @@ pub(in crate::rpc) fn check_copies<'a>(
 /// Logits carried in the message.
 pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) -> Result<LogitsBlock, FieldError> {
     LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
+}
+
+/// Logits in a region of the stream.
+fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBlock, Error> {
+    let Some(invitation) = &config.invitation else {
+        let message = "is not leased: the stream did not ask for regions (wants_regions) when it was configured";
+        return Err(Error::UnknownRegion(FieldError::new("region_id", message)));
+    };
+    let found = invitation.regions().get(wire.region_id, wire.generation);
+    let region = found.map_err(|error| match error {
+        LookUpError::Unknown { .. } => Error::UnknownRegion(FieldError::new("region_id", error.to_string())),
+        LookUpError::Stale { .. } => Error::StaleRegion(FieldError::new("generation", error.to_string())),
+    })?;
+    let place = RegionRows { offset: wire.offset, rows: wire.rows, row_stride: wire.row_stride };
+    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
 }
 
 /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded

@@ -1,0 +1,281 @@
+//! Logits without the copy: memory that a worker on the same host writes and this server reads.
+//!
+//! The server makes the memory, sealed and with every page in place, and hands over its descriptor; the worker can do
+//! nothing to it but write. A region belongs to one stream, and to the side connection that asked for it: it goes with
+//! whichever ends first. Reading order: this file (who may have what), [`memory`] (the memory itself), [`pass`] (how a
+//! descriptor travels), [`worker`] (the other end).
+
+mod memory;
+pub mod pass;
+#[cfg(target_os = "linux")]
+mod system;
+#[cfg(not(target_os = "linux"))]
+#[path = "elsewhere.rs"]
+mod system;
+mod token;
+pub mod worker;
+
+pub use memory::{IS_SUPPORTED, Memory};
+pub use token::Token;
+
+use crate::limits::Limits;
+use crate::permits::{Counter, Permit};
+use metrics::Gauge;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How long a stream's token may be used. A worker connects at once or not at all.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(30);
+
+/// The server's regions: what all streams share.
+#[derive(Debug)]
+pub struct Regions {
+    /// Tokens that nobody has come with yet; at most one for each stream.
+    tokens: Mutex<HashMap<Token, Invited>>,
+    bytes: Arc<Counter>,
+    count: Arc<Counter>,
+    generations: AtomicU64,
+    max_per_stream: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Invited {
+    stream: Arc<StreamRegions>,
+    until: Instant,
+}
+
+/// Regions of one stream.
+#[derive(Debug)]
+pub struct StreamRegions {
+    leases: Mutex<BTreeMap<u64, Arc<Region>>>,
+    /// Set before the leases are cleared for the last time.
+    over: AtomicBool,
+    ended: CancellationToken,
+}
+
+/// A stream's right to regions. Dropping it ends them all.
+#[derive(Debug)]
+pub struct Invitation {
+    regions: Arc<Regions>,
+    stream: Arc<StreamRegions>,
+    token: Token,
+}
+
+/// A region. It lives as long as a step refers to it, whatever becomes of its lease.
+#[derive(Debug)]
+pub struct Region {
+    id: u64,
+    generation: u64,
+    memory: Memory,
+    _room: (Permit, Permit),
+}
+
+/// Why a region was not leased.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// No bytes, or more than one region may have.
+    #[error("is {bytes}, must be in 1 ..= {limit} (max_bytes_per_region)")]
+    Size {
+        /// How many were asked for.
+        bytes: u64,
+        /// `Limits.max_bytes_per_region`.
+        limit: usize,
+    },
+    /// The stream has as many as it may.
+    #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
+    TooMany(usize),
+    /// The server's regions take as much memory as they may.
+    #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
+    NoRoom(usize),
+    /// The system gives none.
+    #[error("the system gives no memory: {0}")]
+    System(#[from] io::Error),
+    /// The stream is gone.
+    #[error("the stream has ended")]
+    Ended,
+}
+
+/// Why a reference to a region is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LookUpError {
+    /// The stream has no such region.
+    #[error("no region {id} is leased to this stream; lease one first")]
+    Unknown {
+        /// The id.
+        id: u64,
+    },
+    /// The region of that id is another one now.
+    #[error("is {generation}, the region leased under this id has generation {current}")]
+    Stale {
+        /// The generation sent.
+        generation: u64,
+        /// The one in force.
+        current: u64,
+    },
+}
+
+impl Regions {
+    /// No regions yet. `count` shows how many there are, `bytes` their memory.
+    #[must_use]
+    pub fn new(limits: &Limits, count: Gauge, bytes: Gauge) -> Arc<Self> {
+        Arc::new(Self {
+            tokens: Mutex::default(),
+            bytes: Counter::new(limits.max_region_bytes, bytes),
+            count: Counter::new(limits.max_streams.saturating_mul(limits.max_regions_per_stream), count),
+            generations: AtomicU64::new(0),
+            max_per_stream: limits.max_regions_per_stream,
+            max_bytes: limits.max_bytes_per_region,
+        })
+    }
+
+    /// Lets a stream have regions.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn invite(self: &Arc<Self>) -> io::Result<Invitation> {
+        let token = Token::random()?;
+        let (leases, over, ended) = (Mutex::default(), AtomicBool::new(false), CancellationToken::new());
+        let stream = Arc::new(StreamRegions { leases, over, ended });
+        let invited = Invited { stream: Arc::clone(&stream), until: Instant::now() + TOKEN_LIFE };
+        lock(&self.tokens).insert(token, invited);
+        Ok(Invitation { regions: Arc::clone(self), stream, token })
+    }
+
+    /// The stream whose token this is; the token is used up. `None` if it is none, was used, or is too old by `now`.
+    #[must_use]
+    pub fn admit(&self, token: &Token, now: Instant) -> Option<Arc<StreamRegions>> {
+        let invited = lock(&self.tokens).remove(token)?;
+        (now <= invited.until).then_some(invited.stream)
+    }
+
+    /// Makes a region of at least `bytes` bytes and leases it to `stream`. Blocks while the memory is made.
+    ///
+    /// # Errors
+    /// [`LeaseError`]; nothing is kept then.
+    pub fn lease(&self, stream: &StreamRegions, bytes: u64) -> Result<Arc<Region>, LeaseError> {
+        let size = || LeaseError::Size { bytes, limit: self.max_bytes };
+        let len = usize::try_from(bytes).ok().filter(|&len| len > 0 && len <= self.max_bytes).ok_or_else(size)?;
+        if lock(&stream.leases).len() >= self.max_per_stream {
+            return Err(LeaseError::TooMany(self.max_per_stream));
+        }
+        let len = memory::whole_pages(len);
+        let room = self.bytes.take(len).zip(self.count.take(1)).ok_or(LeaseError::NoRoom(len))?;
+        let memory = Memory::create(len)?;
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
+        stream.insert(self.max_per_stream, |id| Region { id, generation, memory, _room: room })
+    }
+}
+
+impl StreamRegions {
+    /// The region of this id and generation.
+    ///
+    /// # Errors
+    /// [`LookUpError`].
+    pub fn get(&self, id: u64, generation: u64) -> Result<Arc<Region>, LookUpError> {
+        let leases = lock(&self.leases);
+        let region = leases.get(&id).ok_or(LookUpError::Unknown { id })?;
+        if region.generation != generation {
+            return Err(LookUpError::Stale { generation, current: region.generation });
+        }
+        Ok(Arc::clone(region))
+    }
+
+    /// Ends a lease. Steps under way keep the memory until they are answered.
+    ///
+    /// # Errors
+    /// [`LookUpError`].
+    pub fn release(&self, id: u64, generation: u64) -> Result<(), LookUpError> {
+        let region = self.get(id, generation)?;
+        // Unmapping takes a while; not under the lock.
+        let leased = lock(&self.leases).remove(&id);
+        drop((region, leased));
+        Ok(())
+    }
+
+    /// Ends every lease, for good.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        let leases = std::mem::take(&mut *lock(&self.leases));
+        drop(leases);
+        self.ended.cancel();
+    }
+
+    /// Resolves when the stream has ended.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Leases what `region` makes of the smallest free id.
+    fn insert(&self, most: usize, region: impl FnOnce(u64) -> Region) -> Result<Arc<Region>, LeaseError> {
+        let mut leases = lock(&self.leases);
+        // Looked at under the lock: whoever ends the stream either sees this lease or is seen here.
+        if self.over.load(Ordering::SeqCst) {
+            return Err(LeaseError::Ended);
+        }
+        let free = (1..=most as u64).find(|id| !leases.contains_key(id)).ok_or(LeaseError::TooMany(most))?;
+        let region = Arc::new(region(free));
+        leases.insert(free, Arc::clone(&region));
+        Ok(region)
+    }
+}
+
+impl Invitation {
+    /// What the worker has to come with.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// The stream's regions.
+    #[must_use]
+    pub fn regions(&self) -> &Arc<StreamRegions> {
+        &self.stream
+    }
+}
+
+impl Drop for Invitation {
+    fn drop(&mut self) {
+        lock(&self.regions.tokens).remove(&self.token);
+        self.stream.end();
+    }
+}
+
+impl Region {
+    /// Its id, unique among those of its stream.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Tells it from earlier regions of the same id.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What the worker maps.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.memory.descriptor()
+    }
+}
+
+/// Nothing here panics while it holds a lock, so what a poisoned one guards is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! What regions ask of Linux.
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use rustix::rand::GetRandomFlags;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Shown beside the memory's mappings in `/proc/PID/maps`.
+const NAME: &str = "croupier-region";
+/// More descriptors than this beside one message are cut off by the kernel, which closes them.
+const MOST_RECEIVED: usize = 4;
+
+/// Bytes of a page.
+pub(super) fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Fills `bytes` with random numbers.
+pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let wanted = bytes.len();
+    let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty())?;
+    // Never short for so few bytes, says getrandom(2); a token of zeros would be worse than none.
+    if filled < wanted { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+/// Memory of `len` bytes, sealed, all of its pages in place.
+pub(super) fn make(len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // NOEXEC_SEAL is of Linux 6.3; before, the flag is refused.
+    let descriptor = match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags)?,
+        made => made?,
+    };
+    rustix::fs::ftruncate(&descriptor, len as u64)?;
+    rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, len as u64)?;
+    // No process can shorten it any more, under a reader's feet, nor lengthen it past what is counted.
+    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(descriptor)
+}
+
+/// Frees the memory's pages, whoever else has mapped them.
+pub(super) fn free_pages(descriptor: &OwnedFd, len: usize) -> io::Result<()> {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(descriptor, punch, 0, len as u64)?)
+}
+
+/// Maps `len` bytes of the memory, shared with whoever else does.
+pub(super) fn map(descriptor: &OwnedFd, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
+    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    // SAFETY: a new mapping at a place that the system chooses, which touches no memory of this process.
+    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, descriptor, 0) }?;
+    NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Ends a mapping.
+///
+/// # Safety
+/// `at` and `len` are of [`map`], and nobody looks at them after.
+pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise. It fails only for what is no mapping.
+    let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), len) };
+}
+
+/// See [`super::pass::send`].
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+}
+
+/// See [`super::pass::receive`].
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_RECEIVED))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let got = rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let rights = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok((got, rights.flatten().collect()))
+}

@@ -1,0 +1,223 @@
+//! The side socket: where a worker shows its stream's token and is handed the memory of regions.
+//!
+//! gRPC cannot carry descriptors. A message here is its length in four bytes, little endian, and a `RegionRequest` or
+//! `RegionReply`; the descriptor of a region travels beside the reply that leases it. The connection is the lease: when
+//! it ends, for whatever reason, the stream's regions end with it.
+
+use super::listener::{Connection, Guard, incoming};
+use super::uds::UdsListener;
+use crate::metrics::{Lease, Metrics};
+use crate::proto::region_reply::Reply;
+use crate::proto::region_request::Request;
+use crate::proto::{self, RegionReply, RegionRequest};
+use crate::region::{LeaseError, LookUpError, Region, Regions, StreamRegions, Token, pass};
+use prost::Message;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tonic::Code;
+
+/// Longest request. None that makes sense is a tenth of it.
+const MOST_REQUEST_BYTES: usize = 1024;
+/// A token's message with its length: what a new connection must send before long.
+pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
+
+/// What every connection needs.
+#[derive(Debug, Clone)]
+struct Side {
+    regions: Arc<Regions>,
+    metrics: Metrics,
+}
+
+/// Hands out regions on `listener` until the guard stops it; ends when the last connection has.
+pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, metrics: Metrics) {
+    let side = Side { regions, metrics };
+    let mut connections = incoming(listener, guard);
+    let mut open = JoinSet::new();
+    while let Some(Ok(connection)) = connections.next().await {
+        open.spawn(side.clone().connection(connection));
+        while open.try_join_next().is_some() {}
+    }
+    while open.join_next().await.is_some() {}
+}
+
+impl Side {
+    /// The life of one connection.
+    async fn connection(self, mut connection: Connection<UnixStream>) {
+        let stream = match self.greeting(&mut connection).await {
+            Ok(Some(stream)) => stream,
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "a region connection ended before its token"),
+        };
+        let ended = tokio::select! {
+            () = stream.ended() => Ok(()),
+            ended = self.requests(&mut connection, &stream) => ended,
+        };
+        stream.end();
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a region connection ended");
+        }
+    }
+
+    /// The stream that the connection has the token of; `None` if it has none, which it was told.
+    async fn greeting(&self, connection: &mut Connection<UnixStream>) -> io::Result<Option<Arc<StreamRegions>>> {
+        let Some(request) = read(connection).await? else { return Ok(None) };
+        let stream = match request.map(|request| request.request) {
+            Ok(Some(Request::Hello(hello))) => {
+                let found = Token::read(&hello.token).and_then(|token| self.regions.admit(&token, Instant::now()));
+                found.ok_or_else(|| {
+                    let message = "is not a token that waits: it was used, is too old, or its stream has ended";
+                    refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
+                })
+            }
+            Ok(_) => Err(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", "must come first")),
+            Err(malformed) => Err(malformed),
+        };
+        let (reply, stream) = match stream {
+            Ok(stream) => (Reply::Welcome(proto::RegionWelcome {}), Some(stream)),
+            Err(refusal) => {
+                self.metrics.lease(Lease::Invalid);
+                (Reply::Error(refusal), None)
+            }
+        };
+        write(connection, reply, None).await?;
+        Ok(stream)
+    }
+
+    /// Answers requests until there are no more, or one makes no sense.
+    async fn requests(&self, connection: &mut Connection<UnixStream>, stream: &Arc<StreamRegions>) -> io::Result<()> {
+        while let Some(request) = read(connection).await? {
+            let request = match request.map(|request| request.request) {
+                Ok(Some(request)) => request,
+                Ok(None) => {
+                    let message = "is not set, or one that this server does not know";
+                    self.metrics.lease(Lease::Invalid);
+                    let reply = Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "request", message));
+                    write(connection, reply, None).await?;
+                    continue;
+                }
+                Err(malformed) => {
+                    // Where the next message begins cannot be known.
+                    self.metrics.lease(Lease::Invalid);
+                    return write(connection, Reply::Error(malformed), None).await;
+                }
+            };
+            let (reply, region) = self.answer(request, stream).await;
+            write(connection, reply, region.as_deref()).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer(&self, request: Request, stream: &Arc<StreamRegions>) -> (Reply, Option<Arc<Region>>) {
+        let lease = match request {
+            Request::Hello(_) => {
+                self.metrics.lease(Lease::Invalid);
+                let message = "comes first, and once";
+                return (Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", message)), None);
+            }
+            Request::Release(proto::ReleaseRegion { region_id, generation }) => {
+                let reply = match stream.release(region_id, generation) {
+                    Ok(()) => Reply::Released(proto::RegionReleased { region_id, generation }),
+                    Err(error) => Reply::Error(not_found(error)),
+                };
+                return (reply, None);
+            }
+            Request::Lease(lease) => lease,
+        };
+        match self.lease(stream, lease.bytes).await {
+            Ok(region) => {
+                self.metrics.lease(Lease::Granted);
+                let (region_id, generation) = (region.id(), region.generation());
+                let bytes = region.memory().len() as u64;
+                (Reply::Leased(proto::RegionLease { region_id, generation, bytes }), Some(region))
+            }
+            Err(error) => {
+                tracing::info!(%error, "a region was not leased");
+                self.metrics.lease(outcome(&error));
+                (Reply::Error(not_leased(&error)), None)
+            }
+        }
+    }
+
+    /// Makes a region. Its pages are cleared meanwhile, which takes too long for a thread that serves others.
+    async fn lease(&self, stream: &Arc<StreamRegions>, bytes: u64) -> Result<Arc<Region>, LeaseError> {
+        let (regions, stream) = (Arc::clone(&self.regions), Arc::clone(stream));
+        let made = tokio::task::spawn_blocking(move || regions.lease(&stream, bytes)).await;
+        made.unwrap_or_else(|failed| Err(LeaseError::System(io::Error::other(failed))))
+    }
+}
+
+fn outcome(error: &LeaseError) -> Lease {
+    match error {
+        LeaseError::Size { .. } => Lease::Invalid,
+        LeaseError::TooMany(_) => Lease::TooManyRegions,
+        LeaseError::NoRoom(_) => Lease::RegionBytes,
+        LeaseError::System(_) => Lease::System,
+        LeaseError::Ended => Lease::StreamEnded,
+    }
+}
+
+fn not_leased(error: &LeaseError) -> proto::RegionError {
+    let (code, reason, field) = match error {
+        LeaseError::Size { .. } => (Code::InvalidArgument, "INVALID_FIELD", "lease.bytes"),
+        LeaseError::TooMany(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
+        LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
+        LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
+        LeaseError::Ended => (Code::FailedPrecondition, "STREAM_ENDED", ""),
+    };
+    refusal(code, reason, field, &error.to_string())
+}
+
+fn not_found(error: LookUpError) -> proto::RegionError {
+    let (code, reason, field) = match error {
+        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "release.region_id"),
+        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "release.generation"),
+    };
+    refusal(code, reason, field, &error.to_string())
+}
+
+fn refusal(code: Code, reason: &str, field: &str, message: &str) -> proto::RegionError {
+    let (reason, field, message) = (reason.to_owned(), field.to_owned(), message.to_owned());
+    proto::RegionError { code: code.into(), reason, field, message }
+}
+
+/// The next request, or what is wrong with it; `None` at the end. Descriptors that come along are closed by the kernel:
+/// there is no room for them.
+async fn read(
+    connection: &mut Connection<UnixStream>,
+) -> io::Result<Option<Result<RegionRequest, proto::RegionError>>> {
+    let mut len = [0; 4];
+    match connection.read_exact(&mut len).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    };
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MOST_REQUEST_BYTES {
+        let message = format!("has {len} bytes, at most {MOST_REQUEST_BYTES} are read");
+        return Ok(Some(Err(refusal(Code::InvalidArgument, "MALFORMED_MESSAGE", "", &message))));
+    }
+    let mut bytes = vec![0; len];
+    connection.read_exact(&mut bytes).await?;
+    let decoded = RegionRequest::decode(bytes.as_slice());
+    Ok(Some(decoded.map_err(|e| refusal(Code::InvalidArgument, "MALFORMED_MESSAGE", "", &e.to_string()))))
+}
+
+/// Sends a reply, and the region's descriptor beside its first byte.
+async fn write(connection: &mut Connection<UnixStream>, reply: Reply, region: Option<&Region>) -> io::Result<()> {
+    let reply = RegionReply { reply: Some(reply) }.encode_to_vec();
+    let mut bytes = Vec::with_capacity(4 + reply.len());
+    bytes.extend_from_slice(&u32::try_from(reply.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(&reply);
+    let mut sent = 0;
+    if let Some(region) = region {
+        let socket = connection.get_ref();
+        let send = || pass::send(socket.as_fd(), &bytes, Some(region.descriptor()));
+        sent = socket.async_io(Interest::WRITABLE, send).await?;
+    }
+    connection.write_all(&bytes[sent..]).await
+}

@@ -1,0 +1,126 @@
+//! Rows of a region give what the same rows give inline, bit for bit, wherever they lie.
+
+use super::*;
+use croupier::sampling::logits::Dtype;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_is_the_same_through_shared_memory() {
+    let server = server().await;
+    let expected = inline_tokens(&server, 5, 20).await;
+    let (mut worker, _side, mut region) = leased(&server, config()).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    for (position, &token) in (0..).zip(&expected) {
+        assert_eq!(region_token(&mut worker, &mut region, &logits(5, position)).await, token, "position {position}");
+    }
+    for (path, steps) in [("shared_memory", 20.0), ("inline", 20.0), ("none", 2.0)] {
+        assert_eq!(server.series(&format!("croupier_steps_total{{data_path=\"{path}\"}}")), steps, "{path}");
+    }
+    assert!(
+        server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().get_ref().data_paths
+            == ["inline", "shared_memory"]
+    );
+}
+
+/// Work of every kind over six rows, some of them shared.
+fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
+    let kind = |sequence_id, first_row, kind| Work { sequence_id: Some(sequence_id), first_row, kind: Some(kind) };
+    let logprobs = Some(LogprobsParams { top_n: 5, ..Default::default() });
+    let params = |seed, top_p| SamplingParams { top_p: Some(top_p), logprobs: logprobs.clone(), ..seeded(seed) };
+    let open = vec![
+        open(id, params(1, 0.9)),
+        open(id + 1, SamplingParams { presence_penalty: Some(0.5), ..params(2, 1.0) }),
+        open(id + 2, params(3, 0.5)),
+        open(id + 3, SamplingParams { top_k: Some(7), ..params(4, 1.0) }),
+    ];
+    let verify = VerifyWork {
+        draft_token_ids: vec![3, 4],
+        draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),
+        measure: true,
+        ..Default::default()
+    };
+    let score = ScoreWork { token_ids: vec![1, 2], logprobs };
+    let work = vec![
+        kind(id, Some(0), work::Kind::Sample(SampleWork {})),
+        kind(id + 1, Some(0), work::Kind::Score(score)),
+        kind(id + 2, Some(2), work::Kind::Verify(verify)),
+        kind(id + 3, Some(5), work::Kind::Draft(DraftWork::default())),
+    ];
+    (open, work)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_work_dtype_stride_and_offset_gives_what_inline_gives() {
+    // One thread, and several that share each batch.
+    let sharing = CpuBackend::new(3).sharing_from(1);
+    for backend in [CpuBackend::new(1), sharing] {
+        let server = server_with(Box::new(backend), |_| {}).await;
+        for (dtype, wire) in
+            [(Dtype::F32, LogitsDtype::F32), (Dtype::F16, LogitsDtype::F16), (Dtype::Bf16, LogitsDtype::Bf16)]
+        {
+            let config = StreamConfig { logits_dtype: wire.into(), ..config() };
+            let (mut worker, _side, mut region) = leased(&server, config.clone()).await;
+            let rows: Vec<Vec<u8>> = (0..6).map(|row| dtype.encode(&logits(9, row))).collect();
+            let (open, work) = every_kind(1);
+            let inline = step::Logits::Inline(InlineLogits { data: rows.concat().into(), row_stride: 0 });
+            let step = Step { open, work, logits: Some(inline), ..Default::default() };
+            let expected = worker.step(step).await;
+            assert!(expected.work.iter().all(|result| result.status() == RowStatus::Ok), "{expected:?}");
+            let size = dtype.size() as u64;
+            for (turn, (offset, row_stride)) in
+                (1..).zip([(0, 0), (size, VOCAB), (3 * size, VOCAB + 1), (4096, 64), (7 * size, 101)])
+            {
+                let stride = u64::from(if row_stride == 0 { VOCAB } else { row_stride }) * size;
+                for (row, bytes) in (0..).zip(&rows) {
+                    region.window.write((offset + row * stride) as usize, bytes);
+                }
+                let (open, work) = every_kind(100 * turn);
+                let logits = at(RegionLogits { row_stride, ..place(&region, offset, 6) });
+                let got = worker.step(Step { open, work, logits, ..Default::default() }).await;
+                assert_eq!(got.work, expected.work, "{} from {offset}, stride {row_stride}", dtype.name());
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inline_and_region_steps_mix_on_a_stream_and_slots_take_turns() {
+    let server = server().await;
+    let expected = inline_tokens(&server, 5, 30).await;
+    let (mut worker, _side, mut region) = leased(&server, config()).await;
+    // Three slots and a text each: a slot is written again when its reply is here.
+    let opens = (1..4).map(|id| open(id, seeded(5))).collect();
+    worker.step(open_step(opens)).await;
+    let row_bytes = u64::from(VOCAB) * 4;
+    for position in 0..30 {
+        for id in 1..4u64 {
+            let row = logits(5, position);
+            let offset = (id - 1) * row_bytes;
+            let logits = if (position + id) % 4 == 0 {
+                inline(&[row])
+            } else {
+                region.window.write(offset as usize, &bytes(&row));
+                at(place(&region, offset, 1))
+            };
+            worker.send_step(Step { work: vec![sample_work(id)], logits, ..Default::default() }).await;
+        }
+        for _ in 1..4 {
+            let result = worker.step_reply().await.unwrap();
+            assert_eq!(token(&result.work[0]), expected[position as usize], "position {position}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_does_not_exist_fails_alone() {
+    let server = server().await;
+    let (mut worker, _side, mut region) = leased(&server, config()).await;
+    worker.step(open_step(vec![open(1, seeded(5)), open(2, seeded(6))])).await;
+    region.window.write(0, &bytes(&logits(5, 0)));
+    let work = vec![sample_work(1), sample_work(2)];
+    let result = worker.step(Step { work, logits: at(place(&region, 0, 1)), ..Default::default() }).await;
+    let statuses: Vec<_> = result.work.iter().map(WorkResult::status).collect();
+    assert_eq!(statuses, [RowStatus::Ok, RowStatus::RowOutOfRange]);
+    // No rows at all, at any offset within.
+    let none = Step { work: vec![sample_work(2)], logits: at(place(&region, REGION, 0)), ..Default::default() };
+    assert_eq!(worker.step(none).await.work[0].status(), RowStatus::RowOutOfRange);
+}
