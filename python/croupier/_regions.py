@@ -1,0 +1,88 @@
+"""Shared memory: a region of the server, as its worker has it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+from typing import Any
+
+from .errors import CroupierError
+from .schema import pb
+
+_MAGIC = b"croupier"
+_PAGE = 4096
+_TIMEOUT = 10.0
+
+
+class Region:
+    """A leased region. It ends when it is closed, or the stream ends."""
+
+    def __init__(self, offer: Any, size: int, address: str) -> None:
+        self._socket = _connect(offer.socket_path, address)
+        try:
+            self._ask(pb.RegionRequest(hello=pb.RegionHello(token=offer.token)))
+            # The first page is the client's own, see `is_lost`.
+            reply, descriptors = self._ask(pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)))
+            if len(descriptors) != 1:
+                raise CroupierError(f"{len(descriptors)} descriptors came with a region")
+            try:
+                self.memory = mmap.mmap(descriptors[0], reply.leased.bytes)
+            finally:
+                os.close(descriptors[0])
+        except BaseException:
+            self._socket.close()
+            raise
+        self.id, self.generation = reply.leased.region_id, reply.leased.generation
+        self.first = _PAGE
+        self.memory[: len(_MAGIC)] = _MAGIC
+
+    def is_lost(self) -> bool:
+        """Whether the server freed the pages: then what was written is gone. It frees the first page first."""
+        return self.memory[: len(_MAGIC)] != _MAGIC
+
+    def close(self) -> None:
+        """Ends the lease. The mapping goes with its last array."""
+        self._socket.close()
+
+    def _ask(self, request: Any) -> tuple[Any, list[int]]:
+        message = request.SerializeToString()
+        self._socket.sendall(struct.pack("<I", len(message)) + message)
+        data, descriptors, _, _ = socket.recv_fds(self._socket, 4, 4)
+        data += self._exactly(4 - len(data))
+        reply = pb.RegionReply.FromString(self._exactly(struct.unpack("<I", data)[0]))
+        if reply.WhichOneof("reply") == "error":
+            for descriptor in descriptors:
+                os.close(descriptor)
+            error = reply.error
+            raise CroupierError(f"no region: {error.reason}: {error.field} {error.message}")
+        return reply, descriptors
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            if not more:
+                raise CroupierError("the side socket was closed")
+            data += more
+        return data
+
+
+def _connect(path: str, address: str) -> socket.socket:
+    """The side socket: where the server says, or with other mounts beside the socket of gRPC."""
+    paths = [path]
+    if address.startswith("unix:"):
+        # gRPC's own naming allows unix:///absolute too.
+        paths.append(address.removeprefix("unix:").removeprefix("//") + ".region")
+    failed: OSError | None = None
+    for candidate in paths:
+        side = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        side.settimeout(_TIMEOUT)
+        try:
+            side.connect(candidate)
+            return side
+        except OSError as error:
+            side.close()
+            failed = error
+    raise CroupierError(f"the side socket {paths[0]} cannot be reached: {failed}")

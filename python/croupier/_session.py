@@ -1,0 +1,313 @@
+"""What a stream remembers, without a socket: sequences with their tokens, steps that wait for their results, slots.
+
+Everything that is needed to go on after the server was killed is here, so the clients only carry bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ._regions import Region
+from .errors import CroupierError, LogitsLost
+from .schema import pb
+
+METHOD = "/croupier.v1.Sampler/Decode"
+OPTIONS = [
+    # Without it gRPC sends a Unix socket's path as the authority, and the connection is refused.
+    ("grpc.default_authority", "localhost"),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]
+#: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
+DTYPES = {
+    "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
+    "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
+    "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
+}
+_PAGE = 4096
+_OK = pb.ROW_STATUS_OK
+_FINISH = {
+    pb.FINISH_REASON_EOS: "eos",
+    pb.FINISH_REASON_STOP_TOKEN: "stop_token",
+    pb.FINISH_REASON_MAX_TOKENS: "max_tokens",
+    pb.FINISH_REASON_REPETITION: "repetition",
+}
+
+Token = int
+
+
+@dataclass
+class Sequence:
+    """One growing text."""
+
+    id: int
+    params: Any
+    """Its `SamplingParams`, with its seed."""
+    prompt: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list)
+    """Emitted so far, those given when it was opened first."""
+    finish_reason: str | None = None
+
+
+@dataclass
+class Rows:
+    """Rows of a step, in shared memory where there is some: write them into `array`, then send them."""
+
+    array: np.ndarray
+    """Shape (rows, vocab_size)."""
+    slot: int | None = None
+    region: Region | None = None
+
+
+@dataclass
+class InFlight:
+    """A step without its result."""
+
+    step_id: int
+    open: list[Sequence]
+    close: list[int]
+    work: bytes
+    emits: list[Sequence | None]
+    """The sequence of each work that emits tokens."""
+    logits: Rows | None
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why works that emit have not, by the sequence's id."""
+
+
+class Session:
+    """One stream's memory."""
+
+    def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
+                 data_path: str, max_rows: int, slots: int) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+        if data_path not in ("auto", "inline", "shared_memory"):
+            raise ValueError(f"data_path is {data_path!r}, must be auto, inline or shared_memory")
+        wire, self.numpy = DTYPES[dtype]
+        self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
+        self.config = pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
+                                      eos_token_ids=eos_token_ids, default_params=default_params,
+                                      wants_regions=data_path != "inline")
+        # Rows begin at a multiple of 64 bytes.
+        whole = 64 // self.numpy.itemsize
+        self.stride = -(-vocab_size // whole) * whole
+        self.max_rows, self.slots = max_rows, slots
+        self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
+        self.sequences: dict[int, Sequence] = {}
+        self.opening: list[Sequence] = []
+        self.closing: list[int] = []
+        self.waiting: deque[InFlight] = deque()
+        self.region: Region | None = None
+        self.free: list[int] = []
+        self.steps = self.ids = 0
+        self.works: dict[tuple[int, ...], bytes] = {}
+        self.lost = False
+
+    # Sequences.
+
+    def open(self, params: Any, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None) -> Sequence:
+        if not params.HasField("seed"):
+            # Chosen here, so that a text can go on whatever becomes of the server.
+            params.seed = secrets.randbits(64)
+        if sequence_id is None:
+            self.ids += 1
+            sequence_id = self.ids
+        elif sequence_id in self.sequences:
+            raise ValueError(f"sequence {sequence_id} is open")
+        self.ids = max(self.ids, sequence_id)
+        sequence = Sequence(sequence_id, params, tuple(prompt), list(output))
+        self.sequences[sequence_id] = sequence
+        self.opening.append(sequence)
+        return sequence
+
+    def close(self, sequence: Sequence) -> None:
+        if self.sequences.pop(sequence.id, None) is None:
+            return
+        if sequence in self.opening:
+            self.opening.remove(sequence)
+        else:
+            self.closing.append(sequence.id)
+
+    # Connecting.
+
+    def lease(self, ready: Any, address: str) -> None:
+        """Leases a region where one is wanted and to be had. Blocks."""
+        if self.wanted == "inline":
+            return
+        try:
+            if not ready.HasField("region_offer"):
+                raise CroupierError("the server offers no shared memory")
+            region = Region(ready.region_offer, self.slots * self.slot_bytes, address)
+        except (CroupierError, OSError, AttributeError) as error:
+            if self.wanted == "shared_memory":
+                raise CroupierError(f"no shared memory: {error}") from error
+            self._move(None)
+            return
+        self._move(region)
+
+    def _move(self, region: Region | None) -> None:
+        """Goes over to another region; steps without a result take their rows along."""
+        old, self.region = self.region, region
+        self.free = list(range(self.slots)) if region else []
+        try:
+            for step in self.waiting:
+                if step.logits is not None:
+                    step.logits = self._kept(step.logits)
+        except LogitsLost:
+            self.lost = True
+            self.opening = [sequence for step in self.waiting for sequence in step.open] + self.opening
+            self.waiting.clear()
+            self.free = list(range(self.slots)) if region else []
+        if old:
+            old.close()
+
+    def _kept(self, rows: Rows) -> Rows:
+        """Rows in the region of now."""
+        if rows.slot is None or rows.region is self.region:
+            return rows
+        kept = self.rows(len(rows.array))
+        kept.array[:] = rows.array
+        # Looked at last: what was copied before the pages went is whole.
+        if rows.region.is_lost():
+            if kept.slot is not None:
+                self.free.append(kept.slot)
+            raise LogitsLost("the server freed the region that the logits were in; send the step again")
+        return kept
+
+    def again(self) -> list[bytes]:
+        """After a new connection: messages that open what is open, and then what has no result."""
+        fresh = {id(sequence) for step in self.waiting for sequence in step.open}
+        fresh |= {id(sequence) for sequence in self.opening}
+        known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
+        self.closing.clear()
+        reopening = InFlight(0, known, [], b"", [], None)
+        steps = [reopening, *self.waiting]
+        self.waiting = deque(steps)
+        return [self.encode(step) for step in steps]
+
+    def raise_if_lost(self) -> None:
+        """Tells once that logits were lost."""
+        if self.lost:
+            self.lost = False
+            raise LogitsLost("the server freed the region that the logits were in; send the step again")
+
+    # Steps.
+
+    def rows(self, count: int) -> Rows:
+        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        if self.region is None or count > self.max_rows:
+            return Rows(np.empty((count, self.vocab_size), self.numpy))
+        if not self.free:
+            raise CroupierError("every slot waits for its step's result; take one first, or ask for more slots")
+        slot = self.free.pop(0)
+        offset = self.region.first + slot * self.slot_bytes
+        flat = np.frombuffer(self.region.memory, self.numpy, count * self.stride, offset)
+        return Rows(flat.reshape(count, self.stride)[:, : self.vocab_size], slot, self.region)
+
+    def step(self, logits: Any, work: Iterable[Any]) -> bytes:
+        """A step as it is sent. `work` holds sequences (to be sampled) or `Work` messages."""
+        wire, emits = self._works(list(work))
+        rows = None
+        if logits is not None:
+            rows = self._kept(logits) if isinstance(logits, Rows) else self._placed(logits)
+        self.steps += 1
+        step = InFlight(self.steps, self.opening, self.closing, wire, emits, rows)
+        self.opening, self.closing = [], []
+        self.waiting.append(step)
+        return self.encode(step)
+
+    def _works(self, work: list[Any]) -> tuple[bytes, list[Sequence | None]]:
+        if all(isinstance(item, Sequence) for item in work):
+            # The same texts step after step: what is sent about them is the same too.
+            key = tuple(sequence.id for sequence in work)
+            wire = self.works.get(key)
+            if wire is None:
+                if len(self.works) > 64:
+                    self.works.clear()
+                works = [pb.Work(sequence_id=number, sample=pb.SampleWork()) for number in key]
+                wire = self.works[key] = pb.Step(work=works).SerializeToString()
+            return wire, work
+        works, emits = [], []
+        for item in work:
+            if isinstance(item, Sequence):
+                item = pb.Work(sequence_id=item.id, sample=pb.SampleWork())
+            works.append(item)
+            emits.append(self.sequences.get(item.sequence_id) if item.WhichOneof("kind") in ("sample", "verify") else None)
+        return pb.Step(work=works).SerializeToString(), emits
+
+    def _placed(self, logits: Any) -> Rows:
+        array = np.asarray(logits)
+        if array.ndim == 1:
+            array = array[np.newaxis]
+        if array.ndim != 2 or array.shape[1] != self.vocab_size:
+            raise ValueError(f"logits have the shape {array.shape}, must be (rows, {self.vocab_size})")
+        rows = self.rows(len(array))
+        rows.array[:] = bf16(array) if self.dtype == "bf16" and array.dtype != self.numpy else array
+        return rows
+
+    def encode(self, step: InFlight) -> bytes:
+        head = pb.Step(step_id=step.step_id, close_sequence_ids=step.close)
+        for sequence in step.open:
+            head.open.add(sequence_id=sequence.id, params=sequence.params, prompt_token_ids=sequence.prompt,
+                          output_token_ids=sequence.tokens)
+        if step.logits is not None:
+            array, slot = step.logits.array, step.logits.slot
+            if slot is None:
+                head.inline.data = array.tobytes()
+            else:
+                head.region.region_id, head.region.generation = self.region.id, self.region.generation
+                head.region.offset = self.region.first + slot * self.slot_bytes
+                head.region.rows, head.region.row_stride = len(array), self.stride
+        # Serialised messages of one type may be joined; the field `step` of DecodeRequest has number 2.
+        body = head.SerializeToString() + step.work
+        return b"\x12" + _varint(len(body)) + body
+
+    def result(self, message: bytes) -> tuple[InFlight, Any]:
+        """The oldest step and its result. A refused step stays where it is."""
+        result = pb.DecodeResponse.FromString(message).step
+        step = self.waiting[0]
+        if result.HasField("refusal"):
+            return step, result
+        self.waiting.popleft()
+        if step.logits is not None and step.logits.slot is not None:
+            self.free.append(step.logits.slot)
+        # Each look into a message costs a fifth of a microsecond or so, and there are many works.
+        for sequence, emitting in zip(step.emits, result.work):
+            if sequence is None:
+                continue
+            if emitting.status != _OK:
+                step.failures[sequence.id] = emitting.message
+                continue
+            for token in emitting.tokens:
+                sequence.tokens.append(token.token_id)
+            finish = emitting.finish_reason
+            if finish:
+                sequence.finish_reason = _FINISH.get(finish, "other")
+        for sequence, opened in zip(step.open, result.open):
+            if opened.status != pb.OPEN_STATUS_OK:
+                self.sequences.pop(sequence.id, None)
+                raise CroupierError(f"sequence {sequence.id}: {opened.error.field}: {opened.error.message}")
+        return step, result
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    """float32 as bf16, to nearest even. numpy has no such type."""
+    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    # A NaN whose payload lies in the lower half would become an infinity.
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,143 @@
+"""The client for asyncio: as `croupier.connect`, with `async with` and `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from ._session import METHOD, OPTIONS, Rows, Sequence, Session
+from .client import _AGAIN, is_gone, said, sampled
+from .errors import CroupierError
+from .schema import pb
+
+
+def connect(address: str, vocab_size: int, **options: Any) -> Stream:
+    """A stream to the server at `address`; use it in an `async with`. Options as of `croupier.Stream`."""
+    return Stream(address, vocab_size, **options)
+
+
+class Stream:
+    """One Decode stream. For one task at a time."""
+
+    def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
+                 eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
+                 max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0) -> None:
+        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots)
+        self._address, self._patience = address, reconnect_within
+
+    async def __aenter__(self) -> Stream:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """Ends the stream and frees what it holds."""
+        if self._session.region:
+            self._session.region.close()
+        await self._channel.close()
+
+    @property
+    def data_path(self) -> str:
+        """How logits go: "shared_memory" or "inline"."""
+        return "shared_memory" if self._session.region else "inline"
+
+    @property
+    def sequences(self) -> dict[int, Sequence]:
+        """Those that are open, by id."""
+        return self._session.sequences
+
+    def open(self, *, prompt: Iterable[int] = (), output: Iterable[int] = (), sequence_id: int | None = None,
+             params: Any = None, **fields: Any) -> Sequence:
+        """See `croupier.Stream.open`."""
+        chosen = pb.SamplingParams(**fields)
+        if params is not None:
+            chosen.MergeFrom(params)
+        return self._session.open(chosen, prompt, output, sequence_id)
+
+    def close(self, sequence: Sequence) -> None:
+        """Forgets a text, with the next step."""
+        self._session.close(sequence)
+
+    def rows(self, count: int) -> Rows:
+        """Rows to write logits into, in shared memory where there is some."""
+        return self._session.rows(count)
+
+    async def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
+        """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
+        return sampled(*await self._step(logits, list(sequences)))
+
+    async def step(self, logits: Any, work: Iterable[Any] = ()) -> Any:
+        """Any work: sequences to sample or `Work` messages. Gives the `StepResult`."""
+        return (await self._step(logits, list(work)))[1]
+
+    async def _step(self, logits: Any, work: list[Any]) -> tuple[Any, Any]:
+        message = self._session.step(logits, work)
+        while True:
+            try:
+                await self._call.write(message)
+                step, result = self._session.result(await self._read())
+            except (grpc.RpcError, asyncio.InvalidStateError, EOFError) as error:
+                failed = await self._failed(error)
+                if not is_gone(failed):
+                    raise CroupierError(said(failed)) from error
+                await self._reconnect()
+                step, result = self._session.result(await self._read())
+            if not result.HasField("refusal"):
+                return step, result
+            await asyncio.sleep(result.refusal.retry_after_ms / 1000)
+            message = self._session.encode(step)
+
+    async def _read(self) -> bytes:
+        message = await self._call.read()
+        if message is grpc.aio.EOF:
+            raise EOFError
+        return message
+
+    async def _failed(self, error: BaseException) -> BaseException:
+        """Why the call ended: a write to one that has says only that it has."""
+        if isinstance(error, grpc.RpcError):
+            return error
+        try:
+            await self._read()
+        except grpc.RpcError as why:
+            return why
+        except (asyncio.InvalidStateError, EOFError):
+            pass
+        return EOFError()
+
+    async def _connect(self) -> None:
+        self._channel = grpc.aio.insecure_channel(self._address, options=OPTIONS)
+        self._call = self._channel.stream_stream(METHOD)()
+        try:
+            await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
+            ready = pb.DecodeResponse.FromString(await self._read()).ready
+            await asyncio.to_thread(self._session.lease, ready, self._address)
+        except (grpc.RpcError, asyncio.InvalidStateError, EOFError) as error:
+            failed = await self._failed(error)
+            await self._channel.close()
+            raise CroupierError(said(failed)) from failed
+        except CroupierError:
+            await self._channel.close()
+            raise
+
+    async def _reconnect(self) -> None:
+        give_up = time.monotonic() + self._patience
+        await self._channel.close()
+        while True:
+            try:
+                await self._connect()
+                break
+            except CroupierError as failed:
+                if not is_gone(failed.__cause__) or time.monotonic() > give_up:
+                    raise
+            await asyncio.sleep(_AGAIN)
+        for message in self._session.again():
+            await self._call.write(message)
+        self._session.result(await self._read())
+        self._session.raise_if_lost()

@@ -1,0 +1,68 @@
+"""A server for each test, on a Unix socket. CROUPIER_BIN names the binary."""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+READY_WITHIN = 60.0
+
+
+class Server:
+    """A `croupier serve` process."""
+
+    def __init__(self, *flags):
+        # Not tmp_path: its name holds the test's, and a socket path has at most 107 bytes.
+        self.folder = tempfile.mkdtemp(prefix="croupier-")
+        self.path = os.path.join(self.folder, "croupier.sock")
+        self.uds = f"unix:{self.path}"
+        self.flags = flags
+        self.start()
+
+    def start(self):
+        binary = os.environ.get("CROUPIER_BIN") or pytest.exit("set CROUPIER_BIN to the croupier binary", returncode=2)
+        command = [binary, "serve", "--listen=none", "--admin=none", "--log-level=warn", "--uds", self.path, *self.flags]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CROUPIER_")}
+        self.process = subprocess.Popen(command, env=environment)
+        give_up = time.monotonic() + READY_WITHIN
+        while not self.answers():
+            assert self.process.poll() is None, f"the server ended with {self.process.returncode}"
+            assert time.monotonic() < give_up, "the server did not start"
+            time.sleep(0.01)
+
+    def answers(self):
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.path) == 0
+
+    def kill(self):
+        """SIGKILL: nothing is saved, the socket files stay."""
+        self.process.kill()
+        self.process.wait()
+
+    def regions(self):
+        """Mappings of regions in the server."""
+        return pathlib.Path(f"/proc/{self.process.pid}/maps").read_text().count("croupier-region")
+
+
+@pytest.fixture
+def serve():
+    started = []
+
+    def start(*flags):
+        started.append(Server(*flags))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def server(serve):
+    return serve()

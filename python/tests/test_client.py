@@ -1,0 +1,210 @@
+"""The client against a real server: the same tokens on every data path, and when the server is killed."""
+
+import asyncio
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import pb
+
+VOCAB = 1000
+PATHS = ["inline", "shared_memory"]
+
+
+def logits(text, position, vocab=VOCAB):
+    """The row of a text at a position: any function of both will do."""
+    return np.random.default_rng((text, position)).normal(size=vocab).astype(np.float32) * 3
+
+
+def params(seed):
+    return {"seed": seed, "temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.3}
+
+
+def write(stream, texts, position):
+    rows = stream.rows(len(texts))
+    for row, text in zip(rows.array, texts):
+        row[:] = logits(text, position)
+    return rows
+
+
+def text_of(server, count, data_path, texts=(1, 2, 3)):
+    with croupier.connect(server.uds, VOCAB, data_path=data_path) as stream:
+        assert stream.data_path == data_path
+        sequences = [stream.open(prompt=[1, 2], **params(text)) for text in texts]
+        for position in range(count):
+            tokens = stream.sample(write(stream, texts, position), sequences)
+            assert tokens == [sequence.tokens[-1] for sequence in sequences]
+        return [sequence.tokens for sequence in sequences]
+
+
+def test_tokens_are_the_same_on_both_data_paths(server):
+    inline, shared = (text_of(server, 20, path) for path in PATHS)
+    assert inline == shared
+    assert len(set(map(tuple, inline))) == 3
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
+    tokens = {}
+    for path in PATHS:
+        with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path=path) as stream:
+            sequence = stream.open(**params(5))
+            tokens[path] = [stream.sample(logits(5, position), [sequence])[0] for position in range(10)]
+    assert tokens["inline"] == tokens["shared_memory"]
+
+
+def test_a_server_without_shared_memory_is_served_inline(serve):
+    server = serve("--region-socket=none")
+    with croupier.connect(server.uds, VOCAB) as stream:
+        assert stream.data_path == "inline"
+        assert stream.sample(logits(1, 0), [stream.open(**params(1))])
+    with pytest.raises(croupier.CroupierError, match="offers no shared memory"):
+        croupier.connect(server.uds, VOCAB, data_path="shared_memory")
+
+
+def test_too_little_room_falls_back_too(serve):
+    server = serve("--max-bytes-per-region=64KiB", "--max-region-bytes=64KiB")
+    with croupier.connect(server.uds, VOCAB) as stream:
+        assert stream.data_path == "inline"
+    with croupier.connect(server.uds, VOCAB, max_rows=4) as stream:
+        assert stream.data_path == "shared_memory"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_killed_server_changes_no_token(server, path):
+    expected = text_of(server, 30, path)
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+        sequences = [stream.open(prompt=[1, 2], **params(text)) for text in (1, 2, 3)]
+        for position in range(30):
+            rows = write(stream, (1, 2, 3), position)
+            if position % 10 == 5:
+                # Between two steps, and with the rows written: they go along.
+                server.kill()
+                server.start()
+            stream.sample(rows, sequences)
+        assert [sequence.tokens for sequence in sequences] == expected
+        assert stream.data_path == path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_server_killed_with_a_step_under_way_changes_no_token(server, path):
+    expected = text_of(server, 6, path)
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+        sequences = [stream.open(prompt=[1, 2], **params(text)) for text in (1, 2, 3)]
+        for position in range(6):
+            # Stopped, so that the step is there and has no answer when the end comes.
+            server.process.send_signal(signal.SIGSTOP)
+            stream.submit(write(stream, (1, 2, 3), position), sequences)
+            time.sleep(0.05)
+            server.kill()
+            server.start()
+            assert all(work.status == pb.ROW_STATUS_OK for work in stream.result().work)
+        assert [sequence.tokens for sequence in sequences] == expected
+
+
+def test_without_a_server_it_gives_up_in_time(server):
+    server.kill()
+    with pytest.raises(croupier.CroupierError, match="UNAVAILABLE"):
+        croupier.connect(server.uds, VOCAB)
+
+
+def test_a_lost_region_is_told_and_not_sampled(server):
+    with croupier.connect(server.uds, VOCAB, data_path="shared_memory") as stream:
+        sequence = stream.open(**params(1))
+        first = stream.sample(write(stream, [1], 0), [sequence])
+        rows = write(stream, [1], 1)
+        # A server that ends in order frees the pages of its regions.
+        server.process.terminate()
+        server.process.wait()
+        server.start()
+        with pytest.raises(croupier.LogitsLost):
+            stream.submit(rows, [sequence])
+            stream.result()
+        second = stream.sample(write(stream, [1], 1), [sequence])
+        assert sequence.tokens == first + second
+    assert sequence.tokens == text_of(server, 2, "inline", [1])[0]
+
+
+def test_a_bad_row_fails_alone_and_is_named(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        good, bad = stream.open(**params(1)), stream.open(**params(2))
+        rows = write(stream, [1, 2], 0)
+        rows.array[1, 7] = np.nan
+        with pytest.raises(croupier.RowError) as error:
+            stream.sample(rows, [good, bad])
+        assert list(error.value.failures) == [bad.id]
+        assert (len(good.tokens), len(bad.tokens)) == (1, 0)
+        assert stream.sample(write(stream, [1, 2], 1), [good, bad])
+
+
+def test_mistakes_are_told(server):
+    with croupier.connect(server.uds, VOCAB, slots=2) as stream:
+        with pytest.raises(ValueError, match="shape"):
+            stream.sample(np.zeros(VOCAB - 1, np.float32), [stream.open(**params(1))])
+        taken = [stream.rows(1), stream.rows(1)]
+        with pytest.raises(croupier.CroupierError, match="every slot"):
+            stream.rows(1)
+        del taken
+    with croupier.connect(server.uds, VOCAB) as stream:
+        stream.open(temperature=-1.0)
+        with pytest.raises(croupier.CroupierError, match="params.temperature"):
+            stream.step(None)
+
+
+def test_every_work_goes_through_a_region(server):
+    def verified(path):
+        with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+            sequence = stream.open(**params(3))
+            draft = pb.VerifyWork(draft_token_ids=[4, 5], deterministic=pb.DeterministicDraft())
+            work = pb.Work(sequence_id=sequence.id, verify=draft)
+            result = stream.step(write(stream, [3, 3, 3], 0), [work])
+            assert result.work[0].status == pb.ROW_STATUS_OK
+            assert sequence.tokens == [token.token_id for token in result.work[0].tokens]
+            return sequence.tokens
+
+    assert verified("inline") == verified("shared_memory")
+
+
+def test_asyncio_gives_the_same_text_and_survives_a_kill(server):
+    async def run(path):
+        async with croupier.aio.connect(server.uds, VOCAB, data_path=path) as stream:
+            assert stream.data_path == path
+            sequences = [stream.open(prompt=[1, 2], **params(text)) for text in (1, 2, 3)]
+            for position in range(12):
+                rows = write(stream, (1, 2, 3), position)
+                if position == 6:
+                    server.kill()
+                    server.start()
+                await stream.sample(rows, sequences)
+            return [sequence.tokens for sequence in sequences]
+
+    for path in PATHS:
+        assert asyncio.run(run(path)) == text_of(server, 12, path)
+
+
+def test_nothing_is_left_in_the_server(server):
+    for _ in range(20):
+        text_of(server, 1, "shared_memory")
+    give_up = time.monotonic() + 60
+    while server.regions():
+        assert time.monotonic() < give_up, "a region is left"
+        time.sleep(0.02)
+    with croupier.connect(server.uds, VOCAB, data_path="shared_memory"):
+        assert server.regions() == 1, "the count sees a region"
+
+
+def test_the_descriptor_is_that_of_the_schema(tmp_path):
+    from google.protobuf import descriptor_pb2
+    from grpc_tools import protoc
+
+    root = pathlib.Path(__file__).resolve().parents[2]
+    made = tmp_path / "made"
+    code = protoc.main(["protoc", f"-I{root / 'proto'}", f"--descriptor_set_out={made}", "croupier/v1/sampler.proto"])
+    assert code == 0
+    shipped = (root / "python" / "croupier" / "sampler.binpb").read_bytes()
+    both = [descriptor_pb2.FileDescriptorSet.FromString(data) for data in (made.read_bytes(), shipped)]
+    assert both[0] == both[1], "make python/croupier/sampler.binpb anew, see python/README.md"
