@@ -29,6 +29,24 @@ fn one_command_starts_measures_and_compares() {
 }
 
 #[test]
+fn shared_memory_is_held_against_the_backend_in_process() {
+    for transport in ["shm", "inline"] {
+        let small = ["--spawn", "uds", "--in-process", "--rounds", "1", "--transport", transport];
+        let report = json(&bench(&[&small[..], &SMALL[..]].concat()));
+        for side in ["croupier", "in_process"] {
+            assert!(report[side]["tokens_per_second"].as_f64() > Some(0.0), "{report}");
+            assert_eq!(report[side]["failures"], serde_json::json!({}), "{report}");
+        }
+        assert!(report["shares_of_in_process"][0].as_f64() > Some(0.0), "{report}");
+        assert!(report["added_milliseconds"][0].is_number(), "{report}");
+    }
+    // Over TCP a worker has no side socket, unless it was told of one.
+    let refused = bench(&[&["--spawn", "tcp", "--transport", "shm"][..], &SMALL[..]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("offers no shared memory"), "{refused:?}");
+}
+
+#[test]
 fn a_timetable_sets_the_pace() {
     // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine; without a
     // timetable they would be tens of thousands.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders that hold pages; the root is one, without what lies below it.
-const FOLDERS: [&str; 7] = ["", "docs", "docs/decisions", "examples", "helm/croupier", "kernels", "tests/python"];
+const FOLDERS: [&str; 8] =
+    ["", "docs", "docs/decisions", "examples", "helm/croupier", "kernels", "python", "tests/python"];
 /// What begins like this between backticks is a place in the repository.
 const PLACES: [&str; 11] = [
     "src/",

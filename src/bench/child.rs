@@ -75,6 +75,9 @@ impl Drop for Child {
         let _ = self.process.wait();
         if let Address::Uds(path) = &self.addr {
             let _ = std::fs::remove_file(path);
+            let mut side = path.clone().into_os_string();
+            side.push(".region");
+            let _ = std::fs::remove_file(side);
         }
     }
 }

@@ -40,7 +40,13 @@ impl Group {
     }
 
     /// The next step. Called again for a refused step, which changed nothing.
-    pub(super) fn step(&self, step_id: usize, args: &BenchArgs, pool: &RowPool) -> proto::Step {
+    pub(super) fn step(
+        &self,
+        step_id: usize,
+        args: &BenchArgs,
+        pool: &RowPool,
+        region: Option<&proto::RegionLease>,
+    ) -> proto::Step {
         let shift = self.generation * args.batch as u64;
         let ids = self.ids.start + shift..self.ids.end + shift;
         let (mut open, mut close) = (Vec::new(), Vec::new());
@@ -52,13 +58,20 @@ impl Group {
         }
         let sample =
             |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
-        let data = pool.slice(self.ids.clone().count(), self.turn);
+        let rows = self.ids.clone().count();
+        let logits = match region {
+            None => Logits::Inline(proto::InlineLogits { data: pool.slice(rows, self.turn), row_stride: 0 }),
+            Some(&proto::RegionLease { region_id, generation, .. }) => {
+                let (offset, rows) = (pool.offset(self.turn) as u64, rows as u32);
+                Logits::Region(proto::RegionLogits { region_id, generation, offset, rows, row_stride: 0 })
+            }
+        };
         proto::Step {
             step_id: step_id as u64,
             close_sequence_ids: close,
             open,
             work: ids.map(sample).collect(),
-            logits: Some(Logits::Inline(proto::InlineLogits { data, row_stride: 0 })),
+            logits: Some(logits),
             deadline_ms: 0,
         }
     }
@@ -106,13 +119,13 @@ mod tests {
         let args = args();
         let pool = RowPool::new(&args);
         let mut group = Group::split(&args, 0).remove(1);
-        let first = group.step(1, &args, &pool);
+        let first = group.step(1, &args, &pool, None);
         assert_eq!(first.open.iter().map(|open| open.sequence_id).collect::<Vec<_>>(), [2, 3]);
-        assert_eq!(group.step(1, &args, &pool), first, "a refused step is sent again as it was");
+        assert_eq!(group.step(1, &args, &pool, None), first, "a refused step is sent again as it was");
         for _ in 0..OUTPUT_TOKENS {
             group.answered(Instant::now());
         }
-        let next = group.step(1, &args, &pool);
+        let next = group.step(1, &args, &pool, None);
         assert_eq!(next.close_sequence_ids, [2, 3]);
         assert_eq!(next.open.iter().map(|open| open.sequence_id).collect::<Vec<_>>(), [7, 8]);
     }

@@ -3,7 +3,8 @@
 use super::group::Group;
 use super::pool::RowPool;
 use super::progress::Counter;
-use super::{Address, BenchArgs, BenchError, client};
+use super::region::{Leased, SideClient};
+use super::{Address, BenchArgs, BenchError, LogitsPath, client};
 use crate::dial::Access;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
@@ -34,9 +35,16 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let times = Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds in order and three digits are allowed");
         Self { tokens: 0, steps: 0, times, failures: BTreeMap::new() }
+    }
+
+    /// A step took this long and gave so many tokens.
+    pub(super) fn record(&mut self, tokens: u64, time: Duration) {
+        self.tokens += tokens;
+        self.steps += 1;
+        self.times.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
     }
 
     fn fail(&mut self, reason: impl Into<String>) {
@@ -116,6 +124,8 @@ struct Worker {
     /// Groups whose next step is not due yet.
     waiting: BTreeMap<(Instant, usize), ()>,
     tally: Tally,
+    /// With shared memory: the rows. The connection is what holds the lease.
+    region: Option<(SideClient, Leased)>,
 }
 
 impl Worker {
@@ -126,6 +136,7 @@ impl Worker {
             vocab_size: shared.args.vocab,
             logits_dtype: wire_dtype(shared.args.dtype).into(),
             model: "bench".to_owned(),
+            wants_regions: shared.args.path == LogitsPath::SharedMemory,
             ..Default::default()
         });
         // Capacity for every group and the configuration: sending never waits here, only in the transport.
@@ -133,8 +144,12 @@ impl Worker {
         let mut client = client::connect(addr, access).await?;
         let outbox = tokio_stream::wrappers::ReceiverStream::new(outbox);
         let mut replies = client.decode(outbox).await.map_err(ended)?.into_inner();
-        replies.message().await.map_err(ended)?.ok_or_else(closed)?;
-        Ok(Self { shared, requests, replies, groups, waiting: BTreeMap::new(), tally: Tally::new() })
+        let ready = replies.message().await.map_err(ended)?.ok_or_else(closed)?;
+        let region = match shared.args.path {
+            LogitsPath::Inline => None,
+            LogitsPath::SharedMemory => Some(lease(ready, &shared.pool)?),
+        };
+        Ok(Self { shared, requests, replies, groups, waiting: BTreeMap::new(), tally: Tally::new(), region })
     }
 
     async fn run(mut self) -> Result<Tally, BenchError> {
@@ -171,7 +186,8 @@ impl Worker {
     }
 
     fn send(&mut self, group: usize) -> Result<(), BenchError> {
-        let step = self.groups[group].step(group, &self.shared.args, &self.shared.pool);
+        let region = self.region.as_ref().map(|(_, leased)| &leased.lease);
+        let step = self.groups[group].step(group, &self.shared.args, &self.shared.pool, region);
         self.requests.try_send(DecodeRequest { request: Some(Ask::Step(step)) }).map_err(|_| closed())
     }
 
@@ -217,10 +233,7 @@ impl Worker {
         if !(self.shared.from..self.shared.until).contains(&now) {
             return;
         }
-        self.tally.tokens += tokens;
-        self.tally.steps += 1;
-        let time = now.saturating_duration_since(self.groups[group].due);
-        self.tally.times.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
+        self.tally.record(tokens, now.saturating_duration_since(self.groups[group].due));
         for work in result.work.iter().filter(|work| work.status != ok) {
             self.tally.fail(format!("row {}", work.status().as_str_name()));
         }
@@ -236,6 +249,20 @@ impl Worker {
         let rest = async { while let Ok(Some(_)) = self.replies.message().await {} };
         let _ = tokio::time::timeout(DRAIN, rest).await;
     }
+}
+
+/// A region with all rows in it.
+fn lease(ready: proto::DecodeResponse, pool: &RowPool) -> Result<(SideClient, Leased), BenchError> {
+    let Some(Answer::Ready(proto::StreamReady { region_offer: Some(offer), .. })) = ready.response else {
+        return Err(BenchError::Args(
+            "the server offers no shared memory; it needs --uds or --region-socket".to_owned(),
+        ));
+    };
+    let refused = |e: super::region::SideError| BenchError::Args(format!("no region: {e}"));
+    let mut side = SideClient::connect(offer.socket_path.as_ref(), &offer.token).map_err(refused)?;
+    let mut leased = side.lease(pool.bytes().len() as u64).map_err(refused)?;
+    leased.window.write(0, pool.bytes());
+    Ok((side, leased))
 }
 
 fn wire_dtype(dtype: crate::sampling::logits::Dtype) -> proto::LogitsDtype {

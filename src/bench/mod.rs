@@ -12,6 +12,7 @@ mod baseline;
 mod child;
 mod client;
 mod group;
+mod in_process;
 mod load;
 mod mix;
 mod pool;
@@ -55,8 +56,13 @@ pub struct BenchArgs {
     pub duration: Duration,
     /// How long each round runs before it measures.
     pub warmup: Duration,
-    /// Rows are put into one message up to this many bytes; at least one.
+    /// Rows are put into one message up to this many bytes; at least one. With shared memory all rows of a stream
+    /// make one step.
     pub message_bytes: usize,
+    /// How logits get to the server.
+    pub path: LogitsPath,
+    /// Also run the same rows on a backend in this process, alternately.
+    pub in_process: bool,
     /// Steps per second of each group of sequences. 0: as fast as the replies come.
     pub rate: f64,
     /// Rounds. 0: three with `baseline`, else one.
@@ -84,6 +90,8 @@ impl Default for BenchArgs {
             duration: Duration::from_secs(5),
             warmup: Duration::from_secs(1),
             message_bytes: 1 << 20,
+            path: LogitsPath::Inline,
+            in_process: false,
             rate: 0.0,
             rounds: 0,
             baseline: false,
@@ -99,15 +107,38 @@ impl BenchArgs {
     }
 
     fn rows_per_message(&self) -> usize {
-        (self.message_bytes / self.row_bytes()).clamp(1, self.batch)
+        match self.path {
+            LogitsPath::Inline => (self.message_bytes / self.row_bytes()).clamp(1, self.batch),
+            LogitsPath::SharedMemory => self.batch,
+        }
     }
 
     fn round_count(&self) -> usize {
-        match (self.rounds, self.baseline) {
+        match (self.rounds, self.baseline || self.in_process) {
             (0, true) => 3,
             (0, false) => 1,
             (rounds, _) => rounds,
         }
+    }
+}
+
+/// Ways for logits to get to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsPath {
+    /// In the message.
+    Inline,
+    /// In a region. The rows lie there before the first step, as if a device had put them there.
+    SharedMemory,
+}
+
+impl LogitsPath {
+    /// Names and values, for the command line.
+    pub const NAMES: [(&str, LogitsPath); 2] = [("inline", LogitsPath::Inline), ("shm", LogitsPath::SharedMemory)];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|&&(_, path)| path == self).map_or("", |&(name, _)| name)
     }
 }
 
@@ -226,7 +257,11 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
             None => None,
         };
         let croupier = load::measure(&args, (&addr, &args.access), &pool, &progress.of("croupier", round)).await?;
-        rounds.push(report::RoundReport { croupier, bare });
+        let in_process = match args.in_process {
+            true => Some(in_process::measure(&args, &pool, server.parallelism as usize).await?),
+            false => None,
+        };
+        rounds.push(report::RoundReport { croupier, bare, in_process });
     }
     progress.finish();
     Ok(Report::new(&args, &addr, server, rounds))
@@ -243,6 +278,9 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
         BenchArgs { vocab: 0, .. } => wrong("--vocab must be at least 1"),
         BenchArgs { duration: Duration::ZERO, .. } => wrong("--duration must be positive"),
+        BenchArgs { in_process: true, mix, .. } if !in_process::is_possible(*mix) => wrong(
+            "--in-process samples rows without sequences; give a --mix of greedy, top-k, temperature, top-p or min-p",
+        ),
         BenchArgs { rate, .. } if !(0.0..=1e6).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
         _ => Ok(()),
     }

@@ -52,8 +52,18 @@ impl RowPool {
     /// The logits of a group's next message: no copy.
     pub(super) fn slice(&self, rows: usize, turn: u64) -> Bytes {
         debug_assert!(rows <= self.rows_per_message);
-        let first = (turn % self.starts as u64) as usize * self.row_bytes;
+        let first = self.offset(turn);
         self.bytes.slice(first..first + rows * self.row_bytes)
+    }
+
+    /// Where that message's logits begin.
+    pub(super) fn offset(&self, turn: u64) -> usize {
+        (turn % self.starts as u64) as usize * self.row_bytes
+    }
+
+    /// All rows.
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 }
 

@@ -37,6 +37,7 @@ pub struct SideReport {
 pub(super) struct RoundReport {
     pub(super) croupier: Tally,
     pub(super) bare: Option<Tally>,
+    pub(super) in_process: Option<Tally>,
 }
 
 /// Everything that was measured. Figures are medians over the rounds.
@@ -60,6 +61,12 @@ pub struct Report {
     pub share_of_baseline: Option<f64>,
     /// The ratio in each round.
     pub shares: Vec<f64>,
+    /// A backend in the load generator's process, over the same rows.
+    pub in_process: Option<SideReport>,
+    /// Croupier's share of its tokens per second in each round.
+    pub shares_of_in_process: Vec<f64>,
+    /// What a step takes longer, p50 and p99 of each side.
+    pub added_milliseconds: Option<(f64, f64)>,
 }
 
 impl Report {
@@ -77,18 +84,33 @@ impl Report {
                 .map(|bare| round.croupier.tokens as f64 / bare.tokens as f64)
         };
         let shares: Vec<f64> = rounds.iter().filter_map(share).collect();
+        let inner: Vec<&Tally> = rounds.iter().filter_map(|round| round.in_process.as_ref()).collect();
+        let in_process = (!inner.is_empty()).then(|| side(args, &inner));
+        let shares_of_in_process = rounds
+            .iter()
+            .zip(&inner)
+            .map(|(round, inner)| round.croupier.tokens as f64 / inner.tokens as f64)
+            .collect();
         let croupier: Vec<&Tally> = rounds.iter().map(|round| &round.croupier).collect();
         let bare: Vec<&Tally> = rounds.iter().filter_map(|round| round.bare.as_ref()).collect();
+        let croupier = side(args, &croupier);
+        let added_milliseconds = in_process.as_ref().map(|inner| {
+            let (with, without) = (croupier.step_milliseconds, inner.step_milliseconds);
+            (with.p50 - without.p50, with.p99 - without.p99)
+        });
         Self {
             address: addr.to_string(),
             server: format!("{} {}, {}, {} threads", server.version, server.backend, server.device, server.parallelism),
             load: describe(args),
             step_time_is: step_time_is(args),
             rounds: rounds.len(),
-            croupier: side(args, &croupier),
+            croupier,
             baseline: (!bare.is_empty()).then(|| side(args, &bare)),
             share_of_baseline: (!shares.is_empty()).then(|| median(shares.iter().copied())),
             shares,
+            in_process,
+            shares_of_in_process,
+            added_milliseconds,
         }
     }
 
@@ -103,7 +125,7 @@ fn describe(args: &BenchArgs) -> String {
     let pace =
         if args.rate > 0.0 { format!("{} steps/s each", args.rate) } else { "as fast as replies come".to_owned() };
     format!(
-        "{} streams x {} sequences, {} {} logits a row ({}), {} rows a message ({} KiB), mix {}, {pace}, {:?} a round",
+        "{} streams x {} sequences, {} {} logits a row ({}), {} rows a step ({} KiB, {}), mix {}, {pace}, {:?} a round",
         args.streams,
         args.batch,
         args.vocab,
@@ -111,6 +133,7 @@ fn describe(args: &BenchArgs) -> String {
         args.distribution.name(),
         args.rows_per_message(),
         args.rows_per_message() * args.row_bytes() / 1024,
+        args.path.name(),
         args.mix.name(),
         args.duration,
     )
@@ -172,6 +195,17 @@ impl fmt::Display for Report {
         row(f, "croupier", &self.croupier)?;
         if let Some(baseline) = &self.baseline {
             row(f, "bare tonic", baseline)?;
+        }
+        if let Some(inner) = &self.in_process {
+            row(f, "in process", inner)?;
+        }
+        if !self.shares_of_in_process.is_empty() {
+            let each: Vec<String> = self.shares_of_in_process.iter().map(|share| format!("{share:.2}")).collect();
+            let share = median(self.shares_of_in_process.iter().copied());
+            writeln!(f, "\ncroupier / in process  {share:.2}  (rounds: {})", each.join(", "))?;
+        }
+        if let Some((p50, p99)) = self.added_milliseconds {
+            writeln!(f, "added to a step        p50 {p50:.3} ms, p99 {p99:.3} ms")?;
         }
         if let Some(share) = self.share_of_baseline {
             let each: Vec<String> = self.shares.iter().map(|share| format!("{share:.2}")).collect();

@@ -2,7 +2,7 @@
 
 use super::flags::{Reader, option, switch};
 use super::{access, values};
-use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, Mix, Transport};
+use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, Mix, Transport};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
 use clap::ArgMatches;
@@ -40,9 +40,11 @@ pub(super) fn command() -> clap::Command {
         .arg(with("duration", "TIME", "How long a round measures", values::show_duration(d.duration)))
         .arg(with("warmup", "TIME", "How long a round runs before it measures", values::show_duration(d.warmup)))
         .arg(with("message-bytes", "SIZE", "Rows go into one message up to this size, at least one", values::show_size(d.message_bytes as u64)))
+        .arg(with("transport", "NAME", "How logits get to the server: inline, or shm (shared memory, all rows of a stream in one step; they lie there before the first, as if a device had put them there)", d.path.name().to_owned()))
         .arg(with("rate", "HZ", "Steps per second of each message's sequences, for latency at a given load; 0: as fast as replies come", d.rate.to_string()))
         .arg(with("rounds", "N", "Rounds, medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
         .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
+        .arg(switch("in-process", "Also run the same rows on a backend in this process, alternately, and show the ratio"))
         .arg(switch("baseline", "Also measure a bare tonic stream, alternately, and show the ratio"))
         .arg(switch("json", "Print one JSON object instead of a table"))
 }
@@ -74,6 +76,8 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
         warmup: reader.read("warmup", d.warmup, |t| values::duration(t, seconds.clone())),
         message_bytes: reader
             .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
+        path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
+        in_process: matches.get_flag("in-process"),
         rate: reader.read("rate", d.rate, |t| t.parse().map_err(|_| format!("\"{t}\" is not a number"))),
         rounds: reader.read("rounds", d.rounds, |t| values::count(t, 0..=1000)),
         seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
