@@ -9,14 +9,14 @@ fn regions(change: impl FnOnce(&mut Limits)) -> Arc<Regions> {
 
 #[test]
 fn what_the_worker_writes_is_what_is_read_at_any_offset_and_length() {
-    let memory = Memory::create(memory::whole_pages(1)).expect("memory");
+    let memory = Memory::create(memory::whole_pages(8000)).expect("memory");
     let descriptor = memory.descriptor().try_clone_to_owned().expect("a descriptor");
     let mut window = worker::Window::map(&descriptor, memory.len()).expect("a mapping");
     let written: Vec<u8> = (0..memory.len()).map(|i| (i * 31 % 251) as u8).collect();
     window.write(0, &written);
     let end = memory.len();
     for offset in (0..20).chain(end - 20..end) {
-        for len in (0..40).chain([1000]).filter(|len| offset + len <= end) {
+        for len in (0..40).chain(505..520).chain([1000, 1023, 1024, 4096, 7777]).filter(|len| offset + len <= end) {
             let mut read = vec![0; len];
             memory.copy(offset, &mut read);
             assert_eq!(read, written[offset..offset + len], "{len} bytes from {offset}");
