@@ -98,7 +98,7 @@ pub enum Error {
     /// Refers to a region that the stream does not have.
     #[error("{0}")]
     UnknownRegion(FieldError),
-    /// Refers to a region that was released since.
+    /// Refers to a region whose id was leased anew since.
     #[error("{0}")]
     StaleRegion(FieldError),
     /// The server is full.

@@ -131,7 +131,7 @@ async fn default_lists_are_there_once() {
     };
     let own = SamplingParams { temperature: Some(0.5), stop_token_ids: vec![3], min_tokens: Some(1), ..seeded(1) };
     let config = StreamConfig { vocab_size, default_params: Some(long), ..config() };
-    let mut worker = server.worker_with(config).await;
+    let mut worker = server.worker_with(config.clone()).await;
     let before = server.series(STATE);
     assert!(before > f64::from(ids * 16));
     let result = worker.step(opens(0, 8000, own)).await;
@@ -148,6 +148,11 @@ async fn default_lists_are_there_once() {
     assert!(few.open.iter().all(|open| open.status() == OpenStatus::Ok));
     let status = worker.failing_step(opens(30_000, 200, merging)).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert!(status.message().contains("20000000 entries"), "{}", status.message());
+    // Penalties that come with a preset are penalties.
+    let mut worker = server.worker_with(config).await;
+    let preset = SamplingParams { preset: "brainstorming".to_owned(), ..seeded(1) };
+    let status = worker.failing_step(opens(0, 200, preset)).await;
     assert!(status.message().contains("20000000 entries"), "{}", status.message());
     server.expect_series(STATE, 0.0).await;
 }

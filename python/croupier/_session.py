@@ -18,12 +18,6 @@ from .errors import CroupierError, LogitsLost
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Decode"
-OPTIONS = [
-    # Without it gRPC sends a Unix socket's path as the authority, and the connection is refused.
-    ("grpc.default_authority", "localhost"),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-]
 #: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
 DTYPES = {
     "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
@@ -39,7 +33,28 @@ _FINISH = {
     pb.FINISH_REASON_REPETITION: "repetition",
 }
 
+
 Token = int
+
+
+def options(address: str) -> list[tuple[str, Any]]:
+    """gRPC's options for a channel to `address`."""
+    chosen: list[tuple[str, Any]] = [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # A server that vanishes without a word is noticed.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+    if address.startswith("unix:"):
+        # Without it gRPC sends the path as the authority, and the connection is refused.
+        chosen.append(("grpc.default_authority", "localhost"))
+    return chosen
+
+
+def _remembers(params: Any) -> bool:
+    """Whether a sampler that is on learns from each token."""
+    return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
 
 
 @dataclass
@@ -53,6 +68,8 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     """Emitted so far, those given when it was opened first."""
     finish_reason: str | None = None
+    state: Any = None
+    """What its samplers remember, a `SamplerState`; with `params.return_sampler_state`."""
 
 
 @dataclass
@@ -112,7 +129,10 @@ class Session:
     # Sequences.
 
     def open(self, params: Any, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None) -> Sequence:
-        if not params.HasField("seed"):
+        defaults = self.config.default_params
+        if _remembers(params) or _remembers(defaults):
+            params.return_sampler_state = True
+        if not params.HasField("seed") and not defaults.HasField("seed"):
             # Chosen here, so that a text can go on whatever becomes of the server.
             params.seed = secrets.randbits(64)
         if sequence_id is None:
@@ -182,10 +202,14 @@ class Session:
 
     def again(self) -> list[bytes]:
         """After a new connection: messages that open what is open, and then what has no result."""
+        # What a connection before this one did not come to.
+        self.waiting = deque(step for step in self.waiting if step.step_id)
         fresh = {id(sequence) for step in self.waiting for sequence in step.open}
         fresh |= {id(sequence) for sequence in self.opening}
         known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
-        self.closing.clear()
+        # The rest was closed by the end of the stream.
+        still = {sequence.id for step in self.waiting for sequence in step.open}
+        self.closing = [number for number in self.closing if number in still]
         reopening = InFlight(0, known, [], b"", [], None)
         steps = [reopening, *self.waiting]
         self.waiting = deque(steps)
@@ -209,6 +233,19 @@ class Session:
         offset = self.region.first + slot * self.slot_bytes
         flat = np.frombuffer(self.region.memory, self.numpy, count * self.stride, offset)
         return Rows(flat.reshape(count, self.stride)[:, : self.vocab_size], slot, self.region)
+
+    def discard(self, rows: Rows) -> None:
+        """Gives back the place of rows that will not be sent."""
+        if rows.slot is not None and rows.region is self.region and rows.slot not in self.free:
+            self.free.append(rows.slot)
+
+    def refused(self) -> None:
+        """Gives up the oldest step, which was refused; what it should open and close goes with the next."""
+        step = self.waiting.popleft()
+        if step.logits is not None:
+            self.discard(step.logits)
+        self.opening = [s for s in step.open if self.sequences.get(s.id) is s] + self.opening
+        self.closing = step.close + self.closing
 
     def step(self, logits: Any, work: Iterable[Any]) -> bytes:
         """A step as it is sent. `work` holds sequences (to be sampled) or `Work` messages."""
@@ -247,15 +284,21 @@ class Session:
             array = array[np.newaxis]
         if array.ndim != 2 or array.shape[1] != self.vocab_size:
             raise ValueError(f"logits have the shape {array.shape}, must be (rows, {self.vocab_size})")
+        if self.dtype == "bf16" and array.dtype != self.numpy:
+            array = bf16(array)
         rows = self.rows(len(array))
-        rows.array[:] = bf16(array) if self.dtype == "bf16" and array.dtype != self.numpy else array
+        try:
+            rows.array[:] = array
+        except BaseException:
+            self.discard(rows)
+            raise
         return rows
 
     def encode(self, step: InFlight) -> bytes:
         head = pb.Step(step_id=step.step_id, close_sequence_ids=step.close)
         for sequence in step.open:
             head.open.add(sequence_id=sequence.id, params=sequence.params, prompt_token_ids=sequence.prompt,
-                          output_token_ids=sequence.tokens)
+                          output_token_ids=sequence.tokens, sampler_state=sequence.state)
         if step.logits is not None:
             array, slot = step.logits.array, step.logits.slot
             if slot is None:
@@ -272,6 +315,8 @@ class Session:
         """The oldest step and its result. A refused step stays where it is."""
         result = pb.DecodeResponse.FromString(message).step
         step = self.waiting[0]
+        if result.step_id != step.step_id:
+            raise CroupierError(f"the server answered step {result.step_id}, expected was {step.step_id}; connect again")
         if result.HasField("refusal"):
             return step, result
         self.waiting.popleft()
@@ -286,6 +331,8 @@ class Session:
                 continue
             for token in emitting.tokens:
                 sequence.tokens.append(token.token_id)
+            if sequence.params.return_sampler_state and emitting.HasField("sampler_state"):
+                sequence.state = emitting.sampler_state
             finish = emitting.finish_reason
             if finish:
                 sequence.finish_reason = _FINISH.get(finish, "other")

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from ._session import METHOD, OPTIONS, Rows, Sequence, Session
-from .client import _AGAIN, is_gone, said, sampled
+from ._session import METHOD, Rows, Sequence, Session, options
+from .client import _AGAIN, is_gone, may_pass, said, sampled
 from .errors import CroupierError
 from .schema import pb
 
@@ -21,13 +21,14 @@ def connect(address: str, vocab_size: int, **options: Any) -> Stream:
 
 
 class Stream:
-    """One Decode stream. For one task at a time."""
+    """One Decode stream. For one task at a time. One that is cancelled in the middle of a step leaves it unusable."""
 
     def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0) -> None:
         self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots)
         self._address, self._patience = address, reconnect_within
+        self._broken = False
 
     async def __aenter__(self) -> Stream:
         await self._connect()
@@ -68,6 +69,10 @@ class Stream:
         """Rows to write logits into, in shared memory where there is some."""
         return self._session.rows(count)
 
+    def discard(self, rows: Rows) -> None:
+        """Gives back rows that will not be sent."""
+        self._session.discard(rows)
+
     async def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
         return sampled(*await self._step(logits, list(sequences)))
@@ -77,7 +82,17 @@ class Stream:
         return (await self._step(logits, list(work)))[1]
 
     async def _step(self, logits: Any, work: list[Any]) -> tuple[Any, Any]:
+        if self._broken or self._session.waiting:
+            raise CroupierError("the stream was left in the middle of a step; connect again")
         message = self._session.step(logits, work)
+        try:
+            return await self._answered(message)
+        except asyncio.CancelledError:
+            # Whether the server has the step cannot be known, and gRPC ends a call whose read is cancelled.
+            self._broken = True
+            raise
+
+    async def _answered(self, message: bytes) -> tuple[Any, Any]:
         while True:
             try:
                 await self._call.write(message)
@@ -112,7 +127,7 @@ class Stream:
         return EOFError()
 
     async def _connect(self) -> None:
-        self._channel = grpc.aio.insecure_channel(self._address, options=OPTIONS)
+        self._channel = grpc.aio.insecure_channel(self._address, options=options(self._address))
         self._call = self._channel.stream_stream(METHOD)()
         try:
             await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
@@ -132,12 +147,24 @@ class Stream:
         while True:
             try:
                 await self._connect()
+                await self._reopen()
                 break
-            except CroupierError as failed:
-                if not is_gone(failed.__cause__) or time.monotonic() > give_up:
-                    raise
+            except (CroupierError, grpc.RpcError, asyncio.InvalidStateError, EOFError) as failed:
+                cause = failed.__cause__ if isinstance(failed, CroupierError) else await self._failed(failed)
+                if not may_pass(cause) or time.monotonic() > give_up:
+                    if isinstance(failed, CroupierError):
+                        raise
+                    raise CroupierError(said(cause)) from failed
+                await self._channel.close()
             await asyncio.sleep(_AGAIN)
-        for message in self._session.again():
-            await self._call.write(message)
-        self._session.result(await self._read())
         self._session.raise_if_lost()
+
+    async def _reopen(self) -> None:
+        """As of `croupier.Stream`."""
+        first, *rest = self._session.again()
+        await self._call.write(first)
+        while (result := self._session.result(await self._read())[1]).HasField("refusal"):
+            await asyncio.sleep(result.refusal.retry_after_ms / 1000)
+            await self._call.write(first)
+        for message in rest:
+            await self._call.write(message)

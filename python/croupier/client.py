@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from ._session import METHOD, OPTIONS, Rows, Sequence, Session
+from ._session import METHOD, Rows, Sequence, Session, options
 from .errors import CroupierError, RowError
 from .schema import pb
 
@@ -79,6 +79,10 @@ class Stream:
         """Rows to write logits into, in shared memory where there is some; then give them to `sample` or `step`."""
         return self._session.rows(count)
 
+    def discard(self, rows: Rows) -> None:
+        """Gives back rows that will not be sent."""
+        self._session.discard(rows)
+
     def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
         return sampled(*self._step(logits, list(sequences)))
@@ -114,14 +118,14 @@ class Stream:
                 return step, result
             if len(self._session.waiting) > 1:
                 # The steps behind it have run: it would come too late.
-                self._session.waiting.popleft()
+                self._session.refused()
                 raise CroupierError(f"refused: {result.refusal.message}")
             time.sleep(result.refusal.retry_after_ms / 1000)
             self._outbox.put(self._session.encode(step))
 
     def _connect(self) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(self._address, options=OPTIONS)
+        self._channel = grpc.insecure_channel(self._address, options=options(self._address))
         self._outbox.put(pb.DecodeRequest(config=self._session.config).SerializeToString())
         call = self._channel.stream_stream(METHOD)
         self._replies: Iterator[bytes] = call(iter(self._outbox.get, None))
@@ -145,15 +149,27 @@ class Stream:
         while True:
             try:
                 self._connect()
+                self._reopen()
                 break
-            except CroupierError as failed:
-                if not is_gone(failed.__cause__) or time.monotonic() > give_up:
-                    raise
+            except (CroupierError, grpc.RpcError, StopIteration) as failed:
+                cause = failed.__cause__ if isinstance(failed, CroupierError) else failed
+                if not may_pass(cause) or time.monotonic() > give_up:
+                    if isinstance(failed, CroupierError):
+                        raise
+                    raise CroupierError(said(failed)) from failed
+                self._hang_up()
             time.sleep(_AGAIN)
-        for message in self._session.again():
-            self._outbox.put(message)
-        self._session.result(next(self._replies))
         self._session.raise_if_lost()
+
+    def _reopen(self) -> None:
+        """Opens what is open, which a busy server may refuse for a while, and then sends what has no result."""
+        first, *rest = self._session.again()
+        self._outbox.put(first)
+        while (result := self._session.result(next(self._replies))[1]).HasField("refusal"):
+            time.sleep(result.refusal.retry_after_ms / 1000)
+            self._outbox.put(first)
+        for message in rest:
+            self._outbox.put(message)
 
 
 def sampled(step: Any, _: Any) -> list[int]:
@@ -172,6 +188,12 @@ def is_gone(error: BaseException | None) -> bool:
     # What asyncio's gRPC says of a write to a call whose connection is gone; no server says it.
     from_core = error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core"
     return from_core or error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether connecting anew may work later: the server is not there yet, or still full of what was there before."""
+    full = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    return full or is_gone(error)
 
 
 def said(error: BaseException) -> str:

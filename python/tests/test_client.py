@@ -106,6 +106,46 @@ def test_a_server_killed_with_a_step_under_way_changes_no_token(server, path):
         assert [sequence.tokens for sequence in sequences] == expected
 
 
+@pytest.mark.parametrize("fields", [{"mirostat": 2}, {"adaptive_target": 0.3}, {"mirostat": 1, "mirostat_tau": 2.0}])
+def test_what_samplers_learned_survives_a_kill(server, fields):
+    def run(kill):
+        with croupier.connect(server.uds, VOCAB) as stream:
+            sequence = stream.open(prompt=[1], seed=5, **fields)
+            for position in range(30):
+                if kill and position % 10 == 5:
+                    server.kill()
+                    server.start()
+                stream.sample(write(stream, [1], position), [sequence])
+            return sequence.tokens
+
+    assert run(kill=True) == run(kill=False)
+
+
+def test_a_slot_comes_back_whatever_happens(server):
+    with croupier.connect(server.uds, VOCAB, slots=1, data_path="shared_memory") as stream:
+        sequence = stream.open(**params(1))
+        for _ in range(3):
+            with pytest.raises(ValueError):
+                stream.sample(np.full(VOCAB, "x"), [sequence])
+            stream.discard(stream.rows(1))
+            assert stream.sample(write(stream, [1], 0), [sequence])
+
+
+def test_asyncio_says_that_a_cancelled_step_was_the_last(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            sequence = stream.open(**params(1))
+            await stream.sample(logits(1, 0), [sequence])
+            server.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.sample(logits(1, 1), [sequence]), 0.2)
+            server.process.send_signal(signal.SIGCONT)
+            with pytest.raises(croupier.CroupierError, match="connect again"):
+                await stream.sample(logits(1, 1), [sequence])
+
+    asyncio.run(run())
+
+
 def test_without_a_server_it_gives_up_in_time(server):
     server.kill()
     with pytest.raises(croupier.CroupierError, match="UNAVAILABLE"):

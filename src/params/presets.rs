@@ -49,12 +49,21 @@ impl Presets {
     /// # Errors
     /// There is none; the error lists those there are.
     pub fn get(&self, name: &str) -> Result<&Preset, FieldError> {
-        let names = || self.0.iter().map(|preset| preset.name.as_str()).collect::<Vec<_>>().join(", ");
-        self.0.iter().find(|preset| preset.name == name).ok_or_else(|| {
-            let there =
-                if self.0.is_empty() { "this server has none".to_owned() } else { format!("there are {}", names()) };
-            FieldError::new("preset", format!("is not the name of a preset; {there}"))
-        })
+        self.0
+            .iter()
+            .find(|preset| preset.name == name)
+            .ok_or_else(|| FieldError::new("preset", format!("is not the name of a preset; {}", self.listed())))
+    }
+
+    /// The names, or as many as suit an error.
+    fn listed(&self) -> String {
+        const LISTED: usize = 16;
+        let names: Vec<&str> = self.0.iter().take(LISTED).map(|preset| preset.name.as_str()).collect();
+        match self.0.len() {
+            0 => "this server has none".to_owned(),
+            count if count <= LISTED => format!("there are {}", names.join(", ")),
+            count => format!("there are {} and {} more, which GetServerInfo tells", names.join(", "), count - LISTED),
+        }
     }
 
     /// All of them.

@@ -101,6 +101,12 @@ impl Guard {
         Self { opening_bytes, ..self }
     }
 
+    /// How long a connection may take to open.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// The same guard for connections counted under `transport`.
     #[must_use]
     pub fn of(&self, transport: Transport) -> Self {

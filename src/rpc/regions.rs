@@ -6,6 +6,7 @@
 
 use super::listener::{Connection, Guard, incoming};
 use super::uds::UdsListener;
+use crate::error::Reason;
 use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
@@ -15,10 +16,11 @@ use prost::Message;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::Code;
 
@@ -31,12 +33,14 @@ pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
 #[derive(Debug, Clone)]
 struct Side {
     regions: Arc<Regions>,
+    /// Its token must be there by then.
+    opening: Duration,
     metrics: Metrics,
 }
 
 /// Hands out regions on `listener` until the guard stops it; ends when the last connection has.
 pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, metrics: Metrics) {
-    let side = Side { regions, metrics };
+    let side = Side { regions, opening: guard.timeout(), metrics };
     let mut connections = incoming(listener, guard);
     let mut open = JoinSet::new();
     while let Some(Ok(connection)) = connections.next().await {
@@ -49,10 +53,12 @@ pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, m
 impl Side {
     /// The life of one connection.
     async fn connection(self, mut connection: Connection<UnixStream>) {
-        let stream = match self.greeting(&mut connection).await {
-            Ok(Some(stream)) => stream,
-            Ok(None) => return,
-            Err(error) => return tracing::debug!(%error, "a region connection ended before its token"),
+        // The guard counts as many bytes as a token needs. A longer message that never ends would wait for ever.
+        let stream = match timeout(self.opening, self.greeting(&mut connection)).await {
+            Ok(Ok(Some(stream))) => stream,
+            Ok(Ok(None)) => return,
+            Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before its token"),
+            Err(_) => return self.metrics.refused(Reason::FirstByteTimeout),
         };
         let ended = tokio::select! {
             () = stream.ended() => Ok(()),

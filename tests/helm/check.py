@@ -18,7 +18,8 @@ CHARTS = pathlib.Path(sys.argv[1])
 # The oldest that the chart names in kubeVersion, and the newest that the validator knows.
 VERSIONS = ["1.29.1", "1.37.0"]
 # Settings that are the chart's own business.
-OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file"}
+OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file",
+                "presets"}
 # Kinds of the Prometheus operator, of KEDA and of cert-manager, whose schemas are not Kubernetes'.
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 # Chart and values of each recipe.

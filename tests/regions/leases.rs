@@ -120,6 +120,13 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
         assert_eq!(side.socket().read(&mut [0]).unwrap(), 0);
     });
     server.expect_series("croupier_regions", 0.0).await;
+    // Half of a message that is longer than a token: it has to come in time too.
+    blocking(|| {
+        let side = SideClient::open(path).unwrap();
+        side.socket().set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        side.socket().write_all(&[&1000u32.to_le_bytes()[..], &[0; 100]].concat()).unwrap();
+        assert_eq!(side.socket().read(&mut [0]).unwrap(), 0, "the server ends it");
+    });
     for len in [1025, u32::MAX] {
         let (_worker, offer) = server.region_worker(config()).await;
         blocking(|| {

@@ -57,18 +57,39 @@ labels:
 {{ $key }} = {{ int64 $value }}
 {{- end }}
 {{- end }}
+{{- if .Values.presets }}
+presets = "/etc/croupier/presets.toml"
+{{- end }}
 {{- with .Values.defaults }}
 
 [defaults]
 {{- range $key, $value := . }}
-{{ $key }} = {{ if and (kindIs "float64" $value) (eq (float64 (int64 $value)) $value) }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{ $key }} = {{ include "croupier.toml" $value }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The file of presets. */ -}}
+{{- define "croupier.presets" -}}
+{{- range $name, $preset := .Values.presets }}
+[{{ $name }}]
+{{- range $key, $value := $preset }}
+{{ $key }} = {{ include "croupier.toml" $value }}
+{{- end }}
+{{ end }}
+{{- end }}
+
+{{- /* A value as TOML has it. Whole numbers of values are floats. */ -}}
+{{- define "croupier.toml" -}}
+{{- if kindIs "string" . }}{{ . | quote }}
+{{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}
+{{- else }}{{ . }}
 {{- end }}
 {{- end }}
 
 {{- /* What decides whether a pod has to be replaced. */ -}}
 {{- define "croupier.configChecksum" -}}
-checksum/config: {{ include "croupier.config" . | sha256sum }}
+checksum/config: {{ print (include "croupier.config" .) (include "croupier.presets" .) | sha256sum }}
 {{- end }}
 
 {{- /* A size of the server's settings or of Kubernetes in bytes. */ -}}

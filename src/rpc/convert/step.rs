@@ -81,7 +81,9 @@ pub(in crate::rpc) fn check_copies<'a>(
             lists.contains(&false) || own.length_penalty.is_some()
         });
         let penalties = params.map_or(defaults.penalties(), |own| penalties(own, defaults));
-        usize::from(merges) + usize::from(!penalties.is_off())
+        // A preset may switch penalties on.
+        let by_preset = params.is_some_and(|own| !own.preset.is_empty());
+        usize::from(merges) + usize::from(by_preset || !penalties.is_off())
     };
     let entries = params.map(copies).sum::<usize>().saturating_mul(config.rules.fixed_entries());
     if entries > MAX_COPIED_ENTRIES {
