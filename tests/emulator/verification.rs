@@ -168,7 +168,7 @@ fn each_draft(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::DraftRow
 const PLANTED: [(&str, Spoil<'static>); 8] = [
     ("a residual without subtraction", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft = 0.0)),
     ("a draft that counts by half", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft /= 2.0)),
-    ("a draft at another temperature", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.scale *= 0.9)),
+    ("a draft at twice its temperature", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.scale /= 2.0)),
     ("masses of another token", &|_, rows, inputs| {
         each_draft(rows, inputs, |draft| draft.masses = draft.masses.saturating_sub(8));
     }),
@@ -208,8 +208,10 @@ fn verification_of_planted_faults_is_seen() {
         return;
     }
     let mut emulator = Emulator::start("narrow");
-    // Rows of one length, so that any row is one.
-    let cases = samples(60, |recipe| recipe.rule == AcceptanceRule::Rejection && recipe.bad_row.is_none());
+    // Rows of one length, so that any row is one; drafts that were kept, so that they have a temperature.
+    let is_kept = |recipe: &Recipe| recipe.sources.iter().any(|kind| kind % 4 == 0);
+    let is_wanted = |r: &Recipe| r.rule == AcceptanceRule::Rejection && r.bad_row.is_none() && is_kept(r);
+    let cases = samples(120, is_wanted);
     let mut differing = |spoil: Spoil<'_>| {
         let differs = |case: &&Case| {
             match run(&mut emulator, std::slice::from_ref(*case), LAYOUT, spoil).0.remove(0) {
