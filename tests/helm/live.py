@@ -1,7 +1,9 @@
 """The program takes what the chart gives it: for each recipe a server is started with the configuration and the flags of the
-golden manifest, its probes are asked, and it is stopped. Argument: the croupier binary."""
+golden manifest, its probes are asked, and it is stopped. Arguments: the croupier binary, and a folder with server.pem,
+server.key and client.pem as trustme makes them."""
 
 import pathlib
+import shutil
 import signal
 import socket
 import stat
@@ -39,11 +41,25 @@ def asked(probe, binary, here):
         return False
 
 
-def serve(recipe, binary, folder):
+def mount(secrets, folder):
+    """The secrets of the recipes, as the kubelet mounts them: what is at which path."""
+    mounts = {"/etc/croupier-tls": "tls", "/etc/croupier-clients": "clients", "/etc/croupier-tokens": "tokens"}
+    for name in mounts.values():
+        (folder / name).mkdir()
+    for file, to in [("server.pem", "tls/tls.crt"), ("server.key", "tls/tls.key"), ("client.pem", "clients/ca.crt")]:
+        shutil.copy(secrets / file, folder / to)
+    (folder / "tokens/tokens").write_text("a-token-of-this-test\n")
+    return {there: str(folder / name) for there, name in mounts.items()}
+
+
+def serve(recipe, binary, secrets, folder):
     objects = [o for o in yaml.safe_load_all((GOLDEN / f"{recipe}.yaml").read_text()) if o]
     settings = next(o["data"]["croupier.toml"] for o in objects if o["kind"] == "ConfigMap" and "croupier.toml" in o["data"])
     (folder / "croupier.toml").write_text(settings)
-    moved = {"/etc/croupier": str(folder), "/run/croupier": str(folder), "50051": free_port(), "9464": free_port()}
+    # The longer paths first: the last one is part of them.
+    moved = {**mount(secrets, folder), "/etc/croupier": str(folder), "/run/croupier": str(folder), "50051": free_port(), "9464": free_port()}
+    # There may be no GPU here: that the program knows the flag is what can be asked.
+    moved["--backend=cuda"] = "--backend=auto"
 
     def here(text):
         for there, place in moved.items():
@@ -72,7 +88,7 @@ def main():
     assert recipes, "there are no golden manifests"
     for recipe in recipes:
         with tempfile.TemporaryDirectory() as folder:
-            serve(recipe, sys.argv[1], pathlib.Path(folder))
+            serve(recipe, sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(folder))
     print(f"{len(recipes)} recipes: the program takes their settings and flags, probes say yes, and it stops with 0")
 
 
