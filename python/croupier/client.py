@@ -9,7 +9,8 @@ from typing import Any
 
 import grpc
 
-from ._session import METHOD, Rows, Sequence, Session, options
+from ._front import Front
+from ._session import METHOD, Sequence, options
 from .errors import CroupierError, RowError
 from .schema import pb
 
@@ -21,7 +22,7 @@ def connect(address: str, vocab_size: int, **options: Any) -> Stream:
     return Stream(address, vocab_size, **options)
 
 
-class Stream:
+class Stream(Front):
     """One Decode stream. Leaving it frees its sequences. For one thread at a time.
 
     data_path: "auto" takes shared memory where it is to be had, "shared_memory" insists on it, "inline" does not ask.
@@ -30,11 +31,8 @@ class Stream:
     steps without a result are sent again: the tokens are those that would have come.
     """
 
-    def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
-                 eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
-                 max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0) -> None:
-        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots)
-        self._address, self._patience = address, reconnect_within
+    def __init__(self, address: str, vocab_size: int, **options: Any) -> None:
+        super().__init__(address, vocab_size, **options)
         self._connect()
 
     def __enter__(self) -> Stream:
@@ -49,39 +47,6 @@ class Stream:
         if self._session.region:
             self._session.region.close()
         self._channel.close()
-
-    @property
-    def data_path(self) -> str:
-        """How logits go: "shared_memory" or "inline"."""
-        return "shared_memory" if self._session.region else "inline"
-
-    @property
-    def sequences(self) -> dict[int, Sequence]:
-        """Those that are open, by id."""
-        return self._session.sequences
-
-    def open(self, *, prompt: Iterable[int] = (), output: Iterable[int] = (), sequence_id: int | None = None,
-             params: Any = None, **fields: Any) -> Sequence:
-        """A new text, or one that goes on after `output`. Parameters as fields of `SamplingParams`, or as one.
-
-        It is opened with the next step.
-        """
-        chosen = pb.SamplingParams(**fields)
-        if params is not None:
-            chosen.MergeFrom(params)
-        return self._session.open(chosen, prompt, output, sequence_id)
-
-    def close(self, sequence: Sequence) -> None:
-        """Forgets a text, with the next step."""
-        self._session.close(sequence)
-
-    def rows(self, count: int) -> Rows:
-        """Rows to write logits into, in shared memory where there is some; then give them to `sample` or `step`."""
-        return self._session.rows(count)
-
-    def discard(self, rows: Rows) -> None:
-        """Gives back rows that will not be sent."""
-        self._session.discard(rows)
 
     def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none."""

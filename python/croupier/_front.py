@@ -1,0 +1,52 @@
+"""What the clients for threads and for asyncio have in common: all that needs no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ._session import Rows, Sequence, Session
+from .schema import pb
+
+
+class Front:
+    """A stream's options, texts and rows. Options are told at `croupier.Stream`."""
+
+    def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
+                 eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
+                 max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0) -> None:
+        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots)
+        self._address, self._patience = address, reconnect_within
+
+    @property
+    def data_path(self) -> str:
+        """How logits go: "shared_memory" or "inline"."""
+        return "shared_memory" if self._session.region else "inline"
+
+    @property
+    def sequences(self) -> dict[int, Sequence]:
+        """Those that are open, by id."""
+        return self._session.sequences
+
+    def open(self, *, prompt: Iterable[int] = (), output: Iterable[int] = (), sequence_id: int | None = None,
+             params: Any = None, **fields: Any) -> Sequence:
+        """A new text, or one that goes on after `output`. Parameters as fields of `SamplingParams`, or as one.
+
+        It is opened with the next step.
+        """
+        chosen = pb.SamplingParams(**fields)
+        if params is not None:
+            chosen.MergeFrom(params)
+        return self._session.open(chosen, prompt, output, sequence_id)
+
+    def close(self, sequence: Sequence) -> None:
+        """Forgets a text, with the next step."""
+        self._session.close(sequence)
+
+    def rows(self, count: int) -> Rows:
+        """Rows to write logits into, in shared memory where there is some; then give them to `sample` or `step`."""
+        return self._session.rows(count)
+
+    def discard(self, rows: Rows) -> None:
+        """Gives back rows that will not be sent."""
+        self._session.discard(rows)
