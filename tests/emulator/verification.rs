@@ -168,7 +168,7 @@ fn each_draft(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::DraftRow
 const PLANTED: [(&str, Spoil<'static>); 8] = [
     ("a residual without subtraction", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft = 0.0)),
     ("a draft that counts by half", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.of_draft /= 2.0)),
-    ("a draft at twice its temperature", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.scale /= 2.0)),
+    ("a draft at another temperature", &|_, rows, inputs| each_draft(rows, inputs, |draft| draft.scale *= 0.9)),
     ("masses of another token", &|_, rows, inputs| {
         each_draft(rows, inputs, |draft| draft.masses = draft.masses.saturating_sub(8));
     }),
