@@ -112,6 +112,7 @@ impl Drafts {
             allowed: None,
             action,
             logprobs: None,
+            report: None,
         };
         RowJob { logits: Logits::new(self.dtype, &self.rows[at % 8]), spec }
     }
@@ -177,6 +178,7 @@ fn line(
         allowed: None,
         action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
         logprobs,
+        report: None,
     };
     let jobs: Vec<RowJob<'_>> =
         (0..batch).map(|i| RowJob { logits: Logits::new(dtype, &encoded[i % encoded.len()]), spec }).collect();

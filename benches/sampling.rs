@@ -202,6 +202,7 @@ impl Rows {
                     Action::Draw { uniform }
                 },
                 logprobs: job.logprobs,
+                report: None,
             },
         }
     }

@@ -98,6 +98,7 @@ impl Bench<'_> {
                 allowed: None,
                 action,
                 logprobs: None,
+                report: None,
             },
         }
     }

@@ -86,6 +86,7 @@ fn cuts_equal_the_specification() {
                     action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1) },
                     // The total and the cut show in the logprobs.
                     logprobs: Some(LogprobsSpec { top_n: 3, mode: LogprobsMode::Processed, tokens: &[0, 601, 20_000] }),
+                    report: None,
                 };
                 let job = RowJob { logits: Logits::new(dtype, &bytes), spec };
                 let expected = sample_row(&job.logits, &job.spec);

@@ -29,6 +29,8 @@ fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) {
         let job = case.job();
         emulator.has_room(job.logits.vocab_size()) && has_kernel(&job.spec).is_ok()
     };
+    // Whatever is said beside the token is no matter of kernels.
+    let cases: Vec<Case> = cases.iter().map(|case| Case { report: None, ..case.clone() }).collect();
     let fit: Vec<&Case> = cases.iter().filter(can).collect();
     let asked: Vec<Asked<'_>> = fit.iter().map(|case| Asked::row(case.job())).collect();
     for (case, answer) in fit.into_iter().zip(emulator.ask(&asked, layout, &unspoilt)) {

@@ -332,6 +332,7 @@ fn draws() {
                 allowed: None,
                 action: Action::Draw { uniform: uniform(0xD1CE, position, Purpose::Sample) },
                 logprobs: None,
+                report: None,
             };
             let result = backend.run(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }]).remove(0);
             counts[result.expect("the row is fine").token as usize] += 1;

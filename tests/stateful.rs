@@ -83,6 +83,12 @@ fn cases() -> Vec<(String, SamplingParams)> {
                 acceptance: acceptance(rule),
                 repetition_penalty: Some(1.1),
                 return_sampler_state: Some(true),
+                report: Some(ReportParams {
+                    max_surviving_token_ids: 5,
+                    entropy: true,
+                    why_not_token_ids: vec![1, 2],
+                    ..Default::default()
+                }),
                 ..sampler.clone()
             };
             cases.push((format!("{name}, {rule:?}"), params));

@@ -66,6 +66,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
             allowed: None,
             action: Action::Draw { uniform: uniform(seed, position, Purpose::Sample) },
             logprobs: None,
+            report: None,
         };
         let results = backend.run(&[RowJob { logits: Logits::new(dtype, &bytes), spec }]);
         counts[results[0].as_ref().expect("the row is fine").token as usize] += 1;

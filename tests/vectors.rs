@@ -84,6 +84,7 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
         allowed: None,
         action: Action::Draw { uniform: uniform(case.seed, case.position, Purpose::Sample) },
         logprobs: Some(LogprobsSpec { top_n: 0, mode: case.mode, tokens: &[] }),
+        report: None,
     };
     let output = sample(RowJob { logits: Logits::new(case.dtype, &bytes), spec }).expect("the row is fine");
     let logprobs = output.logprobs.expect("asked for");

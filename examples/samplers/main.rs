@@ -122,6 +122,7 @@ fn sample(row: &[u8], params: &SamplingParams, seed: u64) -> Result<(Distributio
         allowed: None,
         action: Action::Draw { uniform: uniform(Purpose::Sample) },
         logprobs: None,
+        report: None,
     };
     let left = Distribution::of(&logits, &spec)?;
     let token = left.draw(uniform(Purpose::Sample));

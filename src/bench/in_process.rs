@@ -69,6 +69,7 @@ fn spec(filters: Filters, row: u64, turn: u64) -> RowSpec<'static> {
         allowed: None,
         action: Action::Draw { uniform: uniform(row, turn, Purpose::Sample) },
         logprobs: None,
+        report: None,
     }
 }
 

@@ -112,10 +112,10 @@ impl<'a> RowSource<'a> {
     {
         let spec = match &self.asked {
             Asked::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
-            // Nobody needs the logprob of a token that may never be emitted.
+            // Nobody needs to know of a token that may never be emitted how likely it was.
             Asked::Draft { sequence, uniform, state, .. } => {
                 let spec = spec(sequence, ahead, Action::Propose { uniform: *uniform }).remembering(*state);
-                RowSpec { logprobs: None, ..spec }
+                RowSpec { logprobs: None, report: None, ..spec }
             }
             Asked::ScoreRaw { score, row } => {
                 RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, *row)) }
@@ -156,6 +156,7 @@ fn untouched(action: Action) -> RowSpec<'static> {
         allowed: None,
         action,
         logprobs: None,
+        report: None,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
 use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::row::{Action, RowOutput};
+use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
@@ -114,7 +114,7 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
         Ok(results) => results,
         Err(failure) => return vec![Err(failure); jobs.len()],
     };
-    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None };
+    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None, report: None };
     let each = results.into_iter().zip(ready).map(|(result, prepared)| match result {
         Ok(verified) => {
             let outputs = verified.emitted.iter().map(bare).collect();
@@ -137,7 +137,7 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
     let mut scored = run_guarded(backend, &jobs).into_iter();
     for (prepared, result) in ready.iter().zip(verified) {
         let Ok((_, outputs)) = result else { continue };
-        if prepared.wants_logprobs() {
+        if prepared.wants_words() {
             let reported: Result<Vec<_>, _> = scored.by_ref().take(outputs.len()).collect();
             match reported {
                 Ok(reported) => *outputs = reported,
@@ -210,8 +210,10 @@ impl<'a> Prepared<'a> {
         Some(RowJob { logits, spec })
     }
 
-    fn rows(&self) -> Vec<RowJob<'_>> {
-        (0..=self.drafts.len()).filter_map(|row| self.row(row, Action::Draw { uniform: 0 })).collect()
+    fn rows<'b>(&'b self) -> Vec<RowJob<'b>> {
+        // Emitted tokens are reported on by rows of their own.
+        let silent = |job: RowJob<'b>| RowJob { spec: RowSpec { report: None, ..job.spec }, ..job };
+        (0..=self.drafts.len()).filter_map(|row| self.row(row, Action::Draw { uniform: 0 }).map(silent)).collect()
     }
 
     fn job<'b>(&'b self, rows: &'b [RowJob<'b>]) -> VerifyJob<'b> {
@@ -227,13 +229,14 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn wants_logprobs(&self) -> bool {
-        self.source.sequence.spec(Action::Score { token: 0 }).logprobs.is_some()
+    fn wants_words(&self) -> bool {
+        let spec = self.source.sequence.spec(Action::Score { token: 0 });
+        spec.logprobs.is_some() || spec.report.is_some()
     }
 
     /// Rows that score what was emitted: each token at the row after those before it.
     fn scores(&self, verified: &Verified) -> impl Iterator<Item = RowJob<'_>> {
-        let wanted = if self.wants_logprobs() { verified.emitted.len() } else { 0 };
+        let wanted = if self.wants_words() { verified.emitted.len() } else { 0 };
         let after = |at: usize| at.checked_sub(1).map_or(0, |before| verified.accepted_path[before] + 1);
         let row = |at: usize| {
             let RowJob { logits, spec } = self.row(after(at), Action::Score { token: verified.emitted[at] })?;

@@ -3,6 +3,7 @@
 
 use super::check::{check_len, check_tokens, in_range};
 use super::rare::Off;
+use super::report::ReportParams;
 use super::{EngineOrder, FieldError, MAX_TEMPERATURE, MAX_VOCAB_SIZE, MIN_TEMPERATURE, SamplerOrder};
 
 /// Largest smoothing factor.
@@ -84,6 +85,8 @@ pub struct SamplerParams {
     pub p_less: bool,
     /// Say with each token what samplers remember.
     pub return_sampler_state: bool,
+    /// What to say about how a token was chosen; `None`: nothing.
+    pub report: Option<Box<ReportParams>>,
     /// In what order the samplers come.
     pub sampler_order: SamplerOrder,
 }
@@ -124,6 +127,7 @@ impl Off for SamplerParams {
         top_p_reset_token_ids: Vec::new(),
         p_less: false,
         return_sampler_state: false,
+        report: None,
         sampler_order: SamplerOrder::Engine(EngineOrder::Croupier),
     };
 }
@@ -149,6 +153,9 @@ impl SamplerParams {
         check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
         check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
         in_range("min_keep", self.min_keep, 1, MAX_VOCAB_SIZE, "")?;
+        if let Some(report) = &self.report {
+            report.validate(vocab_size).map_err(|e| e.within("report"))?;
+        }
         self.validate_with_a_state(vocab_size)
     }
 
@@ -187,7 +194,8 @@ impl SamplerParams {
     /// Bytes that the lists take, `xtc_ignore_token_ids` not counted.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.sampler_order.bytes() + self.top_p_reset_token_ids.capacity() * size_of::<u32>()
+        let report = self.report.as_ref().map_or(0, |report| report.bytes());
+        self.sampler_order.bytes() + self.top_p_reset_token_ids.capacity() * size_of::<u32>() + report
     }
 
     /// Names of the fields, for tests that none is forgotten.
@@ -229,6 +237,7 @@ impl SamplerParams {
             top_p_reset_token_ids,
             p_less,
             return_sampler_state,
+            report,
             sampler_order,
         )
     }

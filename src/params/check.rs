@@ -142,6 +142,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
+    use super::report::ReportParams;
     use super::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, TokenBanRange};
     use super::*;
 
@@ -182,7 +183,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 58] = [
+        let out_of_range: [(&str, Change); 59] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -226,6 +227,10 @@ mod tests {
             ("top_p_decay", |p| p.samplers.top_p_decay = 1.1),
             ("top_p_min", |p| p.samplers.top_p_min = -0.1),
             ("top_p_reset_token_ids", |p| p.samplers.top_p_reset_token_ids = vec![100]),
+            ("report", |p| {
+                let report = ReportParams { why_not_token_ids: vec![100], ..ReportParams::default() };
+                p.samplers.report = Some(Box::new(report));
+            }),
             ("sampler_order", |p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
             ("dry_multiplier", |p| p.history.dry_multiplier = -1.0),
             ("dry_base", |p| p.history.dry_base = 0.5),

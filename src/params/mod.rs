@@ -10,6 +10,7 @@ pub mod history;
 mod order;
 pub mod presets;
 pub mod rare;
+pub mod report;
 mod samplers;
 mod speculation;
 pub mod state;

@@ -205,6 +205,31 @@ impl Sampler {
     }
 }
 
+impl Step {
+    /// Whose it is.
+    #[must_use]
+    pub fn sampler(&self) -> Sampler {
+        match self {
+            Self::Temperature | Self::DynamicTemperature { .. } => Sampler::Temperature,
+            Self::Smoothing { .. } => Sampler::Smoothing,
+            Self::TopK => Sampler::TopK,
+            Self::TopP => Sampler::TopP,
+            Self::MinP => Sampler::MinP,
+            Self::TypicalP(_) => Sampler::TypicalP,
+            Self::Tfs(_) => Sampler::Tfs,
+            Self::TopA(_) => Sampler::TopA,
+            Self::TopNSigma(_) => Sampler::TopNSigma,
+            Self::EpsilonCutoff(_) => Sampler::EpsilonCutoff,
+            Self::EtaCutoff(_) => Sampler::EtaCutoff,
+            Self::TopH(_) => Sampler::TopH,
+            Self::Xtc { .. } => Sampler::Xtc,
+            Self::PLess => Sampler::PLess,
+            Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
+            Self::AdaptiveP { .. } => Sampler::AdaptiveP,
+        }
+    }
+}
+
 impl SamplingParams {
     /// The steps of a row in order, where [`Filters`](super::Filters) in their own order would not do: temperature,
     /// top-k, top-p, min-p. Greedy has no steps: the first token is taken whatever the samplers.

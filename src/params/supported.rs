@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 68] = [
+pub const SUPPORTED: [&str; 69] = [
     "temperature",
     "top_k",
     "top_p",
@@ -69,5 +69,6 @@ pub const SUPPORTED: [&str; 68] = [
     "repetition_detection",
     "thinking_budget",
     "return_sampler_state",
+    "report",
     "preset",
 ];

@@ -33,9 +33,20 @@ pub struct Chain<'a> {
 /// What is left of a row's candidates.
 #[must_use]
 pub fn run(candidates: Vec<Candidate>, filters: &Filters, chain: &Chain<'_>) -> Candidates {
+    watched(candidates, filters, chain, |_, _| ())
+}
+
+/// The same, with a look at what is left after each step.
+pub fn watched(
+    candidates: Vec<Candidate>,
+    filters: &Filters,
+    chain: &Chain<'_>,
+    mut look: impl FnMut(&Step, &Candidates),
+) -> Candidates {
     let mut left = Candidates::new(candidates, chain.min_keep as usize);
     for step in chain.steps {
         apply(step, filters, chain, &mut left);
+        look(step, &left);
     }
     left
 }

@@ -120,7 +120,7 @@ impl Distribution {
 }
 
 /// Tokens with a finite logit.
-fn finite(row: &[f32]) -> impl Iterator<Item = Candidate> {
+pub(super) fn finite(row: &[f32]) -> impl Iterator<Item = Candidate> {
     let all = row.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit });
     all.filter(|c| c.logit > f32::NEG_INFINITY)
 }

@@ -3,7 +3,7 @@
 //! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
 //! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
 //! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
-//! [`philox`] (random numbers).
+//! [`philox`] (random numbers), [`report`] (why a token was not drawn).
 
 pub mod adjust;
 pub mod candidates;
@@ -17,6 +17,7 @@ pub mod mass;
 pub mod observed;
 pub mod order;
 pub mod philox;
+pub mod report;
 pub mod row;
 pub mod samplers;
 
@@ -54,5 +55,6 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
         && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
     let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
-    Ok(RowOutput { token, logprobs, kept, observed })
+    let report = spec.report.map(|wanted| Box::new(report::report((&raw, &adjusted, best), &processed, spec, &wanted)));
+    Ok(RowOutput { token, logprobs, kept, observed, report })
 }

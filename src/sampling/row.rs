@@ -5,6 +5,7 @@ use super::chain::Chain;
 use super::kept::Kept;
 use super::logits::Logits;
 use super::observed::Observed;
+use super::report::{Report, ReportSpec};
 use crate::params::state::SamplerState;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
 
@@ -37,6 +38,8 @@ pub struct RowSpec<'a> {
     pub action: Action,
     /// What to report about the token.
     pub logprobs: Option<LogprobsSpec<'a>>,
+    /// What to say about how it was chosen.
+    pub report: Option<ReportSpec<'a>>,
 }
 
 impl RowSpec<'_> {
@@ -97,6 +100,8 @@ pub struct RowOutput {
     /// How likely the token was; present where samplers [have a state](RowSpec::has_state), unless the row only scores raw
     /// logprobs.
     pub observed: Option<Observed>,
+    /// Present if asked for.
+    pub report: Option<Box<Report>>,
 }
 
 /// What is reported about a token.

@@ -151,6 +151,11 @@ impl History {
         &self.recent.banned
     }
 
+    /// The last output tokens, as many as the longest bad word looks back.
+    pub(super) fn tail(&self) -> &[u32] {
+        &self.recent.tail
+    }
+
     /// What tools that look back make of it.
     pub(super) fn now(&self) -> Option<&Now> {
         self.memory.as_ref().map(|memory| memory.now())
@@ -226,6 +231,11 @@ impl Ahead {
 
     pub(super) fn banned(&self) -> &[u32] {
         &self.recent.banned
+    }
+
+    /// The last output tokens, as many as the longest bad word looks back.
+    pub(super) fn tail(&self) -> &[u32] {
+        &self.recent.tail
     }
 
     /// What tools that look back make of it.

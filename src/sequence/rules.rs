@@ -17,6 +17,7 @@ use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::report::{Bans, ReportSpec};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 use crate::sampling::samplers::top_p_decay;
 use std::mem::take;
@@ -307,9 +308,10 @@ impl Rules {
         if !history.forced().is_empty() {
             return self.forced_row(at, history.forced(), action);
         }
+        let report = self.report(false, history.position(), history.tail());
         let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
         let penalties = self.penalties(history.place(), history.position());
-        RowSpec { penalties, adjusts, banned: history.banned(), ..self.row(at, action) }
+        RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) }
     }
 
     /// What to ask of a row that follows `ahead`, which grew from `history`.
@@ -324,14 +326,25 @@ impl Rules {
         if !ahead.forced().is_empty() {
             return self.forced_row(at, ahead.forced(), action);
         }
+        let report = self.report(false, ahead.position(), ahead.tail());
         let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
         let penalties = self.penalties(ahead.place(), ahead.position());
-        RowSpec { penalties, adjusts, banned: ahead.banned(), ..self.row(at, action) }
+        RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) }
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
     fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
-        RowSpec { allowed: Some(token), ..self.row(at, action) }
+        let report = self.report(true, at.1, &[]);
+        RowSpec { allowed: Some(token), report, ..self.row(at, action) }
+    }
+
+    /// What to say about a row at this position of the output, which ends with `tail`.
+    fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
+        let wanted =
+            self.inherited(|rules| rules.params.samplers.report.as_deref()).filter(|wanted| !wanted.is_off())?;
+        let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());
+        let words = self.list(|params| &params.bad_words);
+        Some(ReportSpec { wanted, bans: Bans { forced, position, ends, words, tail, ranges } })
     }
 
     fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
@@ -359,6 +372,7 @@ impl Rules {
                 mode: wanted.mode,
                 tokens: &wanted.token_ids,
             }),
+            report: None,
         }
     }
 }

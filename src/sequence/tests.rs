@@ -1,6 +1,8 @@
 use super::table::{Charged, Table};
 use super::*;
+use crate::params::chain::SamplerParams;
 use crate::params::history::HistoryParams;
+use crate::params::report::ReportParams;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
@@ -173,6 +175,11 @@ prop_compose! {
             max_tokens: if ends.1 == 0 { 0 } else { ends.1 + 6 },
             ignore_eos: ends.2,
             logprobs: (top_n > 0).then_some(logprobs),
+            samplers: SamplerParams {
+                report: (top_n > 1).then(|| Box::new(ReportParams { entropy: true, ..ReportParams::default() })),
+                ..SamplerParams::default()
+            }
+            .into(),
             history: history.into(),
             ..SamplingParams::default()
         }
@@ -226,6 +233,11 @@ proptest! {
             bad_words: or(&own.bad_words, &base.bad_words),
             stop_token_ids: or(&own.stop_token_ids, &base.stop_token_ids),
             logprobs: own.logprobs.clone().or(base.logprobs.clone()),
+            samplers: SamplerParams {
+                report: own.samplers.report.clone().or(base.samplers.report.clone()),
+                ..SamplerParams::default()
+            }
+            .into(),
             history: HistoryParams {
                 dry_sequence_breakers: or(
                     &own.history.dry_sequence_breakers,

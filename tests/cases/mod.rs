@@ -5,9 +5,11 @@ use crate::rows::ascending;
 pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, row};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
+use croupier::params::report::ReportParams;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
+use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use proptest::prelude::*;
@@ -27,6 +29,7 @@ pub(crate) struct Case {
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) action: Action,
     pub(crate) logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
+    pub(crate) report: Option<ReportParams>,
 }
 
 impl Case {
@@ -43,6 +46,7 @@ impl Case {
             allowed: None,
             action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
             logprobs: Some((5, LogprobsMode::Processed, vec![0])),
+            report: None,
         }
     }
 
@@ -59,6 +63,7 @@ impl Case {
                 allowed: self.allowed.as_deref(),
                 action: self.action,
                 logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
+                report: self.report.as_ref().map(|wanted| ReportSpec { wanted, bans: Bans::default() }),
             },
         }
     }
@@ -78,7 +83,8 @@ pub(crate) fn bits(result: &RowResult) -> String {
                 let requested: Vec<u32> = l.requested.iter().map(|x| x.to_bits()).collect();
                 (l.logprob.to_bits(), l.rank, top, requested)
             });
-            format!("{} {logprobs:?} {:?}", output.token, output.observed)
+            // Floats are shown so that those that differ differ, and zeros with their signs.
+            format!("{} {logprobs:?} {:?} {:?}", output.token, output.observed, output.report)
         }
         Err(error) => format!("{error:?}"),
     }
@@ -92,6 +98,19 @@ pub(crate) fn summary(case: &Case) -> String {
 
 fn decay() -> impl Strategy<Value = Decay> {
     (any::<u16>(), 1..2000u16, 1..60_000u16).prop_map(|(place, last_n, decay_n)| Decay { place, last_n, decay_n })
+}
+
+/// Any report; its tokens are still to be brought into the vocabulary.
+fn report() -> impl Strategy<Value = ReportParams> {
+    let most = prop_oneof![Just(0u32), 1..20u32, Just(4096)];
+    (any::<bool>(), most, any::<bool>(), prop::collection::vec(any::<u32>(), 0..6)).prop_map(
+        |(support_size, max_surviving_token_ids, entropy, why_not_token_ids)| ReportParams {
+            support_size,
+            max_surviving_token_ids,
+            entropy,
+            why_not_token_ids,
+        },
+    )
 }
 
 prop_compose! {
@@ -127,6 +146,7 @@ prop_compose! {
             0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
             prop::collection::vec(any::<u32>(), 0..5)
         )),
+        report in prop::option::weighted(0.3, report()),
     ) -> Case {
         let logits = row(shape, vocab, seed);
         let mut tokens: Vec<_> = touched;
@@ -154,6 +174,10 @@ prop_compose! {
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
             action: score.map_or(Action::Draw { uniform }, |t| Action::Score { token: t % vocab as u32 }),
+            report: report.map(|mut report| {
+                report.why_not_token_ids.iter_mut().for_each(|t| *t %= vocab as u32);
+                report
+            }),
             logprobs: logprobs.map(|(n, mode, ids)| (n, mode, ids.into_iter().map(|t| t % vocab as u32).collect())),
             ..case
         }

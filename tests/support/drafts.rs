@@ -52,6 +52,7 @@ impl Row {
             allowed: self.allowed.as_deref(),
             action,
             logprobs: None,
+            report: None,
         };
         RowJob { logits: Logits::new(self.dtype, &self.bytes), spec }
     }

@@ -18,6 +18,16 @@ pub(in crate::backend) fn logit(key: u64) -> f32 {
     from_ascending(!((key >> 32) as u32))
 }
 
+/// The tokens of the `n` first keys, in order.
+pub(super) fn first(mut keys: Vec<u64>, n: usize) -> Vec<u32> {
+    if n < keys.len() && n > 0 {
+        keys.select_nth_unstable(n - 1);
+    }
+    keys.truncate(n);
+    keys.sort_unstable();
+    keys.into_iter().map(token).collect()
+}
+
 /// Whether a token's key is at most `last`; for loops, where making its key takes longer.
 #[inline(always)]
 pub(super) fn up_to(last: u64) -> impl Fn(u32, f32) -> bool + Copy {

@@ -12,6 +12,7 @@ pub(super) mod keys;
 mod level;
 mod own;
 mod passes;
+mod report;
 mod row;
 mod search;
 mod select;

@@ -3,6 +3,7 @@
 use super::distribution::{Distribution, Store};
 use super::keep;
 use super::level::Level;
+use super::report;
 use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
@@ -55,8 +56,8 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
     };
     let processed = match scored_raw {
         // Nothing is drawn and nobody asks for the filtered distribution.
-        Some(_) => None,
-        None => Some(Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), processed_store)),
+        Some(_) if job.spec.report.is_none() => None,
+        _ => Some(Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), processed_store)),
     };
     let token = match (job.spec.action, &processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
@@ -71,7 +72,12 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
         }
         _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, processed_store),
     });
-    let observed = processed.filter(|_| job.spec.has_state());
+    let report = job
+        .spec
+        .report
+        .zip(processed.as_ref())
+        .map(|(wanted, processed)| report::report(job, (&raw, &adjusted), processed, &wanted, processed_store));
+    let observed = processed.filter(|_| job.spec.has_state() && scored_raw.is_none());
     let observed = observed.map(|processed| processed.observed(&adjusted, token, processed_store));
     let kept = match (job.spec.action, &processed) {
         (Action::Propose { .. }, Some(processed)) => {
@@ -79,5 +85,5 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
         }
         _ => None,
     };
-    Ok(RowOutput { token, logprobs, kept, observed })
+    Ok(RowOutput { token, logprobs, kept, observed, report: report.transpose()?.map(Box::new) })
 }

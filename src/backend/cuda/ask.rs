@@ -20,14 +20,23 @@ pub enum NoKernel {
     Chain,
     /// A penalty whose strength depends on distance, the encoder repetition penalty or the length penalty.
     History,
+    /// It is to say how its token was chosen.
+    Report,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 6] =
-        [Self::TopLogprobs, Self::Propose, Self::TooLarge, Self::Chain, Self::History, Self::Contradiction];
+    pub const ALL: [NoKernel; 7] = [
+        Self::TopLogprobs,
+        Self::Propose,
+        Self::TooLarge,
+        Self::Chain,
+        Self::History,
+        Self::Report,
+        Self::Contradiction,
+    ];
 
     /// Its name as a metric label.
     #[must_use]
@@ -38,6 +47,7 @@ impl NoKernel {
             Self::TooLarge => "too_large",
             Self::Chain => "chain",
             Self::History => "history",
+            Self::Report => "report",
             Self::Contradiction => "contradiction",
         }
     }
@@ -53,6 +63,7 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
         _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
         _ if has_history(&spec.penalties) => Err(NoKernel::History),
+        _ if spec.report.is_some() => Err(NoKernel::Report),
         _ => Ok(()),
     }
 }
@@ -216,6 +227,7 @@ mod tests {
             allowed: None,
             action,
             logprobs: None,
+            report: None,
         };
         let off = Penalties { repetition: 1.2, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
         assert_eq!(has_kernel(&row(off)), Ok(()));

@@ -49,6 +49,6 @@ impl Answer {
             let requested = requested.iter().map(|r| logprob(r.logit)).collect();
             TokenLogprobs { logprob: logprob(written.logit), rank: written.rank, top, requested }
         });
-        RowOutput { token: written.token, logprobs, kept: None, observed: None }
+        RowOutput { token: written.token, logprobs, kept: None, observed: None, report: None }
     }
 }

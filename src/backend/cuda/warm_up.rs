@@ -122,6 +122,7 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
             allowed: None,
             action: Action::Draw { uniform: uniform(11, i as u64, Purpose::Sample) },
             logprobs: Some(LogprobsSpec { top_n: 20, mode, tokens: &[1, 2] }),
+            report: None,
         }
     };
     filters.into_iter().enumerate().map(with)

@@ -5,5 +5,6 @@ pub(super) mod config;
 mod history;
 pub(super) mod params;
 pub(super) mod reply;
+mod report;
 mod samplers;
 pub(super) mod step;

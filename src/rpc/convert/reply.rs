@@ -1,5 +1,6 @@
 //! Results in the wire's form. Every domain status has exactly one on the wire.
 
+use super::report;
 use super::samplers::told_state;
 use crate::engine::step::{Done, Last, Opened, RowFailure, RowStatus, StepReply, Verification};
 use crate::error::Refusal;
@@ -145,8 +146,9 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
 }
 
 fn token(output: RowOutput) -> proto::Token {
+    let report = output.report.map(|told| report::told(*told));
     let Some(logprobs) = output.logprobs else {
-        return proto::Token { token_id: output.token, ..Default::default() };
+        return proto::Token { token_id: output.token, report, ..Default::default() };
     };
     let (top_token_ids, top_logprobs) = logprobs.top.into_iter().unzip();
     proto::Token {
@@ -156,6 +158,7 @@ fn token(output: RowOutput) -> proto::Token {
         top_token_ids,
         top_logprobs,
         requested_logprobs: logprobs.requested,
+        report,
     }
 }
 

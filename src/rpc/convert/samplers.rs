@@ -1,6 +1,7 @@
 //! Parameters of the samplers, and their order.
 
 use super::params::unknown_value;
+use super::report;
 use crate::params::chain::SamplerParams;
 use crate::params::state::{Average, SamplerState};
 use crate::params::{EngineOrder, FieldError, Sampler, SamplerOrder};
@@ -37,6 +38,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_p_min: wire.top_p_min.unwrap_or(defaults.top_p_min),
         top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
         p_less: wire.p_less.unwrap_or(defaults.p_less),
+        report: wire.report.take().map(report::params),
         return_sampler_state: wire.return_sampler_state.unwrap_or(defaults.return_sampler_state),
         xtc_ignore_token_ids: take(&mut wire.xtc_ignore_token_ids),
         sampler_order: order(wire, defaults)?,
@@ -98,6 +100,29 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
         Wire::Mirostat => Sampler::Mirostat,
         Wire::AdaptiveP => Sampler::AdaptiveP,
     })
+}
+
+/// A sampler as it is told.
+pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
+    use proto::SamplerKind as Wire;
+    match sampler {
+        Sampler::Temperature => Wire::Temperature,
+        Sampler::Smoothing => Wire::Smoothing,
+        Sampler::TopNSigma => Wire::TopNSigma,
+        Sampler::TopH => Wire::TopH,
+        Sampler::TopK => Wire::TopK,
+        Sampler::TopP => Wire::TopP,
+        Sampler::MinP => Wire::MinP,
+        Sampler::TypicalP => Wire::TypicalP,
+        Sampler::Tfs => Wire::Tfs,
+        Sampler::TopA => Wire::TopA,
+        Sampler::EpsilonCutoff => Wire::EpsilonCutoff,
+        Sampler::EtaCutoff => Wire::EtaCutoff,
+        Sampler::Xtc => Wire::Xtc,
+        Sampler::PLess => Wire::PLess,
+        Sampler::Mirostat => Wire::Mirostat,
+        Sampler::AdaptiveP => Wire::AdaptiveP,
+    }
 }
 
 /// What samplers remembered; not yet checked against ranges.

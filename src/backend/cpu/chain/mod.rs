@@ -154,6 +154,13 @@ impl ChainStore {
         row.binary_search(&token).or_else(|_| in_side()).ok()
     }
 
+    /// Keys of the tokens of nonzero mass, in no particular order.
+    pub(super) fn support(&self) -> Vec<u64> {
+        let Values { tokens, logits, masses, .. } = &self.values;
+        let heavy = masses.iter().enumerate().filter(|&(_, &mass)| mass > 0);
+        heavy.map(|(at, _)| keys::key(tokens[at], logits[at])).collect()
+    }
+
     /// Keys of the first `n` of what is left, in order.
     fn first_keys(&self, n: usize) -> Vec<u64> {
         let values = &self.values;

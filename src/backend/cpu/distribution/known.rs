@@ -59,15 +59,34 @@ impl Distribution {
         }
     }
 
-    /// Entropy in nats, of a list.
-    pub(in crate::backend::cpu) fn entropy(&self, store: &Store) -> Option<f64> {
+    /// Keys of the tokens of nonzero mass, in no particular order.
+    pub(in crate::backend::cpu) fn support(&self, view: &View<'_>, store: &Store) -> Vec<u64> {
+        if self.kind == Kind::Chain {
+            return store.chain.support();
+        }
+        let mut keys = self.listed(store).map(<[u64]>::to_vec).unwrap_or_else(|| {
+            let mut keys = vec![];
+            view.collect(reach_of(self.weigh, self.need.max(1)).max(f32::MIN), &mut keys);
+            keys
+        });
+        keys.retain(|&key| self.mass_of(keys::token(key), keys::logit(key)) > 0);
+        keys
+    }
+
+    /// Entropy in nats, of the tokens of these keys, which are all that have mass.
+    pub(in crate::backend::cpu) fn entropy_of(&self, support: &[u64]) -> f64 {
         let term = |&key: &u64| {
             let (token, logit) = (keys::token(key), keys::logit(key));
             entropy_term(mass::exponent(logit, self.weigh.max, self.weigh.scale), self.mass_of(token, logit))
         };
+        entropy(support.iter().map(term).sum(), self.total)
+    }
+
+    /// Entropy in nats, of a list.
+    pub(in crate::backend::cpu) fn entropy(&self, store: &Store) -> Option<f64> {
         match self.kind {
             Kind::Chain => Some(store.chain.entropy(Chained { weigh: self.weigh, total: self.total })),
-            _ => self.listed(store).map(|keys| entropy(keys.iter().map(term).sum(), self.total)),
+            _ => self.listed(store).map(|keys| self.entropy_of(keys)),
         }
     }
 

@@ -1,0 +1,32 @@
+//! What is said about a row beside its token: [`sampling::report`](crate::sampling::report), from the distribution that is there.
+//! What became of single tokens is taken from the specification.
+
+use super::distribution::{Distribution, Store};
+use super::passes::Weigh;
+use super::verify;
+use super::view::View;
+use crate::backend::RowJob;
+use crate::sampling::entropy::entropy;
+use crate::sampling::mass;
+use crate::sampling::report::{Report, ReportSpec, why_not};
+use crate::sampling::row::RowError;
+
+/// What is said about a row.
+pub(super) fn report(
+    job: &RowJob<'_>,
+    (raw, adjusted): (&View<'_>, &View<'_>),
+    processed: &Distribution,
+    wanted: &ReportSpec<'_>,
+    store: &Store,
+) -> Result<Report, RowError> {
+    let support = processed.support(adjusted, store);
+    let entropies = || {
+        let weigh = Weigh { max: raw.max, scale: mass::scale(1.0) };
+        let of_raw = entropy(verify::entropy_terms(raw, weigh), raw.total(weigh));
+        (processed.entropy(store).unwrap_or_else(|| processed.entropy_of(&support)), of_raw)
+    };
+    let entropy = wanted.wanted.entropy.then(entropies);
+    let (support_size, most) = (support.len() as u32, wanted.wanted.max_surviving_token_ids as usize);
+    let surviving = super::keys::first(support, most);
+    Ok(Report { support_size, surviving, entropy, why_not: why_not(&job.logits, &job.spec)? })
+}

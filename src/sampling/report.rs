@@ -1,0 +1,225 @@
+//! What a row's token was drawn from, and what became of the others: for training that needs the support, and for debugging.
+//!
+//! Numbers are those of the distribution itself: its support are the tokens of nonzero mass, its entropy is
+//! [that of integer masses](super::entropy). Why a token is not among them is found by taking the row its way once more and
+//! looking after every step.
+
+use super::adjust::TokenAdjust;
+use super::chain::{self, Chain, Step};
+use super::distribution::{self, Distribution};
+use super::entropy::{entropy, entropy_term};
+use super::logits::Logits;
+use super::order::Candidate;
+use super::row::{RowError, RowSpec};
+use crate::params::Sampler;
+use crate::params::report::ReportParams;
+use crate::params::state::SamplerState;
+use crate::params::steering::TokenBanRange;
+
+/// What to say, and what is needed to say which parameter banned a token.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportSpec<'a> {
+    /// What is asked.
+    pub wanted: &'a ReportParams,
+    /// Where bans come from.
+    pub bans: Bans<'a>,
+}
+
+/// Where the bans of a position come from.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bans<'a> {
+    /// Whether the position has to have one token.
+    pub forced: bool,
+    /// The position in the output.
+    pub position: u64,
+    /// What `min_tokens` bans here; ascending.
+    pub ends: &'a [u32],
+    /// All bad words.
+    pub words: &'a [Vec<u32>],
+    /// The last output tokens, as many as the longest bad word needs.
+    pub tail: &'a [u32],
+    /// All ranges of positions with bans of their own.
+    pub ranges: &'a [TokenBanRange],
+}
+
+/// What is said about a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// Tokens of nonzero mass.
+    pub support_size: u32,
+    /// The first of them, in order.
+    pub surviving: Vec<u32>,
+    /// Entropy in nats of what was drawn from, and of the row as sent.
+    pub entropy: Option<(f64, f64)>,
+    /// One for each token that was asked about.
+    pub why_not: Vec<WhyNot>,
+}
+
+/// What became of a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WhyNot {
+    /// The token.
+    pub token: u32,
+    /// What removed it first; `None`: it could have been drawn.
+    pub removed: Option<Removed>,
+    /// Its logit as sent.
+    pub raw: f32,
+    /// Its logit after masks, bias and penalties.
+    pub adjusted: f32,
+    /// Its probability; 0 if it was removed.
+    pub probability: f32,
+    /// 1 + the number of tokens of nonzero mass before it; 0 if it was removed.
+    pub rank: u32,
+}
+
+/// What removes tokens, in the order in which a row meets it. Each is explained at `RemovedBy` in the wire contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Removed {
+    RawLogit,
+    ForcedToken,
+    AllowedTokenIds,
+    BannedTokenIds,
+    BadWords,
+    MinTokens,
+    TokenBanRanges,
+    NoRepeatNgram,
+    Penalties,
+    Greedy,
+    Sampler(Sampler),
+    Precision,
+}
+
+/// What is said about a row, as sent and adjusted, whose first adjusted token is `best`.
+pub(super) fn report(
+    (raw, adjusted, best): (&[f32], &[f32], Candidate),
+    processed: &Distribution,
+    spec: &RowSpec<'_>,
+    wanted: &ReportSpec<'_>,
+) -> Report {
+    let left = processed.kept().iter().filter(|w| w.mass > 0);
+    let most = wanted.wanted.max_surviving_token_ids as usize;
+    Report {
+        support_size: left.clone().count() as u32,
+        surviving: left.take(most).map(|w| w.candidate.token).collect(),
+        entropy: wanted.wanted.entropy.then(|| (of(processed), of(&Distribution::raw(raw)))),
+        why_not: fates((raw, adjusted, best), processed, spec, wanted),
+    }
+}
+
+/// Entropy in nats.
+fn of(distribution: &Distribution) -> f64 {
+    let term = |w: &super::filters::Weighted| entropy_term(distribution.exponent(w.candidate.logit), w.mass);
+    entropy(distribution.kept().iter().map(term).sum(), distribution.total())
+}
+
+/// What became of the tokens that a row is asked about. Backends take it from here: nobody waits for it.
+///
+/// # Errors
+/// [`RowError`] when the row has no distribution.
+pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, RowError> {
+    let Some(wanted) = spec.report.filter(|report| !report.wanted.why_not_token_ids.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let raw = distribution::widened(logits)?;
+    let (adjusted, best) = distribution::adjusted(&raw, spec)?;
+    let processed = Distribution::processed(&adjusted, best, spec);
+    Ok(fates((&raw, &adjusted, best), &processed, spec, &wanted))
+}
+
+fn fates(
+    (raw, adjusted, best): (&[f32], &[f32], Candidate),
+    processed: &Distribution,
+    spec: &RowSpec<'_>,
+    wanted: &ReportSpec<'_>,
+) -> Vec<WhyNot> {
+    let asked = &wanted.wanted.why_not_token_ids;
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    let cut = cuts(adjusted, spec, asked);
+    let fate = |(&token, cut): (&u32, Option<Sampler>)| {
+        let (raw, adjusted) = (raw[token as usize], adjusted[token as usize]);
+        let share = processed.observed(token).drawn;
+        let before_samplers = masked(token, (raw, adjusted), spec, &wanted.bans)
+            .or((spec.filters.temperature == 0.0 && token != best.token).then_some(Removed::Greedy));
+        let removed = before_samplers.or(cut.map(Removed::Sampler));
+        let removed = removed.or((share.mass == 0).then_some(Removed::Precision));
+        let before = processed.kept().iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
+        let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
+        WhyNot { token, removed, raw, adjusted, probability: (share.mass as f64 / share.total as f64) as f32, rank }
+    };
+    asked.iter().zip(cut).map(fate).collect()
+}
+
+/// What removed a token before any sampler.
+fn masked(token: u32, (raw, adjusted): (f32, f32), spec: &RowSpec<'_>, bans: &Bans<'_>) -> Option<Removed> {
+    if raw == f32::NEG_INFINITY {
+        return Some(Removed::RawLogit);
+    }
+    if spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err()) {
+        return Some(if bans.forced { Removed::ForcedToken } else { Removed::AllowedTokenIds });
+    }
+    let always = |adjust: TokenAdjust| adjust.token == token && adjust.flags & TokenAdjust::BANNED != 0;
+    if spec.adjusts.iter().any(always) {
+        let is_word = bans.words.iter().any(|word| word[..] == [token]);
+        return Some(if is_word { Removed::BadWords } else { Removed::BannedTokenIds });
+    }
+    if spec.banned.binary_search(&token).is_ok() {
+        return Some(bans.of(token));
+    }
+    (adjusted == f32::NEG_INFINITY).then_some(Removed::Penalties)
+}
+
+impl Bans<'_> {
+    /// What bans a token that is banned at this position only.
+    fn of(&self, token: u32) -> Removed {
+        let ends_word = |word: &Vec<u32>| {
+            word.split_last().is_some_and(|(&last, before)| last == token && self.tail.ends_with(before))
+        };
+        let in_range = |range: &TokenBanRange| range.holds_at(self.position) && range.token_ids.contains(&token);
+        if self.words.iter().any(ends_word) {
+            Removed::BadWords
+        } else if self.ends.binary_search(&token).is_ok() {
+            Removed::MinTokens
+        } else if self.ranges.iter().any(in_range) {
+            Removed::TokenBanRanges
+        } else {
+            Removed::NoRepeatNgram
+        }
+    }
+}
+
+/// For each token the first sampler after which it was not there.
+fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampler>> {
+    let mut cuts = vec![None; asked.len()];
+    if spec.filters.temperature == 0.0 {
+        return cuts;
+    }
+    let usual = usual(spec);
+    let state = SamplerState::default();
+    let chain = spec.chain.unwrap_or(Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state });
+    chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
+        let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
+        tokens.sort_unstable();
+        for (&token, cut) in asked.iter().zip(&mut cuts).filter(|(_, cut)| cut.is_none()) {
+            *cut = tokens.binary_search(&token).is_err().then(|| step.sampler());
+        }
+    });
+    cuts
+}
+
+/// The filters as steps, for a row without a chain.
+fn usual(spec: &RowSpec<'_>) -> Vec<Step> {
+    let filters = &spec.filters;
+    let on = [
+        (true, Step::Temperature),
+        (filters.top_k > 0, Step::TopK),
+        (filters.top_p < 1.0, Step::TopP),
+        (filters.min_p > 0.0, Step::MinP),
+    ];
+    on.into_iter().filter(|(on, _)| *on).map(|(_, step)| step).collect()
+}
+
+#[cfg(test)]
+mod tests;
