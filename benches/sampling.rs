@@ -112,6 +112,8 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
         ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),
         ("xtc always", &[Step::Temperature, Step::Xtc { probability: 1.0, threshold: 0.1 }]),
+        ("xtc on average", &[Step::Temperature, Step::XtcExpected { probability: 0.5, threshold: 0.1 }]),
+        ("skew .3", &[Step::Temperature, Step::Skew(0.3)]),
         ("llama.cpp k 40 p .95 min .05", &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature]),
         ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),
     ];

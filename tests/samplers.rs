@@ -118,7 +118,8 @@ impl Naive {
                 let (k, s) = ((3.0 - c) / 2.0, (c - 1.0) / 2.0);
                 self.map(|x| -k * f * (x - max).powi(2) + s * f * (x - max).powi(3));
             }
-            Step::TopK => {
+            // Random rows have no ties.
+            Step::TopK | Step::TopKTies => {
                 let order = self.by(|t| p[t]);
                 self.keep(&order[..order.len().min(FILTERS.top_k as usize)]);
             }
@@ -127,7 +128,7 @@ impl Naive {
             Step::TopA(a) => self.keep_from(real(a) * most * most),
             Step::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
             Step::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
-            Step::TypicalP(share) => {
+            Step::TypicalP(share) | Step::TypicalAbove(share) | Step::TypicalTies(share) => {
                 let entropy = self.entropy();
                 let order = self.by(|t| -(-p[t].ln() - entropy).abs());
                 self.keep_reaching(&order, real(share));
@@ -135,7 +136,9 @@ impl Naive {
             Step::Tfs(z) => self.tail_free(real(z)),
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
             Step::TopH(share) => self.top_h(real(share)),
-            Step::Xtc { threshold, .. } => self.exclude(real(threshold)),
+            Step::Xtc { threshold, .. } | Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold)),
+            Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold)),
+            Step::Skew(by) => self.skew(real(by).exp()),
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
@@ -148,11 +151,47 @@ impl Naive {
                 };
                 let logits = self.logits.iter().zip(&p);
                 self.logits = logits.map(|(x, &p)| x.map(|_| curve(p))).collect();
-                let mut sorted: Vec<f64> = self.logits.iter().flatten().copied().collect();
-                sorted.sort_by(f64::total_cmp);
-                self.close = sorted.windows(2).any(|pair| pair[1] - pair[0] < 1e-5);
+                self.look_for_close();
             }
         }
+    }
+
+    /// Notes whether two tokens are so near that their order cannot be told.
+    fn look_for_close(&mut self) {
+        let mut sorted: Vec<f64> = self.logits.iter().flatten().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        self.close = sorted.windows(2).any(|pair| pair[1] - pair[0] < 1e-5);
+    }
+
+    /// Draws by the uniform number to the power 1 / `power`, along falling probabilities.
+    fn skew(&mut self, power: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        let mut before = 0.0;
+        for token in order {
+            // Such a one may have no mass.
+            self.near |= p[token] < 1e-10;
+            let up_to: f64 = before + p[token];
+            self.logits[token] = Some((up_to.powf(power) - f64::powf(before, power)).ln());
+            before = up_to;
+        }
+        self.look_for_close();
+    }
+
+    /// XTC's probabilities, that it happens and that it does not taken together.
+    fn expect(&mut self, probability: f64, threshold: f64) {
+        let without = self.probabilities();
+        let mut happened = Naive { logits: self.logits.clone(), near: false, close: false };
+        happened.exclude(threshold);
+        self.near |= happened.near;
+        let with = happened.probabilities();
+        if happened.left() == self.left() {
+            return;
+        }
+        for token in self.left() {
+            self.logits[token] = Some((probability * with[token] + (1.0 - probability) * without[token]).ln());
+        }
+        self.look_for_close();
     }
 
     /// The first mirostat, as the paper estimates: by the logits' own differences.
@@ -255,11 +294,17 @@ fn step(kind: usize, seed: u64) -> Step {
         15 => Step::MirostatV1 { tau: 3.0, eta: 0.1 },
         16 => Step::MirostatV2 { tau: 3.0, eta: 0.1 },
         17 => Step::AdaptiveP { target: share, decay: 0.9 },
+        18 => Step::Skew(3.0 * share - 1.5),
+        19 => Step::XtcExpected { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
+        20 => Step::TopKTies,
+        21 => Step::TypicalAbove(0.05 + 0.9 * share),
+        22 => Step::TypicalTies(0.05 + 0.9 * share),
+        23 => Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
         _ => Step::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
-const KINDS: usize = 19;
+const KINDS: usize = 25;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -304,7 +349,7 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 9] = [
+    let chains: [(&str, &[Step]); 11] = [
         ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
@@ -313,6 +358,8 @@ fn draws() {
         ("mirostat", &[Step::MirostatV1 { tau: 3.0, eta: 0.1 }]),
         ("mirostat 2 at a temperature", &[Step::Temperature, Step::MirostatV2 { tau: 3.0, eta: 0.1 }]),
         ("adaptive-p behind min-p", &[Step::MinP, Step::AdaptiveP { target: 0.1, decay: 0.9 }]),
+        ("skew behind top-p", &[Step::TopP, Step::Skew(0.7)]),
+        ("xtc on average", &[Step::XtcExpected { probability: 0.5, threshold: 0.03 }]),
         ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {

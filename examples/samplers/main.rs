@@ -94,6 +94,13 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
         ("xtc, always", with(|p| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (1.0, 0.03))),
+        (
+            "xtc, on average",
+            with(|p| {
+                (p.samplers.xtc_probability, p.samplers.xtc_threshold, p.samplers.xtc_expected) = (0.5, 0.03, true)
+            }),
+        ),
+        ("skew 0.5", with(|p| p.samplers.skew = 0.5)),
         ("top_k 1, min_keep 3", with(|p| (p.top_k, p.samplers.min_keep) = (1, 3))),
         ("k 40, p .95, min .05, T 1.8", usual(EngineOrder::Croupier)),
         ("  the same as llama.cpp", usual(EngineOrder::LlamaCpp)),

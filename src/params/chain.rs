@@ -20,6 +20,8 @@ pub const MAX_XTC_IGNORE_TOKEN_IDS: usize = 1024;
 pub const MAX_TOP_P_RESET_TOKEN_IDS: usize = 64;
 /// Largest target and learning rate of mirostat: a surprise has at most 60 bits.
 pub const MAX_MIROSTAT: f32 = 100.0;
+/// Largest absolute skew.
+pub const MAX_SKEW: f32 = 10.0;
 /// Largest decay of adaptive-p's average.
 pub const MAX_ADAPTIVE_DECAY: f32 = 0.99;
 /// The target of adaptive-p that turns it off.
@@ -61,6 +63,8 @@ pub struct SamplerParams {
     pub xtc_probability: f32,
     /// What has this probability is a top choice. 0 ..= 1.
     pub xtc_threshold: f32,
+    /// Do what it does on average, and not by chance.
+    pub xtc_expected: bool,
     /// Tokens that XTC never excludes.
     pub xtc_ignore_token_ids: Vec<u32>,
     /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
@@ -83,6 +87,8 @@ pub struct SamplerParams {
     pub top_p_reset_token_ids: Vec<u32>,
     /// Keep tokens with at least the sum of the squares of all probabilities.
     pub p_less: bool,
+    /// Draws less likely tokens than it would, or with less than 0 more likely ones. -10 ..= 10; 0: off.
+    pub skew: f32,
     /// Say with each token what samplers remember.
     pub return_sampler_state: bool,
     /// What to say about how a token was chosen; `None`: nothing.
@@ -115,6 +121,7 @@ impl Off for SamplerParams {
         top_h: 0.0,
         xtc_probability: 0.0,
         xtc_threshold: 0.1,
+        xtc_expected: false,
         xtc_ignore_token_ids: Vec::new(),
         min_keep: 1,
         mirostat: 0,
@@ -126,6 +133,7 @@ impl Off for SamplerParams {
         top_p_min: 1e-6,
         top_p_reset_token_ids: Vec::new(),
         p_less: false,
+        skew: 0.0,
         return_sampler_state: false,
         report: None,
         sampler_order: SamplerOrder::Engine(EngineOrder::Croupier),
@@ -152,6 +160,7 @@ impl SamplerParams {
         in_range("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "")?;
         check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
         check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
+        in_range("skew", self.skew, -MAX_SKEW, MAX_SKEW, "")?;
         in_range("min_keep", self.min_keep, 1, MAX_VOCAB_SIZE, "")?;
         if let Some(report) = &self.report {
             report.validate(vocab_size).map_err(|e| e.within("report"))?;
@@ -225,6 +234,7 @@ impl SamplerParams {
             top_h,
             xtc_probability,
             xtc_threshold,
+            xtc_expected,
             xtc_ignore_token_ids,
             min_keep,
             mirostat,
@@ -236,6 +246,7 @@ impl SamplerParams {
             top_p_min,
             top_p_reset_token_ids,
             p_less,
+            skew,
             return_sampler_state,
             report,
             sampler_order,

@@ -176,14 +176,22 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 7] =
-        ["top_k", "max_tokens", "ignore_eos", "seed", "prompt_ignore_length", "p_less", "return_sampler_state"];
+    const ANY_VALUE: [&str; 8] = [
+        "top_k",
+        "max_tokens",
+        "ignore_eos",
+        "seed",
+        "prompt_ignore_length",
+        "p_less",
+        "return_sampler_state",
+        "xtc_expected",
+    ];
 
     #[test]
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 59] = [
+        let out_of_range: [(&str, Change); 60] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -227,6 +235,7 @@ mod tests {
             ("top_p_decay", |p| p.samplers.top_p_decay = 1.1),
             ("top_p_min", |p| p.samplers.top_p_min = -0.1),
             ("top_p_reset_token_ids", |p| p.samplers.top_p_reset_token_ids = vec![100]),
+            ("skew", |p| p.samplers.skew = 10.5),
             ("report", |p| {
                 let report = ReportParams { why_not_token_ids: vec![100], ..ReportParams::default() };
                 p.samplers.report = Some(Box::new(report));

@@ -18,7 +18,7 @@ pub mod steering;
 mod supported;
 
 pub use check::check_tokens;
-pub use order::{EngineOrder, SamplerOrder};
+pub use order::{EngineOrder, EngineRules, SamplerOrder, TypicalRule};
 pub use samplers::{Sampler, Step};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
@@ -271,12 +271,18 @@ impl SamplingParams {
         Filters { temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
     }
 
+    /// Whether every row takes its first token.
+    #[must_use]
+    pub fn is_greedy(&self) -> bool {
+        self.filters(0).temperature == 0.0
+    }
+
     /// The temperature at a position of the output: on a straight line from `temperature` at 0 to `temperature_end` at
     /// `temperature_tokens`, and that from there on.
     fn temperature_at(&self, position: u64) -> f32 {
         let tokens = u64::from(self.samplers.temperature_tokens);
         if tokens == 0 {
-            return self.temperature;
+            return self.samplers.sampler_order.rules().temperature(self.temperature);
         }
         let (start, end) = (f64::from(self.temperature), f64::from(self.samplers.temperature_end));
         let share = position.min(tokens) as f64 / tokens as f64;

@@ -1,6 +1,6 @@
 //! The order in which a row goes through its samplers.
 
-use super::{FieldError, Sampler, SamplingParams};
+use super::{FieldError, Sampler, SamplingParams, Step};
 
 /// The order of an engine: its samplers, in the order in which it applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +27,60 @@ pub enum SamplerOrder {
     Engine(EngineOrder),
     /// A list of its own; none twice.
     Custom(Vec<Sampler>),
+}
+
+/// What an engine does otherwise than this project, beside its order. docs/sampling.md says what of each engine is here and
+/// what is not.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct EngineRules {
+    /// Top-k keeps what is equal to the last token that it keeps.
+    pub top_k_ties: bool,
+    /// When typical-p has enough.
+    pub typical: TypicalRule,
+    /// XTC does nothing where a token of `xtc_ignore_token_ids` would go.
+    pub xtc_unless_ignored: bool,
+    /// XTC lowers top choices by what it does on average.
+    pub xtc_expected: bool,
+    /// Lower temperatures become this one; 0 stays.
+    pub least_temperature: f32,
+    /// Lower temperatures are greedy.
+    pub greedy_below: f32,
+}
+
+/// When typical-p has enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TypicalRule {
+    /// When its share is reached.
+    #[default]
+    Reached,
+    /// When there is more than its share.
+    Above,
+    /// When its share is reached, and what is as far from the entropy as the last one stays too.
+    Ties,
+}
+
+impl EngineRules {
+    /// The step of typical-p.
+    #[must_use]
+    pub fn typical(&self, p: f32) -> Step {
+        match self.typical {
+            TypicalRule::Reached => Step::TypicalP(p),
+            TypicalRule::Above => Step::TypicalAbove(p),
+            TypicalRule::Ties => Step::TypicalTies(p),
+        }
+    }
+
+    /// What is made of a temperature.
+    #[must_use]
+    pub fn temperature(&self, temperature: f32) -> f32 {
+        if temperature < self.greedy_below {
+            0.0
+        } else if temperature > 0.0 {
+            temperature.max(self.least_temperature)
+        } else {
+            temperature
+        }
+    }
 }
 
 impl Default for SamplerOrder {
@@ -61,7 +115,24 @@ impl EngineOrder {
                 Xtc,
                 AdaptiveP,
             ],
-            Self::Exllama => &[Temperature, Smoothing, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Xtc],
+            Self::Exllama => &[Smoothing, Temperature, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Xtc, Skew],
+        }
+    }
+
+    /// Its rules.
+    #[must_use]
+    pub fn rules(self) -> EngineRules {
+        let rules = EngineRules::default();
+        match self {
+            Self::Croupier => rules,
+            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..rules },
+            Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
+            Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
+            // Its top-k and typical-p are those of Transformers.
+            Self::TextGenerationWebui => {
+                EngineRules { top_k_ties: true, typical: TypicalRule::Ties, xtc_unless_ignored: true, ..rules }
+            }
+            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, ..rules },
         }
     }
 }
@@ -76,6 +147,15 @@ impl SamplerOrder {
         }
     }
 
+    /// Its rules; a list of one's own has those of this project.
+    #[must_use]
+    pub fn rules(&self) -> EngineRules {
+        match self {
+            Self::Engine(engine) => engine.rules(),
+            Self::Custom(_) => EngineRules::default(),
+        }
+    }
+
     /// Bytes that the list takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -87,9 +167,14 @@ impl SamplerOrder {
 }
 
 impl SamplingParams {
-    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters.
+    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; ExLlamaV2 has dynamic
+    /// temperature behind its filters.
     pub(super) fn order(&self) -> &[Sampler] {
+        use Sampler::*;
         match &self.samplers.sampler_order {
+            SamplerOrder::Engine(EngineOrder::Exllama) if self.samplers.dynatemp_high > 0.0 => {
+                &[Smoothing, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Temperature, Xtc, Skew]
+            }
             SamplerOrder::Engine(EngineOrder::LlamaCpp) if self.samplers.mirostat > 0 => {
                 &[Sampler::Temperature, Sampler::Mirostat]
             }

@@ -37,6 +37,8 @@ pub enum Sampler {
     Mirostat,
     /// `adaptive_target`.
     AdaptiveP,
+    /// `skew`.
+    Skew,
 }
 
 /// One step of a row's way: an active sampler with what it needs to know. What may differ from row to row is in
@@ -63,12 +65,18 @@ pub enum Step {
     },
     /// With the top-k of the filters.
     TopK,
+    /// The same, and what is equal to the last one.
+    TopKTies,
     /// With the top-p of the filters.
     TopP,
     /// With the min-p of the filters.
     MinP,
     /// See [`typical`](crate::sampling::samplers::typical).
     TypicalP(f32),
+    /// The same, until what is kept has more than that.
+    TypicalAbove(f32),
+    /// The same, and what is as far from the entropy as the last one.
+    TypicalTies(f32),
     /// See [`tail_free`](crate::sampling::samplers::tail_free).
     Tfs(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
@@ -83,6 +91,20 @@ pub enum Step {
     TopH(f32),
     /// See [`xtc`](crate::sampling::samplers::xtc).
     Xtc {
+        /// That it happens at a position.
+        probability: f32,
+        /// Least probability of a choice.
+        threshold: f32,
+    },
+    /// The same, but not where a token would go that is to stay.
+    XtcUnlessIgnored {
+        /// That it happens at a position.
+        probability: f32,
+        /// Least probability of a choice.
+        threshold: f32,
+    },
+    /// What it makes of probabilities on average.
+    XtcExpected {
         /// That it happens at a position.
         probability: f32,
         /// Least probability of a choice.
@@ -111,11 +133,13 @@ pub enum Step {
         /// What is left of the average after a token.
         decay: f32,
     },
+    /// See [`skew`](crate::sampling::samplers::skew).
+    Skew(f32),
 }
 
 impl Sampler {
     /// All of them, in this project's order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Temperature,
         Self::Smoothing,
         Self::TopNSigma,
@@ -132,6 +156,7 @@ impl Sampler {
         Self::Xtc,
         Self::Mirostat,
         Self::AdaptiveP,
+        Self::Skew,
     ];
 
     /// The parameter that turns it on.
@@ -154,6 +179,7 @@ impl Sampler {
             Self::PLess => "p_less",
             Self::Mirostat => "mirostat",
             Self::AdaptiveP => "adaptive_target",
+            Self::Skew => "skew",
         }
     }
 
@@ -161,6 +187,7 @@ impl Sampler {
     #[must_use]
     pub fn step(self, params: &SamplingParams) -> Option<Step> {
         let on = |is_on: bool, step: Step| is_on.then_some(step);
+        let rules = params.samplers.sampler_order.rules();
         match self {
             Self::Temperature if params.samplers.dynatemp_high > 0.0 => Some(Step::DynamicTemperature {
                 low: params.samplers.dynatemp_low,
@@ -176,10 +203,10 @@ impl Sampler {
             }
             Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
-            Self::TopK => on(params.top_k > 0, Step::TopK),
+            Self::TopK => on(params.top_k > 0, if rules.top_k_ties { Step::TopKTies } else { Step::TopK }),
             Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
             Self::MinP => on(params.min_p > 0.0, Step::MinP),
-            Self::TypicalP => on(params.samplers.typical_p < 1.0, Step::TypicalP(params.samplers.typical_p)),
+            Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
             Self::Tfs => on(params.samplers.tfs < 1.0, Step::Tfs(params.samplers.tfs)),
             Self::TopA => on(params.samplers.top_a > 0.0, Step::TopA(params.samplers.top_a)),
             Self::EpsilonCutoff => {
@@ -188,7 +215,15 @@ impl Sampler {
             Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, Step::EtaCutoff(params.samplers.eta_cutoff)),
             Self::Xtc => {
                 let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
-                on(probability > 0.0, Step::Xtc { probability, threshold })
+                let expected = params.samplers.xtc_expected || rules.xtc_expected;
+                let step = if expected {
+                    Step::XtcExpected { probability, threshold }
+                } else if rules.xtc_unless_ignored {
+                    Step::XtcUnlessIgnored { probability, threshold }
+                } else {
+                    Step::Xtc { probability, threshold }
+                };
+                on(probability > 0.0, step)
             }
             Self::PLess => on(params.samplers.p_less, Step::PLess),
             Self::Mirostat => {
@@ -201,6 +236,7 @@ impl Sampler {
                 let (target, decay) = (params.samplers.adaptive_target, params.samplers.adaptive_decay);
                 on(target >= 0.0, Step::AdaptiveP { target, decay })
             }
+            Self::Skew => on(params.samplers.skew != 0.0, Step::Skew(params.samplers.skew)),
         }
     }
 }
@@ -212,20 +248,21 @@ impl Step {
         match self {
             Self::Temperature | Self::DynamicTemperature { .. } => Sampler::Temperature,
             Self::Smoothing { .. } => Sampler::Smoothing,
-            Self::TopK => Sampler::TopK,
+            Self::TopK | Self::TopKTies => Sampler::TopK,
             Self::TopP => Sampler::TopP,
             Self::MinP => Sampler::MinP,
-            Self::TypicalP(_) => Sampler::TypicalP,
+            Self::TypicalP(_) | Self::TypicalAbove(_) | Self::TypicalTies(_) => Sampler::TypicalP,
             Self::Tfs(_) => Sampler::Tfs,
             Self::TopA(_) => Sampler::TopA,
             Self::TopNSigma(_) => Sampler::TopNSigma,
             Self::EpsilonCutoff(_) => Sampler::EpsilonCutoff,
             Self::EtaCutoff(_) => Sampler::EtaCutoff,
             Self::TopH(_) => Sampler::TopH,
-            Self::Xtc { .. } => Sampler::Xtc,
+            Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } | Self::XtcExpected { .. } => Sampler::Xtc,
             Self::PLess => Sampler::PLess,
             Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
             Self::AdaptiveP { .. } => Sampler::AdaptiveP,
+            Self::Skew(_) => Sampler::Skew,
         }
     }
 }
@@ -235,7 +272,7 @@ impl SamplingParams {
     /// top-k, top-p, min-p. Greedy has no steps: the first token is taken whatever the samplers.
     #[must_use]
     pub fn steps(&self) -> Option<Vec<Step>> {
-        if self.temperature == 0.0 {
+        if self.is_greedy() {
             return None;
         }
         let steps: Vec<Step> = self.order().iter().filter_map(|s| s.step(self)).collect();

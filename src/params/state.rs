@@ -38,7 +38,7 @@ impl SamplerState {
     /// Greedy sequences have no samplers.
     #[must_use]
     pub fn new(params: &SamplingParams) -> Self {
-        let on = params.temperature != 0.0;
+        let on = !params.is_greedy();
         let samplers = &params.samplers;
         let weight = 1.0 / (1.0 - f64::from(samplers.adaptive_decay));
         let adaptive = Average { sum: f64::from(samplers.adaptive_target) * weight, weight };

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 69] = [
+pub const SUPPORTED: [&str; 71] = [
     "temperature",
     "top_k",
     "top_p",
@@ -70,5 +70,7 @@ pub const SUPPORTED: [&str; 69] = [
     "thinking_budget",
     "return_sampler_state",
     "report",
+    "skew",
+    "xtc_expected",
     "preset",
 ];

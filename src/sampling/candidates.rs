@@ -74,9 +74,15 @@ impl Candidates {
 
     /// Gives every candidate another logit, from its distance to the largest at the temperature so far, which then is 1.
     pub fn reshape(&mut self, logit: impl Fn(f32) -> f32) {
+        self.reshape_each(|_, _, distance| logit(distance));
+    }
+
+    /// The same, by the candidate too and its place in the order.
+    pub fn reshape_each(&mut self, logit: impl Fn(usize, &Weighted, f32) -> f32) {
         let per_temperature = (1.0 / self.temperature) as f32;
-        for weighted in &mut self.kept {
-            weighted.candidate.logit = logit((weighted.candidate.logit - self.max) * per_temperature);
+        for (place, weighted) in self.kept.iter_mut().enumerate() {
+            let distance = (weighted.candidate.logit - self.max) * per_temperature;
+            weighted.candidate.logit = logit(place, weighted, distance);
         }
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
         self.weigh();
@@ -90,6 +96,25 @@ impl Candidates {
         self.kept.iter_mut().for_each(|weighted| weighted.candidate.logit = logit(weighted.mass));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
         self.weigh();
+    }
+
+    /// Gives every candidate of nonzero mass another logit, from its mass and that of it and all before it; the others go, and
+    /// the temperature then is 1.
+    pub fn reshape_along(&mut self, logit: impl Fn(u64, u64) -> f32) {
+        self.kept.retain(|weighted| weighted.mass > 0);
+        let mut up_to = 0;
+        for weighted in &mut self.kept {
+            up_to += weighted.mass;
+            weighted.candidate.logit = logit(weighted.mass, up_to);
+        }
+        (self.temperature, self.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// Keeps the first `count`, and what is equal to the last of them.
+    pub fn keep_first_and_ties(&mut self, count: usize) {
+        let last = self.kept.get(count.max(self.min_keep).saturating_sub(1)).map(|last| last.candidate.logit);
+        self.kept.retain(|weighted| last.is_none_or(|last| weighted.candidate.logit >= last));
     }
 
     /// Keeps the first `count`.
@@ -112,8 +137,8 @@ impl Candidates {
     }
 
     /// Keeps the least that come first by `deviation`, candidates of equal deviation in order, and whose mass reaches
-    /// `need`.
-    pub fn keep_nearest(&mut self, need: u64, deviation: impl Fn(&Weighted) -> f32) {
+    /// `need`; with `ties`, all that deviate as much as the last of these.
+    pub fn keep_nearest(&mut self, need: u64, ties: bool, deviation: impl Fn(&Weighted) -> f32) {
         let mut nearest = self.kept.clone();
         nearest.sort_by(|a, b| deviation(a).total_cmp(&deviation(b)));
         let mut sum = 0;
@@ -121,7 +146,13 @@ impl Candidates {
             sum += weighted.mass;
             sum >= need
         });
-        nearest.truncate(crossing.map_or(nearest.len(), |at| at + 1).max(self.min_keep));
+        let kept = crossing.map_or(nearest.len(), |at| at + 1);
+        let equal = nearest[..kept].last().map(&deviation).filter(|_| ties);
+        let mut place = 0;
+        nearest.retain(|weighted| {
+            place += 1;
+            place <= kept.max(self.min_keep) || equal.is_some_and(|equal| deviation(weighted) <= equal)
+        });
         self.kept = nearest;
         self.weigh();
     }

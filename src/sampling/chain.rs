@@ -9,10 +9,11 @@ use super::candidates::Candidates;
 use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::{
-    adaptive_p, cutoffs, mirostat, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
+    adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
 };
 use super::{filters, mass};
 pub use crate::params::Step;
+use crate::params::TypicalRule;
 use crate::params::state::SamplerState;
 
 /// A row's steps.
@@ -59,11 +60,14 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
         }
         Step::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
         Step::TopK => left.keep_first(filters.top_k as usize),
+        Step::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
         // Top-p that decays begins at 1 where it is else off.
         Step::TopP if filters.top_p >= 1.0 => {}
         Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
         Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
-        Step::TypicalP(p) => typical::apply(left, p),
+        Step::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
+        Step::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
+        Step::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
         Step::Tfs(z) => tail_free::apply(left, z),
         Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
         Step::TopNSigma(n) => top_n_sigma::apply(left, n),
@@ -75,6 +79,14 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
                 xtc::apply(left, threshold, chain.protected);
             }
         }
+        Step::XtcUnlessIgnored { probability, threshold } => {
+            if xtc::happens(probability, chain.xtc) {
+                xtc::apply_unless(left, threshold, chain.protected);
+            }
+        }
+        Step::XtcExpected { probability, threshold } => {
+            xtc::apply_expected(left, (probability, threshold), chain.protected);
+        }
         Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
         Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu)),
         Step::MirostatV2 { .. } => {
@@ -84,5 +96,6 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
             let average = chain.state.adaptive.into_iter();
             average.for_each(|average| adaptive_p::apply(left, adaptive_p::adapted(target, average)));
         }
+        Step::Skew(by) => skew::apply(left, by),
     }
 }

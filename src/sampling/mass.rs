@@ -78,6 +78,12 @@ pub fn top_p_need(top_p: f32, total: u64) -> u64 {
     ((product + 0xFFFF_FFFF) >> 32) as u64
 }
 
+/// The mass of a prefix that must have more than its share: the least above `fraction(top_p) * total / 2^32`.
+#[must_use]
+pub fn above_need(top_p: f32, total: u64) -> u64 {
+    ((u128::from(fraction(top_p)) * u128::from(total)) >> 32) as u64 + 1
+}
+
 /// The least mass that survives min-p: `ceil(min_p * 2^40)`, the largest mass being 2^40.
 #[must_use]
 pub fn min_p_need(min_p: f32) -> u64 {
@@ -137,6 +143,7 @@ mod tests {
         assert_eq!(top_p_need(0.0, 100), 0);
         assert_eq!(top_p_need(1.0, u64::from(u32::MAX) << 28), u64::from(u32::MAX) << 28);
         assert_eq!(top_p_need(f32::MIN_POSITIVE, 100), 0);
+        assert_eq!([above_need(0.5, 100), above_need(0.5, 101), above_need(0.0, 100)], [51, 51, 1]);
     }
 
     #[test]

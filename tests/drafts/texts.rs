@@ -62,6 +62,21 @@ fn params() -> Vec<SamplingParams> {
             min_keep: Some(2),
             ..seeded(7)
         }),
+        limited(SamplingParams {
+            top_p: Some(0.95),
+            xtc_probability: Some(0.5),
+            xtc_threshold: Some(0.03),
+            xtc_expected: Some(true),
+            skew: Some(0.5),
+            report: Some(ReportParams { entropy: true, why_not_token_ids: vec![1, 2], ..Default::default() }),
+            ..seeded(8)
+        }),
+        limited(SamplingParams {
+            engine_order: EngineOrder::Transformers.into(),
+            top_k: Some(20),
+            typical_p: Some(0.9),
+            ..seeded(9)
+        }),
     ]
 }
 

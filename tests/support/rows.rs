@@ -119,9 +119,12 @@ fn step() -> impl Strategy<Value = Step> {
         (1e-3f32..3.0, prop_oneof![2 => Just(1.0f32), 1 => 1.0f32..10.0])
             .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
         Just(Step::TopK),
+        Just(Step::TopKTies),
         Just(Step::TopP),
         Just(Step::MinP),
         share().prop_map(Step::TypicalP),
+        share().prop_map(Step::TypicalAbove),
+        share().prop_map(Step::TypicalTies),
         share().prop_map(Step::Tfs),
         prop_oneof![share(), 1.0f32..100.0].prop_map(Step::TopA),
         prop_oneof![share(), 1.0f32..5.0].prop_map(Step::TopNSigma),
@@ -129,10 +132,13 @@ fn step() -> impl Strategy<Value = Step> {
         share().prop_map(Step::EtaCutoff),
         share().prop_map(Step::TopH),
         (share(), share()).prop_map(|(probability, threshold)| Step::Xtc { probability, threshold }),
+        (share(), share()).prop_map(|(probability, threshold)| Step::XtcUnlessIgnored { probability, threshold }),
+        (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
         Just(Step::PLess),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV1 { tau, eta }),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV2 { tau, eta }),
         (share(), 0.0f32..0.99).prop_map(|(target, decay)| Step::AdaptiveP { target, decay }),
+        (-10.0f32..10.0).prop_map(Step::Skew),
     ]
 }
 

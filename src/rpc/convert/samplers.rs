@@ -28,6 +28,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_h: wire.top_h.unwrap_or(defaults.top_h),
         xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
         xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
+        xtc_expected: wire.xtc_expected.unwrap_or(defaults.xtc_expected),
         min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
         mirostat: wire.mirostat.unwrap_or(defaults.mirostat),
         mirostat_tau: wire.mirostat_tau.unwrap_or(defaults.mirostat_tau),
@@ -38,6 +39,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_p_min: wire.top_p_min.unwrap_or(defaults.top_p_min),
         top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
         p_less: wire.p_less.unwrap_or(defaults.p_less),
+        skew: wire.skew.unwrap_or(defaults.skew),
         report: wire.report.take().map(report::params),
         return_sampler_state: wire.return_sampler_state.unwrap_or(defaults.return_sampler_state),
         xtc_ignore_token_ids: take(&mut wire.xtc_ignore_token_ids),
@@ -99,6 +101,7 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
         Wire::PLess => Sampler::PLess,
         Wire::Mirostat => Sampler::Mirostat,
         Wire::AdaptiveP => Sampler::AdaptiveP,
+        Wire::Skew => Sampler::Skew,
     })
 }
 
@@ -122,6 +125,7 @@ pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
         Sampler::PLess => Wire::PLess,
         Sampler::Mirostat => Wire::Mirostat,
         Sampler::AdaptiveP => Wire::AdaptiveP,
+        Sampler::Skew => Wire::Skew,
     }
 }
 

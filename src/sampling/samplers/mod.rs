@@ -7,6 +7,7 @@
 pub mod adaptive_p;
 pub mod cutoffs;
 pub mod mirostat;
+pub mod skew;
 pub mod smoothing;
 pub mod tail_free;
 pub mod temperature;

@@ -9,7 +9,10 @@ use super::super::philox::{Purpose, uniform};
 use super::super::row::Filters;
 use super::top_n_sigma::Moments;
 use super::*;
+use crate::params::Sampler;
 use crate::params::state::{Average, SamplerState};
+
+mod engines;
 
 const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -201,9 +204,12 @@ fn xtc_happens_as_often_as_it_should() {
 fn no_filter_leaves_fewer_than_min_keep() {
     let steps = [
         Step::TopK,
+        Step::TopKTies,
         Step::TopP,
         Step::MinP,
         Step::TypicalP(0.0),
+        Step::TypicalAbove(0.0),
+        Step::TypicalTies(0.0),
         Step::Tfs(0.0),
         Step::TopA(9.0),
         Step::TopNSigma(1e-3),
@@ -211,6 +217,8 @@ fn no_filter_leaves_fewer_than_min_keep() {
         Step::EtaCutoff(1.0),
         Step::TopH(1e-3),
         Step::Xtc { probability: 1.0, threshold: 0.1 },
+        Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.1 },
+        Step::XtcExpected { probability: 1.0, threshold: 0.1 },
     ];
     let filters = Filters { top_k: 1, top_p: 0.0, min_p: 1.0, ..FILTERS };
     let probs = [0.05, 0.1, 0.15, 0.2, 0.5];

@@ -1,12 +1,14 @@
 //! Locally typical sampling (Meister et al. 2023): keeps the tokens whose surprise is nearest to the entropy.
 //!
 //! By `|-ln p - H|` ascending, in order where equal, the fewest candidates whose mass reaches `typical_p` of the total; the
-//! one that crosses stays (llama.cpp, ExLlamaV2; Transformers keeps all that deviate as much as it, Aphrodite drops it).
+//! one that crosses stays (ExLlamaV2; Aphrodite drops it). llama.cpp goes on until there is more than that, Transformers keeps all
+//! that deviate as much as the last: in their [orders](crate::params::EngineRules) so does this.
 //! 1 is off; 0 keeps one. Compared in powers of two and f32: `|y - y_H|`, `y` the exponent of a token and `y_H = (ln(total /
 //! 2^40) - H) / ln 2` that of a token whose surprise is the entropy.
 
+use crate::params::TypicalRule;
 use crate::sampling::candidates::Candidates;
-use crate::sampling::mass::{log_total, top_p_need};
+use crate::sampling::mass::{above_need, log_total, top_p_need};
 
 /// The exponent of a token whose surprise is the entropy.
 #[must_use]
@@ -21,13 +23,23 @@ pub fn deviation(y: f32, centre: f32) -> f32 {
     (y - centre).abs()
 }
 
+/// The mass that is enough.
+#[must_use]
+pub fn need(rule: TypicalRule, typical_p: f32, total: u64) -> u64 {
+    match rule {
+        TypicalRule::Reached | TypicalRule::Ties => top_p_need(typical_p, total),
+        TypicalRule::Above => above_need(typical_p, total),
+    }
+}
+
 /// Keeps typical candidates.
-pub fn apply(left: &mut Candidates, typical_p: f32) {
+pub fn apply(left: &mut Candidates, rule: TypicalRule, typical_p: f32) {
     let total = left.total();
     let centre = centre(left.entropy(), total);
     let exponents: Vec<(u32, f32)> = left.kept().iter().map(|w| (w.candidate.token, left.exponent(w))).collect();
     let mut deviations: Vec<(u32, f32)> = exponents.iter().map(|&(token, y)| (token, deviation(y, centre))).collect();
     deviations.sort_unstable_by_key(|&(token, _)| token);
     let of = |token| deviations[deviations.partition_point(|d| d.0 < token)].1;
-    left.keep_nearest(top_p_need(typical_p, total), |w| of(w.candidate.token));
+    let ties = rule == TypicalRule::Ties;
+    left.keep_nearest(need(rule, typical_p, total), ties, |w| of(w.candidate.token));
 }

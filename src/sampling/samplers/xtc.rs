@@ -5,9 +5,17 @@
 //! off. Whether it happens at a position is a random number of the sequence's own
 //! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)), the same for a draft token and for the row that verifies it. 0 is
 //! off.
+//!
+//! In text-generation-webui nothing happens where a protected one would go.
+//!
+//! ExLlama's expected form happens everywhere, as much as it would on average: those that would go have their probability
+//! times `(1 - probability) / (1 + probability * m / (1 - m))`, `m` what they have together (X2, X3 `SS_XTC`). By
+//! integer masses in f64, as a logit added in f32 to the distance to the largest; the temperature so far has then been used
+//! up. With probability 1 they go; where the others have no mass nothing happens.
 
 use super::cutoffs;
 use crate::sampling::candidates::Candidates;
+use crate::sampling::filters::Weighted;
 
 /// Whether it happens, by a uniform number.
 #[must_use]
@@ -22,9 +30,51 @@ pub fn need(threshold: f32, total: u64) -> u64 {
     cutoffs::mass_of(f64::from(threshold), total)
 }
 
+/// What is added to the logit of choices with `excluded` of `total`, in the expected form with a probability below 1; `None`:
+/// nothing happens.
+#[must_use]
+pub fn lowered(probability: f32, excluded: u64, total: u64) -> Option<f32> {
+    let (probability, rest) = (f64::from(probability), total - excluded);
+    let odds = excluded as f64 / rest as f64;
+    (rest > 0 && excluded > 0).then(|| libm::log((1.0 - probability) / (1.0 + probability * odds)) as f32)
+}
+
+/// Which candidates would go, by their places and themselves.
+fn excluded<'p>(
+    left: &Candidates,
+    threshold: f32,
+    protected: &'p [u32],
+) -> Option<impl Fn(usize, &Weighted) -> bool + use<'p>> {
+    let need = need(threshold, left.total());
+    let last = left.kept().iter().rposition(|w| w.mass >= need)?;
+    Some(move |at, w: &Weighted| at < last && w.mass >= need && protected.binary_search(&w.candidate.token).is_err())
+}
+
 /// Excludes them.
 pub fn apply(left: &mut Candidates, threshold: f32, protected: &[u32]) {
-    let need = need(threshold, left.total());
-    let Some(last) = left.kept().iter().rposition(|w| w.mass >= need) else { return };
-    left.remove(|at, w| at < last && w.mass >= need && protected.binary_search(&w.candidate.token).is_err());
+    if let Some(excluded) = excluded(left, threshold, protected) {
+        left.remove(excluded);
+    }
+}
+
+/// Excludes them, unless one of `protected` would go.
+pub fn apply_unless(left: &mut Candidates, threshold: f32, protected: &[u32]) {
+    let Some(excluded) = excluded(left, threshold, &[]) else { return };
+    let stops = |(at, w): (usize, &Weighted)| excluded(at, w) && protected.binary_search(&w.candidate.token).is_ok();
+    if !left.kept().iter().enumerate().any(stops) {
+        left.remove(excluded);
+    }
+}
+
+/// The expected form.
+pub fn apply_expected(left: &mut Candidates, (probability, threshold): (f32, f32), protected: &[u32]) {
+    if probability >= 1.0 {
+        return apply(left, threshold, protected);
+    }
+    let Some(excluded) = excluded(left, threshold, protected) else { return };
+    let masses = left.kept().iter().enumerate().filter(|&(at, w)| excluded(at, w)).map(|(_, w)| w.mass);
+    let (gone, total) = (masses.sum(), left.total());
+    if let Some(lowered) = lowered(probability, gone, total) {
+        left.reshape_each(|at, w, distance| if excluded(at, w) { distance + lowered } else { distance });
+    }
 }

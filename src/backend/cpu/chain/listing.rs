@@ -8,6 +8,7 @@ use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::verify;
 use crate::backend::cpu::view::View;
+use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, Y_FLOOR, min_p_need};
@@ -29,8 +30,10 @@ enum Next {
     Done,
     /// To be cut.
     Cut(Cut),
-    /// All but top choices of this probability.
-    Exclude(f32),
+    /// All but top choices of this probability; nothing where one of those that are protected would go, if so said.
+    Exclude(f32, bool),
+    /// A list, where there are top choices of this probability that may go.
+    ListFor(f32),
     /// A list, to do the step on.
     List,
 }
@@ -43,10 +46,12 @@ enum Cut {
     Logit(f32),
     /// The first tokens.
     First(usize),
+    /// The same, and what is equal to the last of them.
+    FirstAndTies(usize),
     /// A nucleus.
     Prefix(f32),
     /// What is typical.
-    Typical(f32),
+    Typical(TypicalRule, f32),
     /// All but a flat tail.
     TailFree(f32),
 }
@@ -68,13 +73,19 @@ impl<'a, 'v> Whole<'a, 'v> {
             let next = self.next(step, filters, chain);
             let done = match next {
                 Next::Done => continue,
-                Next::Exclude(threshold) => {
-                    let choices = self.list(self.choices(threshold), store);
-                    let out = choices.excluded(threshold, self.total(), chain.protected);
-                    if out.is_empty() {
+                Next::Exclude(threshold, stops) => {
+                    let out = self.out(threshold, if stops { &[] } else { chain.protected }, store);
+                    let is_protected = |token| chain.protected.binary_search(token).is_ok();
+                    if out.is_empty() || stops && out.iter().any(is_protected) {
                         continue;
                     }
                     return Some((self.list_without(&out, store), &chain.steps[at + 1..]));
+                }
+                Next::ListFor(threshold) => {
+                    if self.out(threshold, chain.protected, store).is_empty() {
+                        continue;
+                    }
+                    None
                 }
                 Next::Cut(cut) => self.cut(cut, lists, store),
                 Next::List => None,
@@ -97,6 +108,13 @@ impl<'a, 'v> Whole<'a, 'v> {
                 select::top(self.view, n, &mut keys);
                 self.list_keys(keys, store)
             }
+            Cut::FirstAndTies(n) if n > LIST_K.min(self.view.blocks()) => return None,
+            Cut::FirstAndTies(n) => {
+                let mut keys = vec![];
+                select::top(self.view, n, &mut keys);
+                let last = keys.last().map(|&last| keys::logit(last));
+                self.list(from(last.filter(|_| keys.len() == n).unwrap_or(f32::NEG_INFINITY)), store)
+            }
             Cut::TailFree(z) => {
                 let mut left = self.list(from(distribution::reach_of(self.weigh, tail_free::LISTED)), store);
                 let candidates = self.view.count(f32::MIN) as usize;
@@ -105,7 +123,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 }
                 left
             }
-            Cut::Typical(p) => return self.typical(p, lists.sample(), store),
+            Cut::Typical(rule, p) => return self.typical(rule, p, lists.sample(), store),
             Cut::Mass(need) => {
                 let mut left = self.list(from(distribution::reach_of(self.weigh, need)), store);
                 left.retain(|values, at| values.masses[at] >= need);
@@ -127,14 +145,21 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let candidates = self.view.count(f32::MIN) as usize;
                 self.cool(temperature::dynamic(self.entropy(), candidates, low, high, exponent))
             }
-            Step::Xtc { probability, .. } if !xtc::happens(probability, chain.xtc) => Next::Done,
+            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
+                if !xtc::happens(probability, chain.xtc) =>
+            {
+                Next::Done
+            }
             Step::TopP if filters.top_p >= 1.0 => Next::Done,
             Step::MirostatV1 { .. } | Step::MirostatV2 { .. } if chain.state.mirostat_mu.is_none() => Next::Done,
             Step::AdaptiveP { .. } if chain.state.adaptive.is_none() => Next::Done,
             Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
+            Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
             _ if self.min_keep > 1 => Next::List,
-            Step::Xtc { threshold, .. } => Next::Exclude(threshold),
-            Step::Smoothing { .. } | Step::AdaptiveP { .. } => Next::List,
+            Step::Xtc { threshold, .. } => Next::Exclude(threshold, false),
+            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, true),
+            Step::XtcExpected { threshold, .. } => Next::ListFor(threshold),
+            Step::Smoothing { .. } | Step::AdaptiveP { .. } | Step::Skew(_) => Next::List,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
@@ -150,7 +175,9 @@ impl<'a, 'v> Whole<'a, 'v> {
             }
             Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(n))),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
-            Step::TypicalP(p) => Next::Cut(Cut::Typical(p)),
+            Step::TypicalP(p) => Next::Cut(Cut::Typical(TypicalRule::Reached, p)),
+            Step::TypicalAbove(p) => Next::Cut(Cut::Typical(TypicalRule::Above, p)),
+            Step::TypicalTies(p) => Next::Cut(Cut::Typical(TypicalRule::Ties, p)),
             Step::Tfs(z) => Next::Cut(Cut::TailFree(z)),
         }
     }
@@ -220,6 +247,11 @@ impl<'a, 'v> Whole<'a, 'v> {
     fn choices(&self, threshold: f32) -> Range {
         let from = distribution::reach_of(self.weigh, xtc::need(threshold, self.total()));
         Range { low: from.max(f32::MIN), high: f32::INFINITY }
+    }
+
+    /// Top choices that would go, ascending ids.
+    fn out(&self, threshold: f32, protected: &[u32], store: &mut ChainStore) -> Vec<u32> {
+        self.list(self.choices(threshold), store).excluded(threshold, self.total(), protected)
     }
 
     /// All candidates but these, ascending.

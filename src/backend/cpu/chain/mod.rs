@@ -9,6 +9,7 @@ mod listing;
 mod sort;
 mod steps;
 mod typical;
+mod xtc;
 
 use super::distribution::Store;
 use super::keys;

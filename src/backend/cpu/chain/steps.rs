@@ -1,19 +1,18 @@
 //! The steps on a list of candidates.
 
-use super::cut::{Along, Bins, Place, Ruler};
+use super::cut::{Along, Place, Ruler};
 use super::{ChainStore, Left};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
+use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
 use crate::sampling::observed::Seen;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
-use crate::sampling::samplers::{
-    adaptive_p, cutoffs, mirostat, smoothing, tail_free, temperature, top_h, typical, xtc,
-};
+use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
 
 impl Left<'_> {
     /// Does one step.
@@ -28,10 +27,13 @@ impl Left<'_> {
             }
             Step::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
             Step::TopK => self.keep_first(filters.top_k as usize),
+            Step::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
             Step::TopP if filters.top_p >= 1.0 => {}
             Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
             Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
-            Step::TypicalP(p) => self.typical(p),
+            Step::TypicalP(p) => self.typical(TypicalRule::Reached, p),
+            Step::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
+            Step::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
             Step::Tfs(z) => self.tail_free(z),
             Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
             Step::TopNSigma(n) => self.top_n_sigma(n),
@@ -43,6 +45,12 @@ impl Left<'_> {
                     self.exclude(threshold, chain.protected);
                 }
             }
+            Step::XtcUnlessIgnored { probability, threshold } => {
+                if xtc::happens(probability, chain.xtc) {
+                    self.exclude_unless(threshold, chain.protected);
+                }
+            }
+            Step::XtcExpected { probability, threshold } => self.lower((probability, threshold), chain.protected),
             Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
             Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
             Step::MirostatV2 { .. } => {
@@ -52,10 +60,11 @@ impl Left<'_> {
                 let average = chain.state.adaptive.into_iter();
                 average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
             }
+            Step::Skew(by) => self.skew(by),
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.store.values.tokens.len()
     }
 
@@ -63,7 +72,7 @@ impl Left<'_> {
         self.store.values.masses.iter().sum()
     }
 
-    fn entropy(&self) -> f64 {
+    pub(super) fn entropy(&self) -> f64 {
         let Values { logits, masses, .. } = &self.store.values;
         let Weigh { max, scale } = self.weigh;
         let terms =
@@ -157,6 +166,14 @@ impl Left<'_> {
         }
     }
 
+    /// Keeps the first, and what is equal to the last of these.
+    fn keep_first_and_ties(&mut self, count: usize) {
+        if let Some(last) = self.nth(count.max(self.min_keep)) {
+            let least = keys::logit(last);
+            self.retain(|values, at| values.logits[at] >= least);
+        }
+    }
+
     /// Keeps the smallest prefix whose mass reaches `need`.
     fn keep_prefix(&mut self, need: u64) {
         // Nothing further away than this has a mass.
@@ -169,44 +186,6 @@ impl Left<'_> {
     fn keep_mass(&mut self, need: u64) {
         let least = self.least_kept();
         self.retain_up_to(least, |_, mass| mass >= need);
-    }
-
-    fn typical(&mut self, p: f32) {
-        let total = self.total();
-        let (need, centre) = (top_p_need(p, total).max(1), typical::centre(self.entropy(), total));
-        let Some((_, mut last)) = self.nearest(need, centre) else { return };
-        if self.min_keep > 1 {
-            let along = self.along(centre);
-            let nearest = along.crossing(|_| 1, self.min_keep as u64, &mut Bins::default());
-            last = last.max(nearest.unwrap_or((u32::MAX, u64::MAX)));
-        }
-        self.retain_nearest(last, centre);
-    }
-
-    fn along(&self, centre: f32) -> Along<'_, impl Fn(f32) -> f32 + Copy> {
-        let (values, Weigh { max, scale }) = (&self.store.values, self.weigh);
-        let distance = move |logit| typical::deviation(exponent(logit, max, scale), centre);
-        let ruler = Ruler::new(1.1 * MASS_BITS as f32);
-        Along { tokens: &values.tokens, logits: &values.logits, distance, ruler, by_distance: true }
-    }
-
-    /// With which candidate, and with what deviation, the nearest to the centre have a mass of `need`.
-    pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Place)> {
-        let mut bins = std::mem::take(&mut self.store.bins);
-        let place = self.along(centre).crossing(|at| self.store.values.masses[at], need, &mut bins);
-        self.store.bins = bins;
-        place.map(|place| (keys::from_ascending(place.0), place))
-    }
-
-    /// Keeps what is at most as far from the centre.
-    pub(super) fn retain_nearest(&mut self, last: Place, centre: f32) {
-        let Weigh { max, scale } = self.weigh;
-        self.retain(|values, at| {
-            let logit = values.logits[at];
-            let deviation = typical::deviation(exponent(logit, max, scale), centre);
-            (keys::ascending(deviation), keys::key(values.tokens[at], logit)) <= last
-        });
-        self.weigh();
     }
 
     fn tail_free(&mut self, z: f32) {
@@ -276,47 +255,20 @@ impl Left<'_> {
         self.weigh();
     }
 
-    /// XTC.
-    fn exclude(&mut self, threshold: f32, protected: &[u32]) {
-        let out = self.excluded(threshold, self.total(), protected);
-        if !out.is_empty() && self.len() - out.len() >= self.min_keep {
-            self.remove(&out);
-            self.weigh();
+    /// Skewed sampling.
+    fn skew(&mut self, by: f32) {
+        self.retain(|values, at| values.masses[at] > 0);
+        let (power, total) = (skew::power(by), self.total());
+        let Values { tokens, logits, masses, .. } = &mut self.store.values;
+        let keys = tokens.iter().zip(logits.iter()).map(|(&token, &logit)| keys::key(token, logit));
+        let mut order: Vec<(u64, usize)> = keys.enumerate().map(|(at, key)| (key, at)).collect();
+        order.sort_unstable();
+        let mut up_to = 0;
+        for (_, at) in order {
+            up_to += masses[at];
+            logits[at] = skew::logit(power, masses[at], up_to, total);
         }
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
     }
-
-    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending.
-    pub(super) fn excluded(&self, threshold: f32, total: u64, protected: &[u32]) -> Vec<u32> {
-        let (need, values) = (xtc::need(threshold, total), &self.store.values);
-        let choices = values.masses.iter().enumerate().filter(|&(_, &mass)| mass >= need);
-        let mut keys: Vec<u64> = choices.map(|(at, _)| keys::key(values.tokens[at], values.logits[at])).collect();
-        keys.sort_unstable();
-        keys.pop();
-        let mut out: Vec<u32> = keys.into_iter().map(keys::token).collect();
-        out.retain(|token| protected.binary_search(token).is_err());
-        out.sort_unstable();
-        out
-    }
-
-    /// Takes out a few tokens, ascending ids.
-    pub(super) fn remove(&mut self, out: &[u32]) {
-        let store = &mut *self.store;
-        let places: Vec<usize> = out.iter().filter_map(|&token| store.place(token)).collect();
-        store.plain -= places.iter().filter(|&&place| place < store.plain).count();
-        let Values { tokens, logits, masses, .. } = &mut store.values;
-        remove(tokens, &places);
-        remove(logits, &places);
-        remove(masses, &places);
-    }
-}
-
-/// Takes out what stands at a few places.
-fn remove<T: Copy>(list: &mut Vec<T>, places: &[usize]) {
-    let mut places = places.to_vec();
-    places.sort_unstable();
-    for (removed, &place) in places.iter().enumerate() {
-        let next = places.get(removed + 1).copied().unwrap_or(list.len());
-        list.copy_within(place + 1..next, place - removed);
-    }
-    list.truncate(list.len() - places.len());
 }

@@ -1,0 +1,80 @@
+//! XTC on a list of candidates.
+
+use super::Left;
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::Values;
+use crate::sampling::mass;
+use crate::sampling::samplers::xtc;
+
+impl Left<'_> {
+    /// XTC where nothing happens if a token of `protected` would go.
+    pub(super) fn exclude_unless(&mut self, threshold: f32, protected: &[u32]) {
+        if !self.excluded(threshold, self.total(), &[]).iter().any(|token| protected.binary_search(token).is_ok()) {
+            self.exclude(threshold, &[]);
+        }
+    }
+
+    /// XTC's expected form.
+    pub(super) fn lower(&mut self, (probability, threshold): (f32, f32), protected: &[u32]) {
+        if probability >= 1.0 {
+            return self.exclude(threshold, protected);
+        }
+        let total = self.total();
+        let out = self.excluded(threshold, total, protected);
+        let gone = out.iter().map(|&token| self.store.mass_of(token)).sum();
+        let Some(lowered) = xtc::lowered(probability, gone, total) else { return };
+        let (per_temperature, max) = ((1.0 / self.temperature) as f32, self.weigh.max);
+        self.store.values.logits.iter_mut().for_each(|x| *x = (*x - max) * per_temperature);
+        for token in out {
+            if let Some(at) = self.store.place(token) {
+                self.store.values.logits[at] += lowered;
+            }
+        }
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// XTC.
+    pub(super) fn exclude(&mut self, threshold: f32, protected: &[u32]) {
+        let out = self.excluded(threshold, self.total(), protected);
+        if !out.is_empty() && self.len() - out.len() >= self.min_keep {
+            self.remove(&out);
+            self.weigh();
+        }
+    }
+
+    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending.
+    pub(super) fn excluded(&self, threshold: f32, total: u64, protected: &[u32]) -> Vec<u32> {
+        let (need, values) = (xtc::need(threshold, total), &self.store.values);
+        let choices = values.masses.iter().enumerate().filter(|&(_, &mass)| mass >= need);
+        let mut keys: Vec<u64> = choices.map(|(at, _)| keys::key(values.tokens[at], values.logits[at])).collect();
+        keys.sort_unstable();
+        keys.pop();
+        let mut out: Vec<u32> = keys.into_iter().map(keys::token).collect();
+        out.retain(|token| protected.binary_search(token).is_err());
+        out.sort_unstable();
+        out
+    }
+
+    /// Takes out a few tokens, ascending ids.
+    pub(super) fn remove(&mut self, out: &[u32]) {
+        let store = &mut *self.store;
+        let places: Vec<usize> = out.iter().filter_map(|&token| store.place(token)).collect();
+        store.plain -= places.iter().filter(|&&place| place < store.plain).count();
+        let Values { tokens, logits, masses, .. } = &mut store.values;
+        remove(tokens, &places);
+        remove(logits, &places);
+        remove(masses, &places);
+    }
+}
+
+/// Takes out what stands at a few places.
+fn remove<T: Copy>(list: &mut Vec<T>, places: &[usize]) {
+    let mut places = places.to_vec();
+    places.sort_unstable();
+    for (removed, &place) in places.iter().enumerate() {
+        let next = places.get(removed + 1).copied().unwrap_or(list.len());
+        list.copy_within(place + 1..next, place - removed);
+    }
+    list.truncate(list.len() - places.len());
+}

@@ -1,0 +1,243 @@
+//! What engines do otherwise, by hand: expected exclusions, skew, and the engines' own rules for ties and thresholds. Rows are
+//! made so that shares land exactly on sums: logits equal or far apart, so that masses are whole powers of two.
+
+use super::*;
+use crate::params::EngineOrder::{self, Croupier, Exllama, LlamaCpp, TextGenerationWebui, Transformers, Vllm};
+use crate::params::{SamplerOrder, SamplingParams};
+
+/// The temperature at which the exponent of a token is its distance to the largest.
+const PLAIN: f32 = std::f32::consts::LOG2_E;
+
+/// A row with masses `2^(40 - exponent)`, exact.
+fn halves(exponents: &[i32]) -> Vec<Candidate> {
+    let candidate = |(token, &e): (usize, &i32)| Candidate { token: token as u32, logit: -e as f32 };
+    exponents.iter().enumerate().map(candidate).collect()
+}
+
+/// What an engine leaves of a row of masses `2^(40 - exponent)`.
+fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut SamplingParams)) -> Vec<u32> {
+    let mut params = SamplingParams::default();
+    params.samplers.sampler_order = SamplerOrder::Engine(engine);
+    change(&mut params);
+    params.validate(64, 9).expect("valid parameters");
+    // Rows of one sampler: the temperature that makes masses exact is put before it here.
+    let filters = Filters { temperature: PLAIN, ..params.filters(0) };
+    let on = Sampler::ALL.into_iter().filter(|sampler| engine.samplers().contains(sampler));
+    let steps: Vec<Step> = [Step::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
+    let protected = params.samplers.xtc_ignore_token_ids.clone();
+    let chain = Chain { protected: &protected, min_keep: params.samplers.min_keep, ..chained(&steps) };
+    let left = chain::run(halves(exponents), &filters, &chain);
+    let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+#[test]
+fn masses_of_these_rows_are_exact() {
+    let filters = Filters { temperature: PLAIN, ..FILTERS };
+    let left = chain::run(halves(&[0, 1, 1, 3]), &filters, &chained(&[Step::Temperature]));
+    let masses: Vec<u64> = left.kept().iter().map(|w| w.mass).collect();
+    assert_eq!(masses, [MASS_ONE, MASS_ONE / 2, MASS_ONE / 2, MASS_ONE / 8]);
+}
+
+#[test]
+fn transformers_top_k_keeps_ties_of_the_last() {
+    let of = |engine, k| left(engine, &[1, 0, 1, 1, 2], |p| p.top_k = k);
+    for engine in [Transformers, TextGenerationWebui] {
+        assert_eq!([of(engine, 1), of(engine, 2), of(engine, 5)], [vec![1], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4]]);
+        assert_eq!(of(engine, 9), [0, 1, 2, 3, 4], "more than there are");
+        let kept = left(engine, &[0, 1, 1, 2], |p| (p.top_k, p.samplers.min_keep) = (1, 2));
+        assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
+    }
+}
+
+/// The Triton road, which is the default; its tests say "exactly k", the smallest ids first.
+#[test]
+fn vllm_and_llama_cpp_keep_exactly_k() {
+    for engine in [Vllm, LlamaCpp, Exllama, Croupier] {
+        assert_eq!(left(engine, &[1, 0, 1, 1, 2], |p| p.top_k = 2), [0, 1]);
+    }
+    assert_eq!(left(Vllm, &[0; 5], |p| p.top_k = 3), [0, 1, 2]);
+}
+
+/// llama.cpp keeps on until the sum is at least p, Transformers drops what stands on an ascending sum of at most 1 - p, and
+/// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p.
+#[test]
+fn top_p_keeps_the_crossing_token_everywhere() {
+    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier] {
+        let of = |p: f32| left(engine, &[1, 2, 3, 3], |params| params.top_p = p);
+        // Shares 1/2, 1/4, 1/8, 1/8 of what is left.
+        assert_eq!([of(0.5), of(0.75), of(0.875)], [vec![0], vec![0, 1], vec![0, 1, 2]], "{engine:?}: on a sum");
+        assert_eq!([of(0.51), of(0.76), of(0.99)], [vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3]], "{engine:?}");
+        assert_eq!(of(0.0), [0], "{engine:?}: 0 keeps one");
+    }
+    // (sum - p) / p_tie = (1 - 0.6) / 0.25: one tie to spare, the last.
+    assert_eq!(left(Vllm, &[2, 2, 2, 2], |p| p.top_p = 0.6), [0, 1, 2]);
+}
+
+/// Transformers and vLLM drop `p < min_p * p_max`, llama.cpp keeps `l >= max + ln min_p`.
+#[test]
+fn min_p_keeps_what_is_equal_to_the_threshold() {
+    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier] {
+        let of = |min_p: f32| left(engine, &[0, 1, 2, 0], |p| p.min_p = min_p);
+        assert_eq!([of(0.25), of(0.250_01), of(0.5)], [vec![0, 1, 2, 3], vec![0, 1, 3], vec![0, 1, 3]], "{engine:?}");
+        assert_eq!(of(1.0), [0, 3], "{engine:?}: ties of the largest stay");
+    }
+}
+
+/// Of four equal tokens each deviates as much; 0.5 is reached with two.
+#[test]
+fn typical_p_has_enough_by_the_engines_own_rule() {
+    let of = |engine, p| left(engine, &[0; 4], |params| params.samplers.typical_p = p);
+    assert_eq!(of(Croupier, 0.5), [0, 1]);
+    assert_eq!(of(Exllama, 0.5), [0, 1], "cum >= p");
+    assert_eq!(of(LlamaCpp, 0.5), [0, 1, 2], "cum > p");
+    assert_eq!(of(Transformers, 0.5), [0, 1, 2, 3], "all that deviate as much as the crossing token");
+    assert_eq!(of(TextGenerationWebui, 0.5), [0, 1, 2, 3]);
+    assert_eq!([of(Croupier, 0.0), of(LlamaCpp, 0.0)], [[0], [0]], "one stays");
+    assert_eq!(of(Croupier, 0.51), of(LlamaCpp, 0.51), "between sums there is no difference");
+    let kept = |min_keep| {
+        left(Transformers, &[0, 3, 3, 3], |p| (p.samplers.typical_p, p.samplers.min_keep) = (0.1, min_keep)).len()
+    };
+    assert_eq!([kept(1), kept(2), kept(4)], [1, 2, 4], "min_keep brings no ties along");
+}
+
+#[test]
+fn text_generation_webui_leaves_out_xtc_where_a_newline_or_eos_would_go() {
+    let of = |engine, ignored: &[u32]| {
+        left(engine, &[0, 1, 2, 9], |p| {
+            (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (1.0, 0.1);
+            p.samplers.xtc_ignore_token_ids = ignored.to_vec();
+        })
+    };
+    assert_eq!(of(TextGenerationWebui, &[]), [2, 3]);
+    assert_eq!(of(TextGenerationWebui, &[1]), [0, 1, 2, 3]);
+    assert_eq!(of(TextGenerationWebui, &[2, 3]), [2, 3], "these would have stayed");
+    assert_eq!(of(Croupier, &[1]), [1, 2, 3], "here it only spares them");
+}
+
+/// ExLlamaV3's own test: threshold 0.1, probability 0.5, logits 2, 1, 0, -1.
+#[test]
+fn exllama_xtc_is_an_expectation() {
+    let probs = [2.0, 1.0, 0.0, -1.0].map(f64::exp);
+    let step = |probability| [Step::XtcExpected { probability, threshold: 0.1 }];
+    let got = after(&probs, FILTERS, chained(&step(0.5)));
+    let weights = [0.169_081, 0.236_883, 0.087_144, 0.032_059];
+    let total: f64 = weights.iter().sum();
+    for ((token, p), weight) in got.iter().zip(weights) {
+        assert!((p - weight / total).abs() < 1e-5, "{token}: {p}");
+    }
+    // As often as not: what XTC's roll gives on average, spared tokens as well.
+    for protected in [&[][..], &[1]] {
+        let chain = |step| Chain { protected, ..chained(step) };
+        let (with, expected) = (step(1.0), step(0.3));
+        let (with, got) = (after(&FOUR, FILTERS, chain(&with)), after(&FOUR, FILTERS, chain(&expected)));
+        for (token, p) in got {
+            let with = with.iter().find(|with| with.0 == token).map_or(0.0, |with| with.1);
+            let expected = 0.3 * with + 0.7 * FOUR[token as usize];
+            assert!((p - expected).abs() < 1e-5, "{token}: {p} {expected}");
+        }
+    }
+    assert_eq!(xtc::lowered(0.5, 0, 9), None, "nothing to lower");
+    assert_eq!(xtc::lowered(0.5, 9, 9), None, "nothing else to raise");
+    let params = |change: fn(&mut SamplingParams)| {
+        let mut params = SamplingParams::default();
+        params.samplers.xtc_probability = 0.5;
+        change(&mut params);
+        params.steps().unwrap()
+    };
+    let expected = [Step::XtcExpected { probability: 0.5, threshold: 0.1 }];
+    assert_eq!(params(|p| p.samplers.xtc_expected = true), expected);
+    assert_eq!(params(|p| p.samplers.sampler_order = SamplerOrder::Engine(Exllama)), expected);
+}
+
+#[test]
+fn skew_raises_the_draw_to_a_power() {
+    // Falling shares .4 .3 .2 .1, sums .4 .7 .9 1.
+    for skew in [-2.0f32, -0.5, 0.3, 1.0, 10.0] {
+        let power = f64::from(skew).exp();
+        let expected = [1.0 - 0.9f64.powf(power), 0.9f64.powf(power) - 0.7f64.powf(power)];
+        let got = after(&FOUR, FILTERS, chained(&[Step::Skew(skew)]));
+        let p = |token: u32| got.iter().find(|got| got.0 == token).map_or(0.0, |got| got.1);
+        for (token, expected) in (0..).zip(expected) {
+            assert!((p(token) - expected).abs() < 2e-5, "{skew}, {token}: {} {expected}", p(token));
+        }
+    }
+    // The draw itself: u -> u^exp(-skew) along falling probabilities picks each as often.
+    let (skew, draws) = (0.7f64, 100_000);
+    let mut counts = [0u32; 4];
+    for i in 0..draws {
+        let u = ((f64::from(i) + 0.5) / f64::from(draws)).powf((-skew).exp());
+        counts[if u < 0.4 {
+            3
+        } else if u < 0.7 {
+            2
+        } else if u < 0.9 {
+            1
+        } else {
+            0
+        }] += 1;
+    }
+    for (token, p) in after(&FOUR, FILTERS, chained(&[Step::Skew(skew as f32)])) {
+        assert!((p - f64::from(counts[token as usize]) / f64::from(draws)).abs() < 2e-5, "{token}");
+    }
+}
+
+#[test]
+fn skew_at_its_edges() {
+    assert_eq!(after(&[1.0], FILTERS, chained(&[Step::Skew(10.0)])), [(0, 1.0)]);
+    let far = [1.0, 1e-15, 0.5];
+    assert_eq!(tokens(&far, &[Step::Skew(-10.0)]), [0, 2], "what has no mass goes");
+    for skew in [-10.0, 10.0] {
+        let many = after(&vec![1.0; 5000], FILTERS, chained(&[Step::Skew(skew)]));
+        let most = many.iter().map(|m| m.1).fold(0.0, f64::max);
+        assert!(most > 0.9 && many.len() == 5000, "{skew}: {most}");
+    }
+    // A token in a million keeps its probability to a millionth.
+    let power = skew::power(0.5);
+    let got = f64::from(skew::logit(power, 1, 1_000_000, 1_000_000)).exp();
+    assert!((got / (power * 1e-6) - 1.0).abs() < 1e-5, "{got}");
+}
+
+#[test]
+fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
+    let steps = |change: fn(&mut SamplingParams)| {
+        let mut params = SamplingParams::default();
+        params.samplers.sampler_order = SamplerOrder::Engine(Exllama);
+        change(&mut params);
+        assert_eq!(params.validate(9, 9), Ok(()));
+        (params.steps(), params.filters(0).temperature)
+    };
+    // exp(-d^2 * factor / T), d not divided by T: its softmax with exponent 2 at temperature T / factor.
+    let smoothing = Step::Smoothing { factor: 0.5, curve: 1.0 };
+    let smoothed = steps(|p| (p.temperature, p.samplers.smoothing_factor) = (2.0, 0.5));
+    assert_eq!(smoothed, (Some(vec![smoothing, Step::Temperature]), 2.0));
+    let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
+    assert_eq!(
+        steps(|p| (p.top_k, p.samplers.dynatemp_high) = (5, 2.0)).0,
+        Some(vec![Step::TopK, dynamic]),
+        "on what truncation left"
+    );
+    assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.009, 0.5)), (None, 0.0), "below 0.01: greedy");
+    assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01, 0.5)).1, 0.01);
+}
+
+#[test]
+fn vllm_raises_temperatures_to_a_hundredth() {
+    let of = |engine, temperature| {
+        let mut params = SamplingParams { temperature, ..SamplingParams::default() };
+        params.samplers.sampler_order = SamplerOrder::Engine(engine);
+        params.filters(3).temperature
+    };
+    assert_eq!([0.0, 1e-5, 0.009, 0.01, 0.5].map(|t| of(Vllm, t)), [0.0, 0.01, 0.01, 0.01, 0.5]);
+    assert_eq!([0.0, 1e-5, 0.009].map(|t| of(Croupier, t)), [0.0, 1e-5, 0.009]);
+}
+
+/// A list of one's own has this project's rules, whatever stands in it.
+#[test]
+fn an_order_of_ones_own_has_no_engines_rules() {
+    let mut params = SamplingParams { top_k: 2, ..SamplingParams::default() };
+    params.samplers.typical_p = 0.5;
+    params.samplers.sampler_order = SamplerOrder::Custom(Transformers.samplers().to_vec());
+    assert_eq!(params.steps(), Some(vec![Step::TopK, Step::TypicalP(0.5)]));
+}
