@@ -6,6 +6,7 @@ use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
+use crate::sampling::samplers::top_n_sigma::Moments;
 
 /// An instruction set the passes are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,8 @@ struct Table {
     between: unsafe fn(&[u8], &[f32], Range, &mut Values),
     sample: unsafe fn(&[u8], Weigh, f32, &mut Sample),
     preceding: unsafe fn(&[u8], &[f32], Skip, f32) -> u64,
+    least: unsafe fn(&[u8], &[f32]) -> f32,
+    moments: unsafe fn(&[u8], &[f32], &mut Moments),
     widen: unsafe fn(&[u8], usize, &mut [f32]),
     count_ge: unsafe fn(&[f32], f32) -> usize,
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
@@ -130,6 +133,8 @@ macro_rules! tables {
                 between(row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) -> (),
                 sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Sample) -> (),
                 preceding(row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64,
+                least(row: &[u8], maxima: &[f32]) -> f32,
+                moments(row: &[u8], maxima: &[f32], into: &mut Moments) -> (),
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
             );
 
@@ -169,6 +174,8 @@ macro_rules! tables {
                     between: between::<F>,
                     sample: sample::<F>,
                     preceding: preceding::<F>,
+                    least: least::<F>,
+                    moments: moments::<F>,
                     widen: widen::<F>,
                     count_ge,
                     sum_ge,
@@ -249,6 +256,16 @@ impl Passes {
     pub(super) fn preceding(self, row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.preceding)(row, maxima, skip, value) }
+    }
+
+    pub(super) fn least(self, row: &[u8], maxima: &[f32]) -> f32 {
+        // SAFETY: as above.
+        unsafe { (self.0.least)(row, maxima) }
+    }
+
+    pub(super) fn moments(self, row: &[u8], maxima: &[f32], into: &mut Moments) {
+        // SAFETY: as above.
+        unsafe { (self.0.moments)(row, maxima, into) }
     }
 
     pub(super) fn widen(self, row: &[u8], block: usize, out: &mut [f32]) {

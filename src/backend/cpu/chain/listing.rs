@@ -13,7 +13,6 @@ use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, Y_FLOOR, min_p_need};
 use crate::sampling::row::Filters;
-use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::{cutoffs, mirostat, tail_free, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
@@ -173,7 +172,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let mu = chain.state.mirostat_mu.unwrap_or_default();
                 Next::Cut(Cut::Mass(mirostat::need(mu, self.total())))
             }
-            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.moments().least(n))),
+            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.view.moments().least(n))),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
             Step::TypicalP(p) => Next::Cut(Cut::Typical(TypicalRule::Reached, p)),
             Step::TypicalAbove(p) => Next::Cut(Cut::Typical(TypicalRule::Above, p)),
@@ -194,14 +193,6 @@ impl<'a, 'v> Whole<'a, 'v> {
 
     pub(super) fn entropy(&self) -> f64 {
         entropy(verify::entropy_terms(self.view, self.weigh), self.total())
-    }
-
-    fn moments(&self) -> Moments {
-        let blocks = || (0..self.view.blocks()).filter(|&block| self.view.maxima[block] > f32::NEG_INFINITY);
-        let least = blocks().map(|block| top_n_sigma::least_finite(&self.view.block(block)));
-        let mut moments = Moments::new(self.weigh.max, least.fold(f32::INFINITY, f32::min));
-        blocks().for_each(|block| moments.add_all(&self.view.block(block)));
-        moments
     }
 
     fn top_h(&self, share: f32) -> usize {

@@ -13,6 +13,7 @@
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
+//! | [`least`], [`moments`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
 //! # Safety
@@ -20,9 +21,11 @@
 //! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
 
 mod find;
+mod moments;
 mod weigh;
 
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
+pub(super) use moments::{least, moments};
 pub(super) use weigh::{kept_sums, masses, split, sums, total};
 
 use super::simd::{Format, Simd};
