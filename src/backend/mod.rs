@@ -1,5 +1,8 @@
 //! Backends: fast implementations of the [specification](crate::sampling), all with the same bits.
 
+// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cpu;
 pub mod cuda;
 

@@ -5,6 +5,9 @@
 //! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
 //! [`philox`] (random numbers), [`report`] (why a token was not drawn).
 
+// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod adjust;
 pub mod candidates;
 pub mod chain;

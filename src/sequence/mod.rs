@@ -6,6 +6,9 @@
 //! [`history`] (what a token changes), [`memory`] (tools that look back, one file each), [`drafts`] and [`speculation`] (what was proposed and
 //! what will be), then [`table`].
 
+// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod bias;
 mod chain;
 pub mod drafts;

@@ -11,6 +11,9 @@
 //! of a position is what a plain row at that position would be drawn from, the draft what the draft token was.
 //! Drafts without chance change not one token of a text; see [`rejection`].
 
+// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod advice;
 pub mod block;
 pub mod draft;
