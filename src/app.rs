@@ -1,19 +1,22 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
+mod exporting;
+mod serving;
+
 use crate::admin;
 use crate::backend::cuda::OpenError;
 use crate::backend::{Backend, BackendInfo, DeviceLost};
 use crate::config::{self, Config};
 use crate::engine::Engine;
-use crate::metrics::{Metrics, Transport, UPKEEP_INTERVAL};
+use crate::metrics::{Metrics, UPKEEP_INTERVAL};
+use crate::otlp::Collector;
 use crate::region::Regions;
-use crate::rpc::handshake::{self, Handshake};
 use crate::rpc::health::{Health, State};
-use crate::rpc::listener::{self, Guard};
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{Given, RegionSide, Service, auth, regions, server};
+use crate::rpc::{Given, RegionSide, Service};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
+use serving::Serving;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,11 +24,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
 /// Something outside is wrong: an address is taken, a directory cannot be written.
 const EXIT_START: u8 = 1;
@@ -35,7 +36,7 @@ const EXIT_INTERNAL: u8 = 70;
 const EXIT_DEVICE_LOST: u8 = 86;
 /// The device has no room at the start.
 const EXIT_DEVICE_MEMORY: u8 = 88;
-/// How long connections that are being cut, and the engine, may take to notice.
+/// How long connections that are being cut, the engine and the last spans may take at the end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
 /// Why the server did not run or did not go on.
@@ -52,6 +53,9 @@ pub enum Error {
     /// Certificate or tokens cannot be used.
     #[error("cannot use certificate or tokens: {}", .0.join("; "))]
     Secrets(Vec<String>),
+    /// The collector of traces cannot be used.
+    #[error("cannot send traces: {0}")]
+    Collector(String),
     /// The backend asked for cannot be had.
     #[error("cannot use the backend cuda: {0}")]
     Backend(#[from] OpenError),
@@ -75,7 +79,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Backend(OpenError::OutOfMemory(_)) => EXIT_DEVICE_MEMORY,
-            Self::Bind { .. } | Self::Secrets(_) | Self::Backend(_) => EXIT_START,
+            Self::Bind { .. } | Self::Secrets(_) | Self::Collector(_) | Self::Backend(_) => EXIT_START,
             Self::DeviceLost => EXIT_DEVICE_LOST,
             Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
         }
@@ -127,6 +131,7 @@ pub struct App {
     info: BackendInfo,
     metrics: Metrics,
     secrets: Secrets,
+    collector: Option<Collector>,
     tcp: Option<TcpListener>,
     uds: Option<UdsListener>,
     regions: Option<UdsListener>,
@@ -158,6 +163,7 @@ impl App {
         let info = backend.info();
         let metrics = Metrics::new(&config.limits, &info);
         let secrets = Secrets::open(&config).map_err(Error::Secrets)?;
+        let collector = Collector::open(&config.traces).map_err(Error::Collector)?;
         let tcp = bind_tcp(config.listen).await?;
         let admin = bind_tcp(config.admin).await?;
         let uds = config.uds.as_deref().map(bind_uds).transpose()?;
@@ -166,7 +172,7 @@ impl App {
         let path = |listener: &Option<UdsListener>| listener.as_ref().map(|uds| uds.path().to_owned());
         let addresses =
             Addresses { tcp: local(&tcp)?, uds: path(&uds), regions: path(&regions), admin: local(&admin)? };
-        Ok(Self { config, backend, info, metrics, secrets, tcp, uds, regions, admin, addresses })
+        Ok(Self { config, backend, info, metrics, secrets, collector, tcp, uds, regions, admin, addresses })
     }
 
     /// Where the server listens.
@@ -198,6 +204,9 @@ impl App {
         let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
         let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
+        let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
+        let (tracer, exporting) = traces.unzip();
+        let service = tracer.into_iter().fold(service, Service::with_traces);
         let mut serving = Serving::prepare(&self.config, service, &health, &self.metrics);
         if let Some((listener, side)) = regions {
             serving.serve_regions(listener, side, &self.metrics);
@@ -211,7 +220,7 @@ impl App {
         self.secrets.watch(&mut background, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
-        serving.run(stop, engine_ended, &health, &self.config).await
+        serving.run(stop, engine_ended, exporting, &health, &self.config).await
     }
 }
 
@@ -248,115 +257,6 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
         let _ = sender.send(if lost { EngineEnd::DeviceLost } else { EngineEnd::Other });
     })?;
     Ok(receiver)
-}
-
-/// The gRPC servers of all transports.
-struct Serving {
-    servers: JoinSet<Result<(), String>>,
-    guard: Guard,
-    routes: Routes,
-    /// No new calls; those there may finish.
-    refuse: CancellationToken,
-    /// No new connections; those there may finish.
-    stop: CancellationToken,
-    /// Connections are cut.
-    kill: CancellationToken,
-}
-
-impl Serving {
-    fn prepare(config: &Config, service: Service, health: &Health, metrics: &Metrics) -> Self {
-        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
-        let permits = Arc::new(Semaphore::new(config.limits.max_connections));
-        let tokens = (stop.clone(), kill.clone());
-        let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
-        let refuse = service.drain_token();
-        let routes = server::routes(service, health, config);
-        Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
-    }
-
-    fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
-        let guard = self.guard.of(Transport::Region).opening_with(regions::OPENING_BYTES);
-        let served = regions::serve(listener, guard, side.regions, metrics.clone());
-        self.servers.spawn(async move {
-            served.await;
-            Ok(())
-        });
-    }
-
-    fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {
-        let guard = self.guard.of(Transport::Tcp);
-        let routes = match &secrets.tokens {
-            Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), metrics.clone()),
-            None => self.routes.clone(),
-        };
-        let (stopped, frame) = (guard.stopped(), config.http2.frame_size_tcp);
-        if let Some(tls) = &secrets.tls {
-            let handshake = Handshake { tls: Arc::clone(&tls.current), timeout: config.tls_handshake_timeout };
-            let connections = handshake::incoming(listener, guard, handshake);
-            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
-        } else {
-            let connections = listener::incoming(listener, guard);
-            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
-        }
-    }
-
-    fn serve_uds(&mut self, listener: UdsListener, config: &Config) {
-        let guard = self.guard.of(Transport::Uds);
-        let (stopped, routes) = (guard.stopped(), self.routes.clone());
-        let connections = listener::incoming(listener, guard);
-        self.servers.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds));
-    }
-
-    async fn run(
-        &mut self,
-        stop: CancellationToken,
-        mut engine_ended: oneshot::Receiver<EngineEnd>,
-        health: &Health,
-        config: &Config,
-    ) -> Result<Drained, Error> {
-        let failed = tokio::select! {
-            () = stop.cancelled() => None,
-            end = &mut engine_ended => Some(if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }),
-            ended = self.servers.join_next() => Some(Error::Server(format!("{ended:?}"))),
-        };
-        if let Some(error) = failed {
-            health.set(State::Broken).await;
-            self.cut().await;
-            return Err(error);
-        }
-        let drained = self.drain(health, config).await;
-        // The last handles went with the connections; an engine in the middle of a batch finishes it first.
-        if timeout(CUT_GRACE, engine_ended).await.is_err() {
-            tracing::warn!("the engine is still at work; leaving it");
-        }
-        Ok(drained)
-    }
-
-    async fn drain(&mut self, health: &Health, config: &Config) -> Drained {
-        let deadline = Instant::now() + config.drain_timeout;
-        // First of all, so that nobody sends work here who can still choose.
-        health.set(State::Draining).await;
-        tokio::time::sleep(config.lame_duck).await;
-        self.refuse.cancel();
-        self.stop.cancel();
-        let all_ended = async { while self.servers.join_next().await.is_some() {} };
-        if timeout_at(deadline, all_ended).await.is_ok() {
-            tracing::info!("drained");
-            return Drained::Clean;
-        }
-        tracing::warn!("streams were still open at the deadline; cutting them");
-        self.cut().await;
-        Drained::Cut
-    }
-
-    async fn cut(&mut self) {
-        self.stop.cancel();
-        self.kill.cancel();
-        let all_ended = async { while self.servers.join_next().await.is_some() {} };
-        if timeout(CUT_GRACE, all_ended).await.is_err() {
-            self.servers.abort_all();
-        }
-    }
 }
 
 /// Runs a server with this configuration until it is told to stop, and gives the exit code.

@@ -14,6 +14,7 @@ pub mod inject;
 pub mod limits;
 pub mod memory;
 pub mod metrics;
+pub mod otlp;
 pub mod params;
 pub mod permits;
 pub mod region;
@@ -28,6 +29,7 @@ pub mod telemetry;
 pub mod tls;
 pub mod tokens;
 pub mod top;
+pub mod trace;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.
 pub mod proto {

@@ -72,7 +72,7 @@ impl Group {
             open,
             work: ids.map(sample).collect(),
             logits: Some(logits),
-            deadline_ms: 0,
+            ..Default::default()
         }
     }
 

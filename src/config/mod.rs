@@ -12,6 +12,7 @@ mod file;
 mod flags;
 mod inject;
 mod presets;
+mod reference;
 mod resolve;
 mod secrets;
 mod settings;
@@ -21,13 +22,14 @@ mod values;
 pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};
 pub use defaults::default_parameters_table;
 pub use presets::presets_table;
+pub use reference::reference_table;
 pub use resolve::unknown_variables;
-pub use settings::reference_table;
 
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, Level};
 use crate::backend::cuda::{CudaBackend, OpenError};
 use crate::limits::Limits;
+use crate::otlp;
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
 use crate::region;
@@ -122,6 +124,10 @@ pub struct Config {
     pub reflection: bool,
     /// HTTP/2 sizes.
     pub http2: Http2,
+    /// Where traces go.
+    pub traces: otlp::Settings,
+    /// Share of traces that begin here and are recorded.
+    pub trace_ratio: f64,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written: a filter such as "info,h2=warn".
@@ -163,6 +169,8 @@ impl Default for Config {
                 frame_size_tcp: 256 << 10,
                 frame_size_uds: 1 << 20,
             },
+            traces: otlp::Settings::default(),
+            trace_ratio: 0.01,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
             limits: Limits::default(),

@@ -106,6 +106,10 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
             config.uds.is_some() && config.region_socket() == config.uds,
             "uds and region-socket are the same path; give them different ones",
         ),
+        (
+            config.traces.ca.is_some() != config.traces.endpoint.as_ref().is_some_and(|url| url.starts_with("https:")),
+            "otlp-ca and an otlp-endpoint of https belong together; give both or neither",
+        ),
         (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
     ];
     problems.extend(wrong.iter().filter(|(is, _)| *is).map(|(_, message)| (*message).to_owned()));

@@ -2,7 +2,6 @@
 
 use super::Config;
 use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
-use crate::backend::cpu::Level;
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -195,7 +194,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "simd",
         "LEVEL",
         simd,
-        simd,
+        values::simd,
         |s| values::word_of(s, &SIMD),
         "Instructions the CPU backend may use: auto, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
     ),
@@ -354,6 +353,27 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     size!("http2-frame-size-uds", http2.frame_size_uds, u32, FRAME, "Largest HTTP/2 frame on the Unix socket"),
     setting!(
+        "otlp-endpoint",
+        "URL",
+        traces.endpoint,
+        values::collector,
+        |url: &Option<String>| show_option(url.as_ref(), "none"),
+        "Collector of OpenTelemetry to send traces to, by OTLP over gRPC: http://HOST:PORT, or https://HOST:PORT with otlp-ca; none: no traces. They never hold up a step: what the collector does not take in time is dropped and counted"
+    ),
+    path!(
+        "otlp-ca",
+        traces.ca,
+        "Authorities, PEM, one of which must have signed the collector's certificate; for https, and only there. Read once"
+    ),
+    setting!(
+        "trace-ratio",
+        "SHARE",
+        trace_ratio,
+        values::share,
+        ToString::to_string,
+        "Share of the steps and calls without a trace context of their own that are recorded, 0 to 1. Who brings a context is recorded if its flag says so, whatever the share. Only looked at with otlp-endpoint"
+    ),
+    setting!(
         "log-format",
         "FORMAT",
         log_format,
@@ -365,33 +385,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         "log-level",
         "FILTER",
         log_level,
-        log_level,
+        values::log_level,
         Clone::clone,
         "Which log lines to write: error, warn, info, debug, trace, or by module such as info,croupier=debug,h2=warn"
     ),
 ];
-
-fn simd(text: &str) -> Result<Option<Level>, String> {
-    match values::one_of(text, &SIMD)? {
-        Some(level) if !level.is_available() => Err(format!("this CPU has no {}; write auto", level.name())),
-        choice => Ok(choice),
-    }
-}
-
-fn log_level(text: &str) -> Result<String, String> {
-    match tracing_subscriber::EnvFilter::try_new(text) {
-        Ok(_) if !text.trim().is_empty() => Ok(text.to_owned()),
-        _ => Err(format!("\"{text}\" is not a log filter; write for example info, or info,croupier=debug")),
-    }
-}
-
-/// The table of settings in `docs/configuration.md`.
-#[must_use]
-pub fn reference_table() -> String {
-    let mut table = "| flag | environment | file | default | meaning |\n|---|---|---|---|---|\n".to_owned();
-    for s in SETTINGS {
-        let (name, value, env, key, default) = (s.name, s.value, s.env(), s.key(), s.default());
-        table += &format!("| `--{name} {value}` | `{env}` | `{key}` | `{default}` | {} |\n", s.help);
-    }
-    table
-}

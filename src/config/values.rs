@@ -3,7 +3,8 @@
 use super::{BackendChoice, LogFormat, RegionSocket};
 use crate::backend::cpu::Level;
 use crate::region;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -126,6 +127,31 @@ pub(super) fn file_path(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
+/// Where traces go, or none.
+pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
+    if text == NONE {
+        return Ok(None);
+    }
+    let url = text.strip_suffix('/').unwrap_or(text);
+    let address = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let parts = address.and_then(|address| address.rsplit_once(':'));
+    // An address of IPv6 stands in brackets.
+    let is_host = |host: &str| match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(numeric) => numeric.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(|c| c.is_ascii_alphanumeric() || b"-._".contains(&c)),
+    };
+    match parts {
+        Some((host, port)) if is_host(host) && port.parse::<NonZeroU16>().is_ok() => Ok(Some(url.to_owned())),
+        _ => Err(format!("\"{text}\" is no collector; write http://HOST:PORT, such as http://localhost:4317, or none")),
+    }
+}
+
+/// A share of all, 0 to 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("\"{text}\" is no share; write a number in 0 ..= 1, such as 0.01"))
+}
+
 /// Yes or no.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
@@ -172,6 +198,22 @@ pub(super) const BACKEND: [(&str, BackendChoice); 3] =
     [("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda), ("auto", BackendChoice::Auto)];
 /// Words of [`LogFormat`].
 pub(super) const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+/// Instructions that this CPU has.
+pub(super) fn simd(text: &str) -> Result<Option<Level>, String> {
+    match one_of(text, &SIMD)? {
+        Some(level) if !level.is_available() => Err(format!("this CPU has no {}; write auto", level.name())),
+        choice => Ok(choice),
+    }
+}
+
+/// A filter of log lines.
+pub(super) fn log_level(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) if !text.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("\"{text}\" is not a log filter; write for example info, or info,croupier=debug")),
+    }
+}
 
 pub(super) fn show_size(bytes: u64) -> String {
     for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {

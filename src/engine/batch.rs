@@ -16,7 +16,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) number: u64,
-    now: Instant,
+    /// When it was gathered.
+    pub(super) now: Instant,
     pub(super) steps: Vec<Taken>,
     /// Rows to run.
     pub(super) rows: usize,

@@ -132,10 +132,10 @@ impl State {
 
     /// Commits a batch's tokens and hands out its replies.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
-        let mut results = batch.results;
+        let (mut results, times) = (batch.results, (batch.now, now));
         for taken in batch.steps {
             match self.streams.get_mut(&taken.stream) {
-                Some(stream) => stream.answer(taken, &mut results, &self.metrics, now),
+                Some(stream) => stream.answer(taken, &mut results, &self.metrics, times),
                 None => results.skip(&taken.plan),
             }
         }
@@ -149,7 +149,13 @@ impl State {
 }
 
 impl Stream {
-    fn answer(&mut self, taken: Taken, results: &mut Results, metrics: &Metrics, now: Instant) {
+    fn answer(
+        &mut self,
+        taken: Taken,
+        results: &mut Results,
+        metrics: &Metrics,
+        (started, finished): (Instant, Instant),
+    ) {
         let Taken { step, open, plan, permits, .. } = taken;
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
@@ -159,7 +165,7 @@ impl Stream {
             record(metrics, &self.model, &done);
             work.push(done);
         }
-        let reply = StepReply { id: step.id, open, work, received: step.received, finished: now };
+        let reply = StepReply { id: step.id, open, work, received: step.received, started, finished };
         // Room first, so that who sees the reply also sees the room.
         drop((permits, step.logits));
         // The channel has room for all steps a stream may have in flight; it fails only when the stream

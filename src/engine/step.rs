@@ -228,6 +228,8 @@ pub struct StepReply {
     pub work: Vec<Result<Done, RowFailure>>,
     /// When the step was received.
     pub received: Instant,
+    /// When its batch began.
+    pub started: Instant,
     /// When the backend's results were there.
     pub finished: Instant,
 }
@@ -275,6 +277,18 @@ pub enum Done {
         /// What samplers remember now, if that was asked for.
         state: Option<SamplerState>,
     },
+}
+
+impl Done {
+    /// Tokens emitted.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        match self {
+            Self::Sampled { .. } => 1,
+            Self::Drafted { .. } | Self::Scored(_) => 0,
+            Self::Verified { verification, .. } => verification.outputs.len(),
+        }
+    }
 }
 
 /// Why work was not done. Nothing was committed.

@@ -194,6 +194,10 @@ catalog! {
         "Total variation between target and draft distribution of measured draft tokens: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
         "Rank in the target of measured first draft tokens of a position that were rejected.");
+    TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,
+        "Spans recorded, those of stages included, by what became of them: exported, dropped (the queue was full), or failed.");
+    TRACE_CONTEXTS_INVALID = Def::counter("croupier_trace_contexts_invalid_total", Unit::Count,
+        "Trace contexts of calls and steps that were ignored because they are not valid; not looked at without otlp_endpoint.");
     PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
     PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
     PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");

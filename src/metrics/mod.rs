@@ -10,6 +10,7 @@ mod labels;
 mod model;
 mod paths;
 mod speculative;
+mod traces;
 
 use crate::backend::BackendInfo;
 use crate::error::Reason;
@@ -24,6 +25,7 @@ pub use paths::{DataPath, Lease};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;
+pub use traces::{Traced, Traces};
 
 /// How often [`Metrics::upkeep`] should run: at 100,000 steps a second this holds some 10 MB of samples.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -43,6 +45,14 @@ pub enum Stage {
 
 /// Values of the label `stage`, in the order of [`Stage`].
 pub(crate) const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
+
+impl Stage {
+    /// Its name, in metrics and traces.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        STAGES[self as usize]
+    }
+}
 
 /// Kinds of work, the label `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +134,7 @@ pub struct Handles {
     calls: Vec<Call>,
     /// In the order of [`Reason`].
     refusals: Vec<Counter>,
+    pub traces: Traces,
     process: Process,
     models: Models,
     exporter: Option<Exporter>,
@@ -304,6 +315,7 @@ impl Handles {
             connections: TRANSPORTS.iter().map(|&t| cat::CONNECTIONS.as_gauge(r, &[("transport", t)])).collect(),
             calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),
             refusals: Reason::ALL.iter().map(|&reason| rejected(r, reason)).collect(),
+            traces: Traces::register(r),
             process: Process::register(r),
             models: Models::new(r, max_model_labels),
             exporter: None,

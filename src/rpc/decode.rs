@@ -7,6 +7,7 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
+use super::traces::{self, MaybeSpan};
 use super::{Received, RegionSide, Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
@@ -16,6 +17,7 @@ use crate::proto;
 use crate::proto::decode_request::Request;
 use crate::proto::decode_response::Response;
 use crate::region::TOKEN_LIFE;
+use crate::trace::context::Context as TraceContext;
 use std::collections::VecDeque;
 use std::error::Error as _;
 use std::pin::Pin;
@@ -34,6 +36,8 @@ pub struct DecodeStream {
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
+    /// The trace of steps that have none of their own.
+    parent: Option<TraceContext>,
     started: Instant,
     ended: Option<Code>,
 }
@@ -49,7 +53,7 @@ enum Phase {
 #[derive(Debug)]
 enum Due {
     /// The engine will send it.
-    Engine,
+    Engine(MaybeSpan),
     /// It is here.
     Ready(Response),
     /// The stream ends with this.
@@ -61,10 +65,11 @@ impl DecodeStream {
         shared: Arc<Shared>,
         requests: Streaming<proto::DecodeRequest>,
         permit: Permit,
+        parent: Option<TraceContext>,
         started: Instant,
     ) -> Self {
         let phase = Phase::Unconfigured(Some(permit));
-        Self { shared, requests: Some(requests), phase, due: VecDeque::new(), started, ended: None }
+        Self { shared, requests: Some(requests), phase, due: VecDeque::new(), parent, started, ended: None }
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -112,20 +117,28 @@ impl DecodeStream {
         let Phase::Configured(config, stream) = &self.phase else {
             return Err(Error::invalid("config", "must be the first message of the stream"));
         };
-        let step_id = wire.step_id;
-        let step = step::step(wire, config, &self.shared.seeds, received).map_err(|e| e.within("step"))?;
-        tracing::debug!(step_id, rows = step.rows(), "a step");
-        let path = step.logits.data_path();
-        match stream.submit(step) {
-            Ok(()) => {
-                self.shared.metrics.step(path);
-                Ok(Due::Engine)
+        let (shared, step_id) = (&self.shared, wire.step_id);
+        let mut span = shared.step_span(&wire.traceparent, self.parent, received);
+        let taken = step::step(wire, config, &shared.seeds, received).map_err(|e| e.within("step")).and_then(|step| {
+            let (rows, path) = (step.rows(), step.logits.data_path());
+            tracing::debug!(step_id, rows, "a step");
+            traces::tell(&mut span, |facts| traces::asked(facts, &config.model, &step));
+            stream.submit(step).map(|()| path)
+        });
+        match taken {
+            Ok(path) => {
+                shared.metrics.step(path);
+                Ok(Due::Engine(span))
             }
             Err(Error::Refused(refusal)) => {
-                self.shared.metrics.refused(refusal.reason());
+                shared.end_refused(span, &Error::Refused(refusal), false);
+                shared.metrics.refused(refusal.reason());
                 Ok(Due::Ready(Response::Step(reply::refused(step_id, refusal))))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                shared.end_refused(span, &error, true);
+                Err(error)
+            }
         }
     }
 
@@ -139,29 +152,32 @@ impl DecodeStream {
     fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, Status>> {
         match self.due.front() {
             None => return Poll::Pending,
-            Some(Due::Engine) => {
+            Some(Due::Engine(_)) => {
                 let Phase::Configured(_, stream) = &mut self.phase else { return Poll::Pending };
                 let reply = ready!(stream.poll_reply(context));
-                self.due.pop_front();
-                return Poll::Ready(match reply {
-                    Some(reply) => Ok(self.deliver(reply)),
-                    None => Err(self.shared.refuse(&Error::EngineStopped)),
-                });
+                let Some(Due::Engine(span)) = self.due.pop_front() else { return Poll::Pending };
+                return Poll::Ready(self.deliver(reply, span));
             }
             Some(Due::Ready(_) | Due::End(_)) => {}
         }
         match self.due.pop_front() {
             Some(Due::Ready(response)) => Poll::Ready(Ok(response)),
             Some(Due::End(status)) => Poll::Ready(Err(status)),
-            Some(Due::Engine) | None => Poll::Pending,
+            Some(Due::Engine(_)) | None => Poll::Pending,
         }
     }
 
-    fn deliver(&self, reply: StepReply) -> Response {
+    fn deliver(&self, reply: Option<StepReply>, mut span: MaybeSpan) -> Result<Response, Status> {
+        let Some(reply) = reply else {
+            self.shared.end_refused(span, &Error::EngineStopped, true);
+            return Err(self.shared.refuse(&Error::EngineStopped));
+        };
         let (received, finished) = (reply.received, reply.finished);
+        traces::tell(&mut span, |facts| traces::answered(facts, &reply));
         let response = Response::Step(reply::step_result(reply));
-        self.shared.replied(received, finished);
-        response
+        let now = self.shared.replied(received, finished);
+        self.shared.end_answered(span, now, None);
+        Ok(response)
     }
 
     /// Reads one more request; `None` when none will come.
@@ -225,6 +241,11 @@ impl Stream for DecodeStream {
 impl Drop for DecodeStream {
     fn drop(&mut self) {
         // A call that is dropped before its end was left by the worker.
+        for due in self.due.drain(..) {
+            if let Due::Engine(span) = due {
+                self.shared.end_left(span);
+            }
+        }
         self.shared.finished("Decode", self.started, self.ended.unwrap_or(Code::Cancelled));
     }
 }

@@ -1,7 +1,7 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
 //! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life), `convert`
-//! (where wire and domain meet), `status` (errors).
+//! (where wire and domain meet), `status` (errors), `traces`.
 
 pub mod auth;
 pub(crate) mod codec;
@@ -16,6 +16,7 @@ pub mod regions;
 mod sample;
 pub mod server;
 mod status;
+mod traces;
 pub mod uds;
 
 use crate::backend::BackendInfo;
@@ -28,6 +29,7 @@ use crate::params::presets::Presets;
 use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::region::Regions;
+use crate::trace::Tracer;
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use prost::Message;
@@ -63,6 +65,7 @@ struct Shared {
     seeds: SeedSource,
     draining: CancellationToken,
     side: Option<RegionSide>,
+    tracer: Option<Tracer>,
 }
 
 /// Where workers find regions.
@@ -87,7 +90,7 @@ impl Service {
     #[must_use]
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
-        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None };
+        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None, tracer: None };
         Self { shared: Arc::new(shared) }
     }
 
@@ -98,6 +101,17 @@ impl Service {
     #[must_use]
     pub fn with_regions(mut self, side: RegionSide) -> Self {
         Arc::get_mut(&mut self.shared).expect("regions are offered from the start; this is a bug").side = Some(side);
+        self
+    }
+
+    /// Records traces.
+    ///
+    /// # Panics
+    /// If the service has been cloned.
+    #[must_use]
+    pub fn with_traces(mut self, tracer: Tracer) -> Self {
+        Arc::get_mut(&mut self.shared).expect("traces are recorded from the start; this is a bug").tracer =
+            Some(tracer);
         self
     }
 
@@ -138,11 +152,12 @@ impl Shared {
         self.metrics.response_bytes.record(message.encoded_len() as f64);
     }
 
-    /// Records the stages that end with a step's reply being ready to go out.
-    fn replied(&self, received: Instant, finished: Instant) {
+    /// Records the stages that end with a step's reply being ready to go out, which is now.
+    fn replied(&self, received: Instant, finished: Instant) -> Instant {
         let now = Instant::now();
         self.metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
         self.metrics.stage(Stage::Total, now.saturating_duration_since(received));
+        now
     }
 
     /// Counts the end of a call.
@@ -163,7 +178,8 @@ impl Sampler for Service {
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
             Ok(permit) => {
-                let stream = DecodeStream::new(Arc::clone(&self.shared), request.into_inner(), permit, started);
+                let parent = self.shared.context(request.metadata());
+                let stream = DecodeStream::new(Arc::clone(&self.shared), request.into_inner(), permit, parent, started);
                 Ok(Response::new(stream))
             }
             Err(error) => {
@@ -175,8 +191,9 @@ impl Sampler for Service {
     }
 
     async fn sample(&self, request: Request<proto::SampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
-        let call = sample::Call::start(Arc::clone(&self.shared));
-        call.finish(sample::run(&self.shared, request.into_inner()).await)
+        let mut call = sample::Call::start(Arc::clone(&self.shared), self.shared.context(request.metadata()));
+        let result = sample::run(&mut call, request.into_inner()).await;
+        call.finish(result)
     }
 
     async fn get_server_info(

@@ -3,11 +3,13 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
+use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::step::{Open, Step, Work, WorkKind};
 use crate::error::{Error, Refusal};
 use crate::proto;
 use crate::sequence::OpenError;
+use crate::trace::context::Context;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Response, Status};
@@ -18,16 +20,22 @@ pub(super) struct Call {
     shared: Arc<Shared>,
     started: Instant,
     code: tonic::Code,
+    /// The trace it belongs to.
+    parent: Option<Context>,
+    span: MaybeSpan,
 }
 
 impl Call {
     /// A call that starts now. Until it finishes it counts as cancelled.
-    pub(super) fn start(shared: Arc<Shared>) -> Self {
-        Self { shared, started: Instant::now(), code: tonic::Code::Cancelled }
+    pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>) -> Self {
+        Self { shared, started: Instant::now(), code: tonic::Code::Cancelled, parent, span: None }
     }
 
     /// The call's answer.
     pub(super) fn finish<T>(mut self, result: Result<T, Error>) -> Result<Response<T>, Status> {
+        if let Err(error) = &result {
+            self.shared.end_refused(self.span.take(), error, true);
+        }
         let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
         self.code = result.as_ref().err().map_or(tonic::Code::Ok, Status::code);
         result
@@ -36,6 +44,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        self.shared.end_left(self.span.take());
         self.shared.finished("Sample", self.started, self.code);
     }
 }
@@ -44,17 +53,22 @@ impl Drop for Call {
 ///
 /// # Errors
 /// A mistake in the message's shape, or no room.
-pub(super) async fn run(shared: &Shared, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+pub(super) async fn run(call: &mut Call, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+    let (shared, span) = (&call.shared, &mut call.span);
     let received = shared.received(&request);
+    *span = shared.sample_span(call.parent, received);
     shared.admit()?;
     let (model, step) = read(shared, request, received)?;
+    traces::tell(span, |facts| traces::asked(facts, &model, &step));
     let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
+    traces::tell(span, |facts| traces::answered(facts, &answer));
     let rows = answer.open.into_iter().zip(answer.work);
     let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
     let response = proto::SampleResponse { rows };
-    shared.replied(received.at, finished);
+    let now = shared.replied(received.at, finished);
+    shared.end_answered(span.take(), now, Some(tonic::Code::Ok));
     shared.sent(&response);
     Ok(response)
 }

@@ -43,10 +43,11 @@ def asked(probe, binary, here):
 
 def mount(secrets, folder):
     """The secrets of the recipes, as the kubelet mounts them: what is at which path."""
-    mounts = {"/etc/croupier-tls": "tls", "/etc/croupier-clients": "clients", "/etc/croupier-tokens": "tokens"}
+    mounts = {"/etc/croupier-tls": "tls", "/etc/croupier-clients": "clients", "/etc/croupier-tokens": "tokens", "/etc/croupier-collector": "collector"}
     for name in mounts.values():
         (folder / name).mkdir()
-    for file, to in [("server.pem", "tls/tls.crt"), ("server.key", "tls/tls.key"), ("client.pem", "clients/ca.crt")]:
+    for file, to in [("server.pem", "tls/tls.crt"), ("server.key", "tls/tls.key"), ("client.pem", "clients/ca.crt"),
+                     ("client.pem", "collector/ca.crt")]:
         shutil.copy(secrets / file, folder / to)
     (folder / "tokens/tokens").write_text("a-token-of-this-test\n")
     return {there: str(folder / name) for there, name in mounts.items()}

@@ -10,6 +10,15 @@ args:
 {{- if and (ne .Values.gpu.mode "none") (not .Values.config.backend) }}
   - --backend=cuda
 {{- end }}
+{{- with .Values.tracing }}
+{{- if .endpoint }}
+  - --otlp-endpoint={{ .endpoint }}
+  - --trace-ratio={{ .ratio }}
+{{- if .caSecret }}
+  - --otlp-ca=/etc/croupier-collector/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .Values.extraEnv }}
 env:
   {{- toYaml . | nindent 2 }}
@@ -44,14 +53,27 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 {{- end }}
 
+{{- /* Entries of volumes that both recipes have. */ -}}
 {{- define "croupier.configVolume" -}}
 - name: {{ include "croupier.fullname" . }}-config
   configMap:
     name: {{ include "croupier.fullname" . }}
+{{- with .Values.tracing.caSecret }}
+- name: {{ include "croupier.fullname" $ }}-collector
+  secret:
+    secretName: {{ . }}
+    items:
+      - {key: {{ $.Values.tracing.caKey }}, path: ca.crt}
+{{- end }}
 {{- end }}
 
 {{- define "croupier.configMount" -}}
 - name: {{ include "croupier.fullname" . }}-config
   mountPath: /etc/croupier
   readOnly: true
+{{- if .Values.tracing.caSecret }}
+- name: {{ include "croupier.fullname" . }}-collector
+  mountPath: /etc/croupier-collector
+  readOnly: true
+{{- end }}
 {{- end }}

@@ -49,12 +49,8 @@ labels:
 {{- /* croupier.toml. Numbers of a chart's values are floats, but settings and counts are whole. */ -}}
 {{- define "croupier.config" -}}
 {{- range $key, $value := .Values.config }}
-{{- if kindIs "string" $value }}
-{{ $key }} = {{ $value | quote }}
-{{- else if kindIs "bool" $value }}
-{{ $key }} = {{ $value }}
-{{- else if not (kindIs "invalid" $value) }}
-{{ $key }} = {{ int64 $value }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $key }} = {{ include "croupier.toml" $value }}
 {{- end }}
 {{- end }}
 {{- if .Values.presets }}

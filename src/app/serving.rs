@@ -1,0 +1,136 @@
+//! The gRPC servers of all transports: serving, and the drain.
+
+use super::exporting::Exporting;
+use super::{CUT_GRACE, Drained, EngineEnd, Error};
+use crate::config::Config;
+use crate::metrics::{Metrics, Transport};
+use crate::rpc::handshake::{self, Handshake};
+use crate::rpc::health::{Health, State};
+use crate::rpc::listener::{self, Guard};
+use crate::rpc::uds::UdsListener;
+use crate::rpc::{RegionSide, Service, auth, regions, server};
+use crate::secrets::Secrets;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+/// The gRPC servers of all transports.
+pub(super) struct Serving {
+    servers: JoinSet<Result<(), String>>,
+    guard: Guard,
+    routes: Routes,
+    /// No new calls; those there may finish.
+    refuse: CancellationToken,
+    /// No new connections; those there may finish.
+    stop: CancellationToken,
+    /// Connections are cut.
+    kill: CancellationToken,
+}
+
+impl Serving {
+    pub(super) fn prepare(config: &Config, service: Service, health: &Health, metrics: &Metrics) -> Self {
+        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let permits = Arc::new(Semaphore::new(config.limits.max_connections));
+        let tokens = (stop.clone(), kill.clone());
+        let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
+        let refuse = service.drain_token();
+        let routes = server::routes(service, health, config);
+        Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
+    }
+
+    pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
+        let guard = self.guard.of(Transport::Region).opening_with(regions::OPENING_BYTES);
+        let served = regions::serve(listener, guard, side.regions, metrics.clone());
+        self.servers.spawn(async move {
+            served.await;
+            Ok(())
+        });
+    }
+
+    pub(super) fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {
+        let guard = self.guard.of(Transport::Tcp);
+        let routes = match &secrets.tokens {
+            Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), metrics.clone()),
+            None => self.routes.clone(),
+        };
+        let (stopped, frame) = (guard.stopped(), config.http2.frame_size_tcp);
+        if let Some(tls) = &secrets.tls {
+            let handshake = Handshake { tls: Arc::clone(&tls.current), timeout: config.tls_handshake_timeout };
+            let connections = handshake::incoming(listener, guard, handshake);
+            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
+        } else {
+            let connections = listener::incoming(listener, guard);
+            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
+        }
+    }
+
+    pub(super) fn serve_uds(&mut self, listener: UdsListener, config: &Config) {
+        let guard = self.guard.of(Transport::Uds);
+        let (stopped, routes) = (guard.stopped(), self.routes.clone());
+        let connections = listener::incoming(listener, guard);
+        self.servers.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds));
+    }
+
+    pub(super) async fn run(
+        &mut self,
+        stop: CancellationToken,
+        mut engine_ended: oneshot::Receiver<EngineEnd>,
+        exporting: Option<Exporting>,
+        health: &Health,
+        config: &Config,
+    ) -> Result<Drained, Error> {
+        let failed = tokio::select! {
+            () = stop.cancelled() => None,
+            end = &mut engine_ended => Some(if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }),
+            ended = self.servers.join_next() => Some(Error::Server(format!("{ended:?}"))),
+        };
+        let flushed = async {
+            if let Some(exporting) = exporting {
+                exporting.flush().await;
+            }
+        };
+        if let Some(error) = failed {
+            health.set(State::Broken).await;
+            self.cut().await;
+            flushed.await;
+            return Err(error);
+        }
+        let drained = self.drain(health, config).await;
+        // The last handles went with the connections; an engine in the middle of a batch finishes it first.
+        let (ended, ()) = tokio::join!(timeout(CUT_GRACE, engine_ended), flushed);
+        if ended.is_err() {
+            tracing::warn!("the engine is still at work; leaving it");
+        }
+        Ok(drained)
+    }
+
+    async fn drain(&mut self, health: &Health, config: &Config) -> Drained {
+        let deadline = Instant::now() + config.drain_timeout;
+        // First of all, so that nobody sends work here who can still choose.
+        health.set(State::Draining).await;
+        tokio::time::sleep(config.lame_duck).await;
+        self.refuse.cancel();
+        self.stop.cancel();
+        let all_ended = async { while self.servers.join_next().await.is_some() {} };
+        if timeout_at(deadline, all_ended).await.is_ok() {
+            tracing::info!("drained");
+            return Drained::Clean;
+        }
+        tracing::warn!("streams were still open at the deadline; cutting them");
+        self.cut().await;
+        Drained::Cut
+    }
+
+    async fn cut(&mut self) {
+        self.stop.cancel();
+        self.kill.cancel();
+        let all_ended = async { while self.servers.join_next().await.is_some() {} };
+        if timeout(CUT_GRACE, all_ended).await.is_err() {
+            self.servers.abort_all();
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The way of recorded spans to a collector of OpenTelemetry: OTLP over gRPC, in batches, by one task.
+//!
+//! Nobody waits for it. While the collector is slow or gone, spans pile up in the tracer's bounded queue, and what does
+//! not fit there is dropped and counted.
+
+mod encode;
+pub mod wire;
+
+use crate::dial::{Access, causes};
+use crate::metrics::{Metrics, Traced};
+use crate::tls::client::ClientTls;
+use crate::trace::Span;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+use wire::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+
+/// Steps to a request: with their stages about 300 KB.
+const MOST_IN_BATCH: usize = 256;
+/// How long the first span of a batch waits for others.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long the collector may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Pauses before a batch is tried again; after the last one it is given up.
+const PAUSES: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
+
+/// Where spans go.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    /// `http://HOST:PORT` or `https://HOST:PORT`; `None`: no traces.
+    pub endpoint: Option<String>,
+    /// Authorities one of which must have signed the collector's certificate, PEM.
+    pub ca: Option<PathBuf>,
+}
+
+/// The collector, reached when there is something for it.
+#[derive(Debug)]
+pub struct Collector {
+    channel: Channel,
+    address: String,
+}
+
+impl Collector {
+    /// `None` without an endpoint. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When address or authorities cannot be used, for people.
+    pub fn open(settings: &Settings) -> Result<Option<Self>, String> {
+        let Some(url) = &settings.endpoint else { return Ok(None) };
+        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).to_owned();
+        let tls = settings.ca.clone().map(|ca| ClientTls { ca, identity: None, name: None });
+        let endpoint = Access { tls, token_file: None }.endpoint(&address)?;
+        let channel = endpoint.connect_timeout(ANSWER_WITHIN).connect_lazy();
+        Ok(Some(Self { channel, address }))
+    }
+
+    async fn export(&self, request: ExportTraceServiceRequest) -> Result<ExportTraceServiceResponse, Status> {
+        let mut client = tonic::client::Grpc::new(self.channel.clone());
+        let codec = ProstCodec::<ExportTraceServiceRequest, ExportTraceServiceResponse>::default();
+        let call = async {
+            client.ready().await.map_err(|error| Status::unavailable(causes(&error)))?;
+            client.unary(Request::new(request), PathAndQuery::from_static(wire::EXPORT), codec).await
+        };
+        let answer = timeout(ANSWER_WITHIN, call).await;
+        answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))).map(tonic::Response::into_inner)
+    }
+}
+
+/// Carries spans to the collector.
+#[derive(Debug)]
+pub struct Exporter {
+    /// Where they go.
+    pub collector: Collector,
+    /// Where they come from.
+    pub spans: mpsc::Receiver<Span>,
+    /// Names this process among others.
+    pub instance: String,
+    /// Counts them.
+    pub metrics: Metrics,
+}
+
+impl Exporter {
+    /// Exports until `stop`; then what is there once more, without trying again, and ends.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut trouble = false;
+        let mut batch = Vec::with_capacity(MOST_IN_BATCH);
+        while self.next(&mut batch, &stop).await {
+            let count: u64 = batch.iter().map(Span::count).sum();
+            let request = encode::request(&batch, &self.instance);
+            batch.clear();
+            let sent = self.deliver(&request, &stop).await;
+            let taken = match &sent {
+                Ok(rejected) => count.saturating_sub(*rejected),
+                Err(_) => 0,
+            };
+            self.metrics.traces.spans(Traced::Exported, taken);
+            self.metrics.traces.spans(Traced::Failed, count - taken);
+            // Once for each time that it goes or comes back: the counter says how much.
+            match &sent {
+                Err(status) if !trouble => {
+                    let (address, reason) = (&self.collector.address, causes(status));
+                    tracing::warn!(address, reason, "the collector takes no spans; they are dropped and counted");
+                }
+                Ok(_) if trouble => tracing::info!(address = self.collector.address, "the collector takes spans again"),
+                _ => {}
+            }
+            trouble = sent.is_err();
+        }
+    }
+
+    /// Gathers a batch; `false` when there is none and none will come.
+    async fn next(&mut self, batch: &mut Vec<Span>, stop: &CancellationToken) -> bool {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            taken = self.spans.recv_many(batch, MOST_IN_BATCH) => if taken == 0 { return false },
+        }
+        if !stop.is_cancelled() {
+            tokio::select! {
+                () = fill(&mut self.spans, batch) => {}
+                () = sleep(GATHER) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        if stop.is_cancelled() {
+            // From a closed queue comes what is there, and then nothing.
+            self.spans.close();
+            fill(&mut self.spans, batch).await;
+        }
+        !batch.is_empty()
+    }
+
+    /// Spans that the collector turned away, or why it took none.
+    async fn deliver(&self, request: &ExportTraceServiceRequest, stop: &CancellationToken) -> Result<u64, Status> {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let answer = self.collector.export(request.clone()).await;
+            let status = match answer {
+                Ok(answer) => return Ok(rejected(&answer)),
+                Err(status) => status,
+            };
+            let pause = pauses.next().filter(|_| is_passing(status.code()) && !stop.is_cancelled());
+            let Some(&pause) = pause else { return Err(status) };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// Fills a batch up.
+async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+    while batch.len() < MOST_IN_BATCH {
+        let room = MOST_IN_BATCH - batch.len();
+        if spans.recv_many(batch, room).await == 0 {
+            return;
+        }
+    }
+}
+
+fn rejected(answer: &ExportTraceServiceResponse) -> u64 {
+    let Some(partial) = &answer.partial_success else { return 0 };
+    if partial.rejected_spans > 0 {
+        tracing::warn!(spans = partial.rejected_spans, reason = partial.error_message, "the collector refused spans");
+    }
+    u64::try_from(partial.rejected_spans).unwrap_or(0)
+}
+
+/// Whether OTLP says that the same may be sent again.
+fn is_passing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+            | Code::ResourceExhausted
+    )
+}

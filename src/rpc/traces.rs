@@ -1,0 +1,88 @@
+//! Where calls and steps meet traces.
+
+use super::{Received, Shared, status};
+use crate::engine::step::{Done, Step, StepReply};
+use crate::error::Error;
+use crate::trace::context::Context;
+use crate::trace::{End, Facts, Of, Open};
+use std::time::Instant;
+use tonic::Code;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+
+/// The header of W3C Trace Context.
+const TRACEPARENT: &str = "traceparent";
+
+/// A span that is not over, if it is recorded.
+pub(super) type MaybeSpan = Option<Box<Open>>;
+
+impl Shared {
+    /// The trace that a call belongs to.
+    pub(super) fn context(&self, metadata: &MetadataMap) -> Option<Context> {
+        let values = metadata.get_all(TRACEPARENT);
+        self.tracer.as_ref()?.of_call(values.iter().map(AsciiMetadataValue::as_bytes))
+    }
+
+    /// The span of a step, if it is recorded.
+    pub(super) fn step_span(&self, own: &str, stream: Option<Context>, received: Received) -> MaybeSpan {
+        let span = self.tracer.as_ref()?.step(own, stream, received.at);
+        of_message(span, received)
+    }
+
+    /// The span of a call of Sample, if it is recorded.
+    pub(super) fn sample_span(&self, parent: Option<Context>, received: Received) -> MaybeSpan {
+        let span = self.tracer.as_ref()?.begin(Of::Sample, parent, received.at);
+        of_message(span, received)
+    }
+
+    /// Ends the span of a step or call that was answered.
+    pub(super) fn end_answered(&self, span: MaybeSpan, at: Instant, code: Option<Code>) {
+        self.end(span, || End { at, code: code.map(status::code_name), reason: None });
+    }
+
+    /// Ends the span of a step or call that was refused or is wrong. `ends_call`: the whole call ends with that.
+    pub(super) fn end_refused(&self, span: MaybeSpan, error: &Error, ends_call: bool) {
+        self.end(span, || {
+            let code = ends_call.then(|| status::code_name(status::from_error(error).code()));
+            End { at: Instant::now(), code, reason: Some(error.reason().name()) }
+        });
+    }
+
+    /// Ends the span of a step or call whose worker left before the answer.
+    pub(super) fn end_left(&self, span: MaybeSpan) {
+        let name = status::code_name(Code::Cancelled);
+        self.end(span, || End { at: Instant::now(), code: Some(name), reason: Some(name) });
+    }
+
+    fn end(&self, span: MaybeSpan, end: impl FnOnce() -> End) {
+        if let (Some(span), Some(tracer)) = (span, &self.tracer) {
+            tracer.end(*span, end());
+        }
+    }
+}
+
+fn of_message(mut span: MaybeSpan, received: Received) -> MaybeSpan {
+    tell(&mut span, |facts| facts.message_bytes = received.bytes);
+    span
+}
+
+/// Tells a span, if there is one, something about its step.
+pub(super) fn tell(span: &mut MaybeSpan, told: impl FnOnce(&mut Facts)) {
+    if let Some(span) = span {
+        told(&mut span.facts);
+    }
+}
+
+/// Tells of what a step asks for.
+pub(super) fn asked(facts: &mut Facts, model: &str, step: &Step) {
+    facts.model = model.to_owned();
+    facts.step_id = step.id;
+    facts.rows = step.rows();
+    facts.data_path = Some(step.logits.data_path());
+}
+
+/// Tells of what came of it, and when the backend was at it.
+pub(super) fn answered(facts: &mut Facts, reply: &StepReply) {
+    facts.tokens = reply.work.iter().flatten().map(Done::tokens).sum();
+    facts.failed = reply.work.iter().filter(|work| work.is_err()).count();
+    facts.backend = Some((reply.started, reply.finished));
+}
