@@ -80,15 +80,28 @@ prometheus_from_debian() {
     return $code
 }
 
-# From source: there is no package of it.
-tool_grpcurl() {
-    if ! command -v grpcurl; then
-        local folder="$tools_root/grpcurl"
-        if [[ ! -x "$folder/grpcurl" ]]; then
-            GOBIN="$folder" go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3 >&2 || return
-        fi
-        echo "$folder/grpcurl"
+# Clients that people and clusters use, grpcurl and grpc-health-probe, from source: the folder that holds both. One module
+# builds them, so that gRPC is compiled once.
+tool_grpc() {
+    local folder="$tools_root/grpc"
+    if [[ ! -x "$folder/grpcurl" || ! -x "$folder/grpc-health-probe" ]]; then
+        go_tools "$folder" github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3 github.com/grpc-ecosystem/grpc-health-probe@v0.4.53 >&2 || return
     fi
+    echo "$folder"
+}
+
+# Commands of Go as one module: go_tools FOLDER PACKAGE@VERSION… In REPLACE lines for go.mod.
+go_tools() {
+    local folder="$1"
+    shift
+    rm -rf "$folder/build"
+    mkdir -p "$folder/build"
+    (
+        cd "$folder/build" || exit
+        printf 'module tools\n\ngo 1.26.0\n\n%s\n' "${REPLACE:-}" >go.mod
+        go get "$@" 2>/dev/null && go build -ldflags='-s -w' -o "$folder/" "${@%@*}"
+    ) || return
+    rm -rf "$folder/build"
 }
 
 # A C++ compiler with sanitizers, for the kernels on the CPU.
@@ -113,20 +126,13 @@ tool_nvrtc() {
 # Schemas of Kubernetes' objects, and what reads YAML.
 tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
 
-# helm and helm-unittest, from source: the folder that holds both. One module builds them, so that what they share is
-# compiled once; it also has the replacement of helm-unittest's own module, which forbids `go install`.
+# helm and helm-unittest, from source: the folder that holds both. The replacement of helm-unittest's own module is what
+# forbids `go install`.
 tool_helm() {
     local folder="$tools_root/helm"
     if [[ ! -x "$folder/helm" || ! -x "$folder/helm-unittest" ]]; then
-        rm -rf "$folder/build"
-        mkdir -p "$folder/build"
-        (
-            cd "$folder/build" || exit
-            printf 'module tools\n\ngo 1.26.0\n\nreplace github.com/vmware-labs/yaml-jsonpath => github.com/helm-unittest/yaml-jsonpath v0.4.0\n' >go.mod
-            go get helm.sh/helm/v4/cmd/helm@v4.3.1 github.com/helm-unittest/helm-unittest/cmd/helm-unittest@v1.1.2 2>/dev/null &&
-                go build -ldflags='-s -w' -o "$folder/" helm.sh/helm/v4/cmd/helm github.com/helm-unittest/helm-unittest/cmd/helm-unittest
-        ) >&2 || return
-        rm -rf "$folder/build"
+        REPLACE='replace github.com/vmware-labs/yaml-jsonpath => github.com/helm-unittest/yaml-jsonpath v0.4.0' \
+            go_tools "$folder" helm.sh/helm/v4/cmd/helm@v4.3.1 github.com/helm-unittest/helm-unittest/cmd/helm-unittest@v1.1.2 >&2 || return
     fi
     echo "$folder"
 }

@@ -15,6 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 READY_WITHIN = 30.0
+# A folder with grpcurl and grpc-health-probe, as `.ci/run python` builds it.
+GRPC_TOOLS = os.environ.get("GRPC_TOOLS")
 
 
 def generate_stubs():

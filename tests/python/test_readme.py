@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import GRPC_TOOLS, ROOT
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,8 +41,8 @@ def test_the_python_snippet_prints_what_is_shown(server):
     assert run(["python", "-"], input=elsewhere(snippet, server)) == block("text", "[")
 
 
-@pytest.mark.skipif(not os.environ.get("GRPCURL"), reason="GRPCURL does not name a grpcurl, README's line is NOT run")
+@pytest.mark.skipif(not GRPC_TOOLS, reason="GRPC_TOOLS names no folder with grpcurl, README's line is NOT run")
 def test_the_grpcurl_line_answers_what_is_shown(server):
     line = elsewhere(block("sh", "grpcurl -plaintext"), server)
-    answer = run(["bash", "-ec", line.replace("grpcurl", os.environ["GRPCURL"], 1)])
+    answer = run(["bash", "-ec", line.replace("grpcurl", f"{GRPC_TOOLS}/grpcurl", 1)])
     assert json.loads(answer) == json.loads(block("json", "rows"))
