@@ -33,7 +33,8 @@ class Worker:
         import grpc
 
         self.pb = importlib.import_module("croupier.v1.sampler_pb2")
-        self.stub = importlib.import_module("croupier.v1.sampler_pb2_grpc").SamplerStub(grpc.insecure_channel(address))
+        self.stub = importlib.import_module("croupier.v1.sampler_pb2_grpc").SamplerStub(
+            grpc.insecure_channel(address, options=[("grpc.default_authority", "localhost")]))
         self.model, self.honest, self.random = model, honest, random.Random(model)
         self.tokens = self.nans = self.drafts = self.drafted = self.accepted = self.emitted = 0
         self.measured = self.expected = self.observed = 0
