@@ -100,7 +100,8 @@ impl Serving {
             return Err(error);
         }
         let drained = self.drain(health, config).await;
-        // The last handles went with the connections; an engine in the middle of a batch finishes it first.
+        // The last handles of the engine go with this; in the middle of a batch it finishes that first.
+        self.routes = Routes::default();
         let (ended, ()) = tokio::join!(timeout(CUT_GRACE, engine_ended), flushed);
         if ended.is_err() {
             tracing::warn!("the engine is still at work; leaving it");
