@@ -13,12 +13,18 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::SamplerState;
+use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::mark::Mark;
+use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::mark::race::Race;
+use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
 use std::hint::black_box;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 #[path = "support/rows.rs"]
@@ -31,6 +37,8 @@ struct Job {
     filters: Filters,
     /// A chain of samplers, if not empty.
     steps: &'static [Step],
+    /// Marks the row; where a step is a tournament it is played whatever this says.
+    mark: Option<Mark>,
     penalised: bool,
     logprobs: Option<LogprobsSpec<'static>>,
     /// Goal and best peer as ratios, hot / b64, on peaked rows; "" where none is stated.
@@ -42,8 +50,17 @@ struct Job {
 
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
-const PLAIN: Job =
-    Job { name: "", filters: OFF, steps: &[], penalised: false, logprobs: None, goal: "", peer: "", flat_goal: "" };
+const PLAIN: Job = Job {
+    name: "",
+    filters: OFF,
+    steps: &[],
+    mark: None,
+    penalised: false,
+    logprobs: None,
+    goal: "",
+    peer: "",
+    flat_goal: "",
+};
 
 fn jobs() -> Vec<Job> {
     let top_k_p = Filters { top_k: 50, top_p: 0.9, ..OFF };
@@ -121,6 +138,24 @@ fn samplers() -> impl Iterator<Item = Job> {
     JOBS.iter().map(move |&(name, steps)| Job { name, filters, steps, goal: "-/6", ..PLAIN })
 }
 
+/// Marks, the rest as it is most used with them.
+fn marks() -> impl Iterator<Item = Job> {
+    let green = |params: KgwParams| Some(Mark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3, 4]))));
+    let (left, own) = (green(KgwParams::default()), green(KgwParams::with_scheme(SeedingScheme::Selfhash)));
+    let race = Some(Mark::Race(Some(Race { key: 7, context: 9 })));
+    let few = Filters { top_k: 50, top_p: 0.9, ..OFF };
+    const PLAYED: &[Step] = &[Step::Temperature, Step::TopK, Step::TopP, Step::Tournament];
+    let jobs = [
+        Job { name: "kgw lefthash, k 50 p .9", filters: few, mark: left, goal: "-/6", ..PLAIN },
+        Job { name: "kgw lefthash, temperature only", mark: left, goal: "-/6", ..PLAIN },
+        Job { name: "kgw selfhash 4, k 50 p .9", filters: few, mark: own, ..PLAIN },
+        Job { name: "synthid 30, k 50 p .9", filters: few, steps: PLAYED, goal: "-/6", ..PLAIN },
+        Job { name: "gumbel, k 50 p .9", filters: few, mark: race, goal: "-/6", ..PLAIN },
+        Job { name: "gumbel, temperature only", mark: race, goal: "-/6", ..PLAIN },
+    ];
+    jobs.into_iter()
+}
+
 struct Options {
     quick: bool,
     vocab: Option<usize>,
@@ -161,6 +196,13 @@ impl Placed {
     }
 }
 
+/// Thirty layers.
+fn tournament() -> Tournament<'static> {
+    static KEYS: [u64; 30] = [7; 30];
+    static TABLE: LazyLock<Arc<Table>> = LazyLock::new(|| Table::of(&SynthidParams::new(vec![])));
+    Tournament { context: 11, keys: &KEYS, table: &TABLE }
+}
+
 /// Rows of one kind, encoded.
 struct Rows {
     placed: Vec<Placed>,
@@ -193,11 +235,13 @@ impl Rows {
                     protected: &[],
                     xtc: 0,
                     state: SamplerState::default(),
+                    tournament: job.steps.contains(&Step::Tournament).then(tournament),
                 }),
                 penalties: if job.penalised { penalties } else { Penalties::OFF },
                 adjusts: if job.penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],
                 allowed: None,
+                mark: job.mark,
                 action: if job.name.starts_with("score") {
                     Action::Score { token: 17 }
                 } else {
@@ -262,7 +306,7 @@ fn table(options: &Options, rounds: usize, level: Level, vocab: usize, dtype: Dt
         "job", "hot us", "x", "b64 us", "x", "spec x", "goal"
     );
     let wanted = |job: &Job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted));
-    for job in &jobs().into_iter().chain(samplers()).filter(wanted).collect::<Vec<_>>() {
+    for job in &jobs().into_iter().chain(samplers()).chain(marks()).filter(wanted).collect::<Vec<_>>() {
         let mut uniform = 1u64;
         let mut columns = vec![];
         for count in [1, 64] {

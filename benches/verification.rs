@@ -96,6 +96,7 @@ impl Bench<'_> {
                 adjusts: if penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],
                 allowed: None,
+                mark: None,
                 action,
                 logprobs: None,
                 report: None,

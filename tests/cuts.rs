@@ -83,6 +83,7 @@ fn cuts_equal_the_specification() {
                     adjusts: adjusts.into(),
                     banned: &[],
                     allowed: None,
+                    mark: None,
                     action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1) },
                     // The total and the cut show in the logprobs.
                     logprobs: Some(LogprobsSpec { top_n: 3, mode: LogprobsMode::Processed, tokens: &[0, 601, 20_000] }),

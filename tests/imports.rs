@@ -52,7 +52,7 @@ const GRPC: &[&str] = &["rpc", "bench", "dial", "otlp", "app", "lib.rs"];
 const LAYERS: &[&[&str]] = &[
     &["params", "proto", "memory", "admin_client", "reload", "tls", "tokens", "dial"],
     &["limits", "sampling"],
-    &["speculative"],
+    &["speculative", "watermark"],
     &["error", "permits", "backend", "region"],
     &["metrics", "sequence"],
     &["engine", "trace"],

@@ -142,6 +142,8 @@ impl Naive {
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            // None is played here: src/sampling/mark/tournament.rs compares it with its formula.
+            Step::Tournament => {}
             Step::AdaptiveP { target, .. } => {
                 let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);
                 let wanted = (2.0 * real(target) - average).clamp(0.0, 1.0);
@@ -324,7 +326,8 @@ fn definitions() {
                     continue;
                 }
                 let all = logits.iter().enumerate().map(|(t, &logit)| Candidate { token: t as u32, logit }).collect();
-                let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state: STATE };
+                let chain =
+                    Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state: STATE, tournament: None };
                 let left = chain::run(all, &FILTERS, &chain);
                 let mut tokens: Vec<usize> = left.kept().iter().map(|w| w.candidate.token as usize).collect();
                 tokens.sort_unstable();
@@ -372,11 +375,12 @@ fn draws() {
         for position in 0..DRAWS {
             let spec = RowSpec {
                 filters: FILTERS,
-                chain: Some(Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: STATE }),
+                chain: Some(Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: STATE, tournament: None }),
                 penalties: Penalties::OFF,
                 adjusts: Adjusts::default(),
                 banned: &[],
                 allowed: None,
+                mark: None,
                 action: Action::Draw { uniform: uniform(0xD1CE, position, Purpose::Sample) },
                 logprobs: None,
                 report: None,

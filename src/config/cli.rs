@@ -3,7 +3,7 @@
 use super::flags::{Reader, flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, access, bench, inject, secrets, top, values};
+use super::{Config, EXIT_CONFIG, access, bench, detect, inject, secrets, top, values};
 use crate::dial::Access;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
@@ -30,6 +30,8 @@ pub enum Command {
     Top(crate::top::TopArgs),
     /// Add the sidecar to manifests.
     Inject(crate::inject::InjectArgs),
+    /// Look for marks in texts.
+    Detect(Box<crate::watermark::command::DetectArgs>),
 }
 
 /// Whom `croupier healthcheck` asks.
@@ -116,6 +118,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(healthcheck_command(config))
         .subcommand(top::command())
         .subcommand(inject::command())
+        .subcommand(detect::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
 }
@@ -155,6 +158,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
         Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
         Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(|p| Stop::mistakes(&p)),
         Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(|p| Stop::mistakes(&p)),
+        Some((detect::DETECT, sub)) => {
+            let args = detect::args(sub, problems);
+            args.map(|args| Command::Detect(Box::new(args))).map_err(|p| Stop::mistakes(&p))
+        }
         Some((bench::BASELINE, sub)) => {
             bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
         }

@@ -8,6 +8,7 @@ mod access;
 mod bench;
 mod cli;
 mod defaults;
+mod detect;
 mod file;
 mod flags;
 mod inject;

@@ -61,7 +61,7 @@ fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     let lists = lists.chain(["dry_sequence_breakers", "sequence_bias", "token_ban_ranges"]);
     // What has parts of its own or names tokens means something for one model only.
     let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);
-    let lists = lists.chain(["repetition_detection", "thinking_budget", "report"]);
+    let lists = lists.chain(["repetition_detection", "thinking_budget", "report", "watermark"]);
     let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
     let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
     listed.sort_unstable();

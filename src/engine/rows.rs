@@ -154,6 +154,7 @@ fn untouched(action: Action) -> RowSpec<'static> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mark: None,
         action,
         logprobs: None,
         report: None,

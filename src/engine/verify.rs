@@ -225,8 +225,13 @@ impl<'a> Prepared<'a> {
             tree: &self.tree,
             rule: sequence.acceptance(),
             numbers: sequence.numbers(),
-            measure: work.measure || is_by_chance(sequence),
+            measure: self.measures() && (work.measure || is_by_chance(sequence)),
         }
+    }
+
+    /// Whether there is an expectation that tests could be held against: not where a key draws the tokens.
+    fn measures(&self) -> bool {
+        !self.source.sequence.spec(Action::Score { token: 0 }).is_raced()
     }
 
     fn wants_words(&self) -> bool {
@@ -255,7 +260,7 @@ impl<'a> Prepared<'a> {
             true => Last::Recovered,
         };
         let work = self.source.work;
-        let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure);
+        let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure && self.measures());
         let one_by_one = self.source.sequence.acceptance() != AcceptanceRule::Block;
         let drafted = self.drafts.len();
         Verification { verified, outputs, proposer, drafted, last, one_by_one, tests_wanted }

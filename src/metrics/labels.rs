@@ -47,7 +47,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 
 /// Why a row was handed to another backend: `backend::cuda::pack::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "propose", "too_large", "chain", "history", "report", "contradiction", OTHER];
+    &["top_logprobs", "propose", "too_large", "chain", "history", "report", "watermark", "contradiction", OTHER];
 
 /// What is reloaded, in the order of [`Secret`](super::Secret).
 pub(super) const SECRETS: &[&str] = &["tls", "tokens"];

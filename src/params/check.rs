@@ -17,6 +17,7 @@ impl SamplingParams {
         self.validate_lists(vocab_size)?;
         self.history.validate(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
+        self.validate_watermark()?;
         if let Some(proposer) = &self.proposer {
             proposer.validate().map_err(|e| e.within("proposer"))?;
         }
@@ -144,7 +145,9 @@ mod tests {
     use super::acceptance::Synthetic;
     use super::report::ReportParams;
     use super::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, TokenBanRange};
+    use super::watermark::{SynthidParams, Watermark};
     use super::*;
+    use std::sync::Arc;
 
     fn field_at_fault(change: impl FnOnce(&mut SamplingParams)) -> Option<String> {
         let mut params = SamplingParams::default();
@@ -191,7 +194,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 60] = [
+        let out_of_range: [(&str, Change); 61] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -262,6 +265,7 @@ mod tests {
                     Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 2, min_count: 2 })
             }),
             ("thinking_budget", |p| p.history.thinking_budget = Some(Box::default())),
+            ("watermark", |p| p.history.watermark = Some(Arc::new(Watermark::Synthid(SynthidParams::new(vec![]))))),
         ];
         for (field, change) in out_of_range {
             assert!(field_at_fault(change).expect("a mistake").starts_with(field), "{field}");

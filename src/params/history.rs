@@ -7,7 +7,9 @@ use super::steering::{
     LengthPenalty, MAX_BAN_RANGES, MAX_SEQUENCE_BIASES, NoRepeatNgram, RepetitionDetection, SequenceBias,
     ThinkingBudget, TokenBanRange,
 };
+use super::watermark::Watermark;
 use super::{FieldError, MAX_REPETITION_PENALTY};
+use std::sync::Arc;
 
 /// Largest `dry_multiplier`.
 pub const MAX_DRY_MULTIPLIER: f32 = 1e4;
@@ -64,6 +66,8 @@ pub struct HistoryParams {
     pub repetition_detection: Option<RepetitionDetection>,
     /// How long the text may think; `None`: as it likes.
     pub thinking_budget: Option<Box<ThinkingBudget>>,
+    /// How the text is marked; `None`: not at all. Shared by all that have it from one place.
+    pub watermark: Option<Arc<Watermark>>,
 }
 
 impl Default for HistoryParams {
@@ -91,6 +95,7 @@ impl Off for HistoryParams {
         forced_last_token: None,
         repetition_detection: None,
         thinking_budget: None,
+        watermark: None,
     };
 }
 
@@ -139,8 +144,11 @@ impl HistoryParams {
         if let Some(detection) = &self.repetition_detection {
             detection.validate().map_err(|e| e.within("repetition_detection"))?;
         }
-        match &self.thinking_budget {
-            Some(budget) => budget.validate(vocab_size).map_err(|e| e.within("thinking_budget")),
+        if let Some(budget) = &self.thinking_budget {
+            budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
+        }
+        match &self.watermark {
+            Some(mark) => mark.validate().map_err(|e| e.within("watermark")),
             None => Ok(()),
         }
     }
@@ -185,6 +193,7 @@ impl HistoryParams {
             + ranges.capacity() * size_of::<TokenBanRange>()
             + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
             + thinking.map_or(0, |_| size_of::<ThinkingBudget>())
+            + self.watermark.as_ref().map_or(0, |mark| mark.bytes())
     }
 
     /// Names of the fields, for tests that none is forgotten.
@@ -215,6 +224,7 @@ impl HistoryParams {
             forced_last_token,
             repetition_detection,
             thinking_budget,
+            watermark,
         )
     }
 }

@@ -19,6 +19,7 @@ mod speculation;
 pub mod state;
 pub mod steering;
 mod supported;
+pub mod watermark;
 
 pub use check::check_tokens;
 pub use order::{EngineOrder, EngineRules, SamplerOrder, TypicalRule};

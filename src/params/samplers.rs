@@ -1,5 +1,6 @@
 //! The samplers of a row, and the steps that parameters ask of them.
 
+use super::watermark::Watermark;
 use super::{FieldError, SamplingParams};
 
 /// A sampler that has a place in the order.
@@ -135,6 +136,8 @@ pub enum Step {
     },
     /// See [`skew`](crate::sampling::samplers::skew).
     Skew(f32),
+    /// SynthID's, always the last. See [`tournament`](crate::sampling::mark::tournament).
+    Tournament,
 }
 
 impl Sampler {
@@ -242,10 +245,10 @@ impl Sampler {
 }
 
 impl Step {
-    /// Whose it is.
+    /// Whose it is; that of a mark is no sampler's.
     #[must_use]
-    pub fn sampler(&self) -> Sampler {
-        match self {
+    pub fn sampler(&self) -> Option<Sampler> {
+        Some(match self {
             Self::Temperature | Self::DynamicTemperature { .. } => Sampler::Temperature,
             Self::Smoothing { .. } => Sampler::Smoothing,
             Self::TopK | Self::TopKTies => Sampler::TopK,
@@ -263,7 +266,8 @@ impl Step {
             Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
             Self::AdaptiveP { .. } => Sampler::AdaptiveP,
             Self::Skew(_) => Sampler::Skew,
-        }
+            Self::Tournament => return None,
+        })
     }
 }
 
@@ -275,7 +279,8 @@ impl SamplingParams {
         if self.is_greedy() {
             return None;
         }
-        let steps: Vec<Step> = self.order().iter().filter_map(|s| s.step(self)).collect();
+        let mark = matches!(self.watermark(), Some(Watermark::Synthid(_))).then_some(Step::Tournament);
+        let steps: Vec<Step> = self.order().iter().filter_map(|s| s.step(self)).chain(mark).collect();
         let place = |step: &Step| match step {
             Step::Temperature => Some(0),
             Step::TopK => Some(1),
@@ -284,8 +289,10 @@ impl SamplingParams {
             _ => None,
         };
         let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
-        let cuts =
-            |step: &Step| !matches!(step, Step::Temperature | Step::DynamicTemperature { .. } | Step::Smoothing { .. });
+        let cuts = |step: &Step| {
+            use Step::{DynamicTemperature, Smoothing, Temperature, Tournament};
+            !matches!(step, Temperature | DynamicTemperature { .. } | Smoothing { .. } | Tournament)
+        };
         (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
     }
 

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 71] = [
+pub const SUPPORTED: [&str; 72] = [
     "temperature",
     "top_k",
     "top_p",
@@ -73,4 +73,5 @@ pub const SUPPORTED: [&str; 71] = [
     "skew",
     "xtc_expected",
     "preset",
+    "watermark",
 ];

@@ -39,7 +39,9 @@ static PARAMS: Shape = Shape(&[
     (65, &LEAF),
     (66, &LEAF),
     (68, &LEAF),
+    (90, &WATERMARK),
 ]);
+static WATERMARK: Shape = Shape(&[(1, &LEAF), (2, &LEAF), (3, &LEAF)]);
 static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
 static OPEN: Shape = Shape(&[(2, &PARAMS), (5, &LEAF)]);
 static SCORE: Shape = Shape(&[(2, &LEAF)]);
@@ -237,6 +239,9 @@ mod tests {
             repetition_detection: Some(proto::RepetitionDetectionParams::default()),
             thinking_budget: Some(proto::ThinkingBudgetParams::default()),
             report: Some(proto::ReportParams::default()),
+            watermark: Some(proto::WatermarkParams {
+                scheme: Some(proto::watermark_params::Scheme::Kgw(Default::default())),
+            }),
             ..Default::default()
         };
         let sampler_state = Some(proto::SamplerState::default());
@@ -245,11 +250,11 @@ mod tests {
         let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
         let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
         let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
-        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 21 + 1) + 5 * 3 + 1);
+        assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 23 + 1) + 5 * 3 + 1);
         let row = proto::SampleRow { params: Some(params), sampler_state, ..Default::default() };
         let message =
             proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
-        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 24 + 1);
+        assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 26 + 1);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
+use super::mark::tournament::{self, Tournament};
 use super::mass;
 use super::observed::Seen;
 use super::order::Candidate;
@@ -107,6 +108,18 @@ impl Candidates {
             up_to += weighted.mass;
             weighted.candidate.logit = logit(weighted.mass, up_to);
         }
+        (self.temperature, self.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// Plays a tournament: every candidate gets another logit, or goes where it has no weight left; the temperature then is 1.
+    pub fn play(&mut self, played: &Tournament<'_>) {
+        let (weights, total) = played.play(self.kept.iter().map(|w| (w.candidate.token, w.mass)));
+        for (weighted, &weight) in self.kept.iter_mut().zip(&weights) {
+            weighted.candidate.logit = tournament::logit(weight, total);
+        }
+        let mut weights = weights.iter();
+        self.kept.retain(|_| weights.next().is_some_and(|&weight| weight > 0));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
         self.weigh();
     }

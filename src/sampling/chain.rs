@@ -6,6 +6,7 @@
 //! the largest logit that is left. Every filter keeps at least `min_keep` candidates, where there are as many.
 
 use super::candidates::Candidates;
+use super::mark::tournament::Tournament;
 use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::{
@@ -29,6 +30,8 @@ pub struct Chain<'a> {
     pub xtc: u64,
     /// What samplers remember of the tokens before.
     pub state: SamplerState,
+    /// What [`Step::Tournament`] plays; `None`: nothing at this position.
+    pub tournament: Option<Tournament<'a>>,
 }
 
 /// What is left of a row's candidates.
@@ -97,5 +100,6 @@ fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidate
             average.for_each(|average| adaptive_p::apply(left, adaptive_p::adapted(target, average)));
         }
         Step::Skew(by) => skew::apply(left, by),
+        Step::Tournament => chain.tournament.iter().for_each(|played| left.play(played)),
     }
 }

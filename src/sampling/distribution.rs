@@ -3,6 +3,7 @@
 use super::chain;
 use super::filters::{self, Weighted};
 use super::logits::Logits;
+use super::mark::race::{First, Race};
 use super::mass;
 use super::observed::{Observed, Seen, Share};
 use super::order::{self, Candidate};
@@ -99,6 +100,26 @@ impl Distribution {
         drawn.expect("the point is below the total; this is a bug").candidate.token
     }
 
+    /// The first of a race.
+    ///
+    /// # Panics
+    /// Never: the first token of the order has a mass.
+    #[must_use]
+    pub fn first_of(&self, race: Race) -> u32 {
+        let mut first = First::default();
+        for weighted in self.kept.iter().filter(|w| w.mass > 0) {
+            let token = weighted.candidate.token;
+            first.add(token, race.arrival(token, weighted.mass));
+        }
+        first.token().expect("some token has a mass; this is a bug")
+    }
+
+    /// By a race if there is one, else as [`draw`](Self::draw).
+    #[must_use]
+    pub fn draw_by(&self, race: Option<Race>, uniform: u64) -> u32 {
+        race.map_or_else(|| self.draw(uniform), |race| self.first_of(race))
+    }
+
     /// What samplers learn from a token.
     #[must_use]
     pub fn observed(&self, token: u32) -> Observed {
@@ -152,6 +173,9 @@ pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Can
     for adjust in spec.adjusts.iter() {
         let logit = &mut row[adjust.token as usize];
         *logit = adjust.apply(*logit, &spec.penalties);
+    }
+    if let Some(greens) = spec.greens() {
+        (0..).zip(&mut row).for_each(|(token, logit)| *logit = greens.raise(token, *logit));
     }
     for &token in spec.banned {
         row[token as usize] = f32::NEG_INFINITY;

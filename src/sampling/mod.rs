@@ -3,7 +3,7 @@
 //! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
 //! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
 //! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
-//! [`philox`] (random numbers), [`report`] (why a token was not drawn).
+//! [`mark`] (watermarks), [`philox`] (random numbers), [`report`] (why a token was not drawn).
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -16,6 +16,7 @@ pub mod entropy;
 pub mod filters;
 pub mod kept;
 pub mod logits;
+pub mod mark;
 pub mod mass;
 pub mod observed;
 pub mod order;
@@ -39,7 +40,7 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
 
     let processed = Distribution::processed(&adjusted, best, spec);
     let token = match spec.action {
-        Action::Draw { uniform } | Action::Propose { uniform } => processed.draw(uniform),
+        Action::Draw { uniform } | Action::Propose { uniform } => processed.draw_by(spec.race(), uniform),
         Action::Score { token } => token,
     };
     let logprobs = spec.logprobs.map(|wanted| {

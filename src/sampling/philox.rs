@@ -24,9 +24,12 @@ pub enum Purpose {
     Xtc = 6,
 }
 
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
-const ROUNDS: usize = 10;
+/// What counters are multiplied by, round for round.
+pub const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+/// What is added to the key after each round.
+pub const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// How many rounds there are.
+pub const ROUNDS: usize = 10;
 
 /// One block of the generator: four words from a counter and a key.
 #[must_use]

@@ -198,12 +198,13 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
     }
     let usual = usual(spec);
     let state = SamplerState::default();
-    let chain = spec.chain.unwrap_or(Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state });
+    let chain =
+        spec.chain.unwrap_or(Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, tournament: None });
     chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
         let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
         tokens.sort_unstable();
         for (&token, cut) in asked.iter().zip(&mut cuts).filter(|(_, cut)| cut.is_none()) {
-            *cut = tokens.binary_search(&token).is_err().then(|| step.sampler());
+            *cut = step.sampler().filter(|_| tokens.binary_search(&token).is_err());
         }
     });
     cuts

@@ -4,6 +4,9 @@ use super::adjust::Adjusts;
 use super::chain::Chain;
 use super::kept::Kept;
 use super::logits::Logits;
+use super::mark::Mark;
+use super::mark::greenlist::Greenlist;
+use super::mark::race::Race;
 use super::observed::Observed;
 use super::report::{Report, ReportSpec};
 use crate::params::state::SamplerState;
@@ -34,6 +37,8 @@ pub struct RowSpec<'a> {
     pub banned: &'a [u32],
     /// When set, only these tokens may be emitted; ascending ids, each once, all in the vocabulary.
     pub allowed: Option<&'a [u32]>,
+    /// How the token is marked, where that is not a step of the chain.
+    pub mark: Option<Mark>,
     /// What to do with the distribution.
     pub action: Action,
     /// What to report about the token.
@@ -47,6 +52,24 @@ impl RowSpec<'_> {
     #[must_use]
     pub fn has_state(&self) -> bool {
         self.chain.is_some_and(|chain| !chain.state.is_empty())
+    }
+
+    /// The greenlist, if there is one.
+    #[must_use]
+    pub fn greens(&self) -> Option<&Greenlist> {
+        if let Some(Mark::Green(greens)) = &self.mark { Some(greens) } else { None }
+    }
+
+    /// The race that decides the draw, if one does.
+    #[must_use]
+    pub fn race(&self) -> Option<Race> {
+        if let Some(Mark::Race(race)) = self.mark { race } else { None }
+    }
+
+    /// Whether draws of this text follow a key, at this position or at others.
+    #[must_use]
+    pub fn is_raced(&self) -> bool {
+        matches!(self.mark, Some(Mark::Race(_)))
     }
 
     /// The same, with another state of its samplers if there is one.

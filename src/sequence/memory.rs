@@ -6,6 +6,7 @@
 
 use super::dry;
 use super::loops::looping;
+use super::mark;
 use super::ngram;
 use super::repeats::{self, LONGEST_CONTEXT, Match};
 use super::rules::Rules;
@@ -54,6 +55,8 @@ pub(super) struct Now {
     forced: Option<u32>,
     /// The text repeats itself and ends.
     looping: bool,
+    /// What the mark goes by.
+    mark: mark::At,
 }
 
 /// How far back tools look.
@@ -83,6 +86,7 @@ impl Reach {
             bias::reach(rules.sequence_bias()),
             params.repetition_detection.map_or(0, |detection| detection.span()),
             thinking.map_or(0, |params| params.start_token_ids.len().max(params.end_token_ids.len())),
+            rules.params().watermark().map_or(0, mark::reach),
         ];
         Self { dry, ngram, keep: keep.into_iter().max().unwrap_or(0) }
     }
@@ -243,11 +247,17 @@ impl Now {
         self.forced = rules.thinking_budget().and_then(|params| self.thinking.forced(params));
         let detection = rules.params().history.repetition_detection;
         self.looping = detection.is_some_and(|params| looping(&params, text, output));
+        self.mark = rules.params().watermark().map_or(mark::At::Unmarked, |params| mark::at(params, text, output));
     }
 
     /// The token that has to come next.
     pub(super) fn forced(&self) -> &[u32] {
         self.forced.as_slice()
+    }
+
+    /// What the mark of the next token goes by.
+    pub(super) fn mark(&self) -> mark::At {
+        self.mark
     }
 
     /// Whether the text repeats itself and ends.

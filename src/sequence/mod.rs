@@ -16,6 +16,7 @@ mod dry;
 pub mod history;
 mod length;
 mod loops;
+mod mark;
 mod memory;
 mod ngram;
 mod repeats;

@@ -5,6 +5,7 @@ use super::chain::OwnChain;
 use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
 use super::length;
+use super::mark;
 use super::memory::Now;
 use super::speculation::Speculation;
 use super::window::Window;
@@ -16,6 +17,7 @@ use crate::params::{Decay, Filters, LogprobsParams, Penalties, SamplingParams, S
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
+use crate::sampling::mark::tournament::Table;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::report::{Bans, ReportSpec};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
@@ -37,6 +39,8 @@ pub struct Rules {
     ends: Vec<u32>,
     /// For a chain of samplers; `None` where the filters alone will do, and the base has all the lists.
     chain: Option<Box<OwnChain>>,
+    /// Of SynthID.
+    table: Option<Arc<Table>>,
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
     /// lists are there once.
     base: Option<Arc<Rules>>,
@@ -70,7 +74,8 @@ impl Rules {
             Breakers::order(&mut params.history.dry_sequence_breakers);
         }
         let chain = OwnChain::of(&params);
-        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), chain, base, room: None };
+        let table = params.watermark().and_then(mark::table);
+        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), chain, table, base, room: None };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
@@ -129,7 +134,8 @@ impl Rules {
         let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
         let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
         let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
-        size_of::<Self>() + self.params.bytes() + adjusts + chain + tokens * size_of::<u32>()
+        let table = self.table.as_ref().map_or(0, Table::bytes);
+        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + tokens * size_of::<u32>()
     }
 
     /// Bans and biases, in the order rows take them.
@@ -311,7 +317,8 @@ impl Rules {
         let report = self.report(false, history.position(), history.tail());
         let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
         let penalties = self.penalties(history.place(), history.position());
-        RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) }
+        let row = RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) };
+        mark::marked(&self.params, self.table.as_deref(), history.now(), row)
     }
 
     /// What to ask of a row that follows `ahead`, which grew from `history`.
@@ -329,7 +336,8 @@ impl Rules {
         let report = self.report(false, ahead.position(), ahead.tail());
         let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
         let penalties = self.penalties(ahead.place(), ahead.position());
-        RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) }
+        let row = RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) };
+        mark::marked(&self.params, self.table.as_deref(), ahead.now(), row)
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
@@ -361,11 +369,13 @@ impl Rules {
                 protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
                 xtc: uniform(seed, position, Purpose::Xtc),
                 state: SamplerState::default(),
+                tournament: None,
             }),
             penalties: Penalties::OFF,
             adjusts: Adjusts::default(),
             banned: &[],
             allowed: self.allowed(),
+            mark: self.params.watermark().and_then(mark::everywhere),
             action,
             logprobs: self.logprobs().map(|wanted| LogprobsSpec {
                 top_n: wanted.top_n,

@@ -15,6 +15,7 @@ use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::kept::Kept;
 use crate::sampling::logits::Logits;
+use crate::sampling::mark::race::Race;
 use crate::sampling::row::{RowError, RowJob, RowSpec};
 
 /// One sequence's draft and the target rows to verify it with. All tokens are in the vocabulary.
@@ -103,6 +104,12 @@ impl<'a> VerifyJob<'a> {
         Plan { tree: self.tree, rule: self.rule, numbers: self.numbers, measure: self.measure }
     }
 
+    /// Whether the sequence's draws follow a key.
+    #[must_use]
+    pub fn is_raced(&self) -> bool {
+        self.rows.iter().any(|row| row.spec.is_raced())
+    }
+
     /// What [relaxed acceptance](super::relaxed) judges a row by.
     #[must_use]
     pub fn relaxed(&self, row: usize) -> RowJob<'a> {
@@ -147,6 +154,14 @@ impl Target for Rows<'_> {
 
     fn ends(&self, node: usize) -> bool {
         self.job.ends[node]
+    }
+
+    fn is_raced(&self) -> bool {
+        self.job.is_raced()
+    }
+
+    fn race(&self, row: usize) -> Option<Race> {
+        self.job.rows[row].spec.race()
     }
 
     fn state_before(&self, row: usize) -> Option<SamplerState> {

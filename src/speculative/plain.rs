@@ -10,6 +10,7 @@ use super::verified::Verified;
 use super::weights::{ONE, Weights, share};
 use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
+use crate::sampling::mark::race::Race;
 use crate::sampling::row::RowError;
 
 /// The target as seen from the sequence that is verified. The draft tokens before a row count as emitted: penalties,
@@ -31,6 +32,16 @@ pub trait Target {
     /// Whether the sequence ends with a draft token: EOS, a stop token, its length. What was drafted behind it is
     /// dropped.
     fn ends(&self, node: usize) -> bool;
+
+    /// Whether the sequence's draws follow a key: then every token is the plain row's, also where a draft token was drawn.
+    fn is_raced(&self) -> bool {
+        false
+    }
+
+    /// The race that decides the draw of a row.
+    fn race(&self, _row: usize) -> Option<Race> {
+        None
+    }
 
     /// What samplers remember before a row.
     fn state_before(&self, _row: usize) -> Option<SamplerState> {
@@ -89,7 +100,7 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn is_certain(&self, node: usize) -> bool {
-        self.drafts[node].is_certain()
+        self.target.is_raced() || self.drafts[node].is_certain()
     }
 
     fn proposed(&self, node: usize) -> f64 {
@@ -108,7 +119,8 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
-        self.here().left.draw(uniform)
+        let here = self.here();
+        self.target.race(here.row).map_or_else(|| here.left.draw(uniform), |race| here.target.first_of(race))
     }
 
     fn beyond(&mut self, factor: f64, node: usize) -> f64 {

@@ -18,7 +18,8 @@ pub trait Positions {
     fn ends(&self, node: usize) -> bool;
 
     /// Whether no other token could have been proposed in its place. So for every proposer without chance, whether
-    /// it says so or gives a distribution of one token.
+    /// it says so or gives a distribution of one token. And for any in a text whose draws follow a key
+    /// ([`race`](crate::sampling::mark::race)), where only the token that a plain row would draw carries the mark.
     fn is_certain(&self, node: usize) -> bool;
 
     /// The probability that a draft token had in its draft distribution.
@@ -33,7 +34,7 @@ pub trait Positions {
     /// The probability of a token in what is left.
     fn share(&mut self, token: u32) -> f64;
 
-    /// Draws from what is left: inverse CDF in token-id order, as a plain row.
+    /// Draws from what is left: inverse CDF in token-id order, as a plain row; by the race where there is one.
     fn draw(&mut self, uniform: u64) -> u32;
 
     /// The sum of `max(factor * left - draft, 0)` over all tokens.

@@ -14,7 +14,8 @@
 //! token is accepted if it is that token. The probability of acceptance is the same, `target(token)`, and so is
 //! the distribution of what comes instead; but the text is, token for token, that of the same seed without
 //! speculation. So prompt lookup can be switched on and off, and the draft length changed, in the middle of a
-//! text.
+//! text. So it is too where a race decides the draws ([`mark::race`](crate::sampling::mark::race)), whatever the proposer: draft
+//! work runs the same race, so that its tokens often win that of the target as well.
 
 use super::numbers::unit;
 use super::plan::Plan;

@@ -2,12 +2,13 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use crate::rows::ascending;
-pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, row};
+pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, mark, row};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
 use croupier::params::report::ReportParams;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::mark::Mark;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
@@ -27,6 +28,7 @@ pub(crate) struct Case {
     pub(crate) adjusts: Vec<TokenAdjust>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) mark: Option<Mark>,
     pub(crate) action: Action,
     pub(crate) logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
     pub(crate) report: Option<ReportParams>,
@@ -44,6 +46,7 @@ impl Case {
             adjusts: vec![],
             banned: vec![],
             allowed: None,
+            mark: None,
             action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
             logprobs: Some((5, LogprobsMode::Processed, vec![0])),
             report: None,
@@ -61,6 +64,7 @@ impl Case {
                 adjusts: self.adjusts.as_slice().into(),
                 banned: &self.banned,
                 allowed: self.allowed.as_deref(),
+                mark: self.mark,
                 action: self.action,
                 logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
                 report: self.report.as_ref().map(|wanted| ReportSpec { wanted, bans: Bans::default() }),
@@ -140,7 +144,7 @@ prop_compose! {
             1 => prop::collection::vec(any::<u32>(), 1..50).prop_map(Some),
             1 => prop::collection::vec(any::<u32>(), 300..3000).prop_map(Some)
         ],
-        chain in prop::option::weighted(0.4, chained()),
+        (chain, mark) in (prop::option::weighted(0.4, chained()), prop::option::weighted(0.25, mark())),
         (uniform, score, seed) in (any::<u64>(), prop::option::weighted(0.2, any::<u32>()), any::<u64>()),
         logprobs in prop::option::of((
             0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
@@ -169,7 +173,7 @@ prop_compose! {
         let mut bytes = vec![0xAB; shift];
         bytes.extend_from_slice(&case.bytes);
         Case {
-            shift, bytes, filters, chain, adjusts,
+            shift, bytes, filters, chain, mark, adjusts,
             penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),

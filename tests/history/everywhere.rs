@@ -51,11 +51,13 @@ fn limited(params: SamplingParams, seed: u64) -> SamplingParams {
 
 fn cases() -> Vec<(String, SamplingParams)> {
     let mut cases: Vec<(String, SamplingParams)> = Vec::new();
-    for (name, tool) in tools().into_iter().chain([("all of them", together())]) {
+    for (name, tool) in tools().into_iter().chain(marks()).chain([("all of them", together())]) {
         for seed in 1..4 {
             cases.push((format!("{name}, seed {seed}"), limited(tool.clone(), seed)));
         }
-        cases.push((format!("{name}, greedy"), limited(SamplingParams { temperature: Some(0.0), ..tool }, 1)));
+        if is_for_greedy(&tool) {
+            cases.push((format!("{name}, greedy"), limited(SamplingParams { temperature: Some(0.0), ..tool }, 1)));
+        }
     }
     cases
 }
@@ -64,7 +66,7 @@ fn cases() -> Vec<(String, SamplingParams)> {
 async fn every_tool_changes_a_text() {
     let server = TestServer::start().await;
     let mut worker = server.worker_with(stream()).await;
-    for (at, (name, tool)) in (0..).zip(tools()) {
+    for (at, (name, tool)) in (0..).zip(tools().into_iter().chain(marks())) {
         let mut changed = false;
         for seed in 1..4 {
             let id = 1000 * at + 10 * seed;

@@ -23,6 +23,7 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
         ("params.penalty_decay_n", window(Some(u32::MAX >> 12), Some(u32::MAX))),
     ]);
     steering(&mut cases);
+    marks(&mut cases);
     let breakers = |token_ids: &[u32]| vec![pattern(token_ids)];
     cases.extend([
         ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(0), ..p() }),
@@ -37,6 +38,55 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
         ("params.dry_sequence_breakers", SamplingParams { dry_sequence_breakers: vec![pattern(&[1]); 1025], ..p() }),
     ]);
     cases
+}
+
+/// Marks, and what they cannot go together with.
+fn marks(cases: &mut Vec<(&'static str, SamplingParams)>) {
+    use watermark_params::Scheme;
+    let p = SamplingParams::default;
+    let with = |scheme, params| SamplingParams { watermark: Some(WatermarkParams { scheme: Some(scheme) }), ..params };
+    let kgw = KgwParams::default;
+    let (synthid, gumbel) = (
+        || SynthidParams { keys: vec![1, 2], ..Default::default() },
+        || GumbelParams { key: Some(1), ..Default::default() },
+    );
+    for bad in [0.0, 1.0, -0.5, f32::NAN] {
+        let mark = Scheme::Kgw(KgwParams { greenlist_ratio: Some(bad), ..kgw() });
+        cases.push(("params.watermark.kgw.greenlist_ratio", with(mark, p())));
+    }
+    let greedy = || SamplingParams { temperature: Some(0.0), ..p() };
+    let typical = AcceptanceParams { rule: AcceptanceRule::Typical.into(), ..Default::default() };
+    cases.extend([
+        ("params.watermark.kgw.bias", with(Scheme::Kgw(KgwParams { bias: Some(f32::INFINITY), ..kgw() }), p())),
+        ("params.watermark.kgw.seeding_scheme", with(Scheme::Kgw(KgwParams { seeding_scheme: 9, ..kgw() }), p())),
+        ("params.watermark.kgw.context_width", with(Scheme::Kgw(KgwParams { context_width: Some(9), ..kgw() }), p())),
+        ("params.watermark.synthid.keys", with(Scheme::Synthid(SynthidParams::default()), p())),
+        ("params.watermark.synthid.keys", with(Scheme::Synthid(SynthidParams { keys: vec![1; 65], ..synthid() }), p())),
+        (
+            "params.watermark.synthid.ngram_len",
+            with(Scheme::Synthid(SynthidParams { ngram_len: Some(1), ..synthid() }), p()),
+        ),
+        (
+            "params.watermark.synthid.sampling_table_size",
+            with(Scheme::Synthid(SynthidParams { sampling_table_size: Some(u32::MAX), ..synthid() }), p()),
+        ),
+        (
+            "params.watermark.synthid.context_history_size",
+            with(Scheme::Synthid(SynthidParams { context_history_size: Some(u32::MAX), ..synthid() }), p()),
+        ),
+        ("params.watermark.synthid", with(Scheme::Synthid(synthid()), greedy())),
+        ("params.watermark.synthid", with(Scheme::Synthid(synthid()), SamplingParams { mirostat: Some(1), ..p() })),
+        ("params.watermark.gumbel.key", with(Scheme::Gumbel(GumbelParams::default()), p())),
+        (
+            "params.watermark.gumbel.context_width",
+            with(Scheme::Gumbel(GumbelParams { context_width: Some(0), ..gumbel() }), p()),
+        ),
+        ("params.watermark.gumbel", with(Scheme::Gumbel(gumbel()), greedy())),
+        (
+            "params.watermark.gumbel",
+            with(Scheme::Gumbel(gumbel()), SamplingParams { acceptance: Some(typical), ..p() }),
+        ),
+    ]);
 }
 
 /// What forbids, favours or forces tokens.

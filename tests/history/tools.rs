@@ -103,6 +103,40 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
+/// Each mark. Those without a bias need a temperature.
+pub fn marks() -> Vec<(&'static str, SamplingParams)> {
+    use watermark_params::Scheme;
+    let mark =
+        |scheme| SamplingParams { watermark: Some(WatermarkParams { scheme: Some(scheme) }), ..Default::default() };
+    let kgw = |scheme: SeedingScheme| {
+        Scheme::Kgw(KgwParams { seeding_scheme: scheme.into(), context_width: Some(3), ..Default::default() })
+    };
+    vec![
+        ("a greenlist by lefthash", mark(kgw(SeedingScheme::Lefthash))),
+        ("a greenlist by selfhash", mark(kgw(SeedingScheme::Selfhash))),
+        (
+            "a tournament",
+            mark(Scheme::Synthid(SynthidParams {
+                keys: vec![654, 400, 836, 123, 340],
+                ngram_len: Some(3),
+                context_history_size: Some(9),
+                ..Default::default()
+            })),
+        ),
+        (
+            "a race",
+            mark(Scheme::Gumbel(GumbelParams { key: Some(42), context_width: Some(2), context_history_size: Some(9) })),
+        ),
+    ]
+}
+
+/// Whether it works with temperature 0.
+pub fn is_for_greedy(params: &SamplingParams) -> bool {
+    use watermark_params::Scheme;
+    let scheme = params.watermark.as_ref().and_then(|mark| mark.scheme.as_ref());
+    !matches!(scheme, Some(Scheme::Synthid(_) | Scheme::Gumbel(_)))
+}
+
 /// All tools at once.
 pub fn together() -> SamplingParams {
     let mut all = SamplingParams {
@@ -113,7 +147,7 @@ pub fn together() -> SamplingParams {
         ..Default::default()
     };
     // A message merges as protobuf does: what is set in the later one wins, lists are put together.
-    for (_, tool) in tools() {
+    for (_, tool) in tools().into_iter().chain(marks().into_iter().take(1)) {
         let bytes = prost::Message::encode_to_vec(&tool);
         prost::Message::merge(&mut all, bytes.as_slice()).unwrap();
     }

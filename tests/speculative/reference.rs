@@ -2,6 +2,9 @@
 //! f64 over the whole vocabulary, with random numbers given as real numbers.
 
 use croupier::params::SamplingParams;
+use croupier::params::watermark::{SynthidParams, Watermark};
+use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::mark::tournament::{self, Table, Tournament};
 
 /// What a plain row is drawn from: bans, bias, penalties, softmax, top-k, top-p, min-p, by definition.
 pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Vec<f64> {
@@ -24,10 +27,40 @@ pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], ou
                 x = if x > 0.0 { x / repetition } else { x * repetition };
             }
             let presence = if times > 0.0 { f64::from(params.presence_penalty) } else { 0.0 };
-            x - times * f64::from(params.frequency_penalty) - presence
+            x - times * f64::from(params.frequency_penalty) - presence + green(token, params, prompt, output)
         })
         .collect();
-    filtered(&adjusted, params)
+    let left = filtered(&adjusted, params);
+    match params.watermark() {
+        Some(Watermark::Synthid(synthid)) => played(left, synthid, output),
+        _ => left,
+    }
+}
+
+/// What a greenlist adds to a logit. Which tokens are green is asked of the code.
+fn green(token: u32, params: &SamplingParams, prompt: &[u32], output: &[u32]) -> f64 {
+    let Some(Watermark::Kgw(kgw)) = params.watermark() else { return 0.0 };
+    let text = [prompt, output].concat();
+    let Some(from) = text.len().checked_sub(kgw.context_width as usize) else { return 0.0 };
+    let greens = Greenlist::new(kgw, Seeds::new(kgw, text[from..].iter().copied()));
+    if greens.is_green(token) { f64::from(kgw.bias) } else { 0.0 }
+}
+
+/// What a tournament makes of probabilities, unless its context was there before. Which bits are set is asked of the code.
+fn played(probs: Vec<f64>, params: &SynthidParams, output: &[u32]) -> Vec<f64> {
+    let width = params.ngram_len as usize - 1;
+    let context = |n: usize| [vec![0; width], output[..n].to_vec()].concat()[n..].to_vec();
+    let here = context(output.len());
+    if (0..output.len()).any(|n| context(n) == here) {
+        return probs;
+    }
+    let table = Table::of(params);
+    let played = Tournament { context: tournament::context(here), keys: &params.keys, table: &table };
+    (0..params.keys.len()).fold(probs, |probs, layer| {
+        let g = |token: usize| (played.bits(token as u32) >> layer & 1) as f64;
+        let set: f64 = probs.iter().enumerate().map(|(token, p)| g(token) * p).sum();
+        probs.iter().enumerate().map(|(token, p)| p * (1.0 + g(token) - set)).collect()
+    })
 }
 
 fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {

@@ -4,6 +4,8 @@ use crate::planted::Planted;
 use crate::reference;
 use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
+use croupier::params::history::HistoryParams;
+use croupier::params::watermark::{KgwParams, SynthidParams, Watermark};
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
@@ -273,7 +275,19 @@ pub fn distribution(logits: &[f32], spec: &RowSpec<'_>) -> Result<Distribution, 
 /// Parameters that verification must leave exact, by name.
 pub fn parameters() -> Vec<(&'static str, SamplingParams)> {
     let plain = SamplingParams::default();
+    let marked = |mark| {
+        let history = HistoryParams { watermark: Some(Arc::new(mark)), ..HistoryParams::default() };
+        SamplingParams { history: history.into(), ..SamplingParams::default() }
+    };
     vec![
+        (
+            "a greenlist",
+            marked(Watermark::Kgw(KgwParams { greenlist_ratio: 0.5, context_width: 2, ..KgwParams::default() })),
+        ),
+        (
+            "a tournament",
+            marked(Watermark::Synthid(SynthidParams { ngram_len: 3, ..SynthidParams::new(vec![1, 7, 9]) })),
+        ),
         ("temperature", SamplingParams { temperature: 0.8, ..plain.clone() }),
         ("top_k", SamplingParams { top_k: 3, ..plain.clone() }),
         ("top_p", SamplingParams { top_p: 0.8, ..plain.clone() }),

@@ -6,6 +6,8 @@ use croupier::params::state::SamplerState;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::mark::Mark;
+use croupier::sampling::mark::race::Race;
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
 use croupier::speculative::job::{DraftSource, DraftToken};
@@ -19,7 +21,7 @@ use croupier::speculative::verified::Trial;
 use croupier::speculative::verify;
 use proptest::prelude::*;
 
-use crate::rows::{Chained, Lcg, SHAPES, ascending, chained, filters, row};
+use crate::rows::{Chained, Lcg, SHAPES, ascending, chained, filters, mark, row};
 
 pub(crate) const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -34,12 +36,13 @@ pub(crate) struct Row {
     pub(crate) adjusts: Vec<TokenAdjust>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) mark: Option<Mark>,
 }
 
 impl Row {
     pub(crate) fn new(dtype: Dtype, logits: &[f32], filters: Filters) -> Self {
-        let (chain, penalties, adjusts, banned, allowed) = (None, Penalties::OFF, vec![], vec![], None);
-        Self { dtype, bytes: dtype.encode(logits), filters, chain, penalties, adjusts, banned, allowed }
+        let (chain, penalties, adjusts, banned, allowed, mark) = (None, Penalties::OFF, vec![], vec![], None, None);
+        Self { dtype, bytes: dtype.encode(logits), filters, chain, penalties, adjusts, banned, allowed, mark }
     }
 
     pub(crate) fn job(&self, action: Action) -> RowJob<'_> {
@@ -50,6 +53,7 @@ impl Row {
             adjusts: self.adjusts.as_slice().into(),
             banned: &self.banned,
             allowed: self.allowed.as_deref(),
+            mark: self.mark,
             action,
             logprobs: None,
             report: None,
@@ -60,6 +64,7 @@ impl Row {
 
 /// Where a draft token's distribution is, with everything it borrows.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant)] // A draft has a few of them.
 pub(crate) enum Source {
     None,
     Kept(Row),
@@ -190,6 +195,7 @@ pub(crate) struct Recipe {
     pub(crate) penalised: bool,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) mark: Option<Mark>,
     /// Parents as fractions of the nodes before; `None` is a chain.
     pub(crate) tree: Option<Vec<u8>>,
     /// A kind of source for each draft token.
@@ -219,6 +225,7 @@ impl Recipe {
         }
         made.banned = ascending(self.banned.clone(), self.vocab);
         made.allowed = self.allowed.clone().map(|allowed| ascending(allowed, self.vocab));
+        made.mark = self.mark.map(|mark| elsewhere(mark, history));
         made
     }
 
@@ -276,6 +283,17 @@ impl Recipe {
     }
 }
 
+/// A mark at another position of the text, where a race may not run.
+fn elsewhere(mark: Mark, position: u32) -> Mark {
+    match mark {
+        Mark::Race(Some(race)) if position % 3 != 2 => {
+            Mark::Race(Some(Race { context: race.context.wrapping_add(position.into()), ..race }))
+        }
+        Mark::Race(_) => Mark::Race(None),
+        green => green,
+    }
+}
+
 prop_compose! {
     pub(crate) fn recipe(vocabs: Vec<usize>, most: usize)(
         vocab in prop_oneof![1..300usize, prop::sample::select(vocabs)],
@@ -284,7 +302,7 @@ prop_compose! {
         dtypes in prop::array::uniform2(prop::sample::select(&Dtype::ALL[..])),
         (target, draft, same) in (filters(), filters(), any::<bool>()),
         chains in prop::array::uniform2(prop::option::weighted(0.3, chained())),
-        penalised in any::<bool>(),
+        (penalised, mark) in (any::<bool>(), prop::option::weighted(0.3, mark())),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
         allowed in prop_oneof![
             5 => Just(None),
@@ -301,7 +319,7 @@ prop_compose! {
     ) -> Recipe {
         let filters = [target, if same { target } else { draft }];
         let chains = if same { [chains[0].clone(), chains[0].clone()] } else { chains };
-        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, banned, allowed, tree, sources, bad_row, rule, start, measure }
+        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, banned, allowed, mark, tree, sources, bad_row, rule, start, measure }
     }
 }
 

@@ -1,9 +1,15 @@
 //! Rows and filters that aim at the boundaries, for property tests of backends.
 
 use croupier::params::state::{Average, SamplerState};
+use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
 use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::mark::Mark;
+use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::mark::race::Race;
+use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::row::Filters;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// A small generator, so that rows are long without proptest recording every value.
 pub(crate) struct Lcg(pub(crate) u64);
@@ -100,12 +106,23 @@ pub(crate) struct Chained {
     pub(crate) protected: Vec<u32>,
     pub(crate) xtc: u64,
     pub(crate) state: SamplerState,
+    pub(crate) tournament: Option<Played>,
+}
+
+/// A tournament with everything it borrows.
+#[derive(Debug, Clone)]
+pub(crate) struct Played {
+    context: u64,
+    keys: Vec<u64>,
+    table: Arc<Table>,
 }
 
 impl Chained {
     pub(crate) fn chain(&self) -> Chain<'_> {
-        let Self { steps, min_keep, protected, xtc, state } = self;
-        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state }
+        let Self { steps, min_keep, protected, xtc, state, tournament } = self;
+        let tournament =
+            tournament.as_ref().map(|Played { context, keys, table }| Tournament { context: *context, keys, table });
+        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state, tournament }
     }
 }
 
@@ -155,13 +172,39 @@ fn state() -> impl Strategy<Value = SamplerState> {
 pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let steps = prop::collection::vec(step(), 0..6);
     let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
-    (steps, min_keep, prop::collection::vec(0..300u32, 0..4), any::<u64>(), state()).prop_map(
-        |(steps, min_keep, protected, xtc, state)| Chained {
-            steps,
-            min_keep,
-            protected: ascending(protected, 300),
-            xtc,
-            state,
+    let protected = prop::collection::vec(0..300u32, 0..4);
+    let tournament = prop::option::weighted(0.3, prop::option::weighted(0.9, played()));
+    (steps, min_keep, protected, any::<u64>(), state(), tournament).prop_map(
+        |(mut steps, min_keep, protected, xtc, state, tournament)| {
+            // The last step, also where nothing is played.
+            steps.extend(tournament.as_ref().map(|_| Step::Tournament));
+            let (protected, tournament) = (ascending(protected, 300), tournament.flatten());
+            Chained { steps, min_keep, protected, xtc, state, tournament }
         },
     )
+}
+
+/// Any tournament, also of tables whose size is no power of two.
+fn played() -> impl Strategy<Value = Played> {
+    let size = prop_oneof![3 => Just(1u32 << 16), 1 => 2..3000u32];
+    (any::<u64>(), prop::collection::vec(any::<u64>(), 1..40), size).prop_map(|(context, keys, size)| {
+        let params = SynthidParams { sampling_table_size: size, ..SynthidParams::new(vec![]) };
+        Played { context, keys, table: Table::of(&params) }
+    })
+}
+
+/// Any mark of a row.
+pub(crate) fn mark() -> impl Strategy<Value = Mark> {
+    let scheme = prop_oneof![Just(SeedingScheme::Lefthash), Just(SeedingScheme::Selfhash)];
+    let ratio = prop_oneof![Just(0.25f32), Just(0.5), 0.001f32..0.999];
+    let bias = prop_oneof![3 => 0.0f32..10.0, 1 => Just(100.0)];
+    let greens = (any::<u64>(), scheme, prop::collection::vec(any::<u32>(), 1..8), ratio, bias);
+    let greens = greens.prop_map(|(hashing_key, seeding_scheme, context, greenlist_ratio, bias)| {
+        let context_width = context.len() as u32;
+        let params = KgwParams { hashing_key, greenlist_ratio, bias, seeding_scheme, context_width };
+        Mark::Green(Greenlist::new(&params, Seeds::new(&params, context)))
+    });
+    let race = prop::option::weighted(0.9, (any::<u64>(), any::<u64>()));
+    let race = race.prop_map(|race| Mark::Race(race.map(|(key, context)| Race { key, context })));
+    prop_oneof![greens, race]
 }

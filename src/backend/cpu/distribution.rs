@@ -11,7 +11,10 @@
 //! | a chain of samplers | a list, step by step: [`chain`] |
 
 mod known;
+mod race;
 mod store;
+
+pub(super) use race::Runner;
 
 use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;

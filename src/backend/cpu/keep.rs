@@ -29,6 +29,10 @@ fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRo
 /// The row as it arrived, −∞ where masks, bias and penalties change it, and what they make there.
 fn logits(job: &RowJob<'_>, view: &View<'_>) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
     let (spec, dtype) = (&job.spec, job.logits.dtype());
+    if spec.greens().is_some() {
+        // Any token may have another value.
+        return (Dtype::F32, view.bytes_of_greens().to_vec(), vec![]);
+    }
     let adjusted = |token: u32| (token, view.value(token));
     // Values that the row's own format cannot hold lie aside, unless all of them in f32 are no more.
     let aside = dtype != Dtype::F32 && spec.adjusts.len_bound() * size_of::<(u32, f32)>() <= job.logits.bytes().len();

@@ -1,11 +1,13 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, Keep, Range, Sample, Scan, Skip, Split, Values, Weigh};
+use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Skip, Split, Values, Weigh};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
+use crate::sampling::mark::greenlist::Greenlist;
+use crate::sampling::mark::race::Race;
 use crate::sampling::samplers::top_n_sigma::Moments;
 
 /// An instruction set the passes are compiled for.
@@ -113,6 +115,8 @@ struct Table {
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
     sampled_ge: unsafe fn(&Sample, f32) -> f32,
     masses: unsafe fn(&[f32], Weigh, &mut [u64]),
+    raise: unsafe fn(&Greenlist, &mut [f32]),
+    race_words: unsafe fn(Race, usize, &mut [u32; BLOCK]),
 }
 
 /// Compiles each pass with a level's instructions, and lists the results for each number format.
@@ -162,6 +166,18 @@ macro_rules! tables {
                 unsafe { passes::masses::<$simd>(values, weigh, masses) }
             }
 
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn raise(greens: &Greenlist, values: &mut [f32]) {
+                // SAFETY: as for the passes above.
+                unsafe { passes::raise::<$simd>(greens, values) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) {
+                // SAFETY: as for the passes above.
+                unsafe { passes::race_words::<$simd>(race, block, out) }
+            }
+
             pub(super) const fn table<F: Format>() -> Table {
                 Table {
                     scan: scan::<F>,
@@ -181,6 +197,8 @@ macro_rules! tables {
                     sum_ge,
                     sampled_ge,
                     masses,
+                    raise,
+                    race_words,
                 }
             }
         }
@@ -291,5 +309,15 @@ impl Passes {
     pub(super) fn masses(self, values: &[f32], weigh: Weigh, masses: &mut [u64]) {
         // SAFETY: as above.
         unsafe { (self.0.masses)(values, weigh, masses) }
+    }
+
+    pub(super) fn raise(self, greens: &Greenlist, values: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { (self.0.raise)(greens, values) }
+    }
+
+    pub(super) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) {
+        // SAFETY: as above.
+        unsafe { (self.0.race_words)(race, block, out) }
     }
 }

@@ -7,6 +7,7 @@
 
 mod chain;
 mod distribution;
+mod greens;
 mod keep;
 pub(super) mod keys;
 mod level;

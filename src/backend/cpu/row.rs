@@ -61,7 +61,7 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
     };
     let token = match (job.spec.action, &processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
-            processed.draw(&adjusted, uniform, processed_store)
+            processed.draw_by(job.spec.race(), &adjusted, uniform, processed_store)
         }
         (Action::Draw { .. } | Action::Propose { .. }, None) => unreachable!("a draw has a distribution"),
         (Action::Score { token }, _) => token,

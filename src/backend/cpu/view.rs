@@ -5,8 +5,10 @@
 //! pass over the side blocks, which lie together like a short row, completes the result. When most
 //! blocks are touched, or only listed tokens are allowed, the side blocks are the whole row.
 
+use super::greens;
 use super::keys;
 use super::level::{Level, Passes};
+pub(super) use super::passes::maximum;
 use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Skip, Split, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
@@ -50,7 +52,7 @@ pub(super) struct ViewStore {
 
 /// Whether a row is taken as it is.
 fn untouched(spec: &RowSpec<'_>) -> bool {
-    spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none()
+    spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none() && spec.greens().is_none()
 }
 
 /// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
@@ -97,6 +99,13 @@ impl<'a> View<'a> {
             maxima: &store.side_maxima,
         };
         let max = maximum(&store.maxima);
+        if spec.greens().is_some() {
+            // No value is as it was, so the side is the row.
+            let row = Logits::new(Dtype::F32, bytemuck::cast_slice(&store.side_values[..raw.vocab_size()]));
+            let (passes, maxima) = (raw.side.passes, &store.maxima);
+            let side = Side { passes, blocks: &[], values: &[], maxima: &[] };
+            return Self { level: raw.level, row, passes, plain: maxima, side, maxima, max };
+        }
         Self {
             level: raw.level,
             row: raw.row,
@@ -114,6 +123,11 @@ impl<'a> View<'a> {
             Ok(at) => (Logits::new(Dtype::F32, bytemuck::cast_slice(self.side.values)), at),
             Err(_) => (self.row, block),
         }
+    }
+
+    /// The bytes of a row with a greenlist, all of whose values are in f32.
+    pub(super) fn bytes_of_greens(&self) -> &[u8] {
+        self.row.bytes()
     }
 
     /// Number of tokens.
@@ -327,7 +341,7 @@ impl ViewStore {
         // Both lists ascend; only where they meet is there anything to sort.
         self.side_blocks.sort_unstable();
         self.side_blocks.dedup();
-        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() {
+        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() || spec.greens().is_some() {
             self.side_blocks.clear();
             self.side_blocks.extend(0..raw.blocks() as u32);
         }
@@ -345,6 +359,9 @@ impl ViewStore {
             let place = place(&self.side_blocks, whole, adjust.token, &mut at);
             let value = &mut self.side_values[place];
             *value = adjust.apply(*value, &spec.penalties);
+        }
+        if let Some(greens) = spec.greens() {
+            greens::raise(raw.passes, greens, spec.allowed, &mut self.side_values);
         }
         at = 0;
         for &token in spec.banned {
@@ -378,15 +395,4 @@ fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize 
         *at += 1;
     }
     *at * BLOCK + token as usize % BLOCK
-}
-
-/// The largest of a padded list. Lane-wise, so that it compiles to vector maxima.
-pub(super) fn maximum(values: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; PAD];
-    for chunk in values.chunks_exact(PAD) {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
-        }
-    }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }

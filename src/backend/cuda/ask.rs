@@ -22,19 +22,22 @@ pub enum NoKernel {
     History,
     /// It is to say how its token was chosen.
     Report,
+    /// Its text is marked.
+    Watermark,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 7] = [
+    pub const ALL: [NoKernel; 8] = [
         Self::TopLogprobs,
         Self::Propose,
         Self::TooLarge,
         Self::Chain,
         Self::History,
         Self::Report,
+        Self::Watermark,
         Self::Contradiction,
     ];
 
@@ -48,6 +51,7 @@ impl NoKernel {
             Self::Chain => "chain",
             Self::History => "history",
             Self::Report => "report",
+            Self::Watermark => "watermark",
             Self::Contradiction => "contradiction",
         }
     }
@@ -61,6 +65,7 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
     match spec.action {
         Action::Propose { .. } => Err(NoKernel::Propose),
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
+        _ if spec.mark.is_some() => Err(NoKernel::Watermark),
         _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
         _ if has_history(&spec.penalties) => Err(NoKernel::History),
         _ if spec.report.is_some() => Err(NoKernel::Report),
@@ -225,6 +230,7 @@ mod tests {
             adjusts,
             banned: &[],
             allowed: None,
+            mark: None,
             action,
             logprobs: None,
             report: None,

@@ -1,5 +1,7 @@
 //! Parameters of the tools that work on the history.
 
+use super::watermark;
+use crate::params::FieldError;
 use crate::params::history::HistoryParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
@@ -9,10 +11,10 @@ use std::mem::take;
 
 /// The fields of `wire` over `defaults`, of which lists and messages with lists are left out; they are taken out of
 /// `wire`. Not yet checked against ranges.
-pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams) -> HistoryParams {
+pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams) -> Result<HistoryParams, FieldError> {
     let breakers = take(&mut wire.dry_sequence_breakers);
     let (biases, ranges) = (take(&mut wire.sequence_bias), take(&mut wire.token_ban_ranges));
-    HistoryParams {
+    Ok(HistoryParams {
         dry_multiplier: wire.dry_multiplier.unwrap_or(defaults.dry_multiplier),
         dry_base: wire.dry_base.unwrap_or(defaults.dry_base),
         dry_allowed_length: wire.dry_allowed_length.unwrap_or(defaults.dry_allowed_length),
@@ -30,7 +32,8 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         forced_last_token: wire.forced_last_token.or(defaults.forced_last_token),
         repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
         thinking_budget: wire.thinking_budget.take().map(thinking_budget),
-    }
+        watermark: watermark::merged(wire.watermark.take(), defaults.watermark.as_ref())?,
+    })
 }
 
 fn no_repeat_ngram(wire: proto::NoRepeatNgramParams) -> Box<NoRepeatNgram> {

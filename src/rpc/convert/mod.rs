@@ -8,3 +8,4 @@ pub(super) mod reply;
 mod report;
 mod samplers;
 pub(super) mod step;
+mod watermark;

@@ -58,7 +58,7 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let penalties = penalties(&wire, defaults);
     let samplers = samplers::merged(&mut wire, &defaults.samplers).map_err(OpenError::Invalid)?;
-    let history = history::merged(&mut wire, &defaults.history);
+    let history = history::merged(&mut wire, &defaults.history).map_err(OpenError::Invalid)?;
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();

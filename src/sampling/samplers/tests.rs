@@ -30,7 +30,7 @@ fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
 }
 
 fn chained(steps: &[Step]) -> Chain<'_> {
-    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default() }
+    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default(), tournament: None }
 }
 
 /// Tokens that are left, and that the probabilities are those expected.

@@ -2,6 +2,23 @@
 
 use super::*;
 use crate::params::steering::*;
+use crate::params::watermark::*;
+
+fn any_mark() -> impl Strategy<Value = Watermark> {
+    let kgw = (any::<bool>(), 1u32..4).prop_map(|(own, context_width)| {
+        let scheme = if own { SeedingScheme::Selfhash } else { SeedingScheme::Lefthash };
+        Watermark::Kgw(KgwParams { context_width, ..KgwParams::with_scheme(scheme) })
+    });
+    let synthid = (2u32..4, 0u32..6, any::<bool>());
+    let synthid = synthid.prop_map(|(ngram_len, context_history_size, skip_first_ngram_calls)| {
+        let keys = SynthidParams::new(vec![3, 4]);
+        Watermark::Synthid(SynthidParams { ngram_len, context_history_size, skip_first_ngram_calls, ..keys })
+    });
+    let gumbel = (1u32..4, 0u32..6).prop_map(|(context_width, context_history_size)| {
+        Watermark::Gumbel(GumbelParams { key: 5, context_width, context_history_size })
+    });
+    prop_oneof![kgw, synthid, gumbel]
+}
 
 prop_compose! {
     pub(super) fn any_history()(
@@ -15,6 +32,7 @@ prop_compose! {
         forced in (prop::option::weighted(0.2, 0u32..20), prop::option::weighted(0.2, 0u32..20)),
         detection in prop::option::of((1u32..4, 2u32..4)),
         thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..20, 0..3))),
+        mark in prop::option::weighted(0.4, any_mark()),
     ) -> HistoryParams {
         HistoryParams {
             no_repeat_ngram: ngram.map(|(size, window, whitelist)| Box::new(NoRepeatNgram { size, window, whitelist })),
@@ -44,6 +62,7 @@ prop_compose! {
             dry_allowed_length: dry.2,
             dry_penalty_last_n: dry.3,
             dry_sequence_breakers: breakers,
+            watermark: mark.map(Arc::new),
         }
     }
 }

@@ -133,6 +133,11 @@ impl ChainStore {
         drawn.expect("the point is below the total; this is a bug").0
     }
 
+    /// Tokens and masses, in no order.
+    pub(super) fn all_masses(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.values.tokens.iter().copied().zip(self.values.masses.iter().copied())
+    }
+
     /// The mass of a token; 0 if it is not left.
     pub(super) fn mass_of(&self, token: u32) -> u64 {
         self.place(token).map_or(0, |at| self.values.masses[at])

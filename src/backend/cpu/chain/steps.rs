@@ -8,6 +8,7 @@ use crate::backend::cpu::view;
 use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::{entropy, entropy_term};
+use crate::sampling::mark::tournament::{self, Tournament};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
 use crate::sampling::observed::Seen;
 use crate::sampling::row::Filters;
@@ -61,6 +62,7 @@ impl Left<'_> {
                 average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
             }
             Step::Skew(by) => self.skew(by),
+            Step::Tournament => chain.tournament.iter().for_each(|played| self.play(played)),
         }
     }
 
@@ -251,6 +253,16 @@ impl Left<'_> {
         self.store.seen = Some(Seen { masses: self.store.in_token_order(0).collect(), total });
         let (curve, Values { logits, masses, .. }) = (adaptive_p::curve(adapted, total), &mut self.store.values);
         logits.iter_mut().zip(masses.iter()).for_each(|(logit, &mass)| *logit = curve(mass));
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+
+    /// SynthID's tournament.
+    fn play(&mut self, played: &Tournament<'_>) {
+        let (weights, total) = played.play(self.store.all_masses());
+        let Values { logits, .. } = &mut self.store.values;
+        logits.iter_mut().zip(&weights).for_each(|(logit, &weight)| *logit = tournament::logit(weight, total));
+        self.retain(|_, at| weights[at] > 0);
         (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
         self.weigh();
     }

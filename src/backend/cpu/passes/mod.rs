@@ -14,6 +14,7 @@
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`least`], [`moments`] | blocks with a candidate | the least logit; what a deviation is made of |
+//! | [`raise`], [`race_words`] | no row | what marks do, by block |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
 //! # Safety
@@ -21,10 +22,12 @@
 //! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
 
 mod find;
+mod mark;
 mod moments;
 mod weigh;
 
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
+pub(super) use mark::{Words, race_words, raise};
 pub(super) use moments::{least, moments};
 pub(super) use weigh::{kept_sums, masses, split, sums, total};
 
@@ -57,6 +60,17 @@ pub(super) const AHEAD: usize = 1024;
 pub(super) fn spread(i: usize, blocks: usize) -> usize {
     let each = blocks / PLACES;
     if i < each * PLACES { i % PLACES * each + i / PLACES } else { i }
+}
+
+/// The largest of a padded list. Lane-wise, so that it compiles to vector maxima.
+pub(super) fn maximum(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; PAD];
+    for chunk in values.chunks_exact(PAD) {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// Number of blocks of a row of `values` values.

@@ -1,7 +1,9 @@
 //! AVX2 with FMA, F16C, BMI1 and POPCNT: 8 lanes. Haswell and later, Zen and later.
 
 use super::{LINE, Simd};
+use crate::backend::cpu::passes::Words;
 use crate::sampling::mass::{EXP2, MASS_ONE, Y_FLOOR};
+use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
 use std::arch::x86_64::*;
 
 pub(in crate::backend::cpu) struct Avx2;
@@ -56,6 +58,26 @@ unsafe fn spread(lanes: u32) -> __m256 {
 unsafe fn halves(a: __m256) -> [__m128; 2] {
     // SAFETY: the caller has AVX2.
     unsafe { [_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)] }
+}
+
+/// Four Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing, since
+/// a product takes the lower ones.
+#[inline(always)]
+unsafe fn philox4(mut counter: [__m256i; 4], mut key: [u32; 2]) -> [__m256i; 4] {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let all = |number: u32| _mm256_set1_epi64x(i64::from(number));
+        for _ in 0..ROUNDS {
+            let one = _mm256_mul_epu32(counter[0], all(MULTIPLIERS[0]));
+            let two = _mm256_mul_epu32(counter[2], all(MULTIPLIERS[1]));
+            let mixed = |product, word, key| {
+                _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64::<32>(product), word), all(key))
+            };
+            counter = [mixed(two, counter[1], key[0]), two, mixed(one, counter[3], key[1]), one];
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        counter
+    }
 }
 
 #[inline(always)]
@@ -218,6 +240,26 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn narrow_add(a: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words {
+        unsafe {
+            let rest = rest.map(|word| _mm256_set1_epi64x(i64::from(word)));
+            let mut words = Words::default();
+            for part in 0..2 {
+                let from = first.wrapping_add(8 * part as u32);
+                let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let counters = _mm256_add_epi32(_mm256_set1_epi32(from.cast_signed()), lanes);
+                // Even lanes as they lie, odd ones shifted down.
+                let even = philox4([counters, rest[0], rest[1], rest[2]], key);
+                let odd = philox4([_mm256_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], key);
+                for word in 0..4 {
+                    let both = _mm256_blend_epi32::<0b1010_1010>(even[word], _mm256_slli_epi64::<32>(odd[word]));
+                    _mm256_storeu_si256(words[word][8 * part..].as_mut_ptr().cast(), both);
+                }
+            }
+            words
+        }
     }
     #[inline(always)]
     unsafe fn narrow_widen(a: __m256i) -> [__m256i; 2] {

@@ -1,7 +1,9 @@
 //! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
 
 use super::{LINE, Simd};
+use crate::backend::cpu::passes::Words;
 use crate::sampling::mass::{EXP2, MASS_ONE};
+use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
 use std::arch::x86_64::*;
 
 pub(in crate::backend::cpu) struct Avx512;
@@ -24,6 +26,27 @@ unsafe fn scaled_exp2(y: __m512) -> __m512 {
         // At y = −∞, f is 0 and n is −∞: scalef gives 0. It is exact down to 2^-126, and everything below 1
         // has mass 0 anyway, so no clamp is needed.
         _mm512_scalef_ps(p, n)
+    }
+}
+
+/// Eight Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing, since
+/// a product takes the lower ones.
+#[inline(always)]
+unsafe fn philox8(mut counter: [__m512i; 4], mut key: [u32; 2]) -> [__m512i; 4] {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let all = |number: u32| _mm512_set1_epi64(i64::from(number));
+        for _ in 0..ROUNDS {
+            let one = _mm512_mul_epu32(counter[0], all(MULTIPLIERS[0]));
+            let two = _mm512_mul_epu32(counter[2], all(MULTIPLIERS[1]));
+            // 0x96: the exclusive or of three.
+            let mixed = |product, word, key| {
+                _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(product), word, all(key))
+            };
+            counter = [mixed(two, counter[1], key[0]), two, mixed(one, counter[3], key[1]), one];
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        counter
     }
 }
 
@@ -168,6 +191,24 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn narrow_add(a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words {
+        unsafe {
+            let rest = rest.map(|word| _mm512_set1_epi64(i64::from(word)));
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let counters = _mm512_add_epi32(_mm512_set1_epi32(first.cast_signed()), lanes);
+            // Even lanes as they lie, odd ones shifted down.
+            let even = philox8([counters, rest[0], rest[1], rest[2]], key);
+            let odd = philox8([_mm512_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], key);
+            let mut words = Words::default();
+            for word in 0..4 {
+                let odd = _mm512_slli_epi64::<32>(odd[word]);
+                let both = _mm512_mask_blend_epi32(0b1010_1010_1010_1010, even[word], odd);
+                _mm512_storeu_si512(words[word].as_mut_ptr().cast(), both);
+            }
+            words
+        }
     }
     #[inline(always)]
     unsafe fn narrow_widen(a: __m512i) -> [__m512i; 2] {

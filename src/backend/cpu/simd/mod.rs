@@ -11,6 +11,8 @@ pub(super) mod avx512;
 pub(super) mod portable;
 pub(super) mod real;
 
+use super::passes::Words;
+
 /// Vector operations of one instruction set.
 ///
 /// # Safety
@@ -74,6 +76,10 @@ pub(super) trait Simd {
     unsafe fn narrow_add(a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
     /// Masses with the same sum.
     unsafe fn narrow_widen(a: Self::Narrow) -> Self::Mass;
+
+    /// Philox blocks side by side, as [`philox4x32_10`](crate::sampling::philox::philox4x32_10): of the counters
+    /// `(first + lane, rest)`.
+    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words;
 }
 
 /// Bytes that memory gives at once.

@@ -1,7 +1,9 @@
 //! The level for every CPU: plain arrays, which the compiler vectorises as far as the target allows.
 
 use super::Simd;
+use crate::backend::cpu::passes::Words;
 use crate::sampling::mass;
+use crate::sampling::philox::philox4x32_10;
 
 const N: usize = 8;
 
@@ -146,5 +148,14 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn narrow_widen(a: [u32; N]) -> [u64; N] {
         a.map(u64::from)
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, [a, b, c]: [u32; 3], key: [u32; 2]) -> Words {
+        let mut words = Words::default();
+        for lane in 0..words[0].len() {
+            let block = philox4x32_10([first.wrapping_add(lane as u32), a, b, c], key);
+            words.iter_mut().zip(block).for_each(|(words, word)| words[lane] = word);
+        }
+        words
     }
 }

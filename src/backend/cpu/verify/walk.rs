@@ -5,13 +5,14 @@ use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, is_far};
 use crate::backend::VerifyJob;
-use crate::backend::cpu::distribution::{Distribution, Store};
+use crate::backend::cpu::distribution::{Distribution, Runner, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::row::{Scratch, prepare};
 use crate::backend::cpu::view::{View, ViewStore};
 use crate::params::state::SamplerState;
+use crate::sampling::mark::race::Race;
 use crate::sampling::mass::MASS_ONE;
 use crate::sampling::order::Candidate;
 use crate::sampling::row::RowError;
@@ -39,6 +40,8 @@ pub(super) struct Walk<'a> {
     /// Rows that will be come to again.
     aside: Vec<Aside>,
     states: States,
+    /// Whether draws follow a key.
+    raced: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -50,7 +53,8 @@ impl<'a> Walk<'a> {
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
         let (far, aside, states) = (is_far(job), Vec::new(), States::new(job));
-        Self { level, job, drafts, maxima, view, store: processed, other, keys, left, far, here: None, aside, states }
+        let (store, here, raced) = (processed, None, job.is_raced());
+        Self { level, job, drafts, maxima, view, store, other, keys, left, far, here, aside, states, raced }
     }
 
     fn here(&self) -> &Here {
@@ -110,6 +114,13 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The first of a race among the tokens of a list.
+fn first_of(race: Race, target: &Weights) -> u32 {
+    let mut runner = Runner::new(race);
+    runner.add_all(target.entries().iter().copied());
+    runner.token()
+}
+
 impl Positions for Walk<'_> {
     fn token(&self, node: usize) -> u32 {
         self.drafts[node].token
@@ -120,7 +131,7 @@ impl Positions for Walk<'_> {
     }
 
     fn is_certain(&self, node: usize) -> bool {
-        self.drafts[node].is_certain()
+        self.raced || self.drafts[node].is_certain()
     }
 
     fn proposed(&self, node: usize) -> f64 {
@@ -157,16 +168,17 @@ impl Positions for Walk<'_> {
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
-        if let Some([_, left]) = &self.here().list {
-            return left.draw(uniform);
+        let race = self.job.rows[self.here().row].spec.race();
+        if let Some([target, left]) = &self.here().list {
+            return race.map_or_else(|| left.draw(uniform), |race| first_of(race, target));
         }
-        if !matches!(self.here().left, Left::Target) {
+        if race.is_none() && !matches!(self.here().left, Left::Target) {
             let (blocks, store) = self.blocks();
             return blocks.draw(uniform, store);
         }
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here.at(), self.maxima, self.view);
-        here.target.draw(&view, uniform, self.store)
+        here.target.draw_by(race, &view, uniform, self.store)
     }
 
     fn beyond(&mut self, factor: f64, node: usize) -> f64 {

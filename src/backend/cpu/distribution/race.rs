@@ -1,0 +1,103 @@
+//! The draw by a race: the specification looks at every token, here whole blocks are passed over in which nobody can come
+//! before who is first so far.
+
+use super::{Distribution, Kind, Store};
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::BLOCK;
+use crate::backend::cpu::select;
+use crate::backend::cpu::view::View;
+use crate::sampling::mark::race::{First, Race, arrival};
+use crate::sampling::mass::MASS_ONE;
+
+/// More than any rounding of what is compared.
+const SLACK: f64 = 1.0 + 1e-5;
+
+/// Who is first so far, of the tokens looked at.
+pub(in crate::backend::cpu) struct Runner {
+    race: Race,
+    first: First,
+}
+
+impl Runner {
+    pub(in crate::backend::cpu) fn new(race: Race) -> Self {
+        Self { race, first: First::default() }
+    }
+
+    /// Whether a token with at most this word and this mass may come first: it arrives after more than `1 - r`, since
+    /// `-ln r >= 1 - r`, and `r` is below `(word + 1) / 2^32`.
+    fn may_win(&self, word: u32, mass: f64) -> bool {
+        let least = f64::from(u32::MAX - word) / 4_294_967_296.0;
+        least <= self.first.arrival() * mass * SLACK
+    }
+
+    /// Takes in a token whose word is known.
+    fn add(&mut self, token: u32, word: u32, mass: u64) {
+        if mass > 0 && self.may_win(word, mass as f64) {
+            self.first.add(token, arrival(self.race.number_of(token, word), mass));
+        }
+    }
+
+    /// Takes in tokens of a list.
+    pub(in crate::backend::cpu) fn add_all(&mut self, tokens: impl Iterator<Item = (u32, u64)>) {
+        for (token, mass) in tokens.filter(|&(_, mass)| mass > 0) {
+            self.add(token, self.race.word(token), mass);
+        }
+    }
+
+    /// The first.
+    pub(in crate::backend::cpu) fn token(&self) -> u32 {
+        self.first.token().expect("some token has a mass; this is a bug")
+    }
+}
+
+impl Distribution {
+    /// By a race if there is one, else as [`draw`](Self::draw).
+    pub(in crate::backend::cpu) fn draw_by(
+        &self,
+        race: Option<Race>,
+        view: &View<'_>,
+        uniform: u64,
+        store: &mut Store,
+    ) -> u32 {
+        match race {
+            Some(race) => self.first_of(race, view, store),
+            None => self.draw(view, uniform, store),
+        }
+    }
+
+    fn first_of(&self, race: Race, view: &View<'_>, store: &Store) -> u32 {
+        let mut runner = Runner::new(race);
+        match self.kind {
+            Kind::One => return keys::token(self.last_key),
+            Kind::List => {
+                runner.add_all(store.keys.iter().map(|&key| keys::token(key)).zip(store.masses.iter().copied()));
+            }
+            Kind::Chain => runner.add_all(store.chain.all_masses()),
+            Kind::Blocks => self.run_blocks(&mut runner, view, store),
+        }
+        runner.token()
+    }
+
+    fn run_blocks(&self, runner: &mut Runner, view: &View<'_>, store: &Store) {
+        // The most likely token, which is always kept: who is hard to beat saves work.
+        runner.add_all(std::iter::once((select::first(view), MASS_ONE)));
+        let (mut words, mut masses) = ([0; BLOCK], [0; BLOCK]);
+        for block in (0..view.blocks()).filter(|&block| store.sums[block] > 0) {
+            view.passes().race_words(runner.race, block, &mut words);
+            let most = words.iter().copied().fold(0, u32::max);
+            // Nobody in the block weighs more than its largest logit, but for what rounds, nor than all together.
+            let heaviest = (self.mass(view.maxima[block]) + 1).min(store.sums[block]);
+            if !runner.may_win(most, heaviest as f64) {
+                continue;
+            }
+            let values = view.block(block);
+            view.passes().masses(&values, self.weigh, &mut masses);
+            for (i, ((&logit, &mass), &word)) in values.iter().zip(&masses).zip(&words).enumerate() {
+                let token = (block * BLOCK + i) as u32;
+                if mass >= self.need && keys::key(token, logit) <= self.last_key {
+                    runner.add(token, word, mass);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Marks: what in a text tells who has the key that it was made here. Each is a rule for one row, by a *context*, the
+//! tokens before it.
+//!
+//! | mark | what it does | where |
+//! |---|---|---|
+//! | [`greenlist`] (KGW) | adds a bias to the logits of some tokens | after penalties, before temperature and filters |
+//! | [`tournament`] (SynthID) | shifts probability among the tokens that are left | after the last filter |
+//! | [`race`] (Gumbel) | draws the token by the key | takes the place of the draw |
+//!
+//! Random words are [Philox](super::philox)'s, but for SynthID, whose hash is that of Hugging Face Transformers.
+
+pub mod greenlist;
+pub mod race;
+pub mod tournament;
+pub mod twister;
+
+use super::philox::philox4x32_10;
+use greenlist::Greenlist;
+use race::Race;
+
+/// How a row's token is marked, where that is not a step of its [chain](super::chain).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mark {
+    /// Some logits are raised.
+    Green(Greenlist),
+    /// Draws follow the key. `None`: not at this position, but at others of the text.
+    Race(Option<Race>),
+}
+
+/// What words of a key are for. The numbers are part of what a key means: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// To make one number of a context.
+    Context = 0,
+    /// Whether a token is green.
+    Green = 1,
+    /// The number of a token in a race.
+    Race = 2,
+    /// The last bits of that.
+    RaceTail = 3,
+}
+
+/// Four words: of a key, a context, a purpose and an index.
+#[must_use]
+pub fn words(key: u64, context: u64, purpose: Purpose, index: u32) -> [u32; 4] {
+    philox4x32_10([index, purpose as u32, context as u32, (context >> 32) as u32], [key as u32, (key >> 32) as u32])
+}
+
+/// A context as one number: of its tokens in order, the oldest first.
+#[must_use]
+pub fn context(key: u64, tokens: impl IntoIterator<Item = u32>) -> u64 {
+    tokens.into_iter().fold(0, |context, token| {
+        let words = words(key, context, Purpose::Context, token);
+        u64::from(words[0]) | u64::from(words[1]) << 32
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_context_matters() {
+        let base = context(7, [1, 2, 3]);
+        for other in [context(8, [1, 2, 3]), context(7 | 1 << 32, [1, 2, 3]), context(7, [1, 3, 2]), context(7, [2, 3])]
+        {
+            assert_ne!(base, other);
+        }
+        assert_ne!(words(7, base, Purpose::Green, 0), words(7, base, Purpose::Race, 0));
+        assert_ne!(words(7, base, Purpose::Green, 0), words(7, base ^ 1 << 40, Purpose::Green, 0));
+    }
+}

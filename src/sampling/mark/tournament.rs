@@ -1,0 +1,246 @@
+//! Tournaments (SynthID-Text: Dathathri et al., "Scalable watermarking for identifying large language model outputs", Nature 634,
+//! 2024): in each layer every token has a bit `g`, of a key and the context, and probability goes to tokens whose bit is set,
+//! as if the better of two draws were taken: `p' = p * (1 + g - sum of p * g)`. Over all keys a token keeps its probability.
+//!
+//! The bits are those of Hugging Face Transformers (`SynthIDTextWatermarkLogitsProcessor` on the CPU), bit for bit, all modulo 2^64:
+//!
+//! | | |
+//! |---|---|
+//! | hash | begins at 1; takes in a number `n` as `h' = (h + n) * 6364136223846793005 + 1` |
+//! | takes in | the `ngram_len - 1` tokens before, the oldest first, then the token, then the layer's key |
+//! | bit | that of the table at the hash, as a signed number, modulo the table's size |
+//! | table | the lowest bits of MT19937's words |
+//!
+//! Probabilities are integers: with `w = mass << s`, so that all together are below 2^62, `W` the sum of all and `A` of those whose
+//! bit is set, `w' = floor(w * (f + g * 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. What remains is a logit again: `ln(w / W)` of the
+//! last layer, in f64, by the `libm` crate, rounded to f32 once, at temperature 1; a token without weight is gone. That is
+//! within 1e-6 of the probability.
+
+use super::twister::Twister;
+use crate::params::watermark::SynthidParams;
+use std::sync::{Arc, LazyLock};
+
+const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+/// Fractional bits of the factors.
+const BITS: u32 = 62;
+const ONE: u64 = 1 << BITS;
+
+/// The table that most use.
+static USUAL: LazyLock<Arc<Table>> = LazyLock::new(|| Arc::new(Table::new(1 << 16, 0)));
+
+/// Bits by hash.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Table {
+    bits: Vec<u64>,
+    size: u32,
+}
+
+impl Table {
+    fn new(size: u32, seed: u32) -> Self {
+        let mut words = Twister::new(seed);
+        let mut bits = vec![0u64; (size as usize).div_ceil(64)];
+        for at in 0..size as usize {
+            bits[at / 64] |= u64::from(words.word() & 1) << (at % 64);
+        }
+        Self { bits, size }
+    }
+
+    /// Of parameters; the usual one is there once.
+    #[must_use]
+    pub fn of(params: &SynthidParams) -> Arc<Self> {
+        if (params.sampling_table_size, params.sampling_table_seed) == (USUAL.size, 0) {
+            return Arc::clone(&USUAL);
+        }
+        Arc::new(Self::new(params.sampling_table_size, params.sampling_table_seed))
+    }
+
+    /// Bytes that it takes, none for the usual one.
+    #[must_use]
+    pub fn bytes(self: &Arc<Self>) -> usize {
+        if Arc::ptr_eq(self, &USUAL) { 0 } else { size_of::<Self>() + self.bits.capacity() * size_of::<u64>() }
+    }
+
+    /// The bit of a hash.
+    #[must_use]
+    fn bit(&self, hash: u64) -> u64 {
+        // The remainder of a signed number, as Python has it; of a power of two the last bits.
+        let size = u64::from(self.size);
+        let at = if size.is_power_of_two() {
+            hash & (size - 1)
+        } else {
+            hash.cast_signed().rem_euclid(size.cast_signed()).cast_unsigned()
+        };
+        self.bits[(at / 64) as usize] >> (at % 64) & 1
+    }
+
+    /// The share of bits that are set.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let set: u32 = self.bits.iter().map(|word| word.count_ones()).sum();
+        f64::from(set) / f64::from(self.size)
+    }
+}
+
+/// Takes a number into a hash.
+fn accumulate(hash: u64, number: u64) -> u64 {
+    hash.wrapping_add(number).wrapping_mul(MULTIPLIER).wrapping_add(1)
+}
+
+/// The hash of a context.
+#[must_use]
+pub fn context(tokens: impl IntoIterator<Item = u32>) -> u64 {
+    tokens.into_iter().fold(1, |hash, token| accumulate(hash, u64::from(token)))
+}
+
+/// The tournament of one position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tournament<'a> {
+    /// From [`context`].
+    pub context: u64,
+    /// One for each layer; at most 64.
+    pub keys: &'a [u64],
+    /// The bits.
+    pub table: &'a Table,
+}
+
+impl Tournament<'_> {
+    /// A token's bits, the first layer's lowest.
+    #[must_use]
+    pub fn bits(&self, token: u32) -> u64 {
+        let hash = accumulate(self.context, u64::from(token));
+        let bits = self.keys.iter().enumerate().map(|(layer, &key)| self.table.bit(accumulate(hash, key)) << layer);
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    /// Plays it: weights of tokens from their masses, at least one of which is not 0, and the sum of the weights.
+    pub fn play(&self, tokens: impl Iterator<Item = (u32, u64)>) -> (Vec<u64>, u64) {
+        let mut players: Vec<(u64, u64)> = tokens.map(|(token, mass)| (mass, self.bits(token))).collect();
+        let mut total: u64 = players.iter().map(|player| player.0).sum();
+        // Room above, since a layer may double a weight, though not their sum.
+        let shift = total.leading_zeros().saturating_sub(u64::BITS - BITS);
+        players.iter_mut().for_each(|player| player.0 <<= shift);
+        total <<= shift;
+        for layer in 0..self.keys.len() {
+            let set: u64 = players.iter().map(|&(weight, bits)| weight & (bits >> layer & 1).wrapping_neg()).sum();
+            let factor = ((u128::from(total - set) << BITS) / u128::from(total)) as u64;
+            total = 0;
+            for (weight, bits) in &mut players {
+                let factor = factor + (*bits >> layer & 1) * ONE;
+                *weight = ((u128::from(*weight) * u128::from(factor)) >> BITS) as u64;
+                total += *weight;
+            }
+        }
+        (players.into_iter().map(|player| player.0).collect(), total)
+    }
+}
+
+/// The logit of a weight above 0 at temperature 1: the logarithm of its share.
+#[must_use]
+pub fn logit(weight: u64, total: u64) -> f32 {
+    (libm::log(weight as f64) - libm::log(total as f64)) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [u64; 30] = [
+        654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421,
+        521, 129, 669, 732, 225, 90, 960,
+    ];
+
+    fn usual() -> Arc<Table> {
+        Table::of(&SynthidParams::new(vec![1]))
+    }
+
+    /// As the formula has it, in the arithmetic of 128 bits and modulo 2^64 at the end.
+    fn by_formula(table: &Table, tokens: &[u32], key: u64) -> u64 {
+        let numbers = tokens.iter().map(|&token| u128::from(token)).chain([u128::from(key)]);
+        let hash = numbers.fold(1u128, |hash, n| ((hash + n) * u128::from(MULTIPLIER) + 1) % (1 << 64));
+        let at = (i128::from((hash as u64).cast_signed())).rem_euclid(i128::from(table.size)) as u64;
+        table.bits[(at / 64) as usize] >> (at % 64) & 1
+    }
+
+    #[test]
+    fn bits_are_those_of_the_formula() {
+        for table in [usual(), Arc::new(Table::new(1000, 3))] {
+            for tokens in [[0, 0, 0, 0, 17], [5, 128_000, 3, 9, 0], [1, 2, 3, 4, 127_999]] {
+                let (&token, before) = tokens.split_last().unwrap();
+                let played = Tournament { context: context(before.iter().copied()), keys: &KEYS, table: &table };
+                let bits = played.bits(token);
+                for (layer, &key) in KEYS.iter().enumerate() {
+                    assert_eq!(bits >> layer & 1, by_formula(&table, &tokens, key), "{tokens:?} {layer}");
+                }
+            }
+        }
+    }
+
+    /// From a program of a few lines in Python, written from the formula.
+    #[test]
+    fn known_answers() {
+        let table = usual();
+        assert_eq!((0..16).fold(0, |bits, at| bits | table.bit(at) << at), 0b0010_0111_1111_0110);
+        assert_eq!(table.share() * 65_536.0, 32_743.0);
+        for (tokens, expected) in [
+            ([0, 0, 0, 0, 17], 330_947_679),
+            ([5, 128_000, 3, 9, 0], 882_882_381),
+            ([1, 2, 3, 4, 127_999], 790_037_098),
+        ] {
+            let (&token, before) = tokens.split_last().unwrap();
+            let played = Tournament { context: context(before.iter().copied()), keys: &KEYS, table: &table };
+            assert_eq!(played.bits(token), expected, "{tokens:?}");
+        }
+    }
+
+    #[test]
+    fn a_layer_by_hand() {
+        let table = usual();
+        let token_with = |bit: u64, from: u32| {
+            let one = Tournament { context: 7, keys: &KEYS[..1], table: &table };
+            (from..).find(|&token| one.bits(token) == bit).unwrap()
+        };
+        let (set, clear) = (token_with(1, 0), token_with(0, 0));
+        let one = Tournament { context: 7, keys: &KEYS[..1], table: &table };
+        // p = 1/4 set, 3/4 clear: 1/4 * (2 - 1/4) and 3/4 * (1 - 1/4).
+        let (weights, total) = one.play([(set, 1), (clear, 3)].into_iter());
+        let shares = |weights: &[u64], total: u64| -> Vec<f64> {
+            weights.iter().map(|&weight| weight as f64 / total as f64).collect()
+        };
+        let found = shares(&weights, total);
+        assert!((found[0] - 7.0 / 16.0).abs() < 1e-15 && (found[1] - 9.0 / 16.0).abs() < 1e-15, "{found:?}");
+        assert!((f64::from(logit(weights[0], total)).exp() - 7.0 / 16.0).abs() < 1e-7);
+        // Where all have the same bit nothing changes, and a token without mass stays without.
+        let other = token_with(1, set + 1);
+        let (weights, total) = one.play([(set, 5), (other, 3), (clear, 0)].into_iter());
+        assert_eq!(shares(&weights, total), [0.625, 0.375, 0.0]);
+    }
+
+    #[test]
+    fn weights_are_the_formula_in_reals() {
+        let (table, masses) = (usual(), [1u64 << 40, 1 << 39, 12_345_678, 1, 0, 987_654_321_012]);
+        let played = Tournament { context: 99, keys: &KEYS, table: &table };
+        let tokens = masses.iter().enumerate().map(|(at, &mass)| (at as u32 * 1000, mass));
+        let (weights, total) = played.play(tokens.clone());
+        let sum: u64 = masses.iter().sum();
+        let mut exact: Vec<f64> = masses.iter().map(|&mass| mass as f64 / sum as f64).collect();
+        for layer in 0..KEYS.len() {
+            let g = |token: u32| (played.bits(token) >> layer & 1) as f64;
+            let set: f64 = tokens.clone().zip(&exact).map(|((token, _), p)| g(token) * p).sum();
+            tokens.clone().zip(&mut exact).for_each(|((token, _), p)| *p *= 1.0 + g(token) - set);
+        }
+        for (weight, exact) in weights.iter().zip(&exact) {
+            assert!((*weight as f64 / total as f64 - exact).abs() < 1e-12, "{weight} {exact}");
+        }
+    }
+
+    /// One token, the largest masses there are, and as many as there may be: nothing overflows.
+    #[test]
+    fn edges() {
+        let table = usual();
+        let played = Tournament { context: 1, keys: &[u64::MAX; 64], table: &table };
+        let (weights, total) = played.play(std::iter::once((3, 1)));
+        assert_eq!((weights[0], logit(weights[0], total)), (total, 0.0));
+        let (weights, total) = played.play((0..1 << 20).map(|token| (token, 1 << 40)));
+        assert_eq!(weights.iter().sum::<u64>(), total);
+    }
+}

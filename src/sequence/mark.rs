@@ -1,0 +1,202 @@
+//! What marks go by at a position: the tokens before it, as one number or a few. The rules themselves stand at
+//! [`sampling::mark`](crate::sampling::mark).
+//!
+//! KGW and the race see prompt and output, and do nothing where the text is shorter than the context. SynthID sees the output
+//! alone, as in Transformers, with tokens 0 before it. SynthID and the race do not mark a context that was there before, at one
+//! of the last `context_history_size` positions of the output.
+
+use super::memory::Now;
+use super::text::Text;
+use crate::params::SamplingParams;
+use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
+use crate::sampling::chain::Chain;
+use crate::sampling::mark::greenlist::{Greenlist, Seeds};
+use crate::sampling::mark::race::Race;
+use crate::sampling::mark::tournament::{Table, Tournament};
+use crate::sampling::mark::{Mark, context, tournament};
+use crate::sampling::row::RowSpec;
+use std::sync::Arc;
+
+/// What the mark of the next token goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) enum At {
+    /// It has none.
+    #[default]
+    Unmarked,
+    /// Of a greenlist.
+    Seeds(Seeds),
+    /// A hash of the context.
+    Context(u64),
+}
+
+/// What all rows of a text have.
+pub(super) fn everywhere(mark: &Watermark) -> Option<Mark> {
+    matches!(mark, Watermark::Gumbel(_)).then_some(Mark::Race(None))
+}
+
+/// The table that its bits come from.
+pub(super) fn table(mark: &Watermark) -> Option<Arc<Table>> {
+    if let Watermark::Synthid(synthid) = mark { Some(Table::of(synthid)) } else { None }
+}
+
+/// A row with the mark of its position.
+pub(super) fn marked<'a>(
+    params: &'a SamplingParams,
+    table: Option<&'a Table>,
+    now: Option<&Now>,
+    row: RowSpec<'a>,
+) -> RowSpec<'a> {
+    let (Some(mark), Some(now)) = (params.watermark(), now) else { return row };
+    match (mark, now.mark()) {
+        (Watermark::Kgw(kgw), At::Seeds(seeds)) => {
+            RowSpec { mark: Some(Mark::Green(Greenlist::new(kgw, seeds))), ..row }
+        }
+        (Watermark::Gumbel(gumbel), At::Context(context)) => {
+            RowSpec { mark: Some(Mark::Race(Some(Race { key: gumbel.key, context }))), ..row }
+        }
+        (Watermark::Synthid(synthid), At::Context(context)) => {
+            let tournament = table.map(|table| Tournament { context, keys: &synthid.keys, table });
+            RowSpec { chain: row.chain.map(|chain| Chain { tournament, ..chain }), ..row }
+        }
+        _ => row,
+    }
+}
+
+/// Where the next token stands: behind `text`, whose last `output` tokens were emitted.
+struct Place<'a> {
+    text: &'a Text<'a>,
+    output: u64,
+}
+
+impl Place<'_> {
+    /// The token at a position of the output; 0 before it.
+    fn emitted(&self, at: i64) -> u32 {
+        let back = self.output as i64 - at;
+        let place = self.text.len() as i64 - back;
+        if at < 0 { 0 } else { usize::try_from(place).ok().and_then(|place| self.text.get(place)).unwrap_or(0) }
+    }
+
+    /// Whether the `width` tokens before this position stood before one of the `history` positions before, `first` or later.
+    fn is_repeated(&self, width: usize, history: u32, first: i64, token: impl Fn(i64) -> u32) -> bool {
+        let here = self.output as i64;
+        let from = (here - i64::from(history)).max(first);
+        let same = |at: i64| (1..=width as i64).all(|back| token(at - back) == token(here - back));
+        (from..here).any(same)
+    }
+}
+
+/// Tokens that are looked back at.
+pub(super) fn reach(mark: &Watermark) -> usize {
+    let (width, history) = match mark {
+        Watermark::Kgw(kgw) => (kgw.context_width, 0),
+        Watermark::Synthid(synthid) => (synthid.ngram_len - 1, synthid.context_history_size),
+        Watermark::Gumbel(gumbel) => (gumbel.context_width, gumbel.context_history_size),
+    };
+    width as usize + history as usize
+}
+
+/// What it goes by after `text`, whose last `output` tokens were emitted, or all of it if there are fewer.
+pub(super) fn at(mark: &Watermark, text: &Text<'_>, output: u64) -> At {
+    let place = Place { text, output };
+    match mark {
+        Watermark::Kgw(kgw) => match kgw.context_width as usize {
+            width if width > text.len() => At::Unmarked,
+            width => At::Seeds(Seeds::new(kgw, text.last(width))),
+        },
+        Watermark::Synthid(synthid) => of_synthid(synthid, &place),
+        Watermark::Gumbel(gumbel) => of_gumbel(gumbel, &place),
+    }
+}
+
+fn of_synthid(params: &SynthidParams, place: &Place<'_>) -> At {
+    let width = params.ngram_len as i64 - 1;
+    let (here, first) = (place.output as i64, if params.skip_first_ngram_calls { width } else { 0 });
+    let token = |at| place.emitted(at);
+    if here < first || place.is_repeated(width as usize, params.context_history_size, first, token) {
+        return At::Unmarked;
+    }
+    At::Context(tournament::context((here - width..here).map(token)))
+}
+
+fn of_gumbel(params: &GumbelParams, place: &Place<'_>) -> At {
+    let (width, text) = (params.context_width as usize, place.text);
+    if width > text.len() {
+        return At::Unmarked;
+    }
+    // The tokens of the prompt lie before position 0.
+    let before = text.len() as i64 - place.output as i64;
+    let token = |at: i64| usize::try_from(before + at).ok().and_then(|at| text.get(at)).unwrap_or(u32::MAX);
+    if place.is_repeated(width, params.context_history_size, 0, token) {
+        return At::Unmarked;
+    }
+    At::Context(context(params.key, text.last(width)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::watermark::KgwParams;
+
+    fn all(mark: &Watermark, prompt: &[u32], output: &[u32]) -> Vec<At> {
+        let whole = [prompt, output].concat();
+        let at = |n: usize| {
+            let text = &whole[..prompt.len() + n];
+            // As much as is kept, cut anywhere.
+            let kept = &text[text.len().saturating_sub(reach(mark))..];
+            let cuts = (0..=kept.len()).map(|cut| super::at(mark, &Text::new(&kept[..cut], &kept[cut..]), n as u64));
+            let all: Vec<At> = cuts.collect();
+            assert!(all.iter().all(|at| *at == all[0]), "{n}");
+            assert_eq!(
+                all[0],
+                super::at(mark, &Text::new(text, &[]), n as u64),
+                "what is not kept does not matter: {n}"
+            );
+            all[0]
+        };
+        (0..=output.len()).map(at).collect()
+    }
+
+    fn marked(all: &[At]) -> Vec<bool> {
+        all.iter().map(|at| *at != At::Unmarked).collect()
+    }
+
+    #[test]
+    fn greenlists_need_a_whole_context() {
+        let params = KgwParams { context_width: 2, ..KgwParams::default() };
+        let mark = Watermark::Kgw(params.clone());
+        let found = all(&mark, &[9], &[1, 2, 1, 2]);
+        assert_eq!(marked(&found), [false, true, true, true, true]);
+        assert_eq!(found[2], At::Seeds(Seeds::new(&params, [1, 2])));
+        assert_eq!(found[2], found[4]);
+    }
+
+    #[test]
+    fn synthid_sees_the_output_behind_zeros() {
+        let params = SynthidParams { ngram_len: 3, context_history_size: 3, ..SynthidParams::new(vec![1]) };
+        let mark = Watermark::Synthid(params.clone());
+        // Contexts: 00, 04, 45, 54, 45 (seen two positions before), 54 (seen), 45, ...
+        let found = all(&mark, &[7, 7], &[4, 5, 4, 5, 4]);
+        assert_eq!(marked(&found), [true, true, true, true, false, false]);
+        let hash = |tokens: [u32; 2]| At::Context(tournament::context(tokens));
+        assert_eq!(found[..4], [hash([0, 0]), hash([0, 4]), hash([4, 5]), hash([5, 4])]);
+        // Token 0 makes the context there was before the first token.
+        assert_eq!(marked(&all(&mark, &[], &[0, 3, 3, 3, 3, 3])), [true, false, true, true, false, false, false]);
+        // With a shorter memory the context counts as new again.
+        let short = Watermark::Synthid(SynthidParams { context_history_size: 1, ..params.clone() });
+        assert_eq!(marked(&all(&short, &[], &[4, 5, 4, 5, 4])), [true; 6]);
+        let skipping = Watermark::Synthid(SynthidParams { skip_first_ngram_calls: true, ..params });
+        assert_eq!(marked(&all(&skipping, &[], &[0, 0, 0, 5])), [false, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_race_sees_the_prompt_but_marks_a_context_once() {
+        let params = GumbelParams { context_width: 2, context_history_size: 8, ..GumbelParams::new(3) };
+        let mark = Watermark::Gumbel(params);
+        // Contexts: 1; 12; 23 and so on. That of the prompt alone, 1 2 before token 3, is new to the output.
+        assert_eq!(marked(&all(&mark, &[1], &[2, 3, 1, 2, 3])), [false, true, true, true, false, false]);
+        let found = all(&mark, &[1, 2], &[3]);
+        assert_eq!(found[0], At::Context(context(3, [1, 2])));
+        let never = Watermark::Gumbel(GumbelParams { context_history_size: 0, context_width: 1, key: 3 });
+        assert_eq!(marked(&all(&never, &[5], &[5, 5])), [true; 3]);
+    }
+}

@@ -1,0 +1,155 @@
+//! `croupier detect`: texts in, a table or lines of JSON out.
+
+use super::texts::{TextError, Texts};
+use super::{Detector, Evidence, Found};
+use crate::params::watermark::Watermark;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What `croupier detect` is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DetectArgs {
+    /// The texts; `None`: standard input.
+    pub file: Option<PathBuf>,
+    /// What to look for; valid.
+    pub mark: Watermark,
+    /// Texts with a p-value below it are said to be marked.
+    pub alpha: f64,
+    /// Lines of JSON instead of a table.
+    pub json: bool,
+    /// Longest line that is read.
+    pub max_line_bytes: usize,
+}
+
+/// One text's line of JSON.
+#[derive(serde::Serialize)]
+struct Told<'a> {
+    line: u64,
+    tokens: usize,
+    #[serde(flatten)]
+    found: &'a Found,
+    marked: bool,
+}
+
+/// The subcommand `detect`. Exit code 0 when all texts were looked at, marked or not, 1 when something could not be read.
+#[must_use]
+#[allow(clippy::print_stderr)] // Standard output is for what was found.
+pub fn main(args: &DetectArgs) -> ExitCode {
+    let from: Box<dyn BufRead> = match &args.file {
+        None => Box::new(io::stdin().lock()),
+        Some(path) => match File::open(path) {
+            Ok(file) => Box::new(BufReader::new(file)),
+            Err(error) => {
+                eprintln!("croupier detect: {}: {error}", path.display());
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    match run(args, from, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Who reads no further wants no more.
+        Err(TextError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
+            eprintln!("croupier detect: {whence}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Looks at all texts; what was found is written as it is found.
+///
+/// # Errors
+/// [`TextError`]; what was found before is written.
+pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result<(), TextError> {
+    let (detector, mut texts) = (Detector::new(&args.mark), Texts::new(from, args.max_line_bytes));
+    let (mut looked_at, mut marked) = (0u64, 0u64);
+    while let Some((line, text)) = texts.next_text()? {
+        let found = detector.look(&text.text());
+        let told = Told { line, tokens: text.tokens.len(), marked: found.p_value < args.alpha, found: &found };
+        looked_at += 1;
+        marked += u64::from(told.marked);
+        if args.json {
+            serde_json::to_writer(&mut *to, &told).map_err(io::Error::from)?;
+            writeln!(to)?;
+        } else {
+            if looked_at == 1 {
+                writeln!(to, "{}", head(&found.evidence))?;
+            }
+            writeln!(to, "{}", row(&told))?;
+        }
+    }
+    if !args.json {
+        let texts = if looked_at == 1 { "text" } else { "texts" };
+        writeln!(to, "{looked_at} {texts}, {marked} marked (p-value below {})", args.alpha)?;
+    }
+    Ok(())
+}
+
+fn head(evidence: &Evidence) -> String {
+    let own = match evidence {
+        Evidence::Greens { .. } => format!("{:>8} {:>10}", "green", "expected"),
+        Evidence::Layers { .. } => format!("{:>8} {:>10}", "mean g", "weighted"),
+        Evidence::Sum { .. } => format!("{:>10}", "sum"),
+    };
+    format!("{:>6} {:>8} {:>8} {own} {:>8} {:>10}  mark", "line", "tokens", "scored", "z", "p-value")
+}
+
+fn row(told: &Told<'_>) -> String {
+    let Found { scored, evidence, z, p_value } = told.found;
+    let mut row = format!("{:>6} {:>8} {scored:>8}", told.line, told.tokens);
+    let written = match evidence {
+        Evidence::Greens { green, expected } => write!(row, " {green:>8} {expected:>10.1}"),
+        Evidence::Layers { mean_g, weighted_mean_g } => write!(row, " {mean_g:>8.4} {weighted_mean_g:>10.4}"),
+        Evidence::Sum { sum } => write!(row, " {sum:>10.1}"),
+    };
+    let written = written.and_then(|()| {
+        let mark = if told.marked { "yes" } else { "no" };
+        write!(row, " {z:>+8.2} {p_value:>10.2e}  {mark}")
+    });
+    debug_assert!(written.is_ok(), "a string takes all that is written");
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::watermark::KgwParams;
+
+    fn told(json: bool, texts: &str) -> (String, Option<String>) {
+        let args = DetectArgs {
+            file: None,
+            mark: Watermark::Kgw(KgwParams::default()),
+            alpha: 1e-3,
+            json,
+            max_line_bytes: 99,
+        };
+        let mut to = Vec::new();
+        let error = run(&args, texts.as_bytes(), &mut to).err().map(|e| e.to_string());
+        (String::from_utf8(to).unwrap(), error)
+    }
+
+    #[test]
+    fn a_table_and_json() {
+        let (table, error) = told(false, "[1]\n[1, 2, 3]\n");
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!((lines.len(), error), (4, None));
+        assert!(lines[0].contains("green") && lines[0].ends_with("p-value  mark"), "{table}");
+        assert!(lines[1].ends_with("1.00e0  no"), "{table}");
+        assert_eq!(lines[3], "2 texts, 0 marked (p-value below 0.001)");
+        let (json, _) = told(true, "\n[1]");
+        let expected =
+            r#"{"line":2,"tokens":1,"scored":0,"green":0,"expected":0.0,"z":0.0,"p_value":1.0,"marked":false}"#;
+        assert_eq!(json.trim_end(), expected);
+    }
+
+    #[test]
+    fn what_was_found_before_a_mistake_is_told() {
+        let (told, error) = told(true, "[1, 2]\nno");
+        assert_eq!(told.lines().count(), 1);
+        assert!(error.unwrap().starts_with("line 2: "));
+    }
+}
