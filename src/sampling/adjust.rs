@@ -33,8 +33,8 @@ impl TokenAdjust {
     pub const PROMPT: u32 = 4;
     /// The token ends the text.
     pub const END: u32 = 8;
-    /// Where the place of the latest occurrence begins.
-    const PLACE: u32 = 16;
+    /// The bit at which the place of the latest occurrence begins.
+    pub(crate) const PLACE: u32 = 16;
 
     /// The same with its latest occurrence at this place, modulo 2^16.
     #[must_use]
@@ -75,7 +75,8 @@ impl TokenAdjust {
         } else {
             self.penalised(biased, penalties)
         };
-        let lengthened = self.flags & Self::END != 0 && penalties.length != 0.0 && x > f32::NEG_INFINITY;
+        // An infinity stays what it is: +∞ - ∞ would be no number.
+        let lengthened = self.flags & Self::END != 0 && penalties.length != 0.0 && x.is_finite();
         if lengthened { x + x.abs() * penalties.length } else { x }
     }
 
@@ -303,6 +304,7 @@ mod tests {
             // Last of all: 3 becomes 1.5 by repetition, 0.25 by the others.
             (TokenAdjust { flags: twice.flags | TokenAdjust::END, ..twice }, 3.0, length, 0.375),
             (end, f32::NEG_INFINITY, length, f32::NEG_INFINITY),
+            (end, f32::INFINITY, shorter, f32::INFINITY),
         ];
         for (adjust, logit, penalties, expected) in cases {
             assert_eq!(adjust.apply(logit, &penalties), expected, "{adjust:?} on {logit} with {penalties:?}");
