@@ -88,10 +88,8 @@ struct Block {
         if (threadIdx.x == 0 && point >= total) place[0] = Place{n, total};
         if (before <= point && point < before + own) {
             u32 i = from;
-            for (u64 here = weight(i); before + here <= point; here = weight(i)) {
-                before += here;
-                ++i;
-            }
+#pragma unroll 1
+            for (u64 next = before; (next += weight(i)) <= point; ++i) before = next;
             place[0] = Place{i, before};
         }
         __syncthreads();

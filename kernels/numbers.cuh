@@ -105,16 +105,32 @@ __device__ inline u64 top_p_need(u64 fraction, u64 total) {
 // floor(uniform * total / 2^64).
 __device__ inline u64 draw_point(u64 uniform, u64 total) { return __umul64hi(uniform, total); }
 
+// What is left of a penalty on a token whose latest occurrence is at some place: src/params/mod.rs, Decay::strength.
+__device__ inline float strength_of(const TokenAdjust& adjust, const RowJob& job) {
+    u32 distance = (job.place - (adjust.flags >> kPlaceShift)) & 0xFFFFu;
+    u32 over = distance > job.last_n ? distance - job.last_n : 0;
+    return fmaxf(1.0f - (float)over / ((float)job.decay_n + 1.0f), 0.0f);
+}
+
 // The logit after ban, bias and penalties: src/sampling/adjust.rs, operation by operation.
 __device__ inline float adjusted_logit(const TokenAdjust& adjust, float x, const RowJob& job) {
     if (adjust.flags & kBanned) return minus_infinity();
     x = x + adjust.bias;
-    if ((adjust.flags & kSeen) && job.repetition != 1.0f) x = x > 0.0f ? x / job.repetition : x * job.repetition;
-    if (adjust.output_count > 0) {
-        x = x - (float)adjust.output_count * job.frequency;
-        x = x - job.presence;
+    float repetition = job.repetition, strength = 1.0f;
+    bool repeats = (adjust.flags & kSeen) && repetition != 1.0f;
+    if (job.decay_n > 0) {
+        strength = strength_of(adjust, job);
+        repetition = 1.0f + (repetition - 1.0f) * strength;
     }
-    return x;
+    if (repeats) x = x > 0.0f ? x / repetition : x * repetition;
+    if ((adjust.flags & kPrompt) && job.encoder != 1.0f) x = x > 0.0f ? x * job.encoder : x / job.encoder;
+    if (adjust.output_count > 0) {
+        // At full strength times 1, which is exact.
+        x = x - (float)adjust.output_count * job.frequency * strength;
+        x = x - job.presence * strength;
+    }
+    bool ends = (adjust.flags & kEnds) && job.length != 0.0f && x > minus_infinity() && x < plus_infinity();
+    return ends ? x + fabsf(x) * job.length : x;
 }
 
 // A real number of at least 0 and at most 2^52 as an integer, the nearest, the even one of two: the integers from 2^52 to

@@ -42,6 +42,8 @@ constexpr u32 kUnranked = 32;
 // the row has beyond the drafts.
 constexpr u32 kEntropy = 64;
 constexpr u32 kDrafted = 128;
+// Tell what the token is drawn from, in RowJob::left.
+constexpr u32 kKeep = 256;
 
 // RowResult::status.
 constexpr u32 kOk = 0;
@@ -60,6 +62,10 @@ struct TokenAdjust {
 };
 constexpr u32 kBanned = 1;
 constexpr u32 kSeen = 2;
+constexpr u32 kPrompt = 4;
+constexpr u32 kEnds = 8;
+// Above these, the place of the token's latest occurrence, modulo 2^16.
+constexpr u32 kPlaceShift = 16;
 
 // DraftRow::format: none, else a number format, of logits or with kSent of probabilities.
 constexpr u32 kNoRow = 0;
@@ -84,7 +90,7 @@ struct DraftRow {
     u32 vocab_size;
 };
 
-// One row. Places are offsets from the start of the inputs; reports go to an offset in the outputs.
+// One row. Places are offsets from the start of the inputs; reports and what is left go to offsets in the outputs.
 struct RowJob {
     u64 logits;        // 16-byte aligned, readable to a multiple of 16 bytes
     u64 adjusts;       // TokenAdjust, ascending tokens
@@ -96,6 +102,7 @@ struct RowJob {
     u64 top_p_fraction;  // of 2^32; 2^32 is off
     u64 last_key;        // weighing: the last token that is left
     u64 drafts;          // weighing: DraftRow, one after the other taken from what is left
+    u64 left;            // Left, then as many ReportedToken as it counts, at most most_left
     u32 vocab_size;
     u32 flags;
     u32 top_k;  // 0 is off
@@ -105,11 +112,17 @@ struct RowJob {
     float repetition;
     float frequency;
     float presence;
+    float encoder;
+    float length;
+    u32 place;    // of the row's token in the text, modulo 2^16
+    u32 last_n;   // full strength up to this distance
+    u32 decay_n;  // over how many tokens behind it the strength falls off; 0 is off
     u32 token;
     u32 top_n;
     u32 requested_count;
     float max;  // weighing: the logit of mass one
     u32 draft_count;
+    u32 most_left;
 };
 
 struct RowResult {
@@ -129,8 +142,17 @@ struct ReportedToken {
     float logit;  // -infinity if it has no probability
 };
 
+// What a token was drawn from.
+struct Left {
+    u64 total;
+    u64 last_key;  // the last token that filters left; their least mass is RowJob::min_p_need
+    u64 listed;    // tokens up to it, or kUnlisted
+};
+constexpr u64 kUnlisted = ~0ull;
+
 static_assert(sizeof(TokenAdjust) == 16, "shared with the host");
 static_assert(sizeof(DraftRow) == 64, "shared with the host");
-static_assert(sizeof(RowJob) == 136, "shared with the host");
+static_assert(sizeof(RowJob) == 168, "shared with the host");
 static_assert(sizeof(RowResult) == 48, "shared with the host");
 static_assert(sizeof(ReportedToken) == 8, "shared with the host");
+static_assert(sizeof(Left) == 24, "shared with the host");

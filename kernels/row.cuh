@@ -27,10 +27,8 @@ struct Row {
 
     const RowMemory& memory;
     const RowJob& job;
+    const u8* inputs;
     const uint4* vectors;
-    const TokenAdjust* adjusts;
-    const u32* adjust_index;
-    const u32* requested;
     u32 chunks;
     u32 first_chunk;  // of the slice
     u32 end_chunk;
@@ -39,10 +37,8 @@ struct Row {
     __device__ Row(const RowMemory& memory, const RowJob& job, const u8* inputs, const Team& team, u32 cached_vectors)
         : memory(memory),
           job(job),
+          inputs(inputs),
           vectors(reinterpret_cast<const uint4*>(inputs + job.logits)),
-          adjusts(reinterpret_cast<const TokenAdjust*>(inputs + job.adjusts)),
-          adjust_index(reinterpret_cast<const u32*>(inputs + job.adjust_index)),
-          requested(reinterpret_cast<const u32*>(inputs + job.requested)),
           chunks((job.vocab_size + kChunk - 1) / kChunk) {
         u32 share = (chunks + team.size - 1) / team.size;
         first_chunk = team.rank * share < chunks ? team.rank * share : chunks;
@@ -50,6 +46,11 @@ struct Row {
         cached = share * kChunkVectors <= cached_vectors;
         mark_touched();
     }
+
+    // Found anew where they are needed, which is seldom: registers are what a pass is short of.
+    __device__ const TokenAdjust* adjusts() const { return reinterpret_cast<const TokenAdjust*>(inputs + job.adjusts); }
+    __device__ const u32* adjust_index() const { return reinterpret_cast<const u32*>(inputs + job.adjust_index); }
+    __device__ const u32* requested() const { return reinterpret_cast<const u32*>(inputs + job.requested); }
 
     __device__ bool owns(u32 chunk) const { return first_chunk <= chunk && chunk < end_chunk; }
     // The largest untouched logit of the thread's in a chunk.
@@ -94,9 +95,10 @@ struct Row {
         }
     }
 
-    // Calls f(token, logit) for the thread's untouched tokens of a chunk, one at a time: for an f of many instructions.
+    // Calls f(token, logits, which) for the thread's untouched tokens of a chunk, four at a time: of the four from `token` on,
+    // those whose bit is set.
     template <class F>
-    __device__ void each_untouched(u32 chunk, F f) const {
+    __device__ void each_four(u32 chunk, F f) const {
 #pragma unroll 1
         for (u32 j = 0; j < kVectors; ++j) {
             u32 token = vector_of(chunk, j) * Element::kPerVector;
@@ -104,8 +106,16 @@ struct Row {
             uint4 values = vectors[vector_of(chunk, j)];
             u32 touched = touched_from(token);
 #pragma unroll 1
-            for (u32 i = 0; i < Element::kPerVector; ++i) {
-                if (token + i < job.vocab_size && (touched >> i & 1) == 0) f(token + i, element<Element>(values, i));
+            for (u32 first = 0; first < Element::kPerVector; first += 4) {
+                float x[4];
+                u32 which = 0;
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {
+                    x[i] = element<Element>(values, first + i);
+                    bool is_one = token + first + i < job.vocab_size && (touched >> (first + i) & 1) == 0;
+                    which |= (u32)is_one << i;
+                }
+                if (which != 0) f(token + first, x, which);
             }
         }
     }
@@ -115,8 +125,8 @@ struct Row {
     __device__ void each_touched(u32 chunk, F f) const {
         if (job.adjust_count == 0) return;
 #pragma unroll 1
-        for (u32 i = adjust_index[chunk] + threadIdx.x; i < adjust_index[chunk + 1]; i += kThreads) {
-            TokenAdjust adjust = adjusts[i];
+        for (u32 i = adjust_index()[chunk] + threadIdx.x; i < adjust_index()[chunk + 1]; i += kThreads) {
+            TokenAdjust adjust = adjusts()[i];
             float x = raw(adjust.token);
             f(adjust.token, x, adjusted_logit(adjust, x, job));
         }
@@ -131,7 +141,7 @@ struct Row {
     __device__ float value(bool adjusted, u32 token) const {
         if (!adjusted) return raw(token);
         u32 at = adjust_of(token);
-        if (at != kNoAdjust) return adjusted_logit(adjusts[at], raw(token), job);
+        if (at != kNoAdjust) return adjusted_logit(adjusts()[at], raw(token), job);
         return is_listed_only() ? minus_infinity() : raw(token);
     }
 
@@ -139,16 +149,16 @@ struct Row {
     __device__ u32 adjust_of(u32 token) const {
         u32 from = 0, to = 0;
         if (job.adjust_count > 0) {
-            from = adjust_index[token / kChunk];
-            to = adjust_index[token / kChunk + 1];
+            from = adjust_index()[token / kChunk];
+            to = adjust_index()[token / kChunk + 1];
         }
 #pragma unroll 1
         while (from < to) {
             u32 middle = from + (to - from) / 2;
-            if (adjusts[middle].token < token) from = middle + 1;
+            if (adjusts()[middle].token < token) from = middle + 1;
             else to = middle;
         }
-        return from < job.adjust_count && adjusts[from].token == token ? from : kNoAdjust;
+        return from < job.adjust_count && adjusts()[from].token == token ? from : kNoAdjust;
     }
 
   private:
@@ -168,8 +178,8 @@ struct Row {
         for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
         __syncthreads();
 #pragma unroll 1
-        for (u32 i = adjust_index[first_chunk] + threadIdx.x; i < adjust_index[end_chunk]; i += kThreads) {
-            u32 at = adjusts[i].token - first_chunk * kChunk;
+        for (u32 i = adjust_index()[first_chunk] + threadIdx.x; i < adjust_index()[end_chunk]; i += kThreads) {
+            u32 at = adjusts()[i].token - first_chunk * kChunk;
             shared_or(memory.touched, at / 32, 1u << (at % 32));
         }
         __syncthreads();

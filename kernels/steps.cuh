@@ -149,6 +149,7 @@ struct Machine : Search<Element> {
             if (writes()) result = RowResult{0, 0, best, kBroken, 0, 0.0f, 0.0f, 0, 0};
             return go(kEnd);
         }
+        if (is_set(kKeep) && passes.team.leads()) keep();
         if (is_set(kReportProcessed)) return go(kReport);
         if (!is_set(kReportRaw)) {
             if (writes()) result = RowResult{total, left_last_key, best, kOk, token, 0.0f, 0.0f, 0, 0};
@@ -157,6 +158,18 @@ struct Machine : Search<Element> {
         view(false, from_ascending(raw_max), job.raw_scale);
         kind = kChunks;
         return weigh(kRawWeighed);
+    }
+
+    // What the token was drawn from: the tokens if they are a short list, else the host cuts them from the row.
+    __device__ void keep() const {
+        Left* to = reinterpret_cast<Left*>(outputs + job.left);
+        bool lists = kind == kList && kept <= job.most_left;
+        if (threadIdx.x == 0) *to = Left{total, left_last_key, lists ? kept : kUnlisted};
+        ReportedToken* tokens = reinterpret_cast<ReportedToken*>(to + 1);
+#pragma unroll 1
+        for (u32 i = threadIdx.x; lists && i < kept; i += kThreads) {
+            tokens[i] = ReportedToken{token_of(memory.list[i]), logit_of(memory.list[i])};
+        }
     }
 
     // ---- what is told about it ----
@@ -222,7 +235,7 @@ struct Machine : Search<Element> {
         if (leader) {
 #pragma unroll 1
             for (u32 i = threadIdx.x; i < job.requested_count; i += kThreads) {
-                u32 asked = passes.row.requested[i];
+                u32 asked = passes.row.requested()[i];
                 float x = passes.row.value(pass.adjusted, asked);
                 reported()[job.top_n + i] = ReportedToken{asked, left().keeps(asked, x) ? x : minus_infinity()};
             }

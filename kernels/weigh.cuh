@@ -11,15 +11,35 @@ __device__ inline float value_of(const u8* row, u32 format, u32 token) {
     return format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
 }
 
-// The mass that a draft token's distribution gives to a token of which there is no adjust.
-__device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 token) {
-    if (draft.format == kNoRow || token >= draft.vocab_size) return 0;
-    float x = value_of(inputs + draft.row, draft.format & 3, token);
+// The values of four tokens in one load; the first is a multiple of four. Rows may be read to a multiple of 16 bytes.
+__device__ inline void values_of(const u8* row, u32 format, u32 token, float (&to)[4]) {
+    if (format == kRowF32) {
+        uint4 words = reinterpret_cast<const uint4*>(row)[token / 4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) to[i] = F32::widen(word_of(words, i), 0);
+        return;
+    }
+    u64 halves = reinterpret_cast<const u64*>(row)[token / 4];
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        u32 half = (u32)(halves >> (16 * i)) & 0xFFFFu;
+        to[i] = format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
+    }
+}
+
+// The mass that a draft token's distribution gives to a token with this value in its row.
+__device__ inline u64 drafted_by(const DraftRow& draft, u32 token, float x) {
     // ceil(x * 2^40): the product is exact.
     if (draft.format & kSent) return (u64)ceilf(x * 1099511627776.0f);
     if (key_of(token, x) > draft.last_key) return 0;
     u64 mass = mass_of_exponent(exponent(x, draft.max, draft.scale));
     return mass < draft.need ? 0 : mass;
+}
+
+// ... to a token of which there is no adjust.
+__device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 token) {
+    if (draft.format == kNoRow || token >= draft.vocab_size) return 0;
+    return drafted_by(draft, token, value_of(inputs + draft.row, draft.format & 3, token));
 }
 
 template <class Element>
@@ -59,29 +79,75 @@ struct Weigher {
     __device__ u64 weigh_chunk(u32 chunk) const {
         u64 sum = 0;
         if (!row.is_listed_only()) {
-            row.each_untouched(chunk, [&](u32 token, float x) { sum += weigh(token, x, kNoAdjust); });
+            row.each_four(chunk, [&](u32 token, const float (&x)[4], u32 which) { sum += weigh_four(token, x, which); });
         }
         row.each_touched(chunk, [&](u32 token, float, float x) { sum += weigh(token, x, row.adjust_of(token)); });
         return sum;
     }
 
+    __device__ const DraftRow& draft(u32 i) const {
+        return reinterpret_cast<const DraftRow*>(inputs + row.job.drafts)[i];
+    }
+
+    // What the row leaves of a token.
+    __device__ u64 left(u32 token, float x) const {
+        if (key_of(token, x) > row.job.last_key) return 0;
+        u64 weight = mass_of_exponent(exponent(x, row.job.max, row.job.scale));
+        return weight < row.job.min_p_need ? 0 : weight;
+    }
+
+    __device__ u64 entropy_term(u64 weight, float x) const {
+        return weight > 0 ? count((double)weight * (double)-exponent(x, row.job.max, row.job.scale)) : 0;
+    }
+
+    __device__ static u64 beyond(u64 weight, u64 drafted, const DraftRow& draft) {
+        double beyond = (double)weight * draft.of_target - (double)drafted * draft.of_draft;
+        return count(beyond > 0.0 ? beyond : 0.0);
+    }
+
     __device__ u64 weigh(u32 token, float x, u32 adjust) const {
-        const RowJob& job = row.job;
-        if (key_of(token, x) > job.last_key) return 0;
-        float y = exponent(x, job.max, job.scale);
-        u64 weight = mass_of_exponent(y);
-        if (weight < job.min_p_need) return 0;
-        if (job.flags & kEntropy) return weight > 0 ? count((double)weight * (double)-y) : 0;
-        const DraftRow* drafts = reinterpret_cast<const DraftRow*>(inputs + job.drafts);
+        u64 weight = left(token, x);
+        if (row.job.flags & kEntropy) return entropy_term(weight, x);
 #pragma unroll 1
-        for (u32 i = 0; i < job.draft_count && weight > 0; ++i) {
-            const DraftRow& draft = drafts[i];
-            u64 drafted = adjust == kNoAdjust ? drafted_mass(draft, inputs, token)
-                                              : reinterpret_cast<const u64*>(inputs + draft.masses)[adjust];
-            if (job.flags & kDrafted) return drafted;
-            double beyond = (double)weight * draft.of_target - (double)drafted * draft.of_draft;
-            weight = count(beyond > 0.0 ? beyond : 0.0);
+        for (u32 i = 0; i < row.job.draft_count && weight > 0; ++i) {
+            u64 drafted = adjust == kNoAdjust ? drafted_mass(draft(i), inputs, token)
+                                              : reinterpret_cast<const u64*>(inputs + draft(i).masses)[adjust];
+            if (row.job.flags & kDrafted) return drafted;
+            weight = beyond(weight, drafted, draft(i));
         }
         return weight;
+    }
+
+    // The same of tokens that have no adjust, the sum of those of the four that are meant.
+    __device__ u64 weigh_four(u32 first, const float (&x)[4], u32 which) const {
+        u64 weight[4], any = 0, sum = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            weight[i] = which >> i & 1 ? left(first + i, x[i]) : 0;
+            any |= weight[i];
+        }
+        if (row.job.flags & kEntropy) {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) sum += entropy_term(weight[i], x[i]);
+            return sum;
+        }
+#pragma unroll 1
+        for (u32 d = 0; d < row.job.draft_count && any > 0; ++d) {
+            any = 0;
+            float proposed[4] = {};
+            bool has_row = draft(d).format != kNoRow && first < draft(d).vocab_size;
+            if (has_row) values_of(inputs + draft(d).row, draft(d).format & 3, first, proposed);
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                bool is_one = has_row && first + i < draft(d).vocab_size;
+                u64 drafted = is_one ? drafted_by(draft(d), first + i, proposed[i]) : 0;
+                u64 next = row.job.flags & kDrafted ? drafted : beyond(weight[i], drafted, draft(d));
+                weight[i] = weight[i] > 0 ? next : 0;
+                any |= weight[i];
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) sum += weight[i];
+        return sum;
     }
 };

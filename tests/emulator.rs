@@ -4,8 +4,14 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod cases;
+#[path = "support/drafts.rs"]
+mod drafts;
 #[path = "emulator/harness.rs"]
 mod harness;
+#[path = "emulator/machine.rs"]
+mod machine;
+#[path = "emulator/plain.rs"]
+mod plain;
 #[path = "support/rows.rs"]
 mod rows;
 #[path = "emulator/verification.rs"]

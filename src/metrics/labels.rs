@@ -45,9 +45,9 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     OTHER,
 ];
 
-/// Why a row was handed to another backend: `backend::cuda::pack::NoKernel`.
+/// Why a row was handed to another backend: `backend::cuda::ask::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "propose", "too_large", "chain", "history", "report", "watermark", "contradiction", OTHER];
+    &["top_logprobs", "too_large", "chain", "report", "watermark", "contradiction", OTHER];
 
 /// What is reloaded, in the order of [`Secret`](super::Secret).
 pub(super) const SECRETS: &[&str] = &["tls", "tokens"];

@@ -87,8 +87,9 @@ pub(crate) fn bits(result: &RowResult) -> String {
                 let requested: Vec<u32> = l.requested.iter().map(|x| x.to_bits()).collect();
                 (l.logprob.to_bits(), l.rank, top, requested)
             });
+            let kept = output.kept.as_ref().map(|kept| (kept.total(), kept.entries()));
             // Floats are shown so that those that differ differ, and zeros with their signs.
-            format!("{} {logprobs:?} {:?} {:?}", output.token, output.observed, output.report)
+            format!("{} {logprobs:?} {:?} {:?} {kept:?}", output.token, output.observed, output.report)
         }
         Err(error) => format!("{error:?}"),
     }
@@ -115,6 +116,14 @@ fn report() -> impl Strategy<Value = ReportParams> {
             why_not_token_ids,
         },
     )
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        5 => any::<u64>().prop_map(|uniform| Action::Draw { uniform }),
+        2 => any::<u64>().prop_map(|uniform| Action::Propose { uniform }),
+        2 => any::<u32>().prop_map(|token| Action::Score { token }),
+    ]
 }
 
 prop_compose! {
@@ -145,7 +154,7 @@ prop_compose! {
             1 => prop::collection::vec(any::<u32>(), 300..3000).prop_map(Some)
         ],
         (chain, mark) in (prop::option::weighted(0.4, chained()), prop::option::weighted(0.25, mark())),
-        (uniform, score, seed) in (any::<u64>(), prop::option::weighted(0.2, any::<u32>()), any::<u64>()),
+        (action, seed) in (action(), any::<u64>()),
         logprobs in prop::option::of((
             0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
             prop::collection::vec(any::<u32>(), 0..5)
@@ -177,7 +186,10 @@ prop_compose! {
             penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
-            action: score.map_or(Action::Draw { uniform }, |t| Action::Score { token: t % vocab as u32 }),
+            action: match action {
+                Action::Score { token } => Action::Score { token: token % vocab as u32 },
+                _ => action,
+            },
             report: report.map(|mut report| {
                 report.why_not_token_ids.iter_mut().for_each(|t| *t %= vocab as u32);
                 report

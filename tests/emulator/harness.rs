@@ -2,11 +2,12 @@
 
 #![allow(clippy::print_stderr)]
 
-use croupier::backend::cuda::abi::{MAX_TEAM, SCRATCH_BYTES, SLICE_CHUNKS};
+use croupier::backend::cuda::abi::{self, MAX_TEAM, SCRATCH_BYTES, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::{Asked, Kernel};
+use croupier::backend::cuda::machine::Launch;
 use croupier::backend::cuda::pack::Packer;
 use croupier::backend::cuda::read::Answer;
-use croupier::backend::cuda::shape::{chunk, shared_bytes};
+use croupier::backend::cuda::shape::{Shape, chunk, shared_bytes};
 use croupier::sampling::logits::Dtype;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -37,7 +38,8 @@ pub(crate) fn built() -> bool {
 /// One build of the kernels, running.
 pub(crate) struct Emulator {
     child: Child,
-    threads: u32,
+    pub(crate) threads: u32,
+    pub(crate) clusters: bool,
 }
 
 /// How a batch is laid over the machine.
@@ -58,10 +60,10 @@ impl Emulator {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut about = [0; 16];
         child.stdout.as_mut().unwrap().read_exact(&mut about).unwrap();
-        let [threads, _, scratch, tokens]: [u32; 4] = bytemuck::cast(about);
+        let [threads, clusters, scratch, tokens]: [u32; 4] = bytemuck::cast(about);
         assert_eq!(scratch as usize, SCRATCH_BYTES);
         assert_eq!(tokens, chunk(threads));
-        Self { child, threads }
+        Self { child, threads, clusters: clusters != 0 }
     }
 
     /// Chunks of the longest of these rows.
@@ -112,27 +114,50 @@ impl Emulator {
         let team_size = layout.team_size.max(chunks.div_ceil(SLICE_CHUNKS));
         let slice = chunks.div_ceil(team_size) * chunk(self.threads) * dtype.size() as u32 / 16;
         let cached = if layout.cached { slice } else { 0 };
-        let format = Dtype::ALL.iter().position(|&d| d == dtype).unwrap();
-        let shared = shared_bytes(self.threads) + 16 * cached;
-        let program = (kernel as usize * Dtype::ALL.len() + format) as u32;
-        let words = [program, rows.len() as u32, team_size, layout.teams, cached, shared];
-        let sizes = [layout.seed, inputs.len() as u64, packer.outputs_bytes() as u64];
+        let shape = Shape {
+            team_size,
+            teams: layout.teams,
+            cached_vectors: cached,
+            shared_bytes: shared_bytes(self.threads) + 16 * cached,
+        };
+        let count = rows.len() as u32;
+        let launch =
+            Launch { kernel, dtype, rows: count, shape, inputs: inputs.len(), outputs: packer.outputs_bytes() };
+        let outputs = self.run(&launch, layout.seed, &inputs);
+        rows.iter().enumerate().map(|(i, row)| packer.answer(i, row, &inputs, &outputs)).collect()
+    }
 
+    /// Runs a launch and gives its outputs.
+    pub(crate) fn run(&mut self, launch: &Launch, seed: u64, inputs: &[u8]) -> Vec<u8> {
+        let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).unwrap();
+        let program = (launch.kernel as usize * Dtype::ALL.len() + format) as u32;
+        let Shape { team_size, teams, cached_vectors, shared_bytes } = launch.shape;
+        let words = [program, launch.rows, team_size, teams, cached_vectors, shared_bytes];
+        let sizes = [seed, inputs.len() as u64, launch.outputs as u64];
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(bytemuck::cast_slice(&words)).unwrap();
         input.write_all(bytemuck::cast_slice(&sizes)).unwrap();
-        input.write_all(&inputs).unwrap();
+        input.write_all(inputs).unwrap();
         input.flush().unwrap();
-        let mut outputs = vec![0; packer.outputs_bytes()];
+        let mut outputs = vec![0; launch.outputs];
         if self.child.stdout.as_mut().unwrap().read_exact(&mut outputs).is_err() {
-            panic!("the emulator stopped ({:?}) with {layout:?}", self.child.wait());
+            panic!("the emulator stopped ({:?}) with {launch:?}", self.child.wait());
         }
-        (0..rows.len()).map(|i| packer.answer(i, &outputs)).collect()
+        outputs
     }
 }
 
 /// Changes the inputs of so many rows for a kernel.
 pub(crate) type Spoil<'a> = &'a dyn Fn(Kernel, usize, &mut [u8]);
+
+/// Changes each row's job.
+pub(crate) fn each_job(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::RowJob)) {
+    for place in inputs[..rows * size_of::<abi::RowJob>()].chunks_exact_mut(size_of::<abi::RowJob>()) {
+        let mut job = bytemuck::pod_read_unaligned(place);
+        change(&mut job);
+        place.copy_from_slice(bytemuck::bytes_of(&job));
+    }
+}
 
 /// Changes nothing.
 pub(crate) fn unspoilt(_: Kernel, _: usize, _: &mut [u8]) {}

@@ -1,29 +1,31 @@
 //! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
 //! sent or none. And proof that it would be seen if a kernel were told something else.
 
-#[path = "../support/drafts.rs"]
-mod drafts;
-
-use super::harness::{Emulator, Layout, Spoil, built, config, layout, unspoilt};
+use super::drafts::{Case, Recipe, bits, recipe, summary, together};
+use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
-use croupier::backend::cuda::ask::{Kernel, NoKernel};
+use croupier::backend::cuda::ask::{Asked, Kernel, NoKernel, has_kernel};
 use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::kept::Kept;
 use croupier::speculative::rule::AcceptanceRule;
-use drafts::{Case, Recipe, bits, recipe, summary, together};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
+use std::cell::RefCell;
 use std::convert::Infallible;
 
 const ROOM: usize = 64 << 20;
 
-/// As draft work keeps it: on the backend that the kernels hand it to.
-fn kept(job: &RowJob<'_>) -> Box<Kept> {
-    CpuBackend::new(1).run(&[*job]).remove(0).unwrap().kept.unwrap()
+/// As draft work keeps it: what the kernel tells, or the backend that it hands the row to.
+fn kept(emulator: &mut Emulator, job: &RowJob<'_>, layout: Layout) -> Box<Kept> {
+    let result = match has_kernel(&job.spec) {
+        Ok(()) => emulator.ask(&[Asked::row(*job)], layout, &unspoilt).remove(0).result(job),
+        Err(_) => Some(CpuBackend::new(1).run(&[*job]).remove(0)),
+    };
+    result.expect("the kernel contradicted itself").unwrap().kept.unwrap()
 }
 
 /// What comes of the cases together, and the number of launches.
@@ -34,10 +36,12 @@ fn run(
     spoil: Spoil<'_>,
 ) -> (Vec<Result<VerifyResult, NoKernel>>, usize) {
     let (mut results, mut launches) = (vec![], 0);
-    together(cases, &kept, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
+    let emulator = RefCell::new(emulator);
+    let keep = |job: &RowJob<'_>| kept(&mut emulator.borrow_mut(), job, layout);
+    together(cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
         let verified = verify::<Infallible>(jobs, ROOM, &mut |asked| {
             launches += 1;
-            let answers: Vec<Answer> = emulator.ask(asked, layout, spoil);
+            let answers: Vec<Answer> = emulator.borrow_mut().ask(asked, layout, spoil);
             Ok(answers)
         });
         results = verified.unwrap();
@@ -80,7 +84,7 @@ fn random_drafts(build: &str, batches: u32, largest: usize, most: usize, vocabs:
     }
     let strategy = (prop::collection::vec(cases(vocabs, most), 1..largest), layout());
     let result = TestRunner::new(config(batches)).run(&strategy, |(cases, layout)| {
-        thread_local!(static RUNNING: std::cell::RefCell<Option<Emulator>> = const { std::cell::RefCell::new(None) });
+        thread_local!(static RUNNING: RefCell<Option<Emulator>> = const { RefCell::new(None) });
         let mut emulator = RUNNING.take().unwrap_or_else(|| Emulator::start(build));
         let cases: Vec<Case> = cases.into_iter().flatten().collect();
         if !cases.is_empty() {
@@ -144,15 +148,6 @@ fn launches_are_few() {
     assert_eq!(most(20, &|r| r.rule == AcceptanceRule::Greedy && !r.measure), 1);
     assert_eq!(most(40, &|r| rejection(r) && r.tree.is_none()), 2);
     assert!(most(60, &|r| r.rule == AcceptanceRule::Block && !r.measure && r.tree.is_none()) <= 3);
-}
-
-/// Changes each row's job.
-fn each_job(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::RowJob)) {
-    for place in inputs[..rows * size_of::<abi::RowJob>()].chunks_exact_mut(size_of::<abi::RowJob>()) {
-        let mut job = bytemuck::pod_read_unaligned(place);
-        change(&mut job);
-        place.copy_from_slice(bytemuck::bytes_of(&job));
-    }
 }
 
 /// Changes what the kernels are told of each draft.

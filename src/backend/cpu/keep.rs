@@ -22,26 +22,22 @@ fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRo
     let (weigh, last_key, need) = distribution.kept_by();
     let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
     let last = (last_key != u64::MAX).then_some(last);
-    let (dtype, bytes, patches) = logits(job, view);
+    let (dtype, bytes, patches) = match job.spec.greens() {
+        // Any token may have another value.
+        Some(_) => (Dtype::F32, view.bytes_of_greens().to_vec(), vec![]),
+        None => logits(job, |token| view.value(token)),
+    };
     KeptRow { dtype, bytes, patches, max: weigh.max, scale: weigh.scale, last, need }
 }
 
-/// The row as it arrived, −∞ where masks, bias and penalties change it, and what they make there.
-fn logits(job: &RowJob<'_>, view: &View<'_>) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
-    let (spec, dtype) = (&job.spec, job.logits.dtype());
-    if spec.greens().is_some() {
-        // Any token may have another value.
-        return (Dtype::F32, view.bytes_of_greens().to_vec(), vec![]);
-    }
-    let adjusted = |token: u32| (token, view.value(token));
+/// The row as it arrived, −∞ where masks, bias and penalties change it, and what they make there: `value` gives the adjusted
+/// logit of any token. Of a row without greenlist.
+pub(in crate::backend) fn logits(job: &RowJob<'_>, value: impl Fn(u32) -> f32) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
+    let (spec, dtype, vocab_size) = (&job.spec, job.logits.dtype(), job.logits.vocab_size());
     // Values that the row's own format cannot hold lie aside, unless all of them in f32 are no more.
     let aside = dtype != Dtype::F32 && spec.adjusts.len_bound() * size_of::<(u32, f32)>() <= job.logits.bytes().len();
     if !aside && dtype != Dtype::F32 {
-        return (
-            Dtype::F32,
-            Dtype::F32.encode(&(0..view.vocab_size() as u32).map(|t| view.value(t)).collect::<Vec<_>>()),
-            vec![],
-        );
+        return (Dtype::F32, Dtype::F32.encode(&(0..vocab_size as u32).map(value).collect::<Vec<_>>()), vec![]);
     }
     let mut bytes = job.logits.bytes().to_vec();
     let masked = dtype.encode(&[f32::NEG_INFINITY]);
@@ -49,13 +45,13 @@ fn logits(job: &RowJob<'_>, view: &View<'_>) -> (Dtype, Vec<u8>, Vec<(u32, f32)>
         bytes[token as usize * dtype.size()..][..dtype.size()].copy_from_slice(value);
     };
     if let Some(allowed) = spec.allowed {
-        bytes = masked.repeat(view.vocab_size());
+        bytes = masked.repeat(vocab_size);
         let sent = |token: u32| &job.logits.bytes()[token as usize * dtype.size()..][..dtype.size()];
         allowed.iter().for_each(|&token| put(&mut bytes, token, sent(token)));
     }
     spec.banned.iter().for_each(|&token| put(&mut bytes, token, &masked));
     let mut patches = Vec::with_capacity(if aside { spec.adjusts.len_bound() } else { 0 });
-    for (token, logit) in spec.adjusts.iter().map(|adjust| adjusted(adjust.token)) {
+    for (token, logit) in spec.adjusts.iter().map(|adjust| (adjust.token, value(adjust.token))) {
         let own = logit.to_le_bytes();
         put(&mut bytes, token, if aside { &masked } else { &own });
         if aside && logit > f32::NEG_INFINITY {

@@ -8,7 +8,7 @@
 mod chain;
 mod distribution;
 mod greens;
-mod keep;
+pub(super) mod keep;
 pub(super) mod keys;
 mod level;
 mod own;

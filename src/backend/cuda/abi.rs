@@ -32,6 +32,8 @@ pub const UNRANKED: u32 = 32;
 pub const ENTROPY: u32 = 64;
 /// Weighing: what the draft gives to the tokens that are left.
 pub const DRAFTED: u32 = 128;
+/// Tell what the token is drawn from.
+pub const KEEP: u32 = 256;
 
 /// No row: the masses among the adjusts are all there are.
 pub const NO_ROW: u32 = 0;
@@ -53,7 +55,13 @@ pub const POSITIVE_INFINITY: u32 = 2;
 /// [`RowError::AllMasked`](crate::sampling::row::RowError::AllMasked).
 pub const ALL_MASKED: u32 = 3;
 
-/// One row as the kernels take it. Places are offsets in bytes from the start of the inputs; `report` one in the outputs.
+/// The key of the last token that has a chance.
+pub const LAST_KEY: u64 = 0xFF7F_FFFF_FFFF_FFFF;
+/// [`Left::listed`] where tokens are not listed.
+pub const UNLISTED: u64 = u64::MAX;
+
+/// One row as the kernels take it. Places are offsets in bytes from the start of the inputs; `report` and `left` are of the
+/// outputs.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // kernels/params.cuh says what they are.
@@ -68,6 +76,7 @@ pub struct RowJob {
     pub top_p_fraction: u64,
     pub last_key: u64,
     pub drafts: u64,
+    pub left: u64,
     pub vocab_size: u32,
     pub flags: u32,
     pub top_k: u32,
@@ -77,11 +86,17 @@ pub struct RowJob {
     pub repetition: f32,
     pub frequency: f32,
     pub presence: f32,
+    pub encoder: f32,
+    pub length: f32,
+    pub place: u32,
+    pub last_n: u32,
+    pub decay_n: u32,
     pub token: u32,
     pub top_n: u32,
     pub requested_count: u32,
     pub max: f32,
     pub draft_count: u32,
+    pub most_left: u32,
 }
 
 /// What a draft token was drawn from, as the kernels take it.
@@ -126,6 +141,16 @@ pub struct ReportedToken {
     pub logit: f32,
 }
 
+/// What a token was drawn from.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Left {
+    pub total: u64,
+    pub last_key: u64,
+    pub listed: u64,
+}
+
 /// Bytes of global memory that a team works in; all zero before the first launch.
 pub const SCRATCH_BYTES: usize =
     16 + 3 * (8 * (BINS as usize + 2 + 2 + (SLICE_CHUNKS * MAX_TEAM) as usize + LISTED as usize));
@@ -133,9 +158,10 @@ pub const SCRATCH_BYTES: usize =
 const _: () = {
     assert!(size_of::<TokenAdjust>() == 16);
     assert!(size_of::<DraftRow>() == 64);
-    assert!(size_of::<RowJob>() == 136);
+    assert!(size_of::<RowJob>() == 168);
     assert!(size_of::<RowResult>() == 48);
     assert!(size_of::<ReportedToken>() == 8);
+    assert!(size_of::<Left>() == 24);
 };
 
 #[cfg(test)]
@@ -165,6 +191,7 @@ mod tests {
             ("kUnranked", UNRANKED),
             ("kEntropy", ENTROPY),
             ("kDrafted", DRAFTED),
+            ("kKeep", KEEP),
             ("kNoRow", NO_ROW),
             ("kRowF32", ROW_F32),
             ("kRowF16", ROW_F16),
@@ -176,19 +203,24 @@ mod tests {
             ("kAllMasked", ALL_MASKED),
             ("kBanned", TokenAdjust::BANNED),
             ("kSeen", TokenAdjust::SEEN),
+            ("kPrompt", TokenAdjust::PROMPT),
+            ("kEnds", TokenAdjust::END),
+            ("kPlaceShift", TokenAdjust::PLACE),
         ];
         for (name, value) in pairs {
             assert_eq!(constant(name), value, "{name}");
         }
         let text = include_str!("../../../kernels/params.cuh");
         assert!(text.contains(&format!("#define CROUPIER_THREADS {THREADS}\n")));
+        assert!(include_str!("../../../kernels/numbers.cuh").contains(&format!("kLastKey = 0x{LAST_KEY:X}ull;")));
+        assert!(text.contains("constexpr u64 kUnlisted = ~0ull;") && UNLISTED == !0);
     }
 
     #[test]
     fn fields_stand_in_the_same_order() {
         let text = include_str!("../../../kernels/params.cuh");
         let here = include_str!("abi.rs");
-        for name in ["RowJob", "DraftRow", "RowResult", "ReportedToken"] {
+        for name in ["RowJob", "DraftRow", "RowResult", "ReportedToken", "Left"] {
             let fields = |text: &str, opening: &str| -> String {
                 let body = text.split_once(opening).expect(name).1.split_once("\n}").expect(name).0;
                 let words = body.lines().filter_map(|line| line.trim().split(['/', ';', ',']).next());

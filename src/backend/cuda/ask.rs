@@ -3,7 +3,6 @@
 use super::abi;
 use crate::backend::RowJob;
 use crate::backend::cpu::{Proposed, Source};
-use crate::sampling::adjust::Penalties;
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::weights::Residual;
 
@@ -12,14 +11,10 @@ use crate::speculative::weights::Residual;
 pub enum NoKernel {
     /// More alternatives are asked for than a list holds.
     TopLogprobs,
-    /// The distribution that a draft token is drawn from has to be kept.
-    Propose,
     /// All that is known about its tokens is more than a launch takes.
     TooLarge,
     /// It has a chain of samplers.
     Chain,
-    /// A penalty whose strength depends on distance, the encoder repetition penalty or the length penalty.
-    History,
     /// It is to say how its token was chosen.
     Report,
     /// Its text is marked.
@@ -30,26 +25,16 @@ pub enum NoKernel {
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 8] = [
-        Self::TopLogprobs,
-        Self::Propose,
-        Self::TooLarge,
-        Self::Chain,
-        Self::History,
-        Self::Report,
-        Self::Watermark,
-        Self::Contradiction,
-    ];
+    pub const ALL: [NoKernel; 6] =
+        [Self::TopLogprobs, Self::TooLarge, Self::Chain, Self::Report, Self::Watermark, Self::Contradiction];
 
     /// Its name as a metric label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::TopLogprobs => "top_logprobs",
-            Self::Propose => "propose",
             Self::TooLarge => "too_large",
             Self::Chain => "chain",
-            Self::History => "history",
             Self::Report => "report",
             Self::Watermark => "watermark",
             Self::Contradiction => "contradiction",
@@ -62,20 +47,13 @@ impl NoKernel {
 /// # Errors
 /// With the reason when they cannot.
 pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
-    match spec.action {
-        Action::Propose { .. } => Err(NoKernel::Propose),
+    match spec.logprobs {
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
         _ if spec.mark.is_some() => Err(NoKernel::Watermark),
-        _ if spec.logprobs.is_some_and(|wanted| wanted.top_n > abi::LISTED) => Err(NoKernel::TopLogprobs),
-        _ if has_history(&spec.penalties) => Err(NoKernel::History),
+        Some(wanted) if wanted.top_n > abi::LISTED => Err(NoKernel::TopLogprobs),
         _ if spec.report.is_some() => Err(NoKernel::Report),
         _ => Ok(()),
     }
-}
-
-/// Whether penalties do more than the kernels know of.
-fn has_history(penalties: &Penalties) -> bool {
-    penalties.encoder != 1.0 || penalties.decay.decay_n > 0 || penalties.length != 0.0
 }
 
 /// A row of a launch.
@@ -172,6 +150,18 @@ impl<'a> Asked<'a> {
         (0..several.len() + usize::from(one.is_some())).map(move |i| one.map_or_else(|| several[i], |one| (one, none)))
     }
 
+    /// The most tokens that a list of what it is drawn from may have, where that is kept and is not plain; a list takes no
+    /// more than the row.
+    pub(super) fn most_left(&self) -> Option<usize> {
+        let RowJob { logits, spec } = &self.row;
+        let keeps = matches!((&self.what, spec.action), (What::Row, Action::Propose { .. }));
+        let fitting = logits.byte_len() / size_of::<(u32, u64)>();
+        let top_k = if spec.filters.top_k > 0 { spec.filters.top_k } else { u32::MAX };
+        let most = fitting.min(abi::LISTED as usize).min(top_k as usize);
+        // A greedy row's one token is known.
+        (keeps && spec.filters.temperature != 0.0).then_some(most)
+    }
+
     /// Bytes of the inputs that it may need.
     #[must_use]
     pub fn room(&self) -> usize {
@@ -209,39 +199,5 @@ pub(super) fn row_of<'a>(draft: &'a Proposed<'_>) -> Option<crate::sampling::log
         Source::List(_) => None,
         Source::Row(row) => Some(row.logits()),
         Source::Sent(probs) => Some(*probs),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::params::Decay;
-    use crate::sampling::adjust::Adjusts;
-    use crate::sampling::row::Filters;
-
-    #[test]
-    fn penalties_that_kernels_do_not_know_are_handed_over() {
-        let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
-        let (adjusts, action) = (Adjusts::default(), Action::Draw { uniform: 0 });
-        let row = |penalties| RowSpec {
-            filters,
-            chain: None,
-            penalties,
-            adjusts,
-            banned: &[],
-            allowed: None,
-            mark: None,
-            action,
-            logprobs: None,
-            report: None,
-        };
-        let off = Penalties { repetition: 1.2, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
-        assert_eq!(has_kernel(&row(off)), Ok(()));
-        let decay = Decay { place: 3, last_n: 1, decay_n: 1 };
-        for unknown in
-            [Penalties { encoder: 1.1, ..off }, Penalties { decay, ..off }, Penalties { length: -0.5, ..off }]
-        {
-            assert_eq!(has_kernel(&row(unknown)), Err(NoKernel::History), "{unknown:?}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 use super::OpenError;
 use super::abi::{SCRATCH_BYTES, THREADS};
 use super::ask::Kernel;
+use super::machine::Launch;
 use super::shape::{self, Shape};
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
@@ -121,33 +122,20 @@ impl Device {
     }
 
     /// Begins a launch: upload, kernel, download, in the order of the slot's stream.
-    pub(super) fn begin(
-        &self,
-        slot: &mut Slot,
-        which: (Kernel, Dtype),
-        rows: u32,
-        sizes: Sizes,
-        shape: Shape,
-    ) -> Result<(), DriverError> {
-        let (inputs, outputs) = (&slot.inputs.host()[..sizes.inputs], sizes.outputs);
+    pub(super) fn begin(&self, slot: &mut Slot, launch: &Launch) -> Result<(), DriverError> {
+        let inputs = &slot.inputs.host()[..launch.inputs];
         // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
         unsafe { result::memcpy_htod_async(slot.inputs.device, inputs, slot.stream)? };
-        self.launch(slot, which, rows, shape)?;
+        self.launch(slot, launch)?;
         let (from, stream) = (slot.outputs.device, slot.stream);
         // SAFETY: as for the upload.
-        unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..outputs], from, stream) }
+        unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..launch.outputs], from, stream) }
     }
 
-    fn launch(
-        &self,
-        slot: &Slot,
-        (kernel, dtype): (Kernel, Dtype),
-        rows: u32,
-        shape: Shape,
-    ) -> Result<(), DriverError> {
-        let format = Dtype::ALL.iter().position(|&d| d == dtype).expect("every format is listed");
-        let kernel = self.kernels[kernel as usize][format];
-        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, rows, shape.cached_vectors);
+    fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
+        let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
+        let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
+        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, launch.rows, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
             (&raw mut arguments.1).cast(),
@@ -176,17 +164,10 @@ impl Device {
 
     /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. `flush` is memory to
     /// write first, more than caches hold.
-    pub(super) fn time(
-        &self,
-        slot: &Slot,
-        which: (Kernel, Dtype),
-        rows: u32,
-        shape: Shape,
-        flush: &Staging,
-    ) -> Result<f32, DriverError> {
+    pub(super) fn time(&self, slot: &Slot, launch: &Launch, flush: &Staging) -> Result<f32, DriverError> {
         // SAFETY: the memory is `flush`'s own.
         unsafe { result::memset_d8_async(flush.device, 0, flush.bytes, slot.stream)? };
-        timed(slot.stream, || self.launch(slot, which, rows, shape))
+        timed(slot.stream, || self.launch(slot, launch))
     }
 
     /// Copies half of `memory` onto the other half, and gives the time in microseconds and the bytes read and written.
@@ -220,13 +201,6 @@ fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) 
         result::event::destroy(end)?;
         Ok(milliseconds * 1e3)
     }
-}
-
-/// Bytes of a launch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
 }
 
 /// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.

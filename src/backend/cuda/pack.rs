@@ -1,8 +1,10 @@
 //! Jobs of a batch as the kernels take them, and results back from what they wrote. Plain data and arithmetic: the same
 //! with a GPU and in the tests that run the kernels on a CPU.
 
-use super::abi::{self, DraftRow, ReportedToken, RowResult as Written};
+use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
 use super::ask::{Asked, WeighBy, What, listed, row_of};
+use super::keep;
+use super::known::{know_too, merge};
 use super::read::Answer;
 use crate::backend::cpu::{Proposed, Source, keys};
 use crate::sampling::adjust::TokenAdjust;
@@ -11,7 +13,6 @@ use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
-use std::iter::Peekable;
 
 /// Rows begin at multiples of this many bytes and may be read up to one.
 const ALIGNMENT: usize = 16;
@@ -29,7 +30,8 @@ pub struct Packer {
     /// First adjusts of chunks, then requested tokens, of each row.
     words: Vec<u32>,
     logits_bytes: usize,
-    reported: usize,
+    /// Of reports and what is left.
+    told_bytes: usize,
 }
 
 impl Packer {
@@ -37,7 +39,7 @@ impl Packer {
     #[must_use]
     pub fn new(chunk: u32) -> Self {
         let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, reported: 0 }
+        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, told_bytes: 0 }
     }
 
     /// Forgets the rows.
@@ -48,7 +50,7 @@ impl Packer {
         self.adjusts.clear();
         self.words.clear();
         self.logits_bytes = 0;
-        self.reported = 0;
+        self.told_bytes = 0;
     }
 
     /// Number of rows.
@@ -85,6 +87,9 @@ impl Packer {
             Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
             Action::Score { token } => (0, token, abi::SCORE),
         };
+        let most_left = asked.most_left();
+        let keep = if most_left.is_some() { abi::KEEP } else { 0 };
+        let told = size_of::<ReportedToken>() * (top_n as usize + requested.len());
         let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
         let (last_key, max, need, weighs) = match &asked.what {
             What::Row => (0, 0.0, min_p_need(spec), 0),
@@ -107,14 +112,15 @@ impl Packer {
             adjusts: (first_adjust * size_of::<TokenAdjust>()) as u64,
             adjust_index: (index_at * size_of::<u32>()) as u64,
             requested: (requested_at * size_of::<u32>()) as u64,
-            report: (self.reported * size_of::<ReportedToken>()) as u64,
+            report: self.told_bytes as u64,
             uniform,
             min_p_need: need,
             top_p_fraction: mass::fraction(spec.filters.top_p.min(1.0)),
             last_key,
             drafts: (self.drafts.len() * size_of::<DraftRow>()) as u64,
+            left: (self.told_bytes + told) as u64,
             vocab_size,
-            flags: greedy | score | report | weighs | if only_listed { abi::ONLY_LISTED } else { 0 },
+            flags: greedy | score | report | weighs | keep | if only_listed { abi::ONLY_LISTED } else { 0 },
             top_k: spec.filters.top_k,
             adjust_count,
             scale: scale(spec),
@@ -122,14 +128,20 @@ impl Packer {
             repetition: spec.penalties.repetition,
             frequency: spec.penalties.frequency,
             presence: spec.penalties.presence,
+            encoder: spec.penalties.encoder,
+            length: spec.penalties.length,
+            place: spec.penalties.decay.place.into(),
+            last_n: spec.penalties.decay.last_n.into(),
+            decay_n: spec.penalties.decay.decay_n.into(),
             token,
             top_n,
             requested_count: requested.len() as u32,
             max,
             draft_count: asked.drafts().len() as u32,
+            most_left: most_left.unwrap_or(0) as u32,
         });
         self.logits_bytes += job.logits.byte_len().next_multiple_of(ALIGNMENT);
-        self.reported += top_n as usize + requested.len();
+        self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
     }
 
@@ -170,7 +182,7 @@ impl Packer {
     /// Bytes of the outputs.
     #[must_use]
     pub fn outputs_bytes(&self) -> usize {
-        self.reports_at() + self.reported * size_of::<ReportedToken>()
+        self.reports_at() + self.told_bytes
     }
 
     /// Writes the inputs. `asked` are the rows that were pushed.
@@ -201,6 +213,7 @@ impl Packer {
             adjust_index: row.adjust_index + self.words_at() as u64,
             requested: row.requested + self.words_at() as u64,
             report: row.report + self.reports_at() as u64,
+            left: row.left + self.reports_at() as u64,
             drafts: row.drafts + self.drafts_at() as u64,
             ..*row
         }
@@ -227,19 +240,27 @@ impl Packer {
         }
     }
 
-    /// What was written about the row that was pushed as number `row`.
+    /// What was written about the row that was pushed as number `row`, and asked so. `inputs` are those that were written.
     ///
     /// # Panics
     /// If `outputs` is shorter than [`Self::outputs_bytes`].
     #[must_use]
-    pub fn answer(&self, row: usize, outputs: &[u8]) -> Answer {
+    pub fn answer(&self, row: usize, asked: &Asked<'_>, inputs: &[u8], outputs: &[u8]) -> Answer {
         let at = row * size_of::<Written>();
         let written: Written = bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<Written>()]);
         let job = &self.rows[row];
         let count = if written.status == abi::OK { (job.top_n + job.requested_count) as usize } else { 0 };
-        let from = self.reports_at() + job.report as usize;
-        let places = outputs[from..from + count * size_of::<ReportedToken>()].chunks_exact(size_of::<ReportedToken>());
-        Answer { written, reported: places.map(bytemuck::pod_read_unaligned).collect() }
+        let reported = tokens(&outputs[self.reports_at() + job.report as usize..], count);
+        let keeps = written.status == abi::OK && matches!(asked.row.spec.action, Action::Propose { .. });
+        let kept = || {
+            let told = &outputs[self.reports_at() + job.left as usize..];
+            let uploaded = &inputs[self.logits_at() + job.logits as usize..][..asked.row.logits.byte_len()];
+            match asked.most_left() {
+                Some(_) => keep::kept(asked, &written, told, uploaded),
+                None => Some(keep::one(written.first_key)),
+            }
+        };
+        Answer { written, reported, kept: if keeps { kept() } else { None } }
     }
 
     fn drafts_at(&self) -> usize {
@@ -267,6 +288,12 @@ impl Packer {
     }
 }
 
+/// So many tokens as they were written.
+pub(super) fn tokens(from: &[u8], count: usize) -> Vec<ReportedToken> {
+    let size = size_of::<ReportedToken>();
+    from[..count * size].chunks_exact(size).map(bytemuck::pod_read_unaligned).collect()
+}
+
 /// The least mass that min-p leaves.
 pub(super) fn min_p_need(spec: &RowSpec<'_>) -> u64 {
     if spec.filters.min_p > 0.0 { mass::min_p_need(spec.filters.min_p) } else { 0 }
@@ -275,52 +302,4 @@ pub(super) fn min_p_need(spec: &RowSpec<'_>) -> u64 {
 /// The exponent scale of what a row is drawn from. Greedy has one token, of mass one at any scale.
 pub(super) fn scale(spec: &RowSpec<'_>) -> f32 {
     if spec.filters.temperature == 0.0 { 1.0 } else { mass::scale(spec.filters.temperature) }
-}
-
-/// All that is known about single tokens as one ascending list, appended to `to`. True when only those may be emitted.
-fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    let mut known = spec.adjusts.iter().peekable();
-    let mut banned = spec.banned.iter().copied().peekable();
-    if let Some(allowed) = spec.allowed {
-        to.extend(allowed.iter().map(|&token| take(token, &mut known, &mut banned)));
-        return true;
-    }
-    loop {
-        let next = [known.peek().map(|adjust| adjust.token), banned.peek().copied()].into_iter().flatten().min();
-        let Some(token) = next else { return false };
-        to.push(take(token, &mut known, &mut banned));
-    }
-}
-
-/// Adds these tokens, of which nothing is known, to the ascending list from place `from` on.
-fn know_too(adjusts: &mut Vec<TokenAdjust>, from: usize, mut tokens: Vec<u32>) {
-    if tokens.is_empty() {
-        return;
-    }
-    tokens.sort_unstable();
-    tokens.dedup();
-    let known = adjusts.split_off(from);
-    let mut known = known.into_iter().peekable();
-    for token in tokens {
-        while let Some(before) = known.next_if(|adjust| adjust.token < token) {
-            adjusts.push(before);
-        }
-        let own = known.next_if(|adjust| adjust.token == token);
-        adjusts.push(own.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() }));
-    }
-    adjusts.extend(known);
-}
-
-/// What is known about a token; what is known about those before it is passed over.
-fn take(
-    token: u32,
-    known: &mut Peekable<impl Iterator<Item = TokenAdjust>>,
-    banned: &mut Peekable<impl Iterator<Item = u32>>,
-) -> TokenAdjust {
-    while known.next_if(|adjust| adjust.token < token).is_some() {}
-    while banned.next_if(|&b| b < token).is_some() {}
-    let adjust = known.next_if(|adjust| adjust.token == token);
-    let adjust = adjust.unwrap_or(TokenAdjust { token, ..TokenAdjust::default() });
-    let ban = if banned.next_if_eq(&token).is_some() { TokenAdjust::BANNED } else { 0 };
-    TokenAdjust { flags: adjust.flags | ban, ..adjust }
 }

@@ -3,8 +3,9 @@
 use super::abi::{self, ReportedToken, RowResult as Written};
 use super::pack::scale;
 use crate::backend::RowJob;
+use crate::sampling::kept::Kept;
 use crate::sampling::mass;
-use crate::sampling::row::{LogprobsMode, RowError, RowOutput, RowResult, TokenLogprobs};
+use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, TokenLogprobs};
 
 /// What was written about a row.
 #[derive(Debug, Clone)]
@@ -12,6 +13,8 @@ pub struct Answer {
     pub(super) written: Written,
     /// The most likely tokens, as many as `written` says of those that there is room for, then the requested ones.
     pub(super) reported: Vec<ReportedToken>,
+    /// What a proposed token was drawn from; none if the kernel contradicted itself.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Answer {
@@ -34,11 +37,15 @@ impl Answer {
 
     /// The result of a plain row. `None` when the kernel contradicted itself.
     #[must_use]
-    pub fn result(&self, job: &RowJob<'_>) -> Option<RowResult> {
-        Some(self.status()?.map(|()| self.output(job)))
+    pub fn result(self, job: &RowJob<'_>) -> Option<RowResult> {
+        let proposes = matches!(job.spec.action, Action::Propose { .. });
+        match self.status()? {
+            Ok(()) if proposes && self.kept.is_none() => None,
+            status => Some(status.map(|()| self.output(job))),
+        }
     }
 
-    fn output(&self, job: &RowJob<'_>) -> RowOutput {
+    fn output(self, job: &RowJob<'_>) -> RowOutput {
         let written = &self.written;
         let logprobs = job.spec.logprobs.map(|wanted| {
             let scale = if wanted.mode == LogprobsMode::Raw { mass::scale(1.0) } else { scale(&job.spec) };
@@ -49,6 +56,6 @@ impl Answer {
             let requested = requested.iter().map(|r| logprob(r.logit)).collect();
             TokenLogprobs { logprob: logprob(written.logit), rank: written.rank, top, requested }
         });
-        RowOutput { token: written.token, logprobs, kept: None, observed: None, report: None }
+        RowOutput { token: written.token, logprobs, kept: self.kept.map(Box::new), observed: None, report: None }
     }
 }

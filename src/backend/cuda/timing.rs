@@ -3,7 +3,7 @@
 use super::ask::Asked;
 use super::device::Staging;
 use super::verify::verify;
-use super::{CudaBackend, DriverError, OpenError, RowJob, VerifyJob, shape};
+use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
 
 /// More than the caches of any GPU hold.
 const FLUSH_BYTES: usize = 512 << 20;
@@ -40,34 +40,32 @@ impl CudaBackend {
     /// If the rows do not fit, or have no kernel.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
-        let input_bytes = self.input_bytes;
+        let input_bytes = self.launches.input_bytes;
         let verified = verify(jobs, input_bytes, &mut |asked| {
             timings.push(self.time_launch(asked, rounds)?);
-            self.launch_all(asked)
+            self.launches.ask(asked)
         })?;
         assert!(verified.iter().all(Result::is_ok), "the drafts have kernels");
         Ok(timings)
     }
 
     fn time_launch(&mut self, asked: &[Asked<'_>], rounds: usize) -> Result<Timing, DriverError> {
-        self.device.enter()?;
+        let launches = &mut self.launches;
+        launches.machine.enter()?;
         let rows: Vec<usize> = (0..asked.len()).collect();
-        assert_eq!(self.pack(0, asked, &rows), asked.len(), "the rows fit into one launch");
+        let taken = launches.pack(0, asked, &rows, launches.input_bytes);
+        assert_eq!(taken, asked.len(), "the rows fit into one launch");
         let which = (asked[0].kernel(), asked[0].row.logits.dtype());
         assert!(asked.iter().all(|asked| (asked.kernel(), asked.row.logits.dtype()) == which), "one kernel does them");
         // The first run uploads, and is not counted.
-        self.begin(0, which, asked, &rows)?;
-        self.device.finish(&self.slots[0])?;
-        let largest = asked.iter().map(|asked| asked.row.logits.vocab_size()).max().unwrap_or(0) as u32;
-        let count = asked.len() as u32;
-        let shape = shape(count, largest, which.1.size() as u32, &self.device.facts);
+        let launch = launches.begin(0, which, asked, &rows)?;
+        launches.machine.finish(0)?;
         let flush = Staging::new(FLUSH_BYTES)?;
-        let slot = &self.slots[0];
-        let launches =
-            (0..rounds).map(|_| self.device.time(slot, which, count, shape, &flush)).collect::<Result<_, _>>()?;
+        let (device, slot) = (&launches.machine.device, &launches.machine.slots[0]);
+        let launches = (0..rounds).map(|_| device.time(slot, &launch, &flush)).collect::<Result<_, _>>()?;
         let mut copy_rate = 0.0f32;
         for _ in 0..10 {
-            let (time, bytes) = self.device.time_copy(slot, &flush)?;
+            let (time, bytes) = device.time_copy(slot, &flush)?;
             copy_rate = copy_rate.max(bytes as f32 / time);
         }
         Ok(Timing { launches, copy_rate })

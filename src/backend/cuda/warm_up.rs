@@ -4,6 +4,7 @@
 
 use super::{CudaBackend, OpenError};
 use crate::backend::{Backend, RowJob, VerifyJob};
+use crate::params::Decay;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::{Dtype, Logits};
@@ -21,9 +22,9 @@ const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
 /// # Errors
 /// When a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
-    let adjusts: Vec<TokenAdjust> = (0..64)
-        .map(|i| TokenAdjust { token: i * 15, flags: TokenAdjust::SEEN, bias: 0.5, output_count: i % 3 })
-        .collect();
+    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
+    let adjust = |i: u32| TokenAdjust { token: i * 15, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
+    let adjusts: Vec<TokenAdjust> = (0..64).map(|i| adjust(i).at(i as u16)).collect();
     for dtype in Dtype::ALL {
         for vocab_size in VOCAB_SIZES {
             let bytes = dtype.encode(&row(vocab_size));
@@ -61,8 +62,12 @@ const RULES: [AcceptanceRule; 6] = [
 /// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
 /// kind of row or without chance.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
-    let proposed = backend.other.run(&[proposing(rows[1]), proposing(rows[2])]);
-    let proposed: Vec<RowOutput> = proposed.into_iter().filter_map(Result::ok).collect();
+    let drafting = [proposing(rows[1]), proposing(rows[2])];
+    let proposed: Vec<RowOutput> = backend.try_run(&drafting)?.into_iter().filter_map(Result::ok).collect();
+    let expected: Vec<RowOutput> = backend.other.run(&drafting).into_iter().filter_map(Result::ok).collect();
+    if !proposed.iter().map(drawn).eq(expected.iter().map(drawn)) {
+        return Err(OpenError::Wrong("a draft token".to_owned()));
+    }
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
     for (at, rule) in RULES.into_iter().enumerate() {
         for kept in [true, false] {
@@ -90,6 +95,11 @@ fn proposing(row: RowJob<'_>) -> RowJob<'_> {
     RowJob { spec: RowSpec { action, logprobs: None, ..row.spec }, ..row }
 }
 
+/// A draft token and what it was drawn from, in whatever form that is kept.
+fn drawn(row: &RowOutput) -> Option<(u32, u64, Vec<(u32, u64)>)> {
+    row.kept.as_ref().map(|kept| (row.token, kept.total(), kept.entries()))
+}
+
 fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
     let kept = row.kept.as_deref().filter(|_| is_kept);
     DraftToken { token: row.token, source: kept.map_or(DraftSource::Deterministic, DraftSource::Kept) }
@@ -111,12 +121,15 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
         (1.0, 500, 1.0, 0.0),
         (1.0, 900, 0.999, 0.0),
     ];
+    let penalties = Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
+    let decay = Decay { place: 64, last_n: 8, decay_n: 40 };
+    let of_history = Penalties { encoder: 1.2, decay, length: 0.3, ..penalties };
     let with = move |(i, (temperature, top_k, top_p, min_p))| {
         let mode = if i % 2 == 0 { LogprobsMode::Raw } else { LogprobsMode::Processed };
         RowSpec {
             filters: Filters { temperature, top_k, top_p, min_p },
             chain: None,
-            penalties: Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF },
+            penalties: if i > 0 { of_history } else { penalties },
             adjusts: if i % 3 == 0 { adjusts.into() } else { [].as_slice().into() },
             banned: &[3, 700],
             allowed: None,

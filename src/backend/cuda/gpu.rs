@@ -1,0 +1,53 @@
+//! The GPU as the machine that launches run on.
+
+use super::OpenError;
+use super::device::{Device, Slot};
+use super::machine::{Launch, Machine, SLOTS};
+use super::shape;
+use cudarc::driver::DriverError;
+
+/// An open device with its slots.
+#[derive(Debug)]
+pub struct Gpu {
+    pub(super) device: Device,
+    pub(super) slots: [Slot; SLOTS],
+}
+
+impl Gpu {
+    /// Opens a device, with so much room for each launch.
+    pub(super) fn open(wanted: &str, inputs: usize, outputs: usize, teams: usize) -> Result<Self, OpenError> {
+        let device = Device::open(wanted)?;
+        let slot = || Slot::new(inputs, outputs, teams);
+        Ok(Self { device, slots: [slot()?, slot()?] })
+    }
+}
+
+impl Machine for Gpu {
+    type Error = DriverError;
+
+    fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    fn facts(&self) -> shape::Device {
+        self.device.facts
+    }
+
+    fn enter(&mut self) -> Result<(), DriverError> {
+        self.device.enter()
+    }
+
+    fn inputs(&mut self, slot: usize) -> &mut [u8] {
+        self.slots[slot].inputs.host_mut()
+    }
+
+    fn begin(&mut self, slot: usize, launch: &Launch) -> Result<(), DriverError> {
+        self.device.begin(&mut self.slots[slot], launch)
+    }
+
+    fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), DriverError> {
+        let slot = &self.slots[slot];
+        self.device.finish(slot)?;
+        Ok((slot.inputs.host(), slot.outputs.host()))
+    }
+}

@@ -1,0 +1,113 @@
+//! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
+
+use super::ask::{Asked, Kernel};
+use super::machine::{Launch, Machine, SLOTS};
+use super::pack::Packer;
+use super::read::Answer;
+use super::shape::{chunk, shape};
+use crate::sampling::logits::Dtype;
+
+/// Bytes that one launch downloads at most.
+pub(super) const OUTPUT_BYTES: usize = 8 << 20;
+/// Rows, and so teams, of one launch at most.
+pub(super) const MOST_ROWS: usize = 256;
+/// A launch with so many bytes of inputs is begun even if there are more rows, so that it is uploaded and runs while those
+/// are packed: about 150 us of PCIe at 55 GB/s, beside some 10 us that a launch costs.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// A machine and what packs its launches.
+#[derive(Debug)]
+pub(super) struct Launches<M> {
+    pub(super) machine: M,
+    packers: [Packer; SLOTS],
+    /// Room for one launch's inputs.
+    pub(super) input_bytes: usize,
+    /// As [`PIECE_BYTES`].
+    piece_bytes: usize,
+}
+
+/// A launch that runs: which slot, and which rows.
+struct Launched {
+    slot: usize,
+    rows: Vec<usize>,
+}
+
+impl<M: Machine> Launches<M> {
+    pub(super) fn new(machine: M, input_bytes: usize) -> Self {
+        let packer = || Packer::new(chunk(machine.facts().threads));
+        let packers = [packer(), packer()];
+        Self { machine, packers, input_bytes, piece_bytes: PIECE_BYTES.min(input_bytes) }
+    }
+
+    /// The same with launches of about so many bytes.
+    pub(super) fn in_pieces_of(self, bytes: usize) -> Self {
+        Self { piece_bytes: bytes.min(self.input_bytes), ..self }
+    }
+
+    /// Asks about rows that have kernels and fit: an answer each, in order.
+    pub(super) fn ask(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answer>, M::Error> {
+        self.machine.enter()?;
+        let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
+        let mut running: Option<Launched> = None;
+        for (kernel, dtype) in Kernel::ALL.into_iter().flat_map(|kernel| Dtype::ALL.map(|dtype| (kernel, dtype))) {
+            let belongs = |&i: &usize| asked[i].kernel() == kernel && asked[i].row.logits.dtype() == dtype;
+            let mut rest: Vec<usize> = (0..asked.len()).filter(belongs).collect();
+            while !rest.is_empty() {
+                let slot = running.as_ref().map_or(0, |launched| (launched.slot + 1) % SLOTS);
+                let later = rest.split_off(self.pack(slot, asked, &rest, self.piece_bytes));
+                self.begin(slot, (kernel, dtype), asked, &rest)?;
+                let launched = Launched { slot, rows: std::mem::replace(&mut rest, later) };
+                if let Some(before) = running.replace(launched) {
+                    self.finish(&before, asked, &mut answers)?;
+                }
+            }
+        }
+        if let Some(last) = running {
+            self.finish(&last, asked, &mut answers)?;
+        }
+        Ok(answers.into_iter().map(|answer| answer.expect("every row was launched; this is a bug")).collect())
+    }
+
+    /// Packs as many of the rows as make a launch of at most so many bytes, but one at least, and gives their number.
+    pub(super) fn pack(&mut self, slot: usize, asked: &[Asked<'_>], rows: &[usize], most_bytes: usize) -> usize {
+        let packer = &mut self.packers[slot];
+        packer.clear();
+        let mut bytes = 0;
+        for (taken, &row) in rows.iter().enumerate() {
+            bytes += asked[row].room();
+            let is_full = taken == MOST_ROWS || bytes > most_bytes || packer.outputs_bytes() > OUTPUT_BYTES / 2;
+            if taken > 0 && is_full {
+                return taken;
+            }
+            packer.push(&asked[row]);
+        }
+        rows.len()
+    }
+
+    /// Begins a launch over the rows that were packed.
+    pub(super) fn begin(
+        &mut self,
+        slot: usize,
+        (kernel, dtype): (Kernel, Dtype),
+        asked: &[Asked<'_>],
+        rows: &[usize],
+    ) -> Result<Launch, M::Error> {
+        let packer = &self.packers[slot];
+        packer.write(rows.iter().map(|&row| &asked[row]), self.machine.inputs(slot));
+        let largest = rows.iter().map(|&row| asked[row].row.logits.vocab_size()).max().unwrap_or(0);
+        let rows = rows.len() as u32;
+        let shape = shape(rows, largest as u32, dtype.size() as u32, &self.machine.facts());
+        let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
+        let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
+        self.machine.begin(slot, &launch)?;
+        Ok(launch)
+    }
+
+    fn finish(&mut self, launched: &Launched, asked: &[Asked<'_>], to: &mut [Option<Answer>]) -> Result<(), M::Error> {
+        let (inputs, outputs) = self.machine.finish(launched.slot)?;
+        for (at, &row) in launched.rows.iter().enumerate() {
+            to[row] = Some(self.packers[launched.slot].answer(at, &asked[row], inputs, outputs));
+        }
+        Ok(())
+    }
+}

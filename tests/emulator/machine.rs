@@ -1,0 +1,226 @@
+//! The whole backend on a machine that is the emulator: batches cut into launches, two of them under way, rows handed over,
+//! foreign rows, drafts proposed and verified. And a machine that fails.
+
+use super::cases::{self, Case, case, summary};
+use super::drafts::{self, recipe, together};
+use super::harness::{Emulator, built, config};
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::CudaBackend;
+use croupier::backend::cuda::ask::has_kernel;
+use croupier::backend::cuda::machine::{Launch, Machine, SLOTS};
+use croupier::backend::cuda::shape::{self, shared_bytes};
+use croupier::backend::{Backend, DeviceLost, RowJob, VerifyJob};
+use croupier::sampling::kept::Kept;
+use croupier::sampling::logits::{Dtype, Foreign, Logits};
+use croupier::sampling::row::{Action, Filters};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Room for one launch.
+const ROOM: usize = 1 << 20;
+/// Launches are begun from here on, so that a batch has several.
+const PIECE: usize = 24 << 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Begun(usize),
+    Finished(usize),
+}
+
+#[derive(Default)]
+struct Slot {
+    inputs: Vec<u8>,
+    outputs: Vec<u8>,
+    /// What the launch under way wrote, which nobody sees before it is finished.
+    written: Option<Vec<u8>>,
+}
+
+/// The emulator as a machine, and a log of what it was told.
+struct Emulated {
+    emulator: Emulator,
+    slots: [Slot; SLOTS],
+    events: Vec<Event>,
+    /// So many launches, then it fails.
+    good_for: usize,
+}
+
+impl Emulated {
+    fn start(build: &str) -> Self {
+        let slots = std::array::from_fn(|_| Slot { inputs: vec![0xEE; ROOM], ..Slot::default() });
+        Self { emulator: Emulator::start(build), slots, events: vec![], good_for: usize::MAX }
+    }
+}
+
+impl Machine for Emulated {
+    type Error = &'static str;
+
+    fn name(&self) -> &str {
+        "the emulator"
+    }
+
+    fn facts(&self) -> shape::Device {
+        let (threads, clusters) = (self.emulator.threads, self.emulator.clusters);
+        shape::Device { threads, multiprocessors: 7, shared_bytes: shared_bytes(threads) + (48 << 10), clusters }
+    }
+
+    fn enter(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn inputs(&mut self, slot: usize) -> &mut [u8] {
+        assert!(self.slots[slot].written.is_none(), "inputs are written while a launch reads them");
+        &mut self.slots[slot].inputs
+    }
+
+    fn begin(&mut self, slot: usize, launch: &Launch) -> Result<(), Self::Error> {
+        assert!(self.slots[slot].written.is_none(), "a slot has one launch");
+        if self.good_for == 0 {
+            return Err("it was good for so many launches");
+        }
+        self.good_for -= 1;
+        self.events.push(Event::Begun(slot));
+        let inputs = &self.slots[slot].inputs[..launch.inputs];
+        self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, inputs));
+        self.slots[slot].outputs = vec![0xCD; launch.outputs];
+        Ok(())
+    }
+
+    fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error> {
+        self.events.push(Event::Finished(slot));
+        let slot = &mut self.slots[slot];
+        slot.outputs = slot.written.take().expect("there is a launch to wait for");
+        Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
+    }
+}
+
+fn backend(build: &str) -> CudaBackend<Emulated> {
+    CudaBackend::on(Emulated::start(build), Box::new(CpuBackend::new(1)), ROOM).in_pieces_of(PIECE)
+}
+
+/// While there is another launch, it is begun before the one before is waited for, in the other slot.
+fn assert_overlap(events: &[Event]) {
+    let begun: Vec<usize> =
+        events.iter().filter_map(|e| if let Event::Begun(slot) = e { Some(*slot) } else { None }).collect();
+    assert!(begun.windows(2).all(|two| two[0] != two[1]), "{events:?}");
+    let waits = |(at, event): (usize, &Event)| match event {
+        Event::Finished(_) => !matches!(events[at - 1], Event::Begun(_)) && at + 1 < events.len(),
+        Event::Begun(_) => false,
+    };
+    assert!(!events.iter().enumerate().any(waits), "{events:?}");
+}
+
+fn batches(build: &'static str, count: u32, largest: usize) {
+    if !built() {
+        return;
+    }
+    let strategy = prop::collection::vec(case(), 1..largest);
+    let most = RefCell::new(0);
+    let result = TestRunner::new(config(count)).run(&strategy, |cases| {
+        thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
+        let mut backend = RUNNING.take().unwrap_or_else(|| backend(build));
+        let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
+        for (case, got) in cases.iter().zip(backend.run(&jobs)) {
+            assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
+        }
+        let without = jobs.iter().filter(|job| has_kernel(&job.spec).is_err()).count() as u64;
+        let handed_over = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum::<u64>();
+        assert_eq!(handed_over, without);
+        let events = std::mem::take(&mut backend.machine().events);
+        assert_overlap(&events);
+        most.replace_with(|most| events.len().max(*most));
+        RUNNING.set(Some(backend));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    let most = most.into_inner();
+    println!("up to {} launches a batch", most / 2);
+    assert!(most >= 6, "launches have to overlap for this to show anything");
+}
+
+#[test]
+fn batches_in_many_launches_equal_the_specification() {
+    batches("narrow", 40, 24);
+}
+
+#[test]
+fn batches_on_clusters_equal_the_specification() {
+    batches("wide", 4, 12);
+}
+
+/// Drafts proposed and then verified by the same backend.
+#[test]
+fn drafts_in_many_launches_equal_the_specification() {
+    if !built() {
+        return;
+    }
+    let strategy = prop::collection::vec(recipe(vec![127, 1025, 2049], 5), 1..6);
+    let result = TestRunner::new(config(25)).run(&strategy, |recipes| {
+        let cases: Vec<drafts::Case> = recipes.iter().filter_map(drafts::Recipe::case).collect();
+        let backend = RefCell::new(backend("narrow"));
+        let keep =
+            |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };
+        let mut got = Vec::new();
+        together(&cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
+            got = backend.borrow_mut().verify(jobs);
+        });
+        for (case, got) in cases.iter().zip(&got) {
+            assert_eq!(drafts::bits(got), drafts::bits(&case.expected()), "{}", drafts::summary(case));
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Memory whose owner writes it between any two looks.
+#[derive(Debug)]
+struct Changing {
+    looks: AtomicUsize,
+    values: [Vec<u8>; 2],
+}
+
+impl Foreign for Changing {
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        let values = &self.values[self.looks.fetch_add(1, Ordering::Relaxed).min(1)];
+        to.copy_from_slice(&values[offset..offset + to.len()]);
+    }
+}
+
+/// What is kept of a foreign draft row is what the kernel saw, whatever its owner makes of it later.
+#[test]
+fn a_foreign_row_is_kept_as_it_was_seen() {
+    if !built() {
+        return;
+    }
+    let mut backend = backend("narrow");
+    let (seen, later) = (cases::row(1, 3000, 1), cases::row(1, 3000, 2));
+    for filters in [
+        Filters { temperature: 1.0, top_k: 0, top_p: 0.95, min_p: 0.0 },
+        Filters { temperature: 1.0, top_k: 40, top_p: 1.0, min_p: 0.0 },
+    ] {
+        let action = Action::Propose { uniform: 1 << 62 };
+        let case = Case { filters, action, banned: vec![5, 77], ..Case::new(Dtype::F32, &seen) };
+        let values = [&seen, &later].map(|values| Dtype::F32.encode(values));
+        let memory = Changing { looks: AtomicUsize::new(0), values };
+        let job = RowJob { logits: Logits::foreign(Dtype::F32, &memory, 0, 3000), ..case.job() };
+        let got = backend.run(&[job]).remove(0);
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+        assert_eq!(memory.looks.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// A machine that fails answers nothing, not even what it had done.
+#[test]
+fn a_machine_that_fails_is_lost() {
+    if !built() {
+        return;
+    }
+    let mut backend = backend("narrow");
+    backend.machine().good_for = 2;
+    let rows: Vec<Case> = (0..8).map(|seed| Case::new(Dtype::F32, &cases::row(0, 3000, seed))).collect();
+    let jobs: Vec<RowJob<'_>> = rows.iter().map(Case::job).collect();
+    let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| backend.run(&jobs)));
+    assert!(lost.unwrap_err().is::<DeviceLost>());
+    assert_eq!(backend.machine().events.len(), 3);
+}

@@ -1,0 +1,145 @@
+//! Plain rows and draft rows with the kernels on a CPU: what is kept of a draft row at the edges of lists, and proof that it
+//! would be seen if a kernel were told something else.
+
+use super::cases::{Case, SHAPES, bits, case, row, summary};
+use super::harness::{Emulator, Layout, Spoil, built, each_job, unspoilt};
+use croupier::backend::cuda::abi::LISTED;
+use croupier::backend::cuda::ask::{Asked, has_kernel};
+use croupier::params::Decay;
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::kept::{Form, Kept};
+use croupier::sampling::logits::Dtype;
+use croupier::sampling::row::{Action, Filters, LogprobsMode, RowResult};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: false, seed: 5 };
+
+/// Results of a launch for each number format; none where a kernel contradicts itself.
+fn run(emulator: &mut Emulator, cases: &[Case], layout: Layout, spoil: Spoil<'_>) -> Vec<Option<RowResult>> {
+    let asked: Vec<Asked<'_>> = cases.iter().map(|case| Asked::row(case.job())).collect();
+    let answers = emulator.ask(&asked, layout, spoil);
+    cases.iter().zip(answers).map(|(case, answer)| answer.result(&case.job())).collect()
+}
+
+/// Draft rows of so many tokens, around the largest top-k that is kept as a list of them.
+fn drafts(vocab: usize, dtype: Dtype) -> Vec<Case> {
+    let longest = vocab * dtype.size() / 16;
+    let listed = LISTED as usize;
+    let top_ks = [0, 1, longest.saturating_sub(1), longest, longest + 1, listed - 1, listed, listed + 1, vocab];
+    let cuts =
+        [(1.0, 1.0, 0.0), (0.3, 0.9, 0.0), (1.5, 0.999, 1e-6), (1e-3, 1.0, 0.0), (1.0, 1.0, 0.3), (0.0, 1.0, 0.0)];
+    let mut all = Vec::new();
+    for (i, top_k) in top_ks.into_iter().enumerate() {
+        for (j, (temperature, top_p, min_p)) in cuts.into_iter().enumerate() {
+            let seed = (vocab * 64 + i * 8 + j) as u64;
+            let mut case = Case::new(dtype, &row((seed % u64::from(SHAPES)) as u8, vocab, seed));
+            case.filters = Filters { temperature, top_k: top_k as u32, top_p, min_p };
+            case.action = Action::Propose { uniform: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+            case.allowed = (j == 4).then(|| (0..vocab as u32).filter(|t| t % 3 != 1).collect());
+            let mode = [LogprobsMode::Raw, LogprobsMode::Processed][i % 2];
+            case.logprobs = (j % 2 == 0).then(|| (4, mode, vec![0, vocab as u32 - 1]));
+            all.push(case);
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_kept_is_the_distribution() {
+    if !built() {
+        return;
+    }
+    let (mut lists, mut rows) = (0, 0);
+    for (build, sizes) in [("narrow", &[1usize, 4, 9, 1023, 4096, 4100, 8195][..]), ("wide", &[8193])] {
+        let mut emulator = Emulator::start(build);
+        for (turn, &vocab) in sizes.iter().enumerate() {
+            let dtype = Dtype::ALL[turn % 3];
+            let cases = drafts(vocab, dtype);
+            for (case, got) in cases.iter().zip(run(&mut emulator, &cases, LAYOUT, &unspoilt)) {
+                let got = got.expect("the kernel contradicted itself");
+                assert_eq!(bits(&got), bits(&case.expected()), "{}", summary(case));
+                let Ok(got) = got else { continue };
+                let kept = got.kept.expect("it was asked for");
+                assert!(kept.bytes() <= size_of::<Kept>() + (vocab * 4).max(16), "{}", summary(case));
+                match kept.form() {
+                    Form::List(_) => lists += 1,
+                    Form::Row(_) => rows += 1,
+                }
+            }
+        }
+    }
+    println!("{lists} lists, {rows} rows");
+    assert!(lists > 100 && rows > 100);
+}
+
+/// Deterministic samples of the cases: `wanted` chooses among them.
+fn samples(count: usize, wanted: impl Fn(&Case) -> bool) -> Vec<Case> {
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let strategy = case();
+    let drawn = std::iter::from_fn(|| Some(strategy.new_tree(&mut runner).unwrap().current()));
+    drawn.filter(|case| has_kernel(&case.job().spec).is_ok() && wanted(case)).take(count).collect()
+}
+
+/// How many of the cases come out differently.
+fn differing(emulator: &mut Emulator, cases: &[Case], spoil: Spoil<'_>) -> usize {
+    let got = run(emulator, cases, LAYOUT, spoil);
+    cases.iter().zip(got).filter(|(case, got)| got.as_ref().map(bits) != Some(bits(&case.expected()))).count()
+}
+
+/// The same with every penalty that depends on the history.
+fn with_history(case: Case) -> Case {
+    let decay = Decay { place: 300, last_n: 100, decay_n: 800 };
+    // Up to 899 tokens ago, so that places go round 2^16.
+    let placed = |adjust: &TokenAdjust| adjust.at(300u16.wrapping_sub((adjust.token % 900) as u16));
+    Case {
+        penalties: Penalties { repetition: 1.3, frequency: 0.2, presence: 0.4, encoder: 0.8, decay, length: 0.7 },
+        adjusts: case.adjusts.iter().map(placed).collect(),
+        logprobs: Some((5, LogprobsMode::Processed, vec![0])),
+        ..case
+    }
+}
+
+/// Each of these would give plausible tokens.
+const OF_HISTORY: [(&str, Spoil<'static>); 6] = [
+    ("no encoder penalty", &|_, rows, inputs| each_job(rows, inputs, |job| job.encoder = 1.0)),
+    ("no length penalty", &|_, rows, inputs| each_job(rows, inputs, |job| job.length = 0.0)),
+    ("penalties at full strength", &|_, rows, inputs| each_job(rows, inputs, |job| job.decay_n = 0)),
+    ("penalties of the place behind", &|_, rows, inputs| {
+        each_job(rows, inputs, |job| job.place = (job.place + 1) & 0xFFFF)
+    }),
+    ("penalties that fall off one token later", &|_, rows, inputs| each_job(rows, inputs, |job| job.last_n += 1)),
+    ("penalties that fall off more slowly", &|_, rows, inputs| each_job(rows, inputs, |job| job.decay_n += 1)),
+];
+
+/// The same of what a draft token is drawn from.
+const OF_DRAFTS: [(&str, Spoil<'static>); 4] = [
+    ("one token more", &|_, rows, inputs| {
+        each_job(rows, inputs, |job| job.top_k = job.top_k.saturating_add(u32::from(job.top_k > 0)))
+    }),
+    ("half of the least mass", &|_, rows, inputs| each_job(rows, inputs, |job| job.min_p_need /= 2)),
+    ("another temperature", &|_, rows, inputs| each_job(rows, inputs, |job| job.scale *= 0.9)),
+    ("a little more of the mass", &|_, rows, inputs| {
+        each_job(rows, inputs, |job| job.top_p_fraction = (job.top_p_fraction + (1 << 26)).min(1 << 32));
+    }),
+];
+
+#[test]
+fn planted_faults_in_plain_rows_are_seen() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    let of_history: Vec<Case> = samples(40, |case| case.adjusts.len() > 8).into_iter().map(with_history).collect();
+    let proposes = |case: &Case| matches!(case.action, Action::Propose { .. }) && case.filters.temperature > 0.0;
+    let of_drafts = samples(60, proposes);
+    for (cases, planted) in [(&of_history, &OF_HISTORY[..]), (&of_drafts, &OF_DRAFTS[..])] {
+        assert_eq!(differing(&mut emulator, cases, &unspoilt), 0);
+        for (name, spoil) in planted {
+            let seen = differing(&mut emulator, cases, spoil);
+            println!("{name}: seen in {seen} of {}", cases.len());
+            assert!(seen > 0, "{name} was not seen");
+        }
+    }
+}
