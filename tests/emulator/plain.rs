@@ -88,12 +88,14 @@ fn differing(emulator: &mut Emulator, cases: &[Case], spoil: Spoil<'_>) -> usize
     cases.iter().zip(got).filter(|(case, got)| got.as_ref().map(bits) != Some(bits(&case.expected()))).count()
 }
 
-/// The same with every penalty that depends on the history.
+/// The same with every penalty that depends on the history, and all tokens left.
 fn with_history(case: Case) -> Case {
     let decay = Decay { place: 300, last_n: 100, decay_n: 800 };
     // Up to 899 tokens ago, so that places go round 2^16.
     let placed = |adjust: &TokenAdjust| adjust.at(300u16.wrapping_sub((adjust.token % 900) as u16));
     Case {
+        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        chain: None,
         penalties: Penalties { repetition: 1.3, frequency: 0.2, presence: 0.4, encoder: 0.8, decay, length: 0.7 },
         adjusts: case.adjusts.iter().map(placed).collect(),
         logprobs: Some((5, LogprobsMode::Processed, vec![0])),
