@@ -29,13 +29,13 @@ tool_buf() {
     command -v buf || { local venv && venv=$(tool_venv buf 'buf-bin==1.75.0') && echo "$venv/bin/buf"; }
 }
 
-# From source: the wheel is of 2023 and cannot read a manifest of today. Little optimisation, since it runs for a second
+# From source: the wheel is of 2023 and cannot read a manifest of today. No optimisation, since it runs for a second
 # and its compilation would otherwise take minutes.
 tool_cargo_deny() {
     if ! command -v cargo-deny; then
         local version=0.20.2 root="$tools_root/cargo-deny"
         if [[ ! -x "$root/bin/cargo-deny" ]]; then
-            CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+            CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
                 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_TARGET_DIR="$root/build" \
                 cargo install --quiet --locked --root "$root" "cargo-deny@$version" >&2
             rm -rf "$root/build"

@@ -1,6 +1,6 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Skip, Split, Values, Weigh};
+use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Skip, Split, Terms, Values, Weigh};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
@@ -111,6 +111,7 @@ struct Table {
     least: unsafe fn(&[u8], &[f32]) -> f32,
     moments: unsafe fn(&[u8], &[f32], &mut Moments),
     widen: unsafe fn(&[u8], usize, &mut [f32]),
+    terms: unsafe fn(&[u8], &[f32], Weigh) -> Terms,
     count_ge: unsafe fn(&[f32], f32) -> usize,
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
     sampled_ge: unsafe fn(&Sample, f32) -> f32,
@@ -140,6 +141,7 @@ macro_rules! tables {
                 least(row: &[u8], maxima: &[f32]) -> f32,
                 moments(row: &[u8], maxima: &[f32], into: &mut Moments) -> (),
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
+                terms(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms,
             );
 
             $(#[target_feature(enable = $features)])?
@@ -193,6 +195,7 @@ macro_rules! tables {
                     least: least::<F>,
                     moments: moments::<F>,
                     widen: widen::<F>,
+                    terms: terms::<F>,
                     count_ge,
                     sum_ge,
                     sampled_ge,
@@ -289,6 +292,11 @@ impl Passes {
     pub(super) fn widen(self, row: &[u8], block: usize, out: &mut [f32]) {
         // SAFETY: as above.
         unsafe { (self.0.widen)(row, block, out) }
+    }
+
+    pub(super) fn terms(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms {
+        // SAFETY: as above.
+        unsafe { (self.0.terms)(row, maxima, weigh) }
     }
 
     pub(super) fn count_ge(self, values: &[f32], bound: f32) -> usize {

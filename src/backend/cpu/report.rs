@@ -2,8 +2,7 @@
 //! What became of single tokens is taken from the specification.
 
 use super::distribution::{Distribution, Store};
-use super::passes::Weigh;
-use super::verify;
+use super::passes::{Terms, Weigh};
 use super::view::View;
 use crate::backend::RowJob;
 use crate::sampling::entropy::entropy;
@@ -22,7 +21,8 @@ pub(super) fn report(
     let support = processed.support(adjusted, store);
     let entropies = || {
         let weigh = Weigh { max: raw.max, scale: mass::scale(1.0) };
-        let of_raw = entropy(verify::entropy_terms(raw, weigh), raw.total(weigh));
+        let Terms { terms, total } = raw.terms(weigh);
+        let of_raw = entropy(terms, total);
         (processed.entropy(store).unwrap_or_else(|| processed.entropy_of(&support)), of_raw)
     };
     let entropy = wanted.wanted.entropy.then(entropies);

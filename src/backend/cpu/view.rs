@@ -5,11 +5,12 @@
 //! pass over the side blocks, which lie together like a short row, completes the result. When most
 //! blocks are touched, or only listed tokens are allowed, the side blocks are the whole row.
 
-use super::greens;
+mod store;
+
 use super::keys;
 use super::level::{Level, Passes};
 pub(super) use super::passes::maximum;
-use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Skip, Split, Values, Weigh, blocks};
+use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Skip, Split, Terms, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
@@ -179,6 +180,13 @@ impl<'a> View<'a> {
         row + self.side.passes.total(self.side.bytes(), self.side.maxima, weigh)
     }
 
+    /// Entropy terms and mass of the row.
+    pub(super) fn terms(&self, weigh: Weigh) -> Terms {
+        let row = self.passes.terms(self.row.bytes(), self.plain, weigh);
+        let side = self.side.passes.terms(self.side.bytes(), self.side.maxima, weigh);
+        Terms { terms: row.terms + side.terms, total: row.total + side.total }
+    }
+
     /// Mass of the row, and of the values at or above `cut` in total and by block.
     pub(super) fn split(&self, weigh: Weigh, cut: f32, above: &mut Vec<u64>) -> Split {
         let mut total = 0;
@@ -322,77 +330,4 @@ impl Side<'_> {
     fn token(&self, place: u32) -> u32 {
         self.blocks[place as usize / BLOCK] * BLOCK as u32 + place % BLOCK as u32
     }
-}
-
-impl ViewStore {
-    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`.
-    fn only(&mut self, raw: &View<'_>, allowed: &[u32]) {
-        self.side_blocks.extend(0..raw.blocks() as u32);
-        self.side_values.resize(raw.blocks() * BLOCK, f32::NEG_INFINITY);
-        for &token in allowed {
-            self.side_values[token as usize] = raw.row.get(token);
-        }
-    }
-
-    /// Side blocks that hold every touched token, with their old values.
-    fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
-        let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
-        self.side_blocks.extend(tokens.map(|token| token / BLOCK as u32));
-        // Both lists ascend; only where they meet is there anything to sort.
-        self.side_blocks.sort_unstable();
-        self.side_blocks.dedup();
-        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() || spec.greens().is_some() {
-            self.side_blocks.clear();
-            self.side_blocks.extend(0..raw.blocks() as u32);
-        }
-        self.side_values.resize(self.side_blocks.len() * BLOCK, 0.0);
-        for (&block, values) in self.side_blocks.iter().zip(self.side_values.chunks_exact_mut(BLOCK)) {
-            raw.passes.widen(raw.row.bytes(), block as usize, values);
-        }
-    }
-
-    /// Adjusts the side values.
-    fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
-        let whole = self.side_blocks.len() == raw.blocks();
-        let mut at = 0;
-        for adjust in spec.adjusts.iter() {
-            let place = place(&self.side_blocks, whole, adjust.token, &mut at);
-            let value = &mut self.side_values[place];
-            *value = adjust.apply(*value, &spec.penalties);
-        }
-        if let Some(greens) = spec.greens() {
-            greens::raise(raw.passes, greens, spec.allowed, &mut self.side_values);
-        }
-        at = 0;
-        for &token in spec.banned {
-            let place = place(&self.side_blocks, whole, token, &mut at);
-            self.side_values[place] = f32::NEG_INFINITY;
-        }
-    }
-
-    /// Maxima of the side blocks, and the two lists of maxima that follow from them.
-    fn finish(&mut self, raw: &View<'_>) {
-        self.side_maxima.clear();
-        self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
-        raw.side.passes.scan(bytemuck::cast_slice(&self.side_values), &mut self.side_maxima);
-        self.plain.clear();
-        self.plain.extend_from_slice(raw.maxima);
-        self.maxima.clear();
-        self.maxima.extend_from_slice(raw.maxima);
-        for (&block, &max) in self.side_blocks.iter().zip(&self.side_maxima) {
-            self.plain[block as usize] = f32::NEG_INFINITY;
-            self.maxima[block as usize] = max;
-        }
-    }
-}
-
-/// Where `token` lies among the side values; `at` walks along `side_blocks` with ascending tokens.
-fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize {
-    if whole {
-        return token as usize;
-    }
-    while side_blocks[*at] < token / BLOCK as u32 {
-        *at += 1;
-    }
-    *at * BLOCK + token as usize % BLOCK
 }

@@ -4,9 +4,8 @@
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store};
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
+use crate::backend::cpu::passes::{BLOCK, Range, Terms, Weigh};
 use crate::backend::cpu::select;
-use crate::backend::cpu::verify;
 use crate::backend::cpu::view::View;
 use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step};
@@ -142,7 +141,7 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::Temperature => self.cool(f64::from(filters.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
                 let candidates = self.view.count(f32::MIN) as usize;
-                self.cool(temperature::dynamic(self.entropy(), candidates, low, high, exponent))
+                self.cool(temperature::dynamic(self.entropy().0, candidates, low, high, exponent))
             }
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
                 if !xtc::happens(probability, chain.xtc) =>
@@ -164,7 +163,10 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
             Step::EpsilonCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::epsilon(epsilon, self.total()))),
-            Step::EtaCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::eta(epsilon, self.entropy(), self.total()))),
+            Step::EtaCutoff(epsilon) => {
+                let (entropy, total) = self.entropy();
+                Next::Cut(Cut::Mass(cutoffs::eta(epsilon, entropy, total)))
+            }
             Step::PLess => Next::Cut(Cut::Mass(self.p_less())),
             Step::MirostatV1 { .. } => {
                 Next::Cut(Cut::First(self.mirostat(chain.state.mirostat_mu.unwrap_or_default())))
@@ -192,8 +194,10 @@ impl<'a, 'v> Whole<'a, 'v> {
         self.view.total(self.weigh)
     }
 
-    pub(super) fn entropy(&self) -> f64 {
-        entropy(verify::entropy_terms(self.view, self.weigh), self.total())
+    /// Entropy in nats, and the total mass.
+    pub(super) fn entropy(&self) -> (f64, u64) {
+        let Terms { terms, total } = self.view.terms(self.weigh);
+        (entropy(terms, total), total)
     }
 
     fn top_h(&self, share: f32) -> usize {

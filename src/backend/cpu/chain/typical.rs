@@ -67,7 +67,7 @@ impl Whole<'_, '_> {
         sample: &mut Sample,
         store: &mut ChainStore,
     ) -> Option<Weigh> {
-        let (entropy, total) = (self.entropy(), self.total());
+        let (entropy, total) = self.entropy();
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
         let Weigh { max, scale } = self.weigh;
         let of = |logit: f32| deviation(exponent(logit, max, scale), centre);

@@ -14,6 +14,7 @@
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`least`], [`moments`] | blocks with a candidate | the least logit; what a deviation is made of |
+//! | [`terms`] | blocks with mass | entropy terms and the total |
 //! | [`raise`], [`race_words`] | no row | what marks do, by block |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
@@ -23,11 +24,13 @@
 
 mod find;
 mod mark;
+mod measure;
 mod moments;
 mod weigh;
 
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
 pub(super) use mark::{Words, race_words, raise};
+pub(super) use measure::{Terms, terms};
 pub(super) use moments::{least, moments};
 pub(super) use weigh::{kept_sums, masses, split, sums, total};
 

@@ -1,0 +1,79 @@
+//! Side blocks: what masks, bias and penalties made of the blocks that they touch.
+
+use super::{DENSE_SHARE, View, ViewStore};
+use crate::backend::cpu::greens;
+use crate::backend::cpu::passes::BLOCK;
+use crate::sampling::row::RowSpec;
+
+impl ViewStore {
+    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`.
+    pub(super) fn only(&mut self, raw: &View<'_>, allowed: &[u32]) {
+        self.side_blocks.extend(0..raw.blocks() as u32);
+        self.side_values.resize(raw.blocks() * BLOCK, f32::NEG_INFINITY);
+        for &token in allowed {
+            self.side_values[token as usize] = raw.row.get(token);
+        }
+    }
+
+    /// Side blocks that hold every touched token, with their old values.
+    pub(super) fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+        self.side_blocks.extend(tokens.map(|token| token / BLOCK as u32));
+        // Both lists ascend; only where they meet is there anything to sort.
+        self.side_blocks.sort_unstable();
+        self.side_blocks.dedup();
+        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() || spec.greens().is_some() {
+            self.side_blocks.clear();
+            self.side_blocks.extend(0..raw.blocks() as u32);
+        }
+        self.side_values.resize(self.side_blocks.len() * BLOCK, 0.0);
+        for (&block, values) in self.side_blocks.iter().zip(self.side_values.chunks_exact_mut(BLOCK)) {
+            raw.passes.widen(raw.row.bytes(), block as usize, values);
+        }
+    }
+
+    /// Adjusts the side values.
+    pub(super) fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        let whole = self.side_blocks.len() == raw.blocks();
+        let mut at = 0;
+        for adjust in spec.adjusts.iter() {
+            let place = place(&self.side_blocks, whole, adjust.token, &mut at);
+            let value = &mut self.side_values[place];
+            *value = adjust.apply(*value, &spec.penalties);
+        }
+        if let Some(greens) = spec.greens() {
+            greens::raise(raw.passes, greens, spec.allowed, &mut self.side_values);
+        }
+        at = 0;
+        for &token in spec.banned {
+            let place = place(&self.side_blocks, whole, token, &mut at);
+            self.side_values[place] = f32::NEG_INFINITY;
+        }
+    }
+
+    /// Maxima of the side blocks, and the two lists of maxima that follow from them.
+    pub(super) fn finish(&mut self, raw: &View<'_>) {
+        self.side_maxima.clear();
+        self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
+        raw.side.passes.scan(bytemuck::cast_slice(&self.side_values), &mut self.side_maxima);
+        self.plain.clear();
+        self.plain.extend_from_slice(raw.maxima);
+        self.maxima.clear();
+        self.maxima.extend_from_slice(raw.maxima);
+        for (&block, &max) in self.side_blocks.iter().zip(&self.side_maxima) {
+            self.plain[block as usize] = f32::NEG_INFINITY;
+            self.maxima[block as usize] = max;
+        }
+    }
+}
+
+/// Where `token` lies among the side values; `at` walks along `side_blocks` with ascending tokens.
+fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize {
+    if whole {
+        return token as usize;
+    }
+    while side_blocks[*at] < token / BLOCK as u32 {
+        *at += 1;
+    }
+    *at * BLOCK + token as usize % BLOCK
+}
