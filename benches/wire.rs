@@ -58,11 +58,13 @@ impl Side {
 
     async fn measure(&mut self, args: &BenchArgs) {
         let args = BenchArgs { addr: Some(self.address.clone()), access: self.access.clone(), ..args.clone() };
+        let mut attempts = 0;
         let report = loop {
+            attempts += 1;
             match bench::run(args.clone()).await {
                 Ok(report) => break report,
                 // It may not listen yet.
-                Err(error) if self.process.try_wait().is_ok_and(|ended| ended.is_none()) => {
+                Err(error) if attempts < 100 && self.process.try_wait().is_ok_and(|ended| ended.is_none()) => {
                     eprintln!("{}: {error}", self.name);
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }

@@ -158,6 +158,33 @@ async fn default_lists_are_there_once() {
 }
 
 #[tokio::test]
+async fn tables_of_marks_are_there_once_and_few_are_made() {
+    let server = TestServer::start().await;
+    let marked = |size: u32, seed: u32| {
+        let (keys, sampling_table_size, sampling_table_seed) = (vec![1, 2], Some(size), Some(seed));
+        let synthid = SynthidParams { keys, sampling_table_size, sampling_table_seed, ..Default::default() };
+        let scheme = Some(watermark_params::Scheme::Synthid(synthid));
+        SamplingParams { watermark: Some(WatermarkParams { scheme }), ..seeded(1) }
+    };
+    let config = StreamConfig { default_params: Some(marked(1 << 20, 1)), ..config() };
+    let mut worker = server.worker_with(config).await;
+    let before = server.series(STATE);
+    let opens = |from: u64, count: u64, of: &dyn Fn(u64) -> SamplingParams| {
+        open_step((0..count).map(|i| open(from + i, of(i))).collect())
+    };
+    // The stream's mark, whether its sequences have parameters of their own or repeat it.
+    for (from, count, params) in [(0, 17, seeded(2)), (100, 13, marked(1 << 20, 1))] {
+        let result = worker.step(opens(from, count, &|_| params.clone())).await;
+        assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok));
+    }
+    let each = (server.series(STATE) - before) / 30.0;
+    assert!(each <= 2048.0, "{each} bytes a sequence, of a table of 131,072");
+    let status = worker.failing_step(opens(200, 17, &|i| marked(1 << 20, 2 + i as u32))).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert!(status.message().contains("tables of 17825792 places"), "{}", status.message());
+}
+
+#[tokio::test]
 async fn memory_of_kept_drafts() {
     let vocab_size = 1 << 12;
     let server = TestServer::with_limits(|limits| limits.max_state_bytes = 96 << 10).await;

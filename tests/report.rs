@@ -32,6 +32,32 @@ fn removed(token: &Token) -> Vec<RemovedBy> {
 }
 
 #[tokio::test]
+async fn a_step_explains_so_many_logits() {
+    let server = TestServer::start().await;
+    let vocab_size = 1 << 20;
+    let mut worker = server.worker_with(StreamConfig { vocab_size, ..config() }).await;
+    let params = SamplingParams { temperature: Some(0.0), report: why(&[0]), ..seeded(1) };
+    let plain = open(9, SamplingParams { report: None, ..params.clone() });
+    let opens = (1..=5).map(|id| open(id, params.clone())).chain([plain]).collect();
+    worker.step(open_step(opens)).await;
+    let row = vec![0.0; vocab_size as usize];
+    let shared = |id| Work { first_row: Some(0), ..sample_work(id) };
+    let step = |ids: &[u64]| Step {
+        work: ids.iter().map(|&id| shared(id)).collect(),
+        logits: inline(std::slice::from_ref(&row)),
+        ..Default::default()
+    };
+    let result = worker.step(step(&[1, 2, 3, 4, 5, 9])).await;
+    let statuses: Vec<RowStatus> = result.work.iter().map(WorkResult::status).collect();
+    use RowStatus::{InvalidWork, Ok};
+    assert_eq!(statuses, [Ok, Ok, Ok, Ok, InvalidWork, Ok]);
+    assert!(result.work[4].message.contains("report.why_not_token_ids"), "{}", result.work[4].message);
+    // Nothing came of it, and the next step has room again.
+    let result = only(worker.step(step(&[5])).await);
+    assert_eq!((result.status(), result.tokens.len()), (Ok, 1));
+}
+
+#[tokio::test]
 async fn each_parameter_that_removes_a_token_is_named() {
     let server = TestServer::start().await;
     let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![2], ..config() }).await;

@@ -1,7 +1,7 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
-use super::plan::{Planned, plan_work, unknown_sequence};
+use super::plan::{Explained, Planned, plan_work, unknown_sequence};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
@@ -68,14 +68,14 @@ impl Batch {
         // An id whose opening failed may be open all the same, as another text that must go on untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
         let expired = step.deadline.is_some_and(|deadline| self.now > deadline);
-        let mut plan = Vec::with_capacity(step.work.len());
+        let (mut plan, mut explained) = (Vec::with_capacity(step.work.len()), Explained::default());
         for work in &step.work {
             let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
                 Err(unknown_sequence("the sequence could not be opened in this step"))
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
             } else {
-                plan_work(&mut stream.table, work, &step, self.number, limits)
+                plan_work(&mut stream.table, work, (&step, &mut explained), self.number, limits)
             };
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
             plan.push(planned);

@@ -25,11 +25,35 @@ impl Planned {
     }
 }
 
+/// Logits that one step may have explained (`why_not_token_ids`): 32 rows of 131,072, about two seconds of one thread. By
+/// step, since a result must not depend on what else is in its batch.
+const MAX_EXPLAINED_LOGITS: usize = 1 << 22;
+
+/// Logits of a step that are to be explained so far.
+#[derive(Debug, Default)]
+pub(super) struct Explained(usize);
+
+impl Explained {
+    fn add(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
+        let logits = rows.saturating_mul(step.logits.row_bytes_in_f32() / size_of::<f32>());
+        let all = self.0.saturating_add(logits);
+        if all > MAX_EXPLAINED_LOGITS {
+            let message = format!(
+                "report.why_not_token_ids: would explain {all} logits of this step, at most {MAX_EXPLAINED_LOGITS}; \
+                 ask on fewer rows"
+            );
+            return Err(RowFailure::new(RowStatus::InvalidWork, message));
+        }
+        self.0 = all;
+        Ok(())
+    }
+}
+
 /// What a work needs, or why it cannot be done.
 pub(super) fn plan_work(
     table: &mut Table,
     work: &Work,
-    step: &Step,
+    (step, explained): (&Step, &mut Explained),
     batch: u64,
     limits: &Limits,
 ) -> Result<Planned, RowFailure> {
@@ -65,6 +89,10 @@ pub(super) fn plan_work(
         let message =
             format!("needs {rows} rows from row {}, the step has {} rows", work.first_row, step.logits.rows());
         return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
+    }
+    let explains = |id| table.get(id).is_some_and(Sequence::explains);
+    if !matches!(kind, WorkKind::Draft(_)) && work.sequence_id.is_some_and(explains) {
+        explained.add(rows, step)?;
     }
     if let Some(id) = work.sequence_id {
         take_room(table, id, kind, step)?;

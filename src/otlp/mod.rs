@@ -31,6 +31,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 
+/// Characters of a collector's reason that are logged.
+const MOST_REASON: usize = 300;
+
 /// Where spans go.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
@@ -57,6 +60,9 @@ impl Collector {
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).to_owned();
         let tls = settings.ca.clone().map(|ca| ClientTls { ca, identity: None, name: None });
         let endpoint = Access { tls, token_file: None }.endpoint(&address)?;
+        // Without pings a collector whose machine is gone would be waited for until the kernel gives its connection up,
+        // for a quarter of an hour, although others may stand behind the name.
+        let endpoint = endpoint.http2_keep_alive_interval(ANSWER_WITHIN).keep_alive_timeout(ANSWER_WITHIN);
         let channel = endpoint.connect_timeout(ANSWER_WITHIN).connect_lazy();
         Ok(Some(Self { channel, address }))
     }
@@ -97,21 +103,24 @@ impl Exporter {
             batch.clear();
             let sent = self.deliver(&request, &stop).await;
             let taken = match &sent {
-                Ok(rejected) => count.saturating_sub(*rejected),
+                Ok((rejected, _)) => count.saturating_sub(*rejected),
                 Err(_) => 0,
             };
             self.metrics.traces.spans(Traced::Exported, taken);
             self.metrics.traces.spans(Traced::Failed, count - taken);
             // Once for each time that it goes or comes back: the counter says how much.
-            match &sent {
-                Err(status) if !trouble => {
-                    let (address, reason) = (&self.collector.address, causes(status));
-                    tracing::warn!(address, reason, "the collector takes no spans; they are dropped and counted");
-                }
-                Ok(_) if trouble => tracing::info!(address = self.collector.address, "the collector takes spans again"),
+            let address = &self.collector.address;
+            let fault = match sent {
+                Err(status) => Some(("the collector takes no spans; they are dropped and counted", causes(&status))),
+                Ok((rejected, reason)) if rejected > 0 => Some(("the collector refuses some spans", reason)),
+                Ok(_) => None,
+            };
+            match &fault {
+                Some((what, reason)) if !trouble => tracing::warn!(address, reason = shortened(reason), "{what}"),
+                None if trouble => tracing::info!(address, "the collector takes spans again"),
                 _ => {}
             }
-            trouble = sent.is_err();
+            trouble = fault.is_some();
         }
     }
 
@@ -137,13 +146,17 @@ impl Exporter {
         !batch.is_empty()
     }
 
-    /// Spans that the collector turned away, or why it took none.
-    async fn deliver(&self, request: &ExportTraceServiceRequest, stop: &CancellationToken) -> Result<u64, Status> {
+    /// How many spans the collector turned away and why, or why it took none.
+    async fn deliver(
+        &self,
+        request: &ExportTraceServiceRequest,
+        stop: &CancellationToken,
+    ) -> Result<(u64, String), Status> {
         let mut pauses = PAUSES.iter();
         loop {
             let answer = self.collector.export(request.clone()).await;
             let status = match answer {
-                Ok(answer) => return Ok(rejected(&answer)),
+                Ok(answer) => return Ok(rejected(answer)),
                 Err(status) => status,
             };
             let pause = pauses.next().filter(|_| is_passing(status.code()) && !stop.is_cancelled());
@@ -166,15 +179,18 @@ async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
     }
 }
 
-fn rejected(answer: &ExportTraceServiceResponse) -> u64 {
-    let Some(partial) = &answer.partial_success else { return 0 };
-    if partial.rejected_spans > 0 {
-        tracing::warn!(spans = partial.rejected_spans, reason = partial.error_message, "the collector refused spans");
-    }
-    u64::try_from(partial.rejected_spans).unwrap_or(0)
+fn rejected(answer: ExportTraceServiceResponse) -> (u64, String) {
+    let partial = answer.partial_success.unwrap_or_default();
+    (u64::try_from(partial.rejected_spans).unwrap_or(0), partial.error_message)
 }
 
-/// Whether OTLP says that the same may be sent again.
+/// The beginning of what a collector says: it may be megabytes.
+fn shortened(reason: &str) -> &str {
+    let end = reason.char_indices().nth(MOST_REASON).map_or(reason.len(), |(at, _)| at);
+    &reason[..end]
+}
+
+/// Whether the same may be sent again: OTLP's list, and a collector without room, which ought to say when.
 fn is_passing(code: Code) -> bool {
     matches!(
         code,

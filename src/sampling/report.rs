@@ -200,11 +200,18 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
     let state = SamplerState::default();
     let chain =
         spec.chain.unwrap_or(Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, tournament: None });
+    let mut ids = asked.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    let mut here = vec![false; ids.len()];
     chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
-        let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
-        tokens.sort_unstable();
-        for (&token, cut) in asked.iter().zip(&mut cuts).filter(|(_, cut)| cut.is_none()) {
-            *cut = step.sampler().filter(|_| tokens.binary_search(&token).is_err());
+        here.fill(false);
+        for w in left.kept() {
+            ids.binary_search(&w.candidate.token).into_iter().for_each(|at| here[at] = true);
+        }
+        for (token, cut) in asked.iter().zip(&mut cuts).filter(|(_, cut)| cut.is_none()) {
+            let is_here = ids.binary_search(token).is_ok_and(|at| here[at]);
+            *cut = step.sampler().filter(|_| !is_here);
         }
     });
     cuts

@@ -80,8 +80,13 @@ impl Place<'_> {
     fn is_repeated(&self, width: usize, history: u32, first: i64, token: impl Fn(i64) -> u32) -> bool {
         let here = self.output as i64;
         let from = (here - i64::from(history)).max(first);
-        let same = |at: i64| (1..=width as i64).all(|back| token(at - back) == token(here - back));
-        (from..here).any(same)
+        if from >= here {
+            return false;
+        }
+        // Read once: a text is looked up token by token.
+        let tokens: Vec<u32> = (from - width as i64..here).map(token).collect();
+        let last = &tokens[tokens.len() - width..];
+        tokens.windows(width).take((here - from) as usize).any(|before| before == last)
     }
 }
 

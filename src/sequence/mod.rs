@@ -232,6 +232,12 @@ impl Sequence {
         self.finished
     }
 
+    /// Whether it asks why tokens were not chosen, which takes its rows long.
+    #[must_use]
+    pub fn explains(&self) -> bool {
+        self.rules.explains()
+    }
+
     /// How many tokens it may emit until it is as long as it may be; at least 1.
     #[must_use]
     pub fn remaining(&self) -> usize {

@@ -1,6 +1,8 @@
 //! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
 //! sequences of a stream that have the same ones.
 
+mod reports;
+
 use super::chain::OwnChain;
 use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
@@ -19,7 +21,6 @@ use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::mark::tournament::Table;
 use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::report::{Bans, ReportSpec};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 use crate::sampling::samplers::top_p_decay;
 use std::mem::take;
@@ -74,7 +75,11 @@ impl Rules {
             Breakers::order(&mut params.history.dry_sequence_breakers);
         }
         let chain = OwnChain::of(&params);
-        let table = params.watermark().and_then(mark::table);
+        // Of the base's mark there is one already; another is made, which takes milliseconds at its largest.
+        let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
+            Some(base) => base.table.clone(),
+            None => params.watermark().and_then(mark::table),
+        };
         let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), chain, table, base, room: None };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
@@ -134,7 +139,10 @@ impl Rules {
         let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
         let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
         let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
-        let table = self.table.as_ref().map_or(0, Table::bytes);
+        let is_own = |own: &&Arc<Table>| {
+            self.base.as_ref().and_then(|base| base.table.as_ref()).is_none_or(|base| !Arc::ptr_eq(base, own))
+        };
+        let table = self.table.as_ref().filter(is_own).map_or(0, Table::bytes);
         size_of::<Self>() + self.params.bytes() + adjusts + chain + table + tokens * size_of::<u32>()
     }
 
@@ -344,15 +352,6 @@ impl Rules {
     fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
         let report = self.report(true, at.1, &[]);
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
-    }
-
-    /// What to say about a row at this position of the output, which ends with `tail`.
-    fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
-        let wanted =
-            self.inherited(|rules| rules.params.samplers.report.as_deref()).filter(|wanted| !wanted.is_off())?;
-        let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());
-        let words = self.list(|params| &params.bad_words);
-        Some(ReportSpec { wanted, bans: Bans { forced, position, ends, words, tail, ranges } })
     }
 
     fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {

@@ -77,7 +77,8 @@ impl<'a> Bits<'a> {
             weighted += self.weighted(bits);
         }
         let (scored, (mean, variance)) = (ngrams.len(), self.plain);
-        if scored == 0 {
+        // A table whose bits are all alike marks nothing, so nothing is found; only rounding is left of its variance.
+        if scored == 0 || variance < 1e-12 {
             let evidence = Evidence::Layers { mean_g: 0.0, weighted_mean_g: 0.0 };
             return Found { scored, evidence, z: 0.0, p_value: 1.0 };
         }

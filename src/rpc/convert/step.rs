@@ -8,6 +8,7 @@ use crate::engine::step::{
     WorkKind,
 };
 use crate::error::Error;
+use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::region::LookUpError;
@@ -64,16 +65,44 @@ fn check_len(field: &str, len: usize, config: &Config) -> Result<(), Error> {
 /// Most entries of default lists that the sequences of one message may copy.
 const MAX_COPIED_ENTRIES: usize = 1 << 24;
 
+/// Places of SynthID's tables that one message may have made: 16 of the largest, 60 ms of work.
+const MAX_TABLE_PLACES: usize = 1 << 24;
+
+/// A sequence with a table of its own has it made, from a few bytes on the wire.
+fn check_tables<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, field: &str) -> Result<(), Error> {
+    use proto::watermark_params::Scheme;
+    let usual = SynthidParams::new(Vec::new());
+    let places = |own: &proto::SamplingParams| match own.watermark.as_ref().and_then(|mark| mark.scheme.as_ref()) {
+        Some(Scheme::Synthid(wire)) => {
+            let size = wire.sampling_table_size.unwrap_or(usual.sampling_table_size);
+            let is_usual = size == usual.sampling_table_size && wire.sampling_table_seed.unwrap_or_default() == 0;
+            // Larger ones are refused.
+            if is_usual { 0 } else { size.min(MAX_TABLE_SIZE) as usize }
+        }
+        _ => 0,
+    };
+    let places: usize = params.map(places).sum();
+    if places <= MAX_TABLE_PLACES {
+        return Ok(());
+    }
+    let message = format!(
+        "sequences with a watermark.synthid.sampling_table_size or _seed of their own would make tables of {places} \
+         places, at most {MAX_TABLE_PLACES} in one message; split it, or make the mark the stream's default"
+    );
+    Err(Error::invalid(field, message))
+}
+
 /// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
 /// copy of them, so a few bytes on the wire could ask for much work. The memory is bounded by `max_state_bytes`.
 ///
 /// # Errors
-/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`].
+/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`] or [`MAX_TABLE_PLACES`].
 pub(in crate::rpc) fn check_copies<'a>(
-    params: impl Iterator<Item = Option<&'a proto::SamplingParams>>,
+    params: impl Iterator<Item = Option<&'a proto::SamplingParams>> + Clone,
     field: &str,
     config: &Config,
 ) -> Result<(), Error> {
+    check_tables(params.clone().flatten(), field)?;
     let defaults = config.rules.params();
     let copies = |params: Option<&proto::SamplingParams>| {
         let merges = params.is_some_and(|own| {

@@ -1,0 +1,25 @@
+//! What rows of these rules are to say about how their tokens were chosen.
+
+use super::Rules;
+use crate::params::report::ReportParams;
+use crate::sampling::report::{Bans, ReportSpec};
+
+impl Rules {
+    /// What is to be said at all.
+    fn wanted(&self) -> Option<&ReportParams> {
+        self.inherited(|rules| rules.params.samplers.report.as_deref()).filter(|wanted| !wanted.is_off())
+    }
+
+    /// Whether it is to be said why tokens were not chosen.
+    pub(in crate::sequence) fn explains(&self) -> bool {
+        self.wanted().is_some_and(|wanted| !wanted.why_not_token_ids.is_empty())
+    }
+
+    /// What to say about a row at this position of the output, which ends with `tail`.
+    pub(super) fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
+        let wanted = self.wanted()?;
+        let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());
+        let words = self.list(|params| &params.bad_words);
+        Some(ReportSpec { wanted, bans: Bans { forced, position, ends, words, tail, ranges } })
+    }
+}
