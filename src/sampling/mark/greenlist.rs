@@ -11,7 +11,7 @@
 //! looked up alone, and a list has about `greenlist_ratio` of the vocabulary; the papers shuffle it and take exactly so many. So
 //! text marked by other programs is not found here, nor by them what is marked here.
 //!
-//! The 16 bits of token `t`: with `i = t mod 128`, those of word `i / 32` of the [words](super::words) at index
+//! The 16 bits of token `t`: with `i = t mod 128`, those of word `i / 32` of the words (`super::words`) at index
 //! `16 * (t / 128) + t mod 16`, the upper ones where `i / 16` is odd. So a block of 128 tokens takes 16 Philox blocks side by side.
 
 use super::{Purpose, context, words};

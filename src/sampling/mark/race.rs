@@ -10,7 +10,7 @@
 //! | arrival | `-ln(r) / mass` in f64, each operation rounded once, `ln` of the `libm` crate |
 //! | token | the first to arrive, of those with a mass; of two at once the one with the smaller id |
 //!
-//! The word of token `t`: with `i = t mod 128`, word `i / 32` of the [words](super::words) at index
+//! The word of token `t`: with `i = t mod 128`, word `i / 32` of the words (`super::words`) at index
 //! `32 * (t / 128) + t mod 32`; the others are the upper 20 bits of word 0 at index `t`.
 
 use super::{Purpose, words};

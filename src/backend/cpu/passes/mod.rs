@@ -13,7 +13,7 @@
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
-//! | [`least`], [`moments`] | blocks with a candidate | the least logit; what a deviation is made of |
+//! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`terms`] | blocks with mass | entropy terms and the total |
 //! | [`raise`], [`race_words`] | no row | what marks do, by block |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
