@@ -250,6 +250,9 @@ pub(super) struct Staging {
     bytes: usize,
 }
 
+// SAFETY: the memory is this value's alone.
+unsafe impl Send for Staging {}
+
 impl Staging {
     pub(super) fn new(bytes: usize) -> Result<Self, DriverError> {
         // Not write-combined, which the processor reads slowly.

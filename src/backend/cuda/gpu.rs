@@ -1,7 +1,7 @@
 //! The GPU as the machine that launches run on.
 
 use super::OpenError;
-use super::device::{Device, Slot};
+use super::device::{Device, Slot, Staging};
 use super::machine::{Launch, Machine, SLOTS};
 use super::shape;
 use cudarc::driver::DriverError;
@@ -11,6 +11,8 @@ use cudarc::driver::DriverError;
 pub struct Gpu {
     pub(super) device: Device,
     pub(super) slots: [Slot; SLOTS],
+    /// What empties the caches before a launch is timed. Made once: such memory is kept for the life of the process.
+    pub(super) flush: Option<Staging>,
 }
 
 impl Gpu {
@@ -18,7 +20,7 @@ impl Gpu {
     pub(super) fn open(wanted: &str, inputs: usize, outputs: usize, teams: usize) -> Result<Self, OpenError> {
         let device = Device::open(wanted)?;
         let slot = || Slot::new(inputs, outputs, teams);
-        Ok(Self { device, slots: [slot()?, slot()?] })
+        Ok(Self { device, slots: [slot()?, slot()?], flush: None })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::ask::Asked;
 use super::device::Staging;
+use super::gpu::Gpu;
 use super::verify::verify;
 use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
 
@@ -60,12 +61,15 @@ impl CudaBackend {
         // The first run uploads, and is not counted.
         let launch = launches.begin(0, which, asked, &rows)?;
         launches.machine.finish(0)?;
-        let flush = Staging::new(FLUSH_BYTES)?;
-        let (device, slot) = (&launches.machine.device, &launches.machine.slots[0]);
-        let launches = (0..rounds).map(|_| device.time(slot, &launch, &flush)).collect::<Result<_, _>>()?;
+        let Gpu { device, slots: [slot, ..], flush } = &mut launches.machine;
+        let flush = match flush {
+            Some(flush) => flush,
+            None => flush.insert(Staging::new(FLUSH_BYTES)?),
+        };
+        let launches = (0..rounds).map(|_| device.time(slot, &launch, flush)).collect::<Result<_, _>>()?;
         let mut copy_rate = 0.0f32;
         for _ in 0..10 {
-            let (time, bytes) = device.time_copy(slot, &flush)?;
+            let (time, bytes) = device.time_copy(slot, flush)?;
             copy_rate = copy_rate.max(bytes as f32 / time);
         }
         Ok(Timing { launches, copy_rate })
