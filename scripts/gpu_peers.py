@@ -1,5 +1,5 @@
 """What peers cost on a GPU: PyTorch's own operations, as vLLM's native path strings them together, and FlashInfer's sampling
-kernels where the package is. The same row shapes, sizes and conditions as benches/gpu.rs. Not run on a GPU yet."""
+kernels where the package is. The same row shapes, sizes and conditions as benches/gpu.rs."""
 
 import statistics
 

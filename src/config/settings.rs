@@ -164,7 +164,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         backend,
         |t| values::one_of(t, &BACKEND),
         |b| values::word_of(b, &BACKEND),
-        "What samples: cpu, cuda (a GPU, or the server does not start) or auto (a GPU if there is one that works, else the CPU). Tokens are the same with each. The speed of cuda has not been measured, and logits sent inline have to cross PCIe"
+        "What samples: cpu, cuda (a GPU, or the server does not start) or auto (a GPU if there is one that works, else the CPU). Tokens are the same with each. Logits sent inline have to cross PCIe to a GPU"
     ),
     setting!(
         "presets",
