@@ -19,6 +19,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+use tonic_types::StatusExt;
 use wire::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 
 /// Steps to a request: with their stages about 300 KB.
@@ -30,6 +31,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Pauses before a batch is tried again; after the last one it is given up.
 const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
+
+/// Longest pause that a collector may ask for.
+const MOST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Characters of a collector's reason that are logged.
 const MOST_REASON: usize = 300;
@@ -159,8 +163,8 @@ impl Exporter {
                 Ok(answer) => return Ok(rejected(answer)),
                 Err(status) => status,
             };
-            let pause = pauses.next().filter(|_| is_passing(status.code()) && !stop.is_cancelled());
-            let Some(&pause) = pause else { return Err(status) };
+            let pause = pauses.next().and_then(|&least| pause_after(&status, least)).filter(|_| !stop.is_cancelled());
+            let Some(pause) = pause else { return Err(status) };
             tokio::select! {
                 () = sleep(pause) => {}
                 () = stop.cancelled() => {}
@@ -190,16 +194,43 @@ fn shortened(reason: &str) -> &str {
     &reason[..end]
 }
 
-/// Whether the same may be sent again: OTLP's list, and a collector without room, which ought to say when.
-fn is_passing(code: Code) -> bool {
-    matches!(
-        code,
+/// How long to wait before the same is sent again, if it may be: after the codes of OTLP's list, and to a collector without
+/// room when it says how long that will last.
+fn pause_after(status: &Status, least: Duration) -> Option<Duration> {
+    let asked = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    let passes = match status.code() {
         Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-            | Code::ResourceExhausted
-    )
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => true,
+        Code::ResourceExhausted => asked.is_some(),
+        _ => false,
+    };
+    passes.then(|| asked.unwrap_or_default().clamp(least, MOST_PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::ErrorDetails;
+
+    #[test]
+    fn a_batch_is_sent_again_when_the_collector_may_take_it_then() {
+        let least = Duration::from_secs(1);
+        let plain = |code| pause_after(&Status::new(code, ""), least);
+        assert_eq!(plain(Code::Unavailable), Some(least));
+        assert_eq!(plain(Code::InvalidArgument), None);
+        assert_eq!(plain(Code::ResourceExhausted), None, "without a time it will not pass");
+
+        let says = |code, seconds| {
+            let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(seconds)));
+            pause_after(&Status::with_error_details(code, "", details), least)
+        };
+        assert_eq!(says(Code::ResourceExhausted, 3), Some(Duration::from_secs(3)));
+        assert_eq!(says(Code::Unavailable, 0), Some(least));
+        assert_eq!(says(Code::Unavailable, 3600), Some(MOST_PAUSE), "spans would pile up");
+        assert_eq!(says(Code::Unauthenticated, 3), None);
+    }
 }
