@@ -34,7 +34,7 @@ fn router(metrics: Metrics, health: Health) -> Router {
     let ready = health.clone();
     Router::new()
         .route("/metrics", get(move || async move { answer(StatusCode::OK, METRICS_TYPE, metrics.render()) }))
-        .route("/livez", get(move || async move { state(health.state(), |s| s != State::Broken) }))
+        .route("/livez", get(move || async move { state(health.state(), State::is_live) }))
         .route("/readyz", get(move || async move { state(ready.state(), |s| s == State::Ready) }))
         .fallback(|| async {
             let hint = "not found; there are /metrics, /livez and /readyz\n";

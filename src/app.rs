@@ -2,6 +2,7 @@
 
 mod exporting;
 mod serving;
+mod stall;
 
 use crate::admin;
 use crate::backend::cuda::OpenError;
@@ -196,6 +197,8 @@ impl App {
         let limits = Arc::new(self.config.limits.clone());
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
         let engine_ended = watch_thread(thread)?;
+        let pulse = engine.pulse();
+        background.spawn(stall::watch(move || pulse.busy_for(), self.config.engine_stall_timeout, health.clone()));
         let regions = self.regions.map(|listener| {
             let (count, bytes) = (self.metrics.regions.clone(), self.metrics.region_bytes.clone());
             let socket = listener.path().to_owned();

@@ -201,6 +201,38 @@ async fn a_worker_that_vanishes_without_a_word_is_cut_and_its_sequences_are_free
     assert_eq!(server.series("croupier_state_bytes").await, 0.0);
 }
 
+#[tokio::test]
+async fn an_old_connection_takes_no_new_calls_and_its_stream_goes_on() {
+    let server = start(Config { max_connection_age: Duration::from_millis(200), ..config() }).await;
+    let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
+    let (sender, messages) = tokio::sync::mpsc::channel(4);
+    for request in requests(8, SamplingParams::default(), 3) {
+        sender.send(request).await.expect("room");
+    }
+    let stream = tokio_stream::wrappers::ReceiverStream::new(messages);
+    let mut replies = client.decode(stream).await.expect("a stream").into_inner();
+    for _ in 0..2 {
+        replies.message().await.expect("a reply").expect("not the end");
+    }
+    // The client's channel is told to leave, and makes another connection for the next call.
+    let connections = async || server.series("croupier_connections{transport=\"tcp\"}").await;
+    until("another connection", async || {
+        client.clone().get_server_info(GetServerInfoRequest {}).await.expect("an answer");
+        connections().await >= 2.0
+    })
+    .await;
+    let [_, mut next] = requests(8, SamplingParams::default(), 3);
+    if let Some(decode_request::Request::Step(step)) = &mut next.request {
+        step.step_id += 1;
+        step.open.clear();
+    }
+    sender.send(next).await.expect("room");
+    let reply = replies.message().await.expect("the stream goes on").expect("not the end");
+    let Some(decode_response::Response::Step(result)) = reply.response else { panic!("{reply:?}") };
+    assert!(result.work.iter().all(|work| work.status() == RowStatus::Ok), "{result:?}");
+    assert_eq!(server.series("croupier_sequences_active").await, 3.0);
+}
+
 /// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
 /// catching the panic is not enough.
 struct Fatal;

@@ -117,6 +117,10 @@ pub struct Config {
     pub keepalive_interval: Duration,
     /// A ping must be answered by then.
     pub keepalive_timeout: Duration,
+    /// A connection older than this takes no new calls; zero: any age.
+    pub max_connection_age: Duration,
+    /// An engine that is longer at one batch is told to the liveness probe; zero: never.
+    pub engine_stall_timeout: Duration,
     /// Between telling clients that the server goes away and refusing them.
     pub lame_duck: Duration,
     /// After this much draining, streams still open are cut.
@@ -143,6 +147,12 @@ pub struct Config {
     pub presets: Presets,
 }
 
+/// A size as settings say it, in bytes; `None` if it is none.
+#[must_use]
+pub fn bytes(text: &str) -> Option<u64> {
+    values::size(text, 0..=u64::MAX).ok()
+}
+
 impl Default for Config {
     fn default() -> Self {
         let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
@@ -161,6 +171,8 @@ impl Default for Config {
             first_byte_timeout: Duration::from_secs(5),
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(20),
+            max_connection_age: Duration::ZERO,
+            engine_stall_timeout: Duration::from_secs(60),
             lame_duck: Duration::ZERO,
             drain_timeout: Duration::from_secs(25),
             reflection: false,

@@ -217,6 +217,18 @@ pub(super) static SETTINGS: &[Setting] = &[
         "How long a client may take to answer a ping before its connection is cut"
     ),
     duration!(
+        "max-connection-age",
+        max_connection_age,
+        ANY,
+        "Age at which a connection takes no new calls: streams on it go on until the worker closes them, and what the worker opens then gets a new connection, to another replica perhaps. 0: any age. For a service whose replicas come and go"
+    ),
+    duration!(
+        "engine-stall-timeout",
+        engine_stall_timeout,
+        ANY,
+        "How long the engine may be at one batch before /livez fails, so that the process is started again; it succeeds again when the engine moves. 0: for ever"
+    ),
+    duration!(
         "lame-duck",
         lame_duck,
         ANY,

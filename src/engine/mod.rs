@@ -10,6 +10,7 @@ mod batch;
 mod commit;
 mod draft;
 mod plan;
+mod pulse;
 mod rows;
 mod state;
 pub mod step;
@@ -25,6 +26,7 @@ use crate::metrics::{Metrics, ModelMetrics, Stage};
 use crate::permits::{Counter, Permit};
 use crate::sequence::table::Table;
 use admission::Admission;
+pub use pulse::Pulse;
 use state::{Command, Queued, State, StreamId, StreamSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,11 +53,13 @@ impl Engine {
         // The channel is bounded by what goes in: steps hold a place in the queue, streams one of their own
         // or, when they have one step, the places of its sequences.
         let (commands, inbox) = thread_channel::channel();
+        let pulse = Pulse::new();
+        let own = pulse.clone();
         let thread = std::thread::Builder::new()
             .name("croupier-engine".to_owned())
-            .spawn(move || drive(state, &inbox, backend, &metrics))
+            .spawn(move || drive(state, &inbox, backend, &metrics, &own))
             .expect("a thread for the engine");
-        (Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)) }, thread)
+        (Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)), pulse }, thread)
     }
 }
 
@@ -65,6 +69,7 @@ pub struct Handle {
     commands: thread_channel::Sender<Command>,
     admission: Arc<Admission>,
     streams: Arc<AtomicU64>,
+    pulse: Pulse,
 }
 
 impl Handle {
@@ -117,6 +122,12 @@ impl Handle {
         self.admission.open_sequences()
     }
 
+    /// Whether it moves.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     fn send(&self, command: Command) -> Result<(), Error> {
         self.commands.send(command).map_err(|_| Error::EngineStopped)
     }
@@ -167,13 +178,16 @@ fn drive(
     inbox: &thread_channel::Receiver<Command>,
     mut backend: Box<dyn Backend>,
     metrics: &Metrics,
+    pulse: &Pulse,
 ) {
     loop {
         if !state.has_work() {
+            pulse.rest();
             let Ok(command) = inbox.recv() else { return };
             state.apply(command);
         }
         inbox.try_iter().for_each(|command| state.apply(command));
+        pulse.beat();
         let started = Instant::now();
         let mut batch = state.gather(started);
         if batch.steps.is_empty() {

@@ -325,7 +325,7 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
     let limits = Limits { max_sequences: 3, max_sequences_per_stream: 1, max_queued_steps: 2, ..Limits::default() };
     let (commands, inbox) = thread_channel::channel();
     let admission = Arc::new(Admission::new(&limits, &Metrics::noop()));
-    let handle = Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)) };
+    let handle = Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)), pulse: Pulse::new() };
     let run = |ids: &[u64]| handle.run_alone(step(1, opens(ids), ids), Metrics::noop().model("test"));
     let refusal = |ids| {
         run(ids).err().and_then(|error| match error {
@@ -346,4 +346,44 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
     assert_eq!((refusal(&[1, 2]), handle.open_sequences()), (Some(Refusal::TooManySequences), 2));
     assert_eq!(inbox.try_iter().count(), 2, "of what is refused the engine hears nothing");
     drop(two);
+}
+
+/// Tells when it is asked, and answers when it may.
+#[derive(Debug)]
+struct Slow(CpuBackend, thread_channel::Sender<()>, thread_channel::Receiver<()>);
+
+impl Backend for Slow {
+    fn info(&self) -> BackendInfo {
+        self.0.info()
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        let _ = (self.1.send(()), self.2.recv());
+        self.0.run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        self.0.verify(jobs)
+    }
+}
+
+#[test]
+fn its_pulse_says_how_long_it_is_at_a_batch() {
+    let ((asked, was_asked), (may, may_answer)) = (thread_channel::channel(), thread_channel::channel());
+    let backend = Box::new(Slow(CpuBackend::new(1), asked, may_answer));
+    let (handle, _thread) = Engine::start(backend, Arc::new(Limits::default()), Metrics::noop());
+    let pulse = handle.pulse();
+    let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
+    let mut stream = stream.expect("a stream");
+    stream.submit(step(1, opens(&[1]), &[1])).expect("room");
+    was_asked.recv().expect("the backend is asked");
+    let before = pulse.busy_for().expect("it is at a batch");
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(pulse.busy_for().expect("it still is") >= before + Duration::from_millis(4));
+    may.send(()).expect("it waits");
+    assert_eq!(statuses(&stream.replies.blocking_recv().expect("a reply")), [None]);
+    // It rests when it has looked for more work, which is soon.
+    while pulse.busy_for().is_some() {
+        std::thread::yield_now();
+    }
 }

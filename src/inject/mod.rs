@@ -5,6 +5,7 @@
 //! known to be right.
 
 mod edit;
+mod memory;
 mod pod;
 mod sidecar;
 mod yaml;
@@ -118,6 +119,8 @@ pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
         let problem = "its layout cannot be changed safely; write it as `kubectl ... -o yaml` does".to_owned();
         return Err(InjectError::Manifest { line, problem });
     }
+    let warning = args.memory_limit.as_deref().and_then(|limit| memory::warning(&sidecar, limit));
+    found.notes.extend(warning);
     Ok(Injected { text: changed, notes: found.notes })
 }
 
@@ -160,15 +163,20 @@ fn nothing(args: &InjectArgs, notes: &[String]) -> String {
 pub fn main(args: &InjectArgs) -> ExitCode {
     match run(args) {
         Ok(notes) => {
-            notes.iter().for_each(|note| eprintln!("croupier inject: {note}"));
+            notes.iter().for_each(|note| eprintln!("croupier inject: {}", visible(note)));
             ExitCode::SUCCESS
         }
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
-            eprintln!("croupier inject: {whence}: {error}");
+            eprintln!("croupier inject: {}", visible(&format!("{whence}: {error}")));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Names in manifests may hold anything, and this goes to a terminal.
+fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 fn run(args: &InjectArgs) -> Result<Vec<String>, InjectError> {

@@ -38,6 +38,8 @@ pub(super) struct Template<'a> {
     pub(super) name: String,
     path: Vec<Step>,
     pub(super) node: &'a Node,
+    /// Volumes that a StatefulSet adds to its pods.
+    claims: &'a [Node],
 }
 
 /// The templates of a document, of all its items if it is a list.
@@ -60,7 +62,8 @@ fn template(object: &Node, mut path: Vec<Step>) -> Option<Template<'_>> {
     let metadata = object.get("metadata");
     let name = ["name", "generateName"].iter().find_map(|key| metadata?.get(key)?.text());
     let name = format!("{kind}/{}", name.unwrap_or("(no name)"));
-    Some(Template { name, path, node: object.at(keys)? })
+    let claims = object.at(&["spec", "volumeClaimTemplates"]).map(Node::items).unwrap_or_default();
+    Some(Template { name, path, node: object.at(keys)?, claims })
 }
 
 impl Template<'_> {
@@ -72,8 +75,8 @@ impl Template<'_> {
         worker: Option<&str>,
     ) -> Result<Outcome, Mistake> {
         let annotations = self.node.at(&["metadata", "annotations"]);
-        if annotations.is_some_and(|known| known.get(INJECTED).is_some()) {
-            return Ok(Outcome::Left("already injected"));
+        if let Some(mark) = annotations.and_then(|known| known.get(INJECTED)) {
+            return self.known(mark, sidecar);
         }
         if self.node.at(&["metadata", "labels", LABEL]).is_some() {
             return Ok(Outcome::Left("has a sidecar of the chart"));
@@ -86,11 +89,33 @@ impl Template<'_> {
         };
         let Some(worker) = self.worker(spec, worker)? else { return Ok(Outcome::Left(NO_SUCH_CONTAINER)) };
         check(self.node, spec, worker.1, sidecar)?;
+        check_claims(self.claims, sidecar)?;
         self.add(editor, sidecar, spec, worker.0);
         let note = has_scrape(annotations).then(|| {
             format!("keeps the worker's prometheus.io annotations; scrape port {} by other means", sidecar.admin_port)
         });
         Ok(Outcome::Injected(note))
+    }
+
+    /// A template that was injected: with the same sidecar, or there is something to do by hand.
+    fn known(&self, mark: &Node, sidecar: &Sidecar) -> Result<Outcome, Mistake> {
+        let containers = self.node.at(&["spec", "initContainers"]).map(Node::items).unwrap_or_default();
+        let name_of = |container: &&Node| container.get("name").and_then(Node::text) == Some(sidecar.name());
+        match containers.iter().find(name_of) {
+            Some(container) if container.says(&sidecar.container()) => Ok(Outcome::Left("already injected")),
+            Some(container) => Err(wrong(
+                container,
+                "was injected with another image, other settings or by another version, and is not changed; inject the \
+                 manifest as it was before that",
+            )),
+            None => Err(wrong(
+                mark,
+                &format!(
+                    "{INJECTED} says that it was injected, but there is no container {}; take the annotation out",
+                    sidecar.name()
+                ),
+            )),
+        }
     }
 
     /// The worker among the containers: the one of this name, or else the only one.
@@ -174,6 +199,15 @@ fn check(template: &Node, spec: &Node, worker: &Node, sidecar: &Sidecar) -> Resu
     }
     let variable = sidecar.variable().0;
     names(worker, "env", "name", variable).map_or(Ok(()), |line| taken("a variable", variable, line))
+}
+
+/// A claim takes the place of the pod's volume of the same name.
+fn check_claims(claims: &[Node], sidecar: &Sidecar) -> Result<(), Mistake> {
+    let name = |claim| Node::at(claim, &["metadata", "name"]);
+    match claims.iter().filter_map(name).find(|name| name.text() == Some(sidecar.volume_name())) {
+        Some(name) => Err(wrong(name, &format!("there is a volume {} already", sidecar.volume_name()))),
+        None => Ok(()),
+    }
 }
 
 /// Containers of a pod share its network, and with hostNetwork the node's.

@@ -65,6 +65,11 @@ impl Sidecar {
         self.value(&["sidecar", "socketDirectory"])
     }
 
+    /// A setting of the server, by the name of its flag, if it is not left at its default.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
     fn socket(&self) -> String {
         format!("{}/croupier.sock", self.directory())
     }

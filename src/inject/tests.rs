@@ -110,6 +110,21 @@ fn twice_is_once() {
     let twice = inject(&once, &InjectArgs::default()).expect("unchanged");
     assert_eq!(twice.text, once);
     assert_eq!(twice.notes, ["Pod/p: unchanged, already injected"]);
+    // What the API server adds to an object changes nothing.
+    let stored = once
+        .replace("restartPolicy: Always", "restartPolicy: Always\n      terminationMessagePath: /dev/termination-log");
+    assert!(stored != once);
+    assert_eq!(injected(&stored), stored);
+    for args in [
+        InjectArgs { image: Some("other:2".to_owned()), ..InjectArgs::default() },
+        InjectArgs { settings: vec![("threads".to_owned(), "2".to_owned())], ..InjectArgs::default() },
+        InjectArgs { memory_limit: Some("4Gi".to_owned()), ..InjectArgs::default() },
+    ] {
+        let refused = inject(&once, &args).expect_err("asked for something else").to_string();
+        assert!(refused.contains("inject the manifest as it was before"), "{refused}");
+    }
+    let gone = once.replace("name: croupier\n", "name: other\n");
+    assert!(refused(&gone).contains("there is no container croupier"), "{}", refused(&gone));
     let chart = POD.replace("  name: p\n", "  name: p\n  labels: {croupier/sidecar: x}\n");
     assert_eq!(injected(&chart), chart);
 }
@@ -210,6 +225,13 @@ fn what_cannot_be_done_safely_is_refused_with_its_line() {
         let said = refused(&manifest);
         assert!(said.contains(says), "{said}\ninstead of {says} for\n{manifest}");
     }
+    let claims = "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: s}\nspec:\n  volumeClaimTemplates:\n  - metadata: {name: croupier-socket}\n  template:\n    spec:\n      containers: [{name: w, image: i}]\n";
+    assert!(
+        refused(claims).contains("line 6: StatefulSet/s: there is a volume croupier-socket already"),
+        "{}",
+        refused(claims)
+    );
+    assert_eq!(visible("Pod/p\u{1b}[31m\nline"), "Pod/p\\u{1b}[31m\\nline");
     assert!(refused("").contains("there is no pod template"));
     let alias = POD
         .replace("    image: i\n", "    image: i\n    env: *e\n")

@@ -230,6 +230,21 @@ impl Node {
         }
     }
 
+    /// Whether it has all that `wanted` has. Who stores an object adds what was left out, to maps and to lists of them.
+    pub(super) fn says(&self, wanted: &Self) -> bool {
+        match (&self.what, &wanted.what) {
+            (What::Map(_), What::Map(entries)) => entries
+                .iter()
+                .all(|(key, value)| key.text().and_then(|key| self.get(key)).is_some_and(|own| own.says(value))),
+            (What::List(own), What::List(items)) => {
+                let more = items.iter().all(|item| matches!(item.what, What::Map(_)));
+                let fits = own.len() == items.len() || own.len() > items.len() && more;
+                fits && own.iter().zip(items).all(|(own, item)| own.says(item))
+            }
+            _ => self.same(wanted),
+        }
+    }
+
     /// On one line, as JSON, which is YAML too.
     pub(super) fn in_line(&self) -> String {
         let joined = |parts: Vec<String>| parts.join(", ");

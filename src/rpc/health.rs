@@ -20,8 +20,18 @@ pub enum State {
     Ready,
     /// Finishes what it has.
     Draining,
+    /// The engine has not moved for long; restart it if it does not go on.
+    Stalled,
     /// Will not recover; restart it.
     Broken,
+}
+
+impl State {
+    /// Whether the process is worth keeping.
+    #[must_use]
+    pub fn is_live(self) -> bool {
+        !matches!(self, Self::Stalled | Self::Broken)
+    }
 }
 
 /// The state, and whom to tell when it changes.
@@ -43,11 +53,29 @@ impl Health {
     /// Tells everyone.
     pub async fn set(&self, state: State) {
         self.state.send_replace(state);
+        self.tell().await;
+    }
+
+    /// Tells everyone, if it is still in that state; says whether it was.
+    pub async fn turn(&self, from: State, to: State) -> bool {
+        let turned = self.state.send_if_modified(|state| {
+            let is = *state == from;
+            *state = if is { to } else { *state };
+            is
+        });
+        if turned {
+            self.tell().await;
+        }
+        turned
+    }
+
+    async fn tell(&self) {
+        let state = self.state();
         self.metrics.ready.set(if state == State::Ready { 1.0 } else { 0.0 });
         for name in READINESS {
             self.reporter.set_service_status(name, serving(state == State::Ready)).await;
         }
-        self.reporter.set_service_status(LIVENESS, serving(state != State::Broken)).await;
+        self.reporter.set_service_status(LIVENESS, serving(state.is_live())).await;
     }
 
     /// What the server is doing.

@@ -57,7 +57,12 @@ where
     let per_connection = u32::try_from(calls).unwrap_or(u32::MAX);
     let keepalive = Some(config.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
     // Fixed windows: the adaptive ones start at 64 KiB and shrink h2's budget for small frames with them.
-    let router = tonic::transport::Server::builder()
+    let mut server = tonic::transport::Server::builder();
+    if config.max_connection_age > Duration::ZERO {
+        // Without a grace: streams that run are a worker's sequences, and end when it closes them.
+        server = server.max_connection_age(config.max_connection_age);
+    }
+    let router = server
         .initial_stream_window_size(config.http2.stream_window)
         .initial_connection_window_size(config.http2.connection_window)
         .http2_adaptive_window(Some(false))

@@ -257,9 +257,11 @@ async fn healthcheck_speaks_tls() {
     assert_eq!(named.status.code(), Some(1), "{named:?}");
     let untrusted = secured.healthcheck(&["--tls-ca", &path(&other, "ca.crt")]);
     assert_eq!(untrusted.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&untrusted.stderr).contains("certificate"), "{untrusted:?}");
-    for flags in [&["--tls-ca", &ca][..], &[]] {
-        assert_eq!(secured.healthcheck(flags).status.code(), Some(1), "{flags:?}");
+    assert!(String::from_utf8_lossy(&untrusted.stderr).contains("--tls-ca has not signed"), "{untrusted:?}");
+    for (flags, fix) in [(&["--tls-ca", &ca][..], "give --tls-cert and --tls-key"), (&[], "give --tls-ca")] {
+        let failed = secured.healthcheck(flags);
+        assert_eq!(failed.status.code(), Some(1), "{flags:?}");
+        assert!(String::from_utf8_lossy(&failed.stderr).contains(fix), "{failed:?}");
     }
     assert_eq!(secured.healthcheck(&["--tls-cert", &cert]).status.code(), Some(2));
 }

@@ -1,0 +1,74 @@
+//! Whether the sidecar's memory limit holds what its settings allow: the sum that the chart's notes show.
+
+use super::sidecar::Sidecar;
+use crate::config;
+
+/// The settings that bound memory, by their flags.
+const BOUNDS: [&str; 3] = ["max-state-bytes", "max-bytes-in-flight", "max-region-bytes"];
+/// What the program takes beside them.
+const PROGRAM: u64 = 64 << 20;
+
+/// What to say about a limit that is too low; `None` if it is not, or cannot be read.
+pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
+    let defaults = config::Config::default().limits;
+    let defaults = [defaults.max_state_bytes, defaults.max_bytes_in_flight, defaults.max_region_bytes];
+    let bound =
+        |(name, default): (&str, usize)| sidecar.setting(name).and_then(config::bytes).unwrap_or(default as u64);
+    let sum = BOUNDS.into_iter().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
+    (bytes(limit)? < sum as f64).then(|| {
+        format!(
+            "the memory limit of {limit} is less than the {} MiB that {} and the program come to: under load it would be \
+             killed instead of refusing work. Raise the limit, or lower one of them with --setting",
+            sum >> 20,
+            BOUNDS.join(", ")
+        )
+    })
+}
+
+/// A quantity of Kubernetes, in bytes.
+fn bytes(quantity: &str) -> Option<f64> {
+    let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
+    let (number, unit) = quantity.split_at(end);
+    let decimal =
+        ["", "k", "M", "G", "T", "P", "E"].iter().position(|known| *known == unit).map(|n| 1e3f64.powi(n as i32));
+    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+        .iter()
+        .position(|known| *known == unit)
+        .map(|n| 1024f64.powi(n as i32 + 1));
+    let exponent = || unit.strip_prefix(['e', 'E'])?.parse::<i32>().ok().map(|n| 10f64.powi(n));
+    let factor = decimal.or(binary).or_else(|| (unit == "m").then_some(1e-3)).or_else(exponent)?;
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::InjectArgs;
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_does() {
+        for (quantity, expected) in [
+            ("1Gi", 1073741824.0),
+            ("1.5Gi", 1610612736.0),
+            ("2e9", 2e9),
+            ("512M", 512e6),
+            ("1Pi", 1125899906842624.0),
+            ("7", 7.0),
+        ] {
+            assert_eq!(bytes(quantity), Some(expected), "{quantity}");
+        }
+        assert_eq!((bytes("1000m"), bytes("x"), bytes("1Qi")), (Some(1.0), None, None));
+    }
+
+    #[test]
+    fn a_limit_below_the_settings_is_warned_of() {
+        let with = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+            Sidecar::new(&InjectArgs { settings, ..InjectArgs::default() })
+        };
+        // The chart's 1 GiB and 256 MiB, the default of 512 MiB for regions, and the program.
+        assert!(warning(&with(&[]), "1855Mi").is_some_and(|text| text.contains("1856 MiB")));
+        assert_eq!(warning(&with(&[]), "1856Mi"), None);
+        assert_eq!(warning(&with(&[("max-region-bytes", "0"), ("max-state-bytes", "192MiB")]), "512Mi"), None);
+    }
+}
