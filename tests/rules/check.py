@@ -78,7 +78,9 @@ def queries():
         for rule in group["rules"]:
             yield f"rule {rule.get('record') or rule['alert']}", rule["expr"]
     yield from panels(json.loads(DASHBOARD.read_text())["panels"])
-    yield "values autoscaling.metric", yaml.safe_load((CHART / "values.yaml").read_text())["autoscaling"]["metric"]
+    for o in yaml.safe_load_all((ROOT / "tests/helm/golden/service-keda.yaml").read_text()):
+        if o and o["kind"] == "ScaledObject":
+            yield from (("KEDA", trigger["metadata"]["query"]) for trigger in o["spec"]["triggers"])
 
 
 def as_rules():
@@ -104,6 +106,51 @@ def undescribed(of):
             yield f"panel {panel['title']} has no description"
 
 
+def told_apart(query, recorded):
+    """Labels that lines of a query differ in. What is not aggregated has one line for each instance, and labels of its own."""
+    if aggregated := re.match(r"(?:histogram_quantile\([\d.]+, )?(?:sum|min|max|count)(?: by \(([^)]*)\))?", query):
+        return set(re.findall(r"\w+", aggregated[1] or "")) - {"le"}
+    name = re.search(r"(?:croupier|process)[_:][\w:]+", query)[0]
+    return recorded.get(name, {"instance"})
+
+
+def recorded_labels(rules):
+    """Labels that the lines of a recording differ in, as its own aggregation names them."""
+    by = {}
+    for rule in rules:
+        if "record" in rule:
+            grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
+            by[rule["record"]] = set(re.findall(r"\w+", grouped[1])) - {"le"} if grouped else {"instance"}
+    # The difference of recordings.
+    for name in by:
+        if "expected_minus_observed" in name:
+            by[name] = by["croupier:spec_decode_measured_tokens:increase30m"]
+    return by
+
+
+def mixed_up(of, recorded):
+    """Legends that two lines of a panel may share."""
+    for panel in of:
+        targets = panel.get("targets", [])
+        for target in targets:
+            fixed = set(re.findall(r'(\w+)="[^$"]*"', target["expr"]))
+            missing = told_apart(target["expr"], recorded) - fixed - set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            yield from (f"panel {panel['title']}: lines of two {label}s have the same name" for label in missing)
+        if len({target["legendFormat"] for target in targets}) < len(targets):
+            yield f"panel {panel['title']}: two queries have the same legend"
+
+
+def unseen(metrics, asked):
+    """Metrics that are in no rule and no panel, and for no reason."""
+    # Calls of Decode last as long as their worker, and the others' count is in croupier_requests_total; sizes of batches are shown by
+    # rows; wrong trace contexts are the callers' affair; and processes are watched by Kubernetes' own means.
+    elsewhere = {"croupier_call_duration_seconds", "croupier_batch_steps", "croupier_trace_contexts_invalid_total", "process_threads",
+                 "process_virtual_memory_bytes"}
+    for name in sorted({re.sub("_(bucket|sum|count)$", "", name) for name in metrics} - elsewhere):
+        if not any(re.search(rf"\b{name}(_bucket|_sum|_count)?\b", query) for _, query in asked):
+            yield f"{name} is in no rule and no panel"
+
+
 def untested(alerts):
     """Alerts that no unit test sees firing, or silent."""
     firing, silent = set(), set()
@@ -124,6 +171,9 @@ def main():
     for wrong in ["croupier_nothing", 'croupier_queue_depth{a="b"}', 'croupier_rows_total{kind="guess"}', "croupier:nothing",
                   'croupier_step_duration_seconds_bucket{le="0.026"}']:
         assert list(complaints(wrong, metrics, set())), wrong
+    for expr, legend in [("sum by (a, b) (x)", "{{a}}"), ("croupier_ready", "ready")]:
+        assert list(mixed_up([{"title": "", "targets": [{"expr": expr, "legendFormat": legend}]}], {})), expr
+    assert list(unseen({"croupier_ready": set()}, []))
     rules = [rule for group in yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"] for rule in group["rules"]]
     recorded = {rule["record"] for rule in rules if "record" in rule}
     alerts = {rule["alert"] for rule in rules if "alert" in rule}
@@ -135,7 +185,8 @@ def main():
     wrong += [f"docs/operations.md tells of {name}, which is no alert" for name in sections - alerts if name.startswith("Croupier")]
     wrong += [f"{rule['alert']} does not point to its section" for rule in rules if "alert" in rule
               and f"docs/operations.md#{rule['alert'].lower()}." not in rule["annotations"].get("runbook", "")]
-    wrong += undescribed(json.loads(DASHBOARD.read_text())["panels"])
+    dashboard = json.loads(DASHBOARD.read_text())["panels"]
+    wrong += [*undescribed(dashboard), *mixed_up(dashboard, recorded_labels(rules)), *unseen(metrics, asked)]
     if wrong:
         sys.exit("\n".join(wrong))
     print(f"{len(asked)} queries ask for what is there; {len(alerts)} alerts are tested and told about")

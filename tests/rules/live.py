@@ -6,6 +6,7 @@ Arguments: the croupier binary, the prometheus binary."""
 import json
 import math
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def until(what, ready, seconds=30):
 
 class Prometheus:
     def __init__(self, binary, folder, target):
-        rules = (CHART / "rules.yaml").read_text().replace("interval: 30s", f"interval: {SCRAPE_SECONDS}s")
+        rules = re.sub(r"(?m)^    interval: \w+$", f"    interval: {SCRAPE_SECONDS}s", (CHART / "rules.yaml").read_text())
         (folder / "rules.yaml").write_text(rules)
         (folder / "prometheus.yaml").write_text(json.dumps({
             "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
