@@ -23,9 +23,16 @@ RUN touch build.rs src/lib.rs src/main.rs && cargo build --release --locked --bi
 
 # glibc and libgcc of the same Debian, a user, nothing else. A driver for GPUs would come from the container runtime.
 FROM gcr.io/distroless/cc-debian12:nonroot
+# Whence it comes: given when it is built.
+ARG VERSION=""
+ARG REVISION=""
+ARG SOURCE=""
 LABEL org.opencontainers.image.title="croupier" \
       org.opencontainers.image.description="A gRPC sampling sidecar for LLM inference" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE"
 COPY --from=build /src/target/release/croupier /usr/local/bin/croupier
 # Nobody outside of the container would reach 127.0.0.1.
 ENV CROUPIER_LISTEN=0.0.0.0:50051 \

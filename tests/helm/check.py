@@ -87,7 +87,7 @@ def changed(recipe, text, bless):
 def refusals():
     """Values that must be refused, each with words of the reason."""
     for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
-        flags = [flag for value in case["set"] for flag in ("--set", value)]
+        flags = case.get("flags", []) + [flag for value in case["set"] for flag in ("--set", value)]
         done = template(case.get("chart", "croupier"), *flags)
         if done.returncode == 0:
             yield f"{case['set']} is not refused"

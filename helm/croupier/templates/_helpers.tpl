@@ -88,12 +88,35 @@ presets = "/etc/croupier/presets.toml"
 checksum/config: {{ print (include "croupier.config" .) (include "croupier.presets" .) | sha256sum }}
 {{- end }}
 
-{{- /* A size of the server's settings or of Kubernetes in bytes. */ -}}
+{{- /* A quantity of Kubernetes, or a size of the server's settings, as a number: 1.5Gi, 512 MiB, 2e9, 500m. */ -}}
+{{- define "croupier.quantity" -}}
+{{- $text := toString . | nospace -}}
+{{- $number := regexFind "^[0-9]*[.]?[0-9]+([eE][+-]?[0-9]+)?[.]?" $text -}}
+{{- $unit := trimPrefix $number $text | trimSuffix "B" -}}
+{{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- if or (not $number) (not (hasKey $factors $unit)) -}}
+{{- fail (printf "%v is no quantity, such as 2Gi, 1.5Gi, 2e9 or 500m" .) -}}
+{{- end -}}
+{{- mulf (float64 (trimSuffix "." $number)) (get $factors $unit) -}}
+{{- end }}
+
+{{- /* The same in whole bytes. */ -}}
 {{- define "croupier.bytes" -}}
-{{- /* Numbers of values are floats, and large ones would be written with an exponent. */ -}}
-{{- $text := ternary (int64 .) . (not (kindIs "string" .)) | toString | nospace -}}
-{{- $number := regexFind "^[0-9]+" $text | int64 -}}
-{{- $unit := regexReplaceAll "^[0-9]+" $text "" | trimSuffix "B" -}}
-{{- $factors := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 -}}
-{{- mul $number (get $factors $unit | default 1 | int64) -}}
+{{- include "croupier.quantity" . | float64 | ceil | int64 -}}
+{{- end }}
+
+{{- /* CPU that the container asks for: of its limit, where it does not say, as Kubernetes has it. */ -}}
+{{- define "croupier.requestedCpu" -}}
+{{- (.Values.resources.requests | default dict).cpu | default ((.Values.resources.limits | default dict).cpu) | default "" -}}
+{{- end }}
+
+{{- /* Threads that sample, if the values say it: else they depend on the node. */ -}}
+{{- define "croupier.threads" -}}
+{{- $set := .Values.config.threads | default "auto" | toString -}}
+{{- $limit := (.Values.resources.limits | default dict).cpu -}}
+{{- if ne $set "auto" -}}
+{{- int64 (float64 $set) -}}
+{{- else if $limit -}}
+{{- include "croupier.quantity" $limit | float64 | ceil | int64 -}}
+{{- end -}}
 {{- end }}

@@ -1,0 +1,81 @@
+{{- /* What is said after an installation. Helm does not show a subchart's notes, so a chart with this one as a dependency includes
+it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
+{{- define "croupier.notes" -}}
+{{- $name := include "croupier.fullname" . }}
+{{- $state := include "croupier.bytes" (.Values.config.max_state_bytes | default "4GiB") | int64 }}
+{{- $flight := include "croupier.bytes" (.Values.config.max_bytes_in_flight | default "1GiB") | int64 }}
+{{- $vocab := .Values.config.max_vocab_size | default 1048576 | int64 }}
+{{- $thread := mul $vocab 36 }}
+{{- $threads := include "croupier.threads" . }}
+{{- $regions := 0 | int64 }}
+{{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
+{{- $regions = include "croupier.bytes" (.Values.config.max_region_bytes | default "512MiB") | int64 }}
+{{- end }}
+{{- $bound := add $state $flight $regions 67108864 (mul $thread ($threads | default "0" | int64)) }}
+{{- if eq .Values.mode "service" -}}
+Croupier {{ .Chart.AppVersion }}: {{ $name }} in {{ .Release.Namespace }}. Workers reach it at
+
+  {{ $name }}.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
+{{- if .Values.service.headless }}
+  dns:///{{ $name }}-headless.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}   (clients that balance themselves)
+{{- end }}
+
+Next:
+
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ $name }}
+  kubectl -n {{ .Release.Namespace }} exec deployment/{{ $name }} -- croupier healthcheck --{{ if include "croupier.tlsSecret" . }}admin=http://127.0.0.1:{{ .Values.ports.admin }}{{ else }}addr=127.0.0.1:{{ .Values.ports.grpc }}{{ end }}
+  kubectl -n {{ .Release.Namespace }} port-forward service/{{ $name }} {{ .Values.ports.admin }}   # then http://127.0.0.1:{{ .Values.ports.admin }}/metrics
+{{- else -}}
+Croupier {{ .Chart.AppVersion }} for pods of another chart, whose templates include croupier.sidecar.*. The socket is
+
+  {{ include "croupier.sidecar.target" . }}
+
+Next:
+
+  kubectl -n {{ .Release.Namespace }} get pods -l croupier/sidecar={{ $name }}
+  kubectl -n {{ .Release.Namespace }} logs -l croupier/sidecar={{ $name }} -c {{ .Values.sidecar.containerName }}
+  kubectl -n {{ .Release.Namespace }} exec POD -c {{ .Values.sidecar.containerName }} -- croupier healthcheck --addr={{ include "croupier.sidecar.target" . }}
+{{- end }}
+
+Memory of one container, at most:
+
+  max_state_bytes      {{ printf "%6d" (div $state 1048576) }} MiB   what is remembered of sequences
+  max_bytes_in_flight  {{ printf "%6d" (div $flight 1048576) }} MiB   messages received and not yet answered
+{{- if $regions }}
+  max_region_bytes     {{ printf "%6d" (div $regions 1048576) }} MiB   shared memory for the worker's logits
+{{- end }}
+  program              {{ printf "%6d" 64 }} MiB
+{{- if $threads }}
+  threads              {{ printf "%6d" (div (mul $thread ($threads | int64)) 1048576) }} MiB   {{ $threads }} with scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
+  together             {{ printf "%6d" (div $bound 1048576) }} MiB
+{{- else }}
+  together             {{ printf "%6d" (div $bound 1048576) }} MiB
+  and each thread      {{ printf "%6d" (div $thread 1048576) }} MiB   scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
+{{- end }}
+  and each worker                http2_connection_window and a message (max_message_bytes) on their way in
+{{- with (.Values.resources.limits | default dict).memory }}
+{{- if lt (include "croupier.bytes" . | int64) $bound }}
+
+WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 1048576 }} MiB: under load the
+container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes{{ end }} or max_bytes_in_flight.
+{{- end }}
+{{- end }}
+{{- if and (eq .Values.mode "service") (not .Values.networkPolicy.enabled) (not .Values.tls.clientAuth.enabled) (not .Values.auth.existingSecret) }}
+
+WARNING: networkPolicy is off, and clients need neither a certificate nor a token: whoever reaches the port may use it.
+{{- end }}
+{{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
+
+WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts between the pods.
+{{- end }}
+{{- if and .Values.tls.clientAuth.enabled (not .Values.tls.clientAuth.existingSecret) }}
+
+WARNING: clients are let in with any certificate of the authority that signed the server's own. Where it signs for others too, give
+clients an authority of their own: tls.clientAuth.existingSecret.
+{{- end }}
+{{- if and (eq .Values.mode "service") (or .Values.serviceMonitor.enabled .Values.podMonitor.enabled) .Values.networkPolicy.enabled (not .Values.networkPolicy.allowMetricsFrom) }}
+
+WARNING: the network policy lets only pods of {{ .Release.Namespace }} read metrics. If Prometheus runs elsewhere, name its namespace:
+networkPolicy.allowMetricsFrom.
+{{- end }}
+{{- end }}
