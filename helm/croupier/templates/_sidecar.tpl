@@ -15,6 +15,7 @@ unix:{{ include "croupier.sidecar.socket" . }}
 {{- /* An entry of initContainers: restarted for ever, so a sidecar, and the worker waits for its startup probe. */ -}}
 {{- define "croupier.sidecar.container" -}}
 {{- $socket := include "croupier.sidecar.target" . -}}
+{{- /* It waits as long as the kubelet does: its own default would make a longer timeout vain. */ -}}
 {{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" $socket) -}}
 {{- $probes := .Values.probes -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
@@ -28,15 +29,15 @@ unix:{{ include "croupier.sidecar.socket" . }}
       containerPort: {{ .Values.ports.admin }}
   startupProbe:
     exec:
-      command: {{ toJson $ask }}
+      command: {{ toJson (append $ask (printf "--timeout=%vs" ($probes.startup.timeoutSeconds | default 1))) }}
     {{- toYaml $probes.startup | nindent 4 }}
   livenessProbe:
     exec:
-      command: {{ toJson (append $ask "--service=liveness") }}
+      command: {{ toJson (concat $ask (list "--service=liveness" (printf "--timeout=%vs" ($probes.liveness.timeoutSeconds | default 1)))) }}
     {{- toYaml $probes.liveness | nindent 4 }}
   readinessProbe:
     exec:
-      command: {{ toJson (append $ask "--service=readiness") }}
+      command: {{ toJson (concat $ask (list "--service=readiness" (printf "--timeout=%vs" ($probes.readiness.timeoutSeconds | default 1)))) }}
     {{- toYaml $probes.readiness | nindent 4 }}
   volumeMounts:
     {{- include "croupier.sidecar.volumeMounts" . | nindent 4 }}
