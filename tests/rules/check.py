@@ -81,6 +81,13 @@ def queries():
     for o in yaml.safe_load_all((ROOT / "tests/helm/golden/service-keda.yaml").read_text()):
         if o and o["kind"] == "ScaledObject":
             yield from (("KEDA", trigger["metadata"]["query"]) for trigger in o["spec"]["triggers"])
+    yield from adapter()
+
+
+def adapter():
+    """What docs/scaling.md has prometheus-adapter ask."""
+    for query in re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text()):
+        yield "prometheus-adapter", query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="croupier"')
 
 
 def as_rules():

@@ -22,6 +22,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "croupier" / "files"
 LOAD_SECONDS = 40
 SCRAPE_SECONDS = 1
+# A quantile of the same buckets, computed here and by Prometheus: the same but for rounding.
+QUANTILE_ERROR = 1e-6
+P99 = 'croupier:step_duration_seconds:p99_rate5m{stage="total"}'
+# What could be asked in its place by mistake.
+NOT_P99 = ['croupier:step_duration_seconds:p50_rate5m{stage="total"}', 'croupier:step_duration_seconds:p90_rate5m{stage="total"}',
+           *(f'croupier:step_duration_seconds:p99_rate5m{{stage="{stage}"}}' for stage in ("queue", "backend", "reply"))]
 # A ratio of rates leaves out what was before the first scrape, one second of 40; it differs from the rest by chance only.
 RATIO_ERROR = 0.01
 
@@ -86,7 +92,55 @@ def dashboard_queries():
             yield panel["title"], query
 
 
-def compare(prometheus, workers):
+def steps(admin):
+    """Upper edges and cumulative counts of the buckets of whole steps, as the server itself has them."""
+    line = r'^croupier_step_duration_seconds_bucket{stage="total",le="([^"]+)"} (\d+)$'
+    return [(float(edge), int(count)) for edge, count in re.findall(line, get(f"http://{admin}/metrics"), re.M)]
+
+
+def quantile(q, buckets):
+    """As histogram_quantile has it: spread evenly over the bucket that it falls into, whose edges come with it."""
+    rank, low, below = q * buckets[-1][1], 0.0, 0
+    for edge, count in buckets:
+        if count >= rank:
+            return (low if math.isinf(edge) else low + (edge - low) * (rank - below) / (count - below)), low, edge
+        low, below = edge, count
+
+
+def scaling_queries():
+    """What autoscalers ask: KEDA by the chart, prometheus-adapter by the rules of docs/scaling.md. Pods are called otherwise here."""
+    keda = re.search(r"(?m)^ *query: (.+)$", (ROOT / "tests/helm/golden/service-keda.yaml").read_text())[1]
+    yield "KEDA", re.sub(r'namespace="[^"]*",pod=~"[^"]*"', 'job="croupier"', keda)
+    for query in re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text()):
+        yield "prometheus-adapter", query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="croupier"')
+
+
+def p99_is_wrong(asked, buckets):
+    known = quantile(0.99, buckets)[0]
+    if not abs(asked - known) <= QUANTILE_ERROR * known:
+        return f"99th percentile: Prometheus has {asked} s, the server's buckets {known} s, more than {QUANTILE_ERROR} of it apart"
+    return None
+
+
+def latency(prometheus, buckets, seconds):
+    """The 99th percentile that Prometheus computed is that of the server's buckets; those are of the load's steps, none of which
+    took longer inside than seen from outside."""
+    asked = prometheus.value(P99)
+    known, low, high = quantile(0.99, buckets)
+    outside = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
+    lines = [f"{'step, 99th percentile: of the buckets themselves':52} {asked:12.5g} {known:12.5g}",
+             f"{'... between edges of its bucket; seen from outside':52} {f'{low:g}-{high:g}':>12} {outside:12.5g}"]
+    wrong = [p99_is_wrong(asked, buckets)]
+    if buckets[-1][1] != len(seconds):
+        wrong.append(f"the server counts {buckets[-1][1]} steps, the load {len(seconds)}")
+    wrong += [f"{count} steps took up to {edge} s inside, and more, {slower}, seen from outside" for edge, count in buckets
+              if (slower := sum(s <= edge for s in seconds)) > count]
+    # That the check can fail.
+    wrong += [f"{query} would pass for the 99th percentile" for query in NOT_P99 if not p99_is_wrong(prometheus.value(query), buckets)]
+    return lines, [what for what in wrong if what]
+
+
+def compare(prometheus, workers, buckets):
     """Lines to print, and what is wrong."""
     lines, wrong = [], []
 
@@ -107,20 +161,14 @@ def compare(prometheus, workers):
         lines.append(f"{'... in standard errors':52} {errors:12.5g}")
         if w.honest != (abs(errors) < 5):
             wrong.append(f"{w.model}: {errors} standard errors")
-    slowest = sorted(s for w in workers for s in w.seconds)
-    known = slowest[math.ceil(0.99 * len(slowest)) - 1]
-    asked = prometheus.value('croupier:step_duration_seconds:p99_rate5m{stage="total"}')
-    lines.append(f"{'step, 99th percentile: inside, and seen from outside':52} {asked:12.5g} {known:12.5g}")
-    # Inside is less than outside, but a histogram knows no more than the bucket, which may be 2.5 times as wide.
-    if not 0 < asked <= known * 2.5:
-        wrong.append(f"99th percentile: {asked} s inside, {known} s outside")
-    return lines, wrong
+    more, faults = latency(prometheus, buckets, [s for w in workers for s in w.seconds])
+    return lines + more, wrong + faults
 
 
-def check(prometheus, workers):
-    lines, wrong = compare(prometheus, workers)
-    asked = list(dashboard_queries())
-    wrong += [f"panel {title}: no answer to {query}" for title, query in asked if not prometheus.query(query)]
+def check(prometheus, workers, buckets):
+    lines, wrong = compare(prometheus, workers, buckets)
+    asked = [*dashboard_queries(), *scaling_queries()]
+    wrong += [f"{title}: no answer to {query}" for title, query in asked if not prometheus.query(query)]
     rules = prometheus.rules()
     wrong += [f"rule {rule['name']}: {rule.get('lastError', rule['health'])}" for rule in rules if rule["health"] != "ok"]
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
@@ -130,7 +178,7 @@ def check(prometheus, workers):
     if not expected <= waiting:
         wrong.append(f"alerts waiting or firing are {waiting}, not {expected}")
     print(f"{'':52} {'Prometheus':>12} {'load':>12}", *lines, sep="\n")
-    print(f"{len(asked)} queries of the dashboard answered, {len(rules)} rules evaluated; alerts: {', '.join(sorted(waiting))}")
+    print(f"{len(asked)} queries of dashboard and autoscalers answered, {len(rules)} rules evaluated; alerts: {', '.join(sorted(waiting))}")
     return wrong
 
 
@@ -147,6 +195,7 @@ def main():
             prometheus = Prometheus(binary, folder, admin)
             processes.append(prometheus.process)
             until("the first scrape", lambda: prometheus.query("croupier_ready"))
+            assert steps(admin)[-1] == (math.inf, 0), "there were steps before the load"
             workers = [Worker(f"127.0.0.1:{grpc_port}", model, honest) for model, honest in [("sound", True), ("broken", False)]]
             threads = [threading.Thread(target=worker.run, args=(LOAD_SECONDS,)) for worker in workers]
             for thread in threads:
@@ -154,8 +203,10 @@ def main():
             for thread in threads:
                 thread.join()
             workers[0].mistake()
+            buckets = steps(admin)
+            until("the last step", lambda: prometheus.value('croupier_step_duration_seconds_count{stage="total"}') == buckets[-1][1])
             time.sleep(3 * SCRAPE_SECONDS)
-            wrong = check(prometheus, workers)
+            wrong = check(prometheus, workers, buckets)
         finally:
             for process in processes:
                 process.terminate()
