@@ -284,13 +284,13 @@ impl SamplingParams {
     /// The temperature at a position of the output: on a straight line from `temperature` at 0 to `temperature_end` at
     /// `temperature_tokens`, and that from there on.
     fn temperature_at(&self, position: u64) -> f32 {
-        let tokens = u64::from(self.samplers.temperature_tokens);
+        let (tokens, rules) = (u64::from(self.samplers.temperature_tokens), self.samplers.sampler_order.rules());
         if tokens == 0 {
-            return self.samplers.sampler_order.rules().temperature(self.temperature);
+            return rules.temperature(self.temperature);
         }
         let (start, end) = (f64::from(self.temperature), f64::from(self.samplers.temperature_end));
         let share = position.min(tokens) as f64 / tokens as f64;
-        (start + (end - start) * share) as f32
+        rules.raised((start + (end - start) * share) as f32)
     }
 
     /// Names of the fields, for tests that none is forgotten.

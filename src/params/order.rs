@@ -73,13 +73,13 @@ impl EngineRules {
     /// What is made of a temperature.
     #[must_use]
     pub fn temperature(&self, temperature: f32) -> f32 {
-        if temperature < self.greedy_below {
-            0.0
-        } else if temperature > 0.0 {
-            temperature.max(self.least_temperature)
-        } else {
-            temperature
-        }
+        if temperature < self.greedy_below { 0.0 } else { self.raised(temperature) }
+    }
+
+    /// What is made of a temperature on its way from one to another.
+    #[must_use]
+    pub fn raised(&self, temperature: f32) -> f32 {
+        if temperature > 0.0 { temperature.max(self.least_temperature) } else { temperature }
     }
 }
 

@@ -19,38 +19,40 @@ use tonic_prost::ProstEncoder;
 /// Most sub-messages of one request, of all kinds together.
 const MAX_SUB_MESSAGES: usize = 1 << 18;
 
-/// Which fields of a message are sub-messages, and theirs.
+/// Which fields of a message are sub-messages, with their names, `[]` behind those of which there may be more than one, and
+/// theirs.
 #[derive(Debug)]
-pub(crate) struct Shape(&'static [(u64, &'static Shape)]);
+pub(crate) struct Shape(&'static [(u64, &'static str, &'static Shape)]);
 
 static LEAF: Shape = Shape(&[]);
 static PARAMS: Shape = Shape(&[
-    (8, &LEAF),
-    (11, &LEAF),
-    (17, &LEAF),
-    (18, &LEAF),
-    (19, &LEAF),
-    (20, &LEAF),
-    (54, &LEAF),
-    (59, &LEAF),
-    (60, &LEAF),
-    (61, &LEAF),
-    (62, &LEAF),
-    (65, &LEAF),
-    (66, &LEAF),
-    (68, &LEAF),
-    (90, &WATERMARK),
+    (8, "logit_bias[]", &LEAF),
+    (11, "bad_words[]", &LEAF),
+    (17, "logprobs", &LEAF),
+    (18, "acceptance", &LEAF),
+    (19, "proposer", &LEAF),
+    (20, "draft_length", &LEAF),
+    (54, "dry_sequence_breakers[]", &LEAF),
+    (59, "no_repeat_ngram", &LEAF),
+    (60, "length_penalty", &LEAF),
+    (61, "sequence_bias[]", &LEAF),
+    (62, "token_ban_ranges[]", &LEAF),
+    (65, "repetition_detection", &LEAF),
+    (66, "thinking_budget", &LEAF),
+    (68, "report", &LEAF),
+    (90, "watermark", &WATERMARK),
 ]);
-static WATERMARK: Shape = Shape(&[(1, &LEAF), (2, &LEAF), (3, &LEAF)]);
-static CONFIG: Shape = Shape(&[(5, &PARAMS)]);
-static OPEN: Shape = Shape(&[(2, &PARAMS), (5, &LEAF)]);
-static SCORE: Shape = Shape(&[(2, &LEAF)]);
-static VERIFY: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &LEAF), (6, &LEAF)]);
-static WORK: Shape = Shape(&[(3, &LEAF), (4, &LEAF), (5, &SCORE), (6, &VERIFY)]);
-static STEP: Shape = Shape(&[(3, &OPEN), (4, &WORK), (5, &LEAF), (6, &LEAF)]);
-static DECODE_REQUEST: Shape = Shape(&[(1, &CONFIG), (2, &STEP)]);
-static ROW: Shape = Shape(&[(1, &PARAMS), (5, &LEAF)]);
-static SAMPLE_REQUEST: Shape = Shape(&[(5, &PARAMS), (6, &ROW), (7, &LEAF)]);
+static WATERMARK: Shape = Shape(&[(1, "kgw", &LEAF), (2, "synthid", &LEAF), (3, "gumbel", &LEAF)]);
+static CONFIG: Shape = Shape(&[(5, "default_params", &PARAMS)]);
+static OPEN: Shape = Shape(&[(2, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
+static SCORE: Shape = Shape(&[(2, "logprobs", &LEAF)]);
+static VERIFY: Shape =
+    Shape(&[(3, "kept", &LEAF), (4, "dense", &LEAF), (5, "sparse", &LEAF), (6, "deterministic", &LEAF)]);
+static WORK: Shape = Shape(&[(3, "sample", &LEAF), (4, "draft", &LEAF), (5, "score", &SCORE), (6, "verify", &VERIFY)]);
+static STEP: Shape = Shape(&[(3, "open[]", &OPEN), (4, "work[]", &WORK), (5, "inline", &LEAF), (6, "region", &LEAF)]);
+static DECODE_REQUEST: Shape = Shape(&[(1, "config", &CONFIG), (2, "step", &STEP)]);
+static ROW: Shape = Shape(&[(1, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
+static SAMPLE_REQUEST: Shape = Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF)]);
 
 /// A message as it is decoded here: requests have a shape to look at, replies come from a server that is
 /// trusted.
@@ -135,8 +137,9 @@ fn look(message: &[u8], shape: &Shape) -> Result<(), Error> {
     count(message, shape, &mut room)
 }
 
-/// Counts down `room` for each sub-message in `bytes`. The depth is that of the shape.
-fn count(mut bytes: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error> {
+/// Counts down `room` for each sub-message in `message`. The depth is that of the shape.
+fn count(message: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error> {
+    let mut bytes = message;
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
         match tag & 7 {
@@ -146,9 +149,12 @@ fn count(mut bytes: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error>
             2 => {
                 let len = varint(&mut bytes)?;
                 let field = take(&mut bytes, len)?;
-                if let Some((_, shape)) = shape.0.iter().find(|(number, _)| *number == tag >> 3) {
+                if let Some((_, name, inner)) = shape.0.iter().find(|(number, ..)| *number == tag >> 3) {
                     *room = room.checked_sub(1).ok_or(Error::TooManyItems { limit: MAX_SUB_MESSAGES })?;
-                    count(field, shape, room)?;
+                    count(field, inner, room).map_err(|e| within(e, name, message, tag, bytes.len()))?;
+                } else if std::ptr::eq(shape, &WATERMARK) {
+                    // Decoded it would be a message without a scheme, which asks for no mark.
+                    return Err(Error::invalid("scheme", "is none that this server knows; see GetServerInfo"));
                 }
             }
             // Groups are older than proto3 and would hide what is in them.
@@ -156,6 +162,27 @@ fn count(mut bytes: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error>
         }
     }
     Ok(())
+}
+
+/// An error in a field of `message`, behind which there are `left` bytes.
+fn within(error: Error, name: &str, message: &[u8], tag: u64, left: usize) -> Error {
+    let Some(name) = name.strip_suffix("[]") else { return error.within(name) };
+    let (mut bytes, mut before) = (message, 0);
+    while bytes.len() > left {
+        // All of it was read once already.
+        let Ok(next) = varint(&mut bytes) else { break };
+        let skipped = match next & 7 {
+            0 => varint(&mut bytes).map(drop),
+            1 => take(&mut bytes, 8).map(drop),
+            5 => take(&mut bytes, 4).map(drop),
+            _ => varint(&mut bytes).and_then(|len| take(&mut bytes, len)).map(drop),
+        };
+        if skipped.is_err() {
+            break;
+        }
+        before += usize::from(next == tag && bytes.len() > left);
+    }
+    error.within(&format!("{name}[{before}]"))
 }
 
 fn take<'a>(bytes: &mut &'a [u8], len: u64) -> Result<&'a [u8], Error> {
@@ -173,7 +200,7 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Error> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use prost_types::field_descriptor_proto::Type;
+    use prost_types::field_descriptor_proto::{Label, Type};
     use prost_types::{DescriptorProto, FileDescriptorSet};
     use std::collections::HashMap;
 
@@ -181,8 +208,14 @@ mod tests {
     fn compare(schema: &HashMap<String, DescriptorProto>, name: &str, shape: &Shape, found: &mut Vec<String>) {
         let fields: Vec<_> = schema[name].field.iter().filter(|field| field.r#type() == Type::Message).collect();
         for field in &fields {
-            match shape.0.iter().find(|(number, _)| i64::from(field.number()) == *number as i64) {
-                Some((_, inner)) => compare(schema, field.type_name().trim_start_matches('.'), inner, found),
+            match shape.0.iter().find(|(number, ..)| i64::from(field.number()) == *number as i64) {
+                Some((_, named, inner)) => {
+                    let several = if field.label() == Label::Repeated { "[]" } else { "" };
+                    if *named != format!("{}{several}", field.name()) {
+                        found.push(format!("{name}.{} is called {named}", field.name()));
+                    }
+                    compare(schema, field.type_name().trim_start_matches('.'), inner, found);
+                }
                 None => found.push(format!("{name}.{} is not counted", field.name())),
             }
         }
@@ -255,6 +288,28 @@ mod tests {
         let message =
             proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
         assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 26 + 1);
+    }
+
+    /// A scheme of a newer schema is refused, not taken for no mark.
+    #[test]
+    fn an_unknown_scheme_is_a_field_at_fault() {
+        // Field 9 of a WatermarkParams, as field 90 of SamplingParams.
+        let mark = [0xD2, 0x05, 3, 0x4A, 1, 0];
+        let params = |bytes: &[u8]| [&[0x12, bytes.len() as u8], bytes].concat();
+        let open = |bytes: &[u8]| [&[0x1A, bytes.len() as u8], bytes].concat();
+        let step = [open(&[8, 1]), open(&[8, 2]), open(&params(&mark))].concat();
+        let message = [&[0x12, step.len() as u8], &step[..]].concat();
+        let fault = |message: &[u8], shape| look(message, shape).unwrap_err().to_string();
+        let said = fault(&message, &DECODE_REQUEST);
+        assert!(said.starts_with("step.open[2].params.watermark.scheme "), "{said}");
+        let config = [&[0x0A, 8, 0x2A, 6], &mark[..]].concat();
+        let said = fault(&config, &DECODE_REQUEST);
+        assert!(said.starts_with("config.default_params.watermark.scheme "), "{said}");
+        let rows = [&[0x32, 0, 0x32, 8, 0x0A, 6], &mark[..]].concat();
+        let said = fault(&rows, &SAMPLE_REQUEST);
+        assert!(said.starts_with("rows[1].params.watermark.scheme "), "{said}");
+        // None at all is no mark.
+        assert_eq!(look(&[0x0A, 5, 0x2A, 3, 0xD2, 0x05, 0], &DECODE_REQUEST), Ok(()));
     }
 
     #[test]

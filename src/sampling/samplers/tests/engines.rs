@@ -231,6 +231,15 @@ fn vllm_raises_temperatures_to_a_hundredth() {
     };
     assert_eq!([0.0, 1e-5, 0.009, 0.01, 0.5].map(|t| of(Vllm, t)), [0.0, 0.01, 0.01, 0.01, 0.5]);
     assert_eq!([0.0, 1e-5, 0.009].map(|t| of(Croupier, t)), [0.0, 1e-5, 0.009]);
+    // On its way from one temperature to another too.
+    let along = |engine, position| {
+        let mut params = SamplingParams { temperature: 0.008, ..SamplingParams::default() };
+        (params.samplers.temperature_end, params.samplers.temperature_tokens) = (0.016, 4);
+        params.samplers.sampler_order = SamplerOrder::Engine(engine);
+        params.filters(position).temperature
+    };
+    assert_eq!([0, 1, 2, 4, 9].map(|at| along(Vllm, at)), [0.01, 0.01, 0.012, 0.016, 0.016]);
+    assert_eq!([0, 4].map(|at| along(Croupier, at)), [0.008, 0.016]);
 }
 
 /// A list of one's own has this project's rules, whatever stands in it.
