@@ -12,7 +12,7 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
-use croupier::params::state::SamplerState;
+use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
@@ -128,14 +128,32 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("epsilon 3e-4", &[Step::Temperature, Step::EpsilonCutoff(3e-4)]),
         ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
         ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),
+        ("p-less", &[Step::Temperature, Step::PLess]),
+        ("mirostat 1, tau 5", &[Step::Temperature, Step::MirostatV1 { tau: 5.0, eta: 0.1 }]),
+        ("mirostat 2, tau 5", &[Step::Temperature, Step::MirostatV2 { tau: 5.0, eta: 0.1 }]),
+        ("adaptive-p .5 behind min-p .05", &[Step::MinP, Step::AdaptiveP { target: 0.5, decay: 0.9 }]),
+        ("adaptive-p .5, nothing before", &[Step::AdaptiveP { target: 0.5, decay: 0.9 }]),
         ("xtc always", &[Step::Temperature, Step::Xtc { probability: 1.0, threshold: 0.1 }]),
         ("xtc on average", &[Step::Temperature, Step::XtcExpected { probability: 0.5, threshold: 0.1 }]),
         ("skew .3", &[Step::Temperature, Step::Skew(0.3)]),
+        ("skew .3 behind top-p .95", &[Step::Temperature, Step::TopP, Step::Skew(0.3)]),
         ("llama.cpp k 40 p .95 min .05", &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature]),
+        ("min-p .05, min_keep 3", &[Step::Temperature, Step::MinP]),
         ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),
     ];
+    // Measured on another machine before this project began, on peaked rows.
+    const PEERS: &[(&str, &str)] = &[
+        ("typical .9", "1950/560 llama.cpp, 2140/1030 Transformers"),
+        ("top-n-sigma 1", "330/100 llama.cpp"),
+        ("mirostat 2, tau 5", "1740/500 llama.cpp"),
+        ("xtc always", "100/36 llama.cpp, its chain with penalties"),
+        ("llama.cpp k 40 p .95 min .05", "25/8 llama.cpp"),
+        ("min-p .05, min_keep 3", "45/13 llama.cpp, 96/52 Transformers"),
+        ("top-p .95, temperature last", "265/150 llama.cpp, 1990/870 Transformers"),
+    ];
     let filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };
-    JOBS.iter().map(move |&(name, steps)| Job { name, filters, steps, goal: "-/6", ..PLAIN })
+    let peer = |name| PEERS.iter().find(|peer| peer.0 == name).map_or("", |peer| peer.1);
+    JOBS.iter().map(move |&(name, steps)| Job { name, filters, steps, goal: "-/6", peer: peer(name), ..PLAIN })
 }
 
 /// Marks, the rest as it is most used with them.
@@ -196,6 +214,15 @@ impl Placed {
     }
 }
 
+/// What samplers remember in the middle of a text, where there are such.
+fn state(steps: &[Step]) -> SamplerState {
+    let any = |is: fn(&Step) -> bool| steps.iter().any(is);
+    SamplerState {
+        mirostat_mu: any(|s| matches!(s, Step::MirostatV1 { .. } | Step::MirostatV2 { .. })).then_some(10.0),
+        adaptive: any(|s| matches!(s, Step::AdaptiveP { .. })).then_some(Average { sum: 5.0, weight: 10.0 }),
+    }
+}
+
 /// Thirty layers.
 fn tournament() -> Tournament<'static> {
     static KEYS: [u64; 30] = [7; 30];
@@ -231,10 +258,10 @@ impl Rows {
                 filters: job.filters,
                 chain: (!job.steps.is_empty()).then_some(Chain {
                     steps: job.steps,
-                    min_keep: 1,
+                    min_keep: if job.name.ends_with("min_keep 3") { 3 } else { 1 },
                     protected: &[],
                     xtc: 0,
-                    state: SamplerState::default(),
+                    state: state(job.steps),
                     tournament: job.steps.contains(&Step::Tournament).then(tournament),
                 }),
                 penalties: if job.penalised { penalties } else { Penalties::OFF },
@@ -254,25 +281,24 @@ impl Rows {
     }
 }
 
-/// Least seconds per row over the rounds, of the reference and of the job, measured turn by turn: whatever
-/// else runs on the machine only adds time.
+/// Seconds per row, of the reference and of the job, by turns: of each row the least over the rounds, since whatever else
+/// runs on the machine only adds time, and a row is so short that most are not interrupted.
 fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job: impl FnMut(usize)) -> (f64, f64) {
-    // Short turns, so that some are not interrupted; more of them where only one row is walked.
-    let repeat = (8 / rows).max(1);
-    let rounds = rounds * (64 / rows).div_ceil(repeat).max(1);
-    let time = |work: &mut dyn FnMut(usize)| {
-        let start = Instant::now();
-        for _ in 0..repeat {
-            (0..rows).for_each(&mut *work);
+    let turns = rounds * (64 / rows);
+    let (mut references, mut jobs) = (vec![f64::MAX; rows], vec![f64::MAX; rows]);
+    let time = |work: &mut dyn FnMut(usize), least: &mut [f64]| {
+        for (row, least) in least.iter_mut().enumerate() {
+            let start = Instant::now();
+            work(row);
+            *least = least.min(start.elapsed().as_secs_f64());
         }
-        start.elapsed().as_secs_f64() / (repeat * rows) as f64
     };
-    // The first round of each warms caches and branch predictors.
-    let mut least = (f64::MAX, f64::MAX);
-    for _ in 0..=rounds {
-        least = (least.0.min(time(&mut reference)), least.1.min(time(&mut job)));
+    // The first turn of each warms caches and branch predictors.
+    for _ in 0..=turns {
+        time(&mut reference, &mut references);
+        time(&mut job, &mut jobs);
     }
-    least
+    (references.iter().sum::<f64>() / rows as f64, jobs.iter().sum::<f64>() / rows as f64)
 }
 
 fn main() {

@@ -9,10 +9,13 @@ mod gpu;
 #[path = "support/rows.rs"]
 mod rows;
 
-use cases::{Case, SHAPES, bits, case, chained, filters, row, summary};
+use cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
+use croupier::params::state::SamplerState;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::chain::Step;
+use croupier::sampling::distribution::Distribution;
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowResult, RowSpec};
@@ -20,6 +23,7 @@ use croupier::sampling::sample_row;
 use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use rows::ascending;
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
     let mut all: Vec<(String, Box<dyn Backend>)> = vec![];
@@ -88,6 +92,88 @@ proptest! {
         }
         check(&case);
     }
+}
+
+/// One step that may have a road of its own where nothing but a token is wanted, with what may stand beside it.
+fn short_chain() -> impl Strategy<Value = Chained> {
+    let share = || prop_oneof![2 => 0.0f32..1.0, 1 => 1e-4f32..0.05];
+    let step = prop_oneof![
+        3 => (share(), share()).prop_map(|(p, threshold)| Step::Xtc { probability: p.max(0.5), threshold }),
+        2 => (share(), share()).prop_map(|(p, threshold)| Step::XtcUnlessIgnored { probability: p, threshold }),
+        3 => (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
+        4 => (1e-3f32..3.0, prop_oneof![Just(1.0f32), 1.0f32..4.0])
+            .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
+        4 => (-3.0f32..3.0).prop_map(Step::Skew),
+        1 => share().prop_map(Step::TopA),
+        1 => share().prop_map(Step::EtaCutoff),
+        1 => (0.0f32..3.0).prop_map(Step::TopNSigma),
+        2 => share().prop_map(Step::TypicalP),
+        1 => Just(Step::PLess),
+        1 => Just(Step::TopP),
+        1 => Just(Step::TopK),
+        1 => Just(Step::TopKTies),
+        1 => Just(Step::MirostatV1 { tau: 5.0, eta: 0.1 }),
+        1 => Just(Step::MirostatV2 { tau: 5.0, eta: 0.1 }),
+        1 => Just(Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
+    ];
+    let beside = || prop_oneof![2 => Just(None), 2 => Just(Some(Step::Temperature)), 1 => Just(Some(Step::MinP))];
+    let min_keep = prop_oneof![4 => Just(1u32), 1 => 2..50u32, 1 => 1000..3000u32];
+    let state = prop_oneof![2 => Just(None), 1 => (0.0f64..15.0).prop_map(Some)];
+    let chain = (beside(), step, beside(), min_keep, prop::collection::vec(0..300u32, 0..3), any::<u64>(), state);
+    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, mirostat_mu)| Chained {
+        steps: before.into_iter().chain([step]).chain(behind).collect(),
+        min_keep,
+        protected: ascending(protected, 300),
+        xtc,
+        state: SamplerState { mirostat_mu, ..SamplerState::default() },
+        tournament: None,
+    })
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    /// Short chains on rows of many blocks, where nothing but a token is wanted.
+    #[test]
+    fn tokens_of_short_chains_are_those_of_the_specification(
+        vocab in 150..9000usize,
+        shape in prop_oneof![4 => 0..3u8, 1 => 0..SHAPES],
+        seed in any::<u64>(),
+        dtype in prop::sample::select(&Dtype::ALL[..]),
+        filters in filters(),
+        chain in short_chain(),
+        uniform in any::<u64>(),
+        mark in prop::option::weighted(0.2, mark()),
+        adjusted in any::<bool>(),
+    ) {
+        let mut case = Case::new(dtype, &row(shape, vocab, seed));
+        case.filters = Filters { temperature: filters.temperature.max(0.05), ..filters };
+        (case.chain, case.mark, case.logprobs) = (Some(chain), mark, None);
+        if adjusted {
+            case.penalties = Penalties { repetition: 1.2, ..Penalties::OFF };
+            case.adjusts = (0..3).map(|i| TokenAdjust { token: i * 49, flags: 2, bias: 0.5, output_count: 1 }).collect();
+            case.banned = vec![1, 140];
+        }
+        for uniform in uniforms(&case, uniform) {
+            case.action = Action::Draw { uniform };
+            check(&case);
+        }
+    }
+}
+
+/// Uniform numbers that draw the last point of a token and the first of the next, by token ids: one unit of mass more or less
+/// anywhere before draws another. And some others.
+fn uniforms(case: &Case, random: u64) -> Vec<u64> {
+    let (job, mut all) = (case.job(), vec![random, 0, u64::MAX]);
+    let Ok(distribution) = Distribution::of(&job.logits, &job.spec) else { return all };
+    let mut tokens: Vec<(u32, u64)> = distribution.kept().iter().map(|w| (w.candidate.token, w.mass)).collect();
+    tokens.sort_unstable();
+    for place in [random % tokens.len() as u64, tokens.len() as u64 / 2, tokens.len() as u64 - 1] {
+        let before: u64 = tokens[..place as usize].iter().map(|token| token.1).sum();
+        let first = (u128::from(before) << 64).div_ceil(u128::from(distribution.total()));
+        all.extend([first, first.saturating_sub(1)].map(|uniform| uniform.min(u128::from(u64::MAX)) as u64));
+    }
+    all
 }
 
 /// Ten to the sixth draws by each instruction set, thread count and batch arrangement at hand: not one

@@ -12,15 +12,15 @@ mod table;
 
 use clap::Parser;
 use croupier::params::chain::SamplerParams;
-use croupier::params::state::SamplerState;
+use croupier::params::watermark::{GumbelParams, KgwParams, SynthidParams, Watermark};
 use croupier::params::{EngineOrder, SamplerOrder, SamplingParams};
-use croupier::sampling::adjust::{Adjusts, Penalties};
-use croupier::sampling::chain::Chain;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::logits::{Dtype, Logits};
-use croupier::sampling::philox::{Purpose, uniform};
-use croupier::sampling::row::{Action, RowSpec};
+use croupier::sampling::philox::Purpose;
+use croupier::sequence::Sequence;
+use croupier::sequence::rules::Rules;
 use std::path::PathBuf;
+use std::sync::Arc;
 use support::corpus::{self, Learned};
 use support::ngram::MAX_ORDER;
 use support::screen::Style;
@@ -67,6 +67,11 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         change(&mut params);
         params
     };
+    let marked = |mark, top_k| {
+        let mut params = SamplingParams { top_k, ..plain.clone() };
+        params.history.watermark = Some(Arc::new(mark));
+        params
+    };
     let usual = |engine| SamplingParams {
         top_k: 40,
         top_p: 0.95,
@@ -86,6 +91,11 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("top_k 40", with(|p| p.top_k = 40)),
         ("top_p 0.9", with(|p| p.top_p = 0.9)),
         ("min_p 0.05", with(|p| p.min_p = 0.05)),
+        ("top_p 0.95, decaying", with(|p| (p.top_p, p.samplers.top_p_decay) = (0.95, 0.9))),
+        (
+            "temperature 0.5 .. 2",
+            with(|p| (p.temperature, p.samplers.temperature_end, p.samplers.temperature_tokens) = (0.5, 2.0, 10)),
+        ),
         ("typical_p 0.9", with(|p| p.samplers.typical_p = 0.9)),
         ("tfs 0.95", with(|p| p.samplers.tfs = 0.95)),
         ("top_a 0.2", with(|p| p.samplers.top_a = 0.2)),
@@ -93,6 +103,10 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("epsilon_cutoff 3e-4", with(|p| p.samplers.epsilon_cutoff = 3e-4)),
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
+        ("p_less", with(|p| p.samplers.p_less = true)),
+        ("mirostat 1, tau 3", with(|p| (p.samplers.mirostat, p.samplers.mirostat_tau) = (1, 3.0))),
+        ("mirostat 2, tau 3", with(|p| (p.samplers.mirostat, p.samplers.mirostat_tau) = (2, 3.0))),
+        ("adaptive_p 0.1, min_p 0.01", with(|p| (p.min_p, p.samplers.adaptive_target) = (0.01, 0.1))),
         ("xtc, always", with(|p| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (1.0, 0.03))),
         (
             "xtc, on average",
@@ -101,6 +115,9 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
             }),
         ),
         ("skew 0.5", with(|p| p.samplers.skew = 0.5)),
+        ("kgw", marked(Watermark::Kgw(KgwParams::default()), 0)),
+        ("synthid, top_k 40", marked(Watermark::Synthid(SynthidParams::new(vec![7; 30])), 40)),
+        ("gumbel, top_k 40", marked(Watermark::Gumbel(GumbelParams::new(7)), 40)),
         ("top_k 1, min_keep 3", with(|p| (p.top_k, p.samplers.min_keep) = (1, 3))),
         ("k 40, p .95, min .05, T 1.8", usual(EngineOrder::Croupier)),
         ("  the same as llama.cpp", usual(EngineOrder::LlamaCpp)),
@@ -108,34 +125,14 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
-/// What is left of a row, and the token that the seed draws.
-fn sample(row: &[u8], params: &SamplingParams, seed: u64) -> Result<(Distribution, u32)> {
+/// What is left of a row behind an output, and the token that the seed draws.
+fn sample(row: &[u8], params: SamplingParams, seed: u64, output: &[u32]) -> Result<(Distribution, u32)> {
     let logits = Logits::new(Dtype::F32, row);
     params.validate(logits.vocab_size() as u32, 20)?;
-    let steps = params.steps();
-    let uniform = |purpose| uniform(seed, 0, purpose);
-    let spec = RowSpec {
-        filters: params.filters(0),
-        chain: steps.as_deref().map(|steps| Chain {
-            steps,
-            min_keep: params.samplers.min_keep,
-            protected: &[],
-            xtc: uniform(Purpose::Xtc),
-            state: SamplerState::new(params),
-            tournament: None,
-        }),
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mark: None,
-        action: Action::Draw { uniform: uniform(Purpose::Sample) },
-        logprobs: None,
-        report: None,
-    };
-    let left = Distribution::of(&logits, &spec)?;
-    let token = left.draw(uniform(Purpose::Sample));
-    Ok((left, token))
+    let sequence = Sequence::open(Arc::new(Rules::new(params, &[])), seed, &[], output);
+    let spec = sequence.spec(sequence.draw(Purpose::Sample));
+    let token = croupier::sampling::sample_row(&logits, &spec)?.token;
+    Ok((Distribution::of(&logits, &spec)?, token))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -151,7 +148,7 @@ async fn main() -> Result<()> {
     say(&format!("{:?}, and what may come next of {} tokens\n", args.text, model.vocab_size()))?;
     say(&style.bold(&table::head()))?;
     for (name, params) in lines(args.temperature) {
-        let (left, token) = sample(&row, &params, args.seed)?;
+        let (left, token) = sample(&row, params, args.seed, &context)?;
         let piece = |token: u32| table::shown(&corpus::text(&tokenizer, &[token]));
         say(&Line::new(name, &left, token).show(style, piece))?;
     }

@@ -6,6 +6,7 @@ use super::mark::tournament::{self, Tournament};
 use super::mass;
 use super::observed::Seen;
 use super::order::Candidate;
+use super::samplers::skew::Along;
 
 /// Candidates in [order](super::order) with their masses at the temperature so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +22,8 @@ pub struct Candidates {
     min_keep: usize,
     /// What the step that gave new logits by mass saw.
     seen: Option<Seen>,
+    /// What the step that gave new logits by place saw.
+    along: Option<Along>,
 }
 
 impl Candidates {
@@ -28,7 +31,8 @@ impl Candidates {
     #[must_use]
     pub fn new(candidates: Vec<Candidate>, min_keep: usize) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
-        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep, seen: None };
+        let mut new =
+            Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep, seen: None, along: None };
         new.weigh();
         new
     }
@@ -100,14 +104,16 @@ impl Candidates {
     }
 
     /// Gives every candidate of nonzero mass another logit, from its mass and that of it and all before it; the others go, and
-    /// the temperature then is 1.
-    pub fn reshape_along(&mut self, logit: impl Fn(u64, u64) -> f32) {
+    /// the temperature then is 1. How they stood is remembered, for draws with this power.
+    pub fn reshape_along(&mut self, power: f64, logit: impl Fn(u64, u64) -> f32) {
         self.kept.retain(|weighted| weighted.mass > 0);
-        let mut up_to = 0;
+        let (mut up_to, mut tokens) = (0, vec![]);
         for weighted in &mut self.kept {
             up_to += weighted.mass;
             weighted.candidate.logit = logit(weighted.mass, up_to);
+            tokens.push((weighted.candidate.token, up_to));
         }
+        self.along = Some(Along::new(power, tokens));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
         self.weigh();
     }
@@ -178,6 +184,11 @@ impl Candidates {
             self.kept = left;
             self.weigh();
         }
+    }
+
+    /// How candidates [stood](Self::reshape_along), once.
+    pub fn take_along(&mut self) -> Option<Along> {
+        self.along.take()
     }
 
     /// What is left: candidates, the largest logit and the scale; and what was [seen](Self::reshape_by_mass).

@@ -52,7 +52,16 @@ pub fn watched(
         apply(step, filters, chain, &mut left);
         look(step, &left);
     }
+    if !draws_along(chain.steps) {
+        left.take_along();
+    }
     left
+}
+
+/// Whether a row is drawn from along its candidates, see [`skew`].
+#[must_use]
+pub fn draws_along(steps: &[Step]) -> bool {
+    matches!(steps.last(), Some(Step::Skew(_)))
 }
 
 fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {

@@ -8,6 +8,7 @@ use super::mass;
 use super::observed::{Observed, Seen, Share};
 use super::order::{self, Candidate};
 use super::row::{RowError, RowSpec};
+use super::samplers::skew::Along;
 
 /// Tokens with probability, in order, and the numbers their logprobs come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Distribution {
     max: f32,
     scale: f32,
     seen: Option<Seen>,
+    /// What it is drawn from along, where it is not by token ids.
+    along: Option<Along>,
 }
 
 impl Distribution {
@@ -61,7 +64,7 @@ impl Distribution {
         let max = order::first(raw).map_or(0.0, |c| c.logit);
         let scale = mass::scale(1.0);
         let kept = weigh(raw, max, scale);
-        Self { row, total: filters::total(&kept), kept, max, scale, seen: None }
+        Self { row, total: filters::total(&kept), kept, max, scale, seen: None, along: None }
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
@@ -69,26 +72,32 @@ impl Distribution {
         let row = adjusted.to_vec();
         if spec.filters.temperature == 0.0 {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
-            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0, seen: None };
+            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0, seen: None, along: None };
         }
         if let Some(chain) = &spec.chain {
-            let (kept, max, scale, seen) = chain::run(finite(adjusted).collect(), &spec.filters, chain).into_parts();
-            return Self { row, total: filters::total(&kept), kept, max, scale, seen };
+            let mut left = chain::run(finite(adjusted).collect(), &spec.filters, chain);
+            let along = left.take_along();
+            let (kept, max, scale, seen) = left.into_parts();
+            return Self { row, total: filters::total(&kept), kept, max, scale, seen, along };
         }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(adjusted, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
-        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None }
+        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None, along: None }
     }
 
-    /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point.
+    /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point. Behind a skew, along
+    /// falling probabilities.
     ///
     /// # Panics
     /// Never: the point is below the total.
     #[must_use]
     pub fn draw(&self, uniform: u64) -> u32 {
+        if let Some(along) = &self.along {
+            return along.draw(uniform);
+        }
         let point = mass::draw_point(uniform, self.total);
         let mut by_id = self.kept.clone();
         by_id.sort_unstable_by_key(|w| w.candidate.token);

@@ -77,6 +77,8 @@ struct Here {
     row: usize,
     target: Distribution,
     left: Weights,
+    /// Whether all of the target is left.
+    is_whole: bool,
 }
 
 impl<T> Plain<'_, T> {
@@ -110,7 +112,7 @@ impl<T: Target> Positions for Plain<'_, T> {
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         let target = self.target.distribution(row)?;
-        self.here = Some(Here { row, left: Weights::from(&target), target });
+        self.here = Some(Here { row, left: Weights::from(&target), target, is_whole: true });
         Ok(())
     }
 
@@ -120,7 +122,11 @@ impl<T: Target> Positions for Plain<'_, T> {
 
     fn draw(&mut self, uniform: u64) -> u32 {
         let here = self.here();
-        self.target.race(here.row).map_or_else(|| here.left.draw(uniform), |race| here.target.first_of(race))
+        match self.target.race(here.row) {
+            Some(race) => here.target.first_of(race),
+            None if here.is_whole => here.target.draw(uniform),
+            None => here.left.draw(uniform),
+        }
     }
 
     fn beyond(&mut self, factor: f64, node: usize) -> f64 {
@@ -130,7 +136,7 @@ impl<T: Target> Positions for Plain<'_, T> {
     fn take(&mut self, factor: f64, node: usize) {
         let left = self.residual(factor, node);
         if let Some(here) = self.here.as_mut().filter(|_| left.total() > 0) {
-            here.left = left;
+            (here.left, here.is_whole) = (left, false);
         }
     }
 

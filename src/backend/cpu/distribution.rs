@@ -72,6 +72,17 @@ enum Kind {
     Blocks,
     /// `Store::chain` holds all that is left.
     Chain,
+    /// `Store::sums` is the mass by block of what a chain made of the row, which only a token is drawn from.
+    Shaped,
+}
+
+/// What a distribution is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A token is drawn by this uniform number, and its mass may be asked for.
+    Token(u64),
+    /// Anything.
+    All,
 }
 
 impl Distribution {
@@ -81,28 +92,39 @@ impl Distribution {
         Self { weigh, last_key: u64::MAX, need: 0, total: view.total(weigh), kind: Kind::Blocks }
     }
 
+    /// Every token, not added up yet.
+    pub(super) fn all(weigh: Weigh) -> Self {
+        Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks }
+    }
+
     /// After temperature and filters.
-    pub(super) fn processed(view: &View<'_>, filters: &Filters, chain: Option<&Chain<'_>>, store: &mut Store) -> Self {
+    pub(super) fn processed(
+        view: &View<'_>,
+        filters: &Filters,
+        (chain, wanted): (Option<&Chain<'_>>, Wanted),
+        store: &mut Store,
+    ) -> Self {
         let one = Weigh { max: view.max, scale: 1.0 };
         if filters.temperature == 0.0 {
             let last_key = keys::key(select::first(view), view.max);
             return Self { weigh: one, last_key, need: 0, total: MASS_ONE, kind: Kind::One };
         }
         if let Some(chain) = chain {
-            let kept = Self { weigh: one, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Chain };
-            return match chain::run(view, filters, chain, store) {
-                Outcome::Whole(weigh) => Self { weigh, kind: Kind::Blocks, ..kept }.keep(view, 0, store),
-                Outcome::Listed(Chained { weigh, total }) => Self { weigh, total, ..kept },
+            return match chain::run(view, filters, (chain, wanted), store) {
+                Outcome::Whole(whole) => whole,
+                Outcome::Shaped(total) => Self { total, kind: Kind::Shaped, ..Self::all(one) },
+                Outcome::Listed(Chained { weigh, total }) => Self { total, kind: Kind::Chain, ..Self::all(weigh) },
             };
         }
         let weigh = Weigh { scale: mass::scale(filters.temperature), ..one };
         let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
-        let all = Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks };
+        let all = Self::all(weigh);
         let top_k = if (filters.top_k as usize) < view.vocab_size() { filters.top_k as usize } else { 0 };
         if top_k > 0 && top_k <= LIST_K.min(view.blocks()) {
             select::top(view, top_k, &mut store.keys);
             store.weigh_keys(view, weigh);
-            return all.list(filters.top_p, None, need, store);
+            let total = store.masses.iter().sum();
+            return all.list((filters.top_p < 1.0).then(|| top_p_need(filters.top_p, total)), need, store);
         }
         let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
         if filters.top_p < 1.0 { all.top_p(view, filters.top_p, need, store) } else { all.keep(view, need, store) }
@@ -110,13 +132,43 @@ impl Distribution {
 
     /// The smallest prefix with this share of the mass.
     pub(super) fn nucleus(view: &View<'_>, weigh: Weigh, top_p: f32, store: &mut Store) -> Self {
-        Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks }.top_p(view, top_p, 0, store)
+        Self::all(weigh).top_p(view, top_p, 0, store)
     }
 
-    /// Top-p (with `reach`, that weight) and min-p on the whole list in the store.
-    fn list(self, top_p: f32, reach: Option<u64>, need: u64, store: &mut Store) -> Self {
-        let reach = reach.unwrap_or_else(|| top_p_need(top_p, store.masses.iter().sum()));
-        if top_p < 1.0 {
+    /// Whether what is left is the list of a chain.
+    pub(super) fn is_chain(&self) -> bool {
+        self.kind == Kind::Chain
+    }
+
+    /// Whether what is left is said by the blocks of the row.
+    pub(super) fn is_whole(&self) -> bool {
+        self.kind == Kind::Blocks
+    }
+
+    /// What is left, weighed otherwise; of a distribution without least mass.
+    pub(super) fn weighed(self, view: &View<'_>, weigh: Weigh, store: &mut Store) -> Self {
+        if self.weigh == weigh { self } else { Self { weigh, ..self }.keep(view, 0, store) }
+    }
+
+    /// The same tokens as in another, not added up yet; of one without least mass.
+    pub(super) fn cut_as(self, other: &Self) -> Self {
+        Self { last_key: other.last_key, ..self }
+    }
+
+    /// The first `n` and what is equal to the last of them, not added up yet.
+    pub(super) fn first_and_ties(self, n: usize, view: &View<'_>, store: &mut Store) -> Self {
+        let first = self.first(n, view, store);
+        if first.last_key == u64::MAX { first } else { first.down_to(keys::logit(first.last_key)) }
+    }
+
+    /// What has at least this logit, not added up yet.
+    pub(super) fn down_to(self, least: f32) -> Self {
+        Self { last_key: keys::key(u32::MAX, least), ..self }
+    }
+
+    /// A prefix of this mass, if there is one, and min-p on the whole list in the store.
+    fn list(self, reach: Option<u64>, need: u64, store: &mut Store) -> Self {
+        if let Some(reach) = reach {
             let kept = store.reaching(reach).map_or(store.keys.len(), |at| at + 1);
             store.truncate(kept);
         }
@@ -128,7 +180,7 @@ impl Distribution {
     }
 
     /// Top-k beyond lists: the cut, no masses yet.
-    fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
+    pub(super) fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
         let goal = Goal { count: true, need: top_k as u64 };
         let guess = Guess::new(view, self.weigh, true, Anchor::TOP, &mut store.search.sample);
         let logit = guess.logit(&store.search.sample, top_k as f64);
@@ -139,10 +191,22 @@ impl Distribution {
 
     /// Top-p over many tokens, then min-p.
     fn top_p(self, view: &View<'_>, top_p: f32, need: u64, store: &mut Store) -> Self {
+        self.prefix(view, (f64::from(top_p), |total| top_p_need(top_p, total)), need, store)
+    }
+
+    /// The token with which the mass of all up to it exceeds a point, which is about this share of the total.
+    pub(super) fn along(self, view: &View<'_>, by: (f64, impl Fn(u64) -> u64), store: &mut Store) -> Self {
+        let (share, point) = by;
+        let prefix = self.prefix(view, (share, |total| point(total) + 1), 0, store);
+        Self { kind: Kind::One, total: MASS_ONE, ..prefix }
+    }
+
+    /// The smallest prefix that has the mass which is asked of a total, about this share of it, then min-p.
+    fn prefix(self, view: &View<'_>, (share, asked): (f64, impl Fn(u64) -> u64), need: u64, store: &mut Store) -> Self {
         let known = (self.last_key != u64::MAX).then(|| self.keep(view, 0, store).total);
         let from = store.list_largest(view, self.weigh);
         let guess = Guess::new(view, self.weigh, false, from, &mut store.search.sample);
-        let about = f64::from(top_p) * guess.total();
+        let about = share * guess.total();
         // The total, and at the same time what lies above the cut, if there will be a search.
         let mut at = None;
         let total = if let Some(known) = known {
@@ -155,9 +219,9 @@ impl Distribution {
             at = Some(Anchor { logit, weight: split.above });
             split.total
         };
-        let reach = top_p_need(top_p, total);
+        let reach = asked(total);
         if store.reaching(reach).is_some() {
-            return self.list(top_p, Some(reach), need, store);
+            return self.list(Some(reach), need, store);
         }
         // Share 0 still keeps the first token.
         let goal = Goal { count: false, need: reach.max(1) };
@@ -176,7 +240,7 @@ impl Distribution {
     }
 
     /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
-    fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
+    pub(super) fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
         let kept = Self { need, ..self };
         if self.last_key == u64::MAX && need == 0 {
             return Self { total: view.sums(self.weigh, &mut store.sums), ..kept };
@@ -209,7 +273,7 @@ impl Distribution {
     }
 
     /// Whether so few tokens reach `bound` that listing them is faster than weighing everything; a guess.
-    fn is_rare(&self, view: &View<'_>, bound: f32, sample: &mut Sample) -> bool {
+    pub(super) fn is_rare(&self, view: &View<'_>, bound: f32, sample: &mut Sample) -> bool {
         let reaching = view.passes().count_ge(view.maxima, bound);
         if reaching * 2 < view.blocks() {
             return true;
@@ -240,7 +304,8 @@ impl Distribution {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
             Kind::Blocks => self.draw_from_blocks(view, point, store),
-            Kind::Chain => store.chain.draw(point),
+            Kind::Chain => store.chain.draw(uniform, point),
+            Kind::Shaped => store.chain.shaped().draw(view, point, &store.sums),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Skip, Split, Terms, Values, Weigh};
+use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
@@ -104,6 +104,7 @@ struct Table {
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
     kept_sums: KeptSums,
+    shaped_sums: unsafe fn(&[u8], &[f32], Shape, &mut [u64]) -> u64,
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
     between: unsafe fn(&[u8], &[f32], Range, &mut Values),
     sample: unsafe fn(&[u8], Weigh, f32, &mut Sample),
@@ -112,12 +113,14 @@ struct Table {
     moments: unsafe fn(&[u8], &[f32], &mut Moments),
     widen: unsafe fn(&[u8], usize, &mut [f32]),
     terms: unsafe fn(&[u8], &[f32], Weigh) -> Terms,
+    squares: unsafe fn(&[u8], &[f32], Weigh) -> Squares,
     count_ge: unsafe fn(&[f32], f32) -> usize,
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
     sampled_ge: unsafe fn(&Sample, f32) -> f32,
     masses: unsafe fn(&[f32], Weigh, &mut [u64]),
     raise: unsafe fn(&Greenlist, &mut [f32]),
-    race_words: unsafe fn(Race, usize, &mut [u32; BLOCK]),
+    raised: unsafe fn(&[u8], &Greenlist, &mut [f32], &mut [f32]),
+    race_words: unsafe fn(Race, usize, &mut [u32; BLOCK]) -> u32,
 }
 
 /// Compiles each pass with a level's instructions, and lists the results for each number format.
@@ -134,6 +137,7 @@ macro_rules! tables {
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
                 kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
+                shaped_sums(row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64,
                 collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
                 between(row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) -> (),
                 sample(row: &[u8], weigh: Weigh, below: f32, spread: &mut Sample) -> (),
@@ -142,6 +146,8 @@ macro_rules! tables {
                 moments(row: &[u8], maxima: &[f32], into: &mut Moments) -> (),
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
                 terms(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms,
+                squares(row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares,
+                raised(row: &[u8], greens: &Greenlist, values: &mut [f32], maxima: &mut [f32]) -> (),
             );
 
             $(#[target_feature(enable = $features)])?
@@ -175,7 +181,7 @@ macro_rules! tables {
             }
 
             $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) {
+            pub(super) unsafe fn race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
                 // SAFETY: as for the passes above.
                 unsafe { passes::race_words::<$simd>(race, block, out) }
             }
@@ -188,6 +194,7 @@ macro_rules! tables {
                     total: total::<F>,
                     split: split::<F>,
                     kept_sums: kept_sums::<F>,
+                    shaped_sums: shaped_sums::<F>,
                     collect: collect::<F>,
                     between: between::<F>,
                     sample: sample::<F>,
@@ -196,6 +203,8 @@ macro_rules! tables {
                     moments: moments::<F>,
                     widen: widen::<F>,
                     terms: terms::<F>,
+                    squares: squares::<F>,
+                    raised: raised::<F>,
                     count_ge,
                     sum_ge,
                     sampled_ge,
@@ -249,6 +258,11 @@ impl Passes {
         unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
     }
 
+    pub(super) fn shaped_sums(self, row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.shaped_sums)(row, maxima, shape, sums) }
+    }
+
     pub(super) fn collect(self, row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) {
         // SAFETY: as above.
         unsafe { (self.0.collect)(row, maxima, at_least, keys) }
@@ -299,6 +313,11 @@ impl Passes {
         unsafe { (self.0.terms)(row, maxima, weigh) }
     }
 
+    pub(super) fn squares(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares {
+        // SAFETY: as above.
+        unsafe { (self.0.squares)(row, maxima, weigh) }
+    }
+
     pub(super) fn count_ge(self, values: &[f32], bound: f32) -> usize {
         // SAFETY: as above.
         unsafe { (self.0.count_ge)(values, bound) }
@@ -324,7 +343,12 @@ impl Passes {
         unsafe { (self.0.raise)(greens, values) }
     }
 
-    pub(super) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) {
+    pub(super) fn raised(self, row: &[u8], greens: &Greenlist, values: &mut [f32], maxima: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { (self.0.raised)(row, greens, values, maxima) }
+    }
+
+    pub(super) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
         // SAFETY: as above.
         unsafe { (self.0.race_words)(race, block, out) }
     }

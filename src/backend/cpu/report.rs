@@ -21,7 +21,7 @@ pub(super) fn report(
     let support = processed.support(adjusted, store);
     let entropies = || {
         let weigh = Weigh { max: raw.max, scale: mass::scale(1.0) };
-        let Terms { terms, total } = raw.terms(weigh);
+        let Terms { terms, total, .. } = raw.terms(weigh);
         let of_raw = entropy(terms, total);
         (processed.entropy(store).unwrap_or_else(|| processed.entropy_of(&support)), of_raw)
     };

@@ -1,6 +1,6 @@
 //! One row on the CPU backend: [`sample_row`](crate::sampling::sample_row), fast.
 
-use super::distribution::{Distribution, Store};
+use super::distribution::{Distribution, Store, Wanted};
 use super::keep;
 use super::level::Level;
 use super::report;
@@ -57,7 +57,10 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
     let processed = match scored_raw {
         // Nothing is drawn and nobody asks for the filtered distribution.
         Some(_) if job.spec.report.is_none() => None,
-        _ => Some(Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), processed_store)),
+        _ => {
+            let chain = (job.spec.chain.as_ref(), wanted_of(job));
+            Some(Distribution::processed(&adjusted, &job.spec.filters, chain, processed_store))
+        }
     };
     let token = match (job.spec.action, &processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
@@ -86,4 +89,14 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
         _ => None,
     };
     Ok(RowOutput { token, logprobs, kept, observed, report: report.transpose()?.map(Box::new) })
+}
+
+/// What a row's distribution is for.
+fn wanted_of(job: &RowJob<'_>) -> Wanted {
+    let is_shown = job.spec.report.is_some()
+        || job.spec.logprobs.is_some_and(|logprobs| matches!(logprobs.mode, LogprobsMode::Processed));
+    match job.spec.action {
+        Action::Draw { uniform } if job.spec.race().is_none() && !is_shown => Wanted::Token(uniform),
+        _ => Wanted::All,
+    }
 }

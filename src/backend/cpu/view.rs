@@ -10,7 +10,7 @@ mod store;
 use super::keys;
 use super::level::{Level, Passes};
 pub(super) use super::passes::maximum;
-use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Skip, Split, Terms, Values, Weigh, blocks};
+use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
@@ -77,13 +77,21 @@ impl<'a> View<'a> {
             return Ok(View { ..*raw });
         }
         store.side_blocks.clear();
-        store.side_values.clear();
-        match spec.allowed {
-            Some(allowed) => store.only(raw, allowed),
-            None => store.touch(raw, spec),
+        match (spec.allowed, spec.greens()) {
+            (None, Some(greens)) => {
+                store.raise(raw, spec, greens);
+                store.place_maxima(raw);
+            }
+            (allowed, _) => {
+                store.side_values.clear();
+                match allowed {
+                    Some(allowed) => store.only(raw, allowed),
+                    None => store.touch(raw, spec),
+                }
+                store.apply(raw, spec);
+                store.finish(raw);
+            }
         }
-        store.apply(raw, spec);
-        store.finish(raw);
         let view = Self::again(raw, spec, store);
         if view.max == f32::INFINITY { Err(RowError::PositiveInfinity) } else { Ok(view) }
     }
@@ -174,6 +182,11 @@ impl<'a> View<'a> {
         self.by_block(sums, |passes, row, maxima, sums| passes.kept_sums(row, maxima, weigh, keep, sums))
     }
 
+    /// As [`View::sums`], of reshaped logits.
+    pub(super) fn shaped_sums(&self, shape: Shape, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| passes.shaped_sums(row, maxima, shape, sums))
+    }
+
     /// Mass of the row.
     pub(super) fn total(&self, weigh: Weigh) -> u64 {
         let row = self.passes.total(self.row.bytes(), self.plain, weigh);
@@ -184,7 +197,18 @@ impl<'a> View<'a> {
     pub(super) fn terms(&self, weigh: Weigh) -> Terms {
         let row = self.passes.terms(self.row.bytes(), self.plain, weigh);
         let side = self.side.passes.terms(self.side.bytes(), self.side.maxima, weigh);
-        Terms { terms: row.terms + side.terms, total: row.total + side.total }
+        Terms {
+            terms: row.terms + side.terms,
+            total: row.total + side.total,
+            candidates: row.candidates + side.candidates,
+        }
+    }
+
+    /// Squares of masses, and masses, of the row.
+    pub(super) fn squares(&self, weigh: Weigh) -> Squares {
+        let row = self.passes.squares(self.row.bytes(), self.plain, weigh);
+        let side = self.side.passes.squares(self.side.bytes(), self.side.maxima, weigh);
+        Squares { squares: row.squares + side.squares, total: row.total + side.total }
     }
 
     /// Mass of the row, and of the values at or above `cut` in total and by block.

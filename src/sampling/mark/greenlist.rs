@@ -25,7 +25,7 @@ pub const LANES: usize = 16;
 pub const SPREAD: u32 = 40_503;
 
 /// Values of 16 bits.
-const VALUES: u32 = 1 << 16;
+pub const VALUES: u32 = 1 << 16;
 
 /// What is green at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -32,6 +32,12 @@ pub fn p_less(masses: impl Iterator<Item = u64>) -> u64 {
         let mass = u128::from(mass);
         (squares + mass * mass, total + mass)
     });
+    p_less_of(squares, total)
+}
+
+/// The same, by the sums of the squares and of the masses.
+#[must_use]
+pub fn p_less_of(squares: u128, total: u128) -> u64 {
     squares.div_ceil(total) as u64
 }
 

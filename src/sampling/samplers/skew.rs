@@ -3,7 +3,11 @@
 //!
 //! ExLlamaV2 draws along falling probabilities and takes the uniform number `u` to `u^exp(-skew)` first. That is a draw from
 //! other probabilities, `C_i^a - C_(i-1)^a` with `a = exp(skew)`, `C_i` the share of the first `i` candidates: these are what
-//! candidates have here, so that the draw is that of any row, logprobs say what was drawn from, and drafts are judged by it.
+//! candidates have here, so that logprobs say what was drawn from, and drafts are judged by it.
+//!
+//! Where it is the last step a row is drawn from in that very way: the first candidate, in order, with which the mass exceeds
+//! `u^(1/a)` of the total. So no power is taken but one, and nobody has to put all candidates in order. What is left of a row
+//! beyond a draft, and any row where a step comes after, is drawn from by token ids like all others.
 //!
 //! The new logit is `a ln C_i + ln(1 - (1 - m_i / c_i)^a)`, with integer masses `m_i` and sums `c_i`, in f64 and rounded to f32
 //! once; the temperature so far has then been used up. A candidate without mass goes: no number draws it. Equal candidates
@@ -25,8 +29,47 @@ pub fn logit(power: f64, mass: u64, up_to: u64, total: u64) -> f32 {
     (power * libm::log(up_to as f64 / total as f64) + libm::log(own)) as f32
 }
 
+/// The share of the mass at which a uniform number draws.
+#[must_use]
+pub fn share(power: f64, uniform: u64) -> f64 {
+    libm::pow((uniform as f64 + 0.5) / 18_446_744_073_709_551_616.0, 1.0 / power)
+}
+
+/// The point of `total` at which it draws, below it.
+#[must_use]
+pub fn point(share: f64, total: u64) -> u64 {
+    ((share * total as f64) as u64).min(total - 1)
+}
+
+/// Candidates as they stood, to draw along.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Along {
+    power: f64,
+    /// Tokens in order, each with the mass of it and all before it.
+    tokens: Vec<(u32, u64)>,
+}
+
+impl Along {
+    /// Of tokens in order, each with the mass of it and all before it.
+    #[must_use]
+    pub fn new(power: f64, tokens: Vec<(u32, u64)>) -> Self {
+        Self { power, tokens }
+    }
+
+    /// The token of a uniform number.
+    ///
+    /// # Panics
+    /// If there is no token.
+    #[must_use]
+    pub fn draw(&self, uniform: u64) -> u32 {
+        let total = self.tokens.last().expect("a row has a token; this is a bug").1;
+        let point = point(share(self.power, uniform), total);
+        self.tokens[self.tokens.partition_point(|&(_, up_to)| up_to <= point)].0
+    }
+}
+
 /// Gives candidates their new logits.
 pub fn apply(left: &mut Candidates, skew: f32) {
     let (power, total) = (power(skew), left.total());
-    left.reshape_along(|mass, up_to| logit(power, mass, up_to, total));
+    left.reshape_along(power, |mass, up_to| logit(power, mass, up_to, total));
 }

@@ -29,12 +29,29 @@ pub struct Moments {
 /// A number of at least 0 and at most 2^20 as an integer: the nearest, the even one of two.
 #[inline]
 fn nearest(number: f32) -> u32 {
-    // The integers from 2^23 to 2^24 are the floats there, one bit apart.
-    const SHIFT: f32 = 8_388_608.0;
-    (number + SHIFT).to_bits() - SHIFT.to_bits()
+    (number + Moments::SHIFT).to_bits() - Moments::SHIFT.to_bits()
 }
 
 impl Moments {
+    /// Most units of a distance.
+    pub const MOST: u32 = 1 << BITS;
+    /// From here on to twice as much the integers are the floats, one bit apart.
+    pub const SHIFT: f32 = 8_388_608.0;
+
+    /// The largest logit, and units per logit.
+    #[must_use]
+    pub fn scale(&self) -> (f32, f32) {
+        (self.max, self.units)
+    }
+
+    /// Takes in the number of candidates, the sum of their distances in [units](Self::scale), rounded to the nearest, the even
+    /// one of two, and at most [`MOST`](Self::MOST), and the sum of the squares of these.
+    pub fn add_sums(&mut self, number: u64, sum: u64, squares: u64) {
+        self.number += number;
+        self.sum += sum;
+        self.squares += squares;
+    }
+
     /// Of no logit yet, of those from `min` to `max`.
     #[must_use]
     pub fn new(max: f32, min: f32) -> Self {
@@ -51,7 +68,7 @@ impl Moments {
     /// calls it.
     #[inline(always)]
     pub fn add_all(&mut self, logits: &[f32]) {
-        let most = (1 << BITS) as f32;
+        let most = Self::MOST as f32;
         // Of so few, numbers and sums fit 32 bits.
         for some in logits.chunks(SOME) {
             let (mut number, mut sum, mut squares) = (0u32, 0u32, 0u64);

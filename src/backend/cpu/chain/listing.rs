@@ -1,43 +1,61 @@
 //! From a row to the list of its candidates. A row stays as it is for as long as steps only weigh it; the first step that
 //! cuts decides what is listed, so that of a row where few tokens are left only these are touched.
 
+use super::whole::{Done, Rest, is_idle};
 use super::{ChainStore, Left};
-use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store};
+use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted};
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::{BLOCK, Range, Terms, Weigh};
+use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
 use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
-use crate::sampling::mass::{self, Y_FLOOR, min_p_need};
+use crate::sampling::mass::{self, min_p_need};
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::smoothing::Curve;
 use crate::sampling::samplers::{cutoffs, mirostat, tail_free, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
 pub(super) struct Whole<'a, 'v> {
     pub(super) view: &'a View<'v>,
     pub(super) weigh: Weigh,
-    temperature: f64,
-    min_keep: usize,
+    pub(super) temperature: f64,
+    pub(super) min_keep: usize,
+    /// What the distribution is for.
+    pub(super) wanted: Wanted,
+}
+
+/// What is there once a row needs no more steps, or is a list.
+pub(super) enum Started<'s, 'c> {
+    /// Nothing is left to do.
+    Whole(Distribution),
+    /// Nothing either: masses by block and the rule are in the stores, of this total.
+    Shaped(u64),
+    /// The steps that are left to do on a list.
+    Listed(Left<'s>, &'c [Step]),
 }
 
 /// What a step asks of a whole row.
-enum Next {
+pub(super) enum Next {
     /// Nothing more.
     Done,
     /// To be cut.
     Cut(Cut),
     /// All but top choices of this probability; nothing where one of those that are protected would go, if so said.
     Exclude(f32, bool),
-    /// A list, where there are top choices of this probability that may go.
-    ListFor(f32),
+    /// Less of top choices: with which probability they go, and which they need to be one.
+    Lower(f32, f32),
+    /// Other logits.
+    Smooth(Curve),
+    /// A draw along all candidates, if it is the last step.
+    Along(f32),
     /// A list, to do the step on.
     List,
 }
 
 /// What is left of a whole row.
-enum Cut {
+pub(super) enum Cut {
     /// Masses from this on.
     Mass(u64),
     /// Logits from this on.
@@ -55,49 +73,42 @@ enum Cut {
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
-    pub(super) fn new(view: &'a View<'v>, chain: &Chain<'_>) -> Self {
+    pub(super) fn new(view: &'a View<'v>, chain: &Chain<'_>, wanted: Wanted) -> Self {
         let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
-        Self { view, weigh, temperature: 1.0, min_keep: chain.min_keep as usize }
+        Self { view, weigh, temperature: 1.0, min_keep: chain.min_keep as usize, wanted }
     }
 
-    /// Does the first steps. What is left to do is for the list that is then there; without one all is done.
+    /// Whether nothing but a token is wanted.
+    pub(super) fn is_for_a_token(&self) -> bool {
+        matches!(self.wanted, Wanted::Token(_))
+    }
+
+    /// Does the steps that need no list.
     pub(super) fn start<'s, 'c>(
-        &mut self,
+        mut self,
         filters: &Filters,
         chain: &Chain<'c>,
         (lists, store): (&mut Store, &'s mut ChainStore),
-    ) -> Option<(Left<'s>, &'c [Step])> {
+    ) -> Started<'s, 'c> {
         for (at, step) in chain.steps.iter().enumerate() {
+            let (from, behind) = (&chain.steps[at..], &chain.steps[at + 1..]);
             let next = self.next(step, filters, chain);
-            let done = match next {
-                Next::Done => continue,
-                Next::Exclude(threshold, stops) => {
-                    let out = self.out(threshold, if stops { &[] } else { chain.protected }, store);
-                    let is_protected = |token| chain.protected.binary_search(token).is_ok();
-                    if out.is_empty() || stops && out.iter().any(is_protected) {
-                        continue;
-                    }
-                    return Some((self.list_without(&out, store), &chain.steps[at + 1..]));
-                }
-                Next::ListFor(threshold) => {
-                    if self.out(threshold, chain.protected, store).is_empty() {
-                        continue;
-                    }
-                    None
-                }
-                Next::Cut(cut) => self.cut(cut, lists, store),
-                Next::List => None,
+            let rest = Rest::of(behind, filters, chain);
+            return match self.done(next, (behind, rest), (filters, chain), (lists, store)) {
+                Done::Nothing => continue,
+                Done::Whole(whole) => Started::Whole(whole),
+                Done::Shaped(total) => Started::Shaped(total),
+                Done::Listed(weigh) => Started::Listed(Left { weigh, ..self.left(store) }, behind),
+                Done::Without(out) => Started::Listed(self.list_without(&out, store), behind),
+                Done::From(low) => Started::Listed(self.list(Range { low, high: f32::INFINITY }, store), from),
+                Done::Not => Started::Listed(self.list_all(store), from),
             };
-            return Some(match done {
-                Some(weigh) => (Left { weigh, ..self.left(store) }, &chain.steps[at + 1..]),
-                None => (self.list_all(store), &chain.steps[at..]),
-            });
         }
-        None
+        Started::Whole(Distribution::all(self.weigh).keep(self.view, 0, lists))
     }
 
     /// Lists what a cut leaves, and says how it is weighed; `None` if a list of all is the way.
-    fn cut(&self, cut: Cut, lists: &mut Store, store: &mut ChainStore) -> Option<Weigh> {
+    pub(super) fn cut(&self, cut: Cut, lists: &mut Store, store: &mut ChainStore) -> Option<Weigh> {
         let from = |low: f32| Range { low: low.max(f32::MIN), high: f32::INFINITY };
         let left = match cut {
             Cut::First(n) if n > LIST_K.min(self.view.blocks()) => return None,
@@ -124,41 +135,51 @@ impl<'a, 'v> Whole<'a, 'v> {
             Cut::Typical(rule, p) => return self.typical(rule, p, lists.sample(), store),
             Cut::Mass(need) => {
                 let mut left = self.list(from(distribution::reach_of(self.weigh, need)), store);
-                left.retain(|values, at| values.masses[at] >= need);
+                if left.len() < self.min_keep {
+                    return self.cut(Cut::First(self.min_keep), lists, store);
+                }
+                left.keep_mass(need);
                 left
             }
-            Cut::Logit(least) => self.list(from(least), store),
-            Cut::Prefix(top_p) => {
-                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                self.list_cut(&cut, lists, store)
+            Cut::Logit(least) => {
+                let left = self.list(from(least), store);
+                if left.len() < self.min_keep {
+                    return self.cut(Cut::First(self.min_keep), lists, store);
+                }
+                left
             }
+            Cut::Prefix(_) => unreachable!("a nucleus is listed where it is found; this is a bug"),
         };
         Some(left.weigh)
     }
 
     fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
         match *step {
-            Step::Temperature => self.cool(f64::from(filters.temperature)),
-            Step::DynamicTemperature { low, high, exponent } => {
-                let candidates = self.view.count(f32::MIN) as usize;
-                self.cool(temperature::dynamic(self.entropy().0, candidates, low, high, exponent))
-            }
-            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
-                if !xtc::happens(probability, chain.xtc) =>
-            {
+            Step::Temperature => {
+                self.cool(f64::from(filters.temperature));
                 Next::Done
             }
-            Step::TopP if filters.top_p >= 1.0 => Next::Done,
-            Step::MirostatV1 { .. } | Step::MirostatV2 { .. } if chain.state.mirostat_mu.is_none() => Next::Done,
-            Step::AdaptiveP { .. } if chain.state.adaptive.is_none() => Next::Done,
-            Step::Tournament if chain.tournament.is_none() => Next::Done,
+            Step::DynamicTemperature { low, high, exponent } => {
+                let Terms { terms, total, candidates } = self.view.terms(self.weigh);
+                self.cool(temperature::dynamic(entropy(terms, total), candidates as usize, low, high, exponent));
+                Next::Done
+            }
+            _ if is_idle(step, filters, chain) => Next::Done,
             Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
             Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
-            _ if self.min_keep > 1 => Next::List,
+            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) | Step::Tfs(_) if self.min_keep > 1 => {
+                Next::List
+            }
+            Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } | Step::XtcExpected { .. } if self.min_keep > 1 => {
+                Next::List
+            }
             Step::Xtc { threshold, .. } => Next::Exclude(threshold, false),
             Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, true),
-            Step::XtcExpected { threshold, .. } => Next::ListFor(threshold),
-            Step::Smoothing { .. } | Step::AdaptiveP { .. } | Step::Skew(_) | Step::Tournament => Next::List,
+            Step::XtcExpected { probability, threshold } if probability >= 1.0 => Next::Exclude(threshold, false),
+            Step::XtcExpected { probability, threshold } => Next::Lower(probability, threshold),
+            Step::Smoothing { factor, curve } => Next::Smooth(Curve::new(factor, curve)),
+            Step::Skew(by) => Next::Along(by),
+            Step::AdaptiveP { .. } | Step::Tournament => Next::List,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
@@ -169,14 +190,15 @@ impl<'a, 'v> Whole<'a, 'v> {
             }
             Step::PLess => Next::Cut(Cut::Mass(self.p_less())),
             Step::MirostatV1 { .. } => {
-                Next::Cut(Cut::First(self.mirostat(chain.state.mirostat_mu.unwrap_or_default())))
+                let kept = self.mirostat(chain.state.mirostat_mu.unwrap_or_default());
+                Next::Cut(Cut::First(kept.max(self.min_keep)))
             }
             Step::MirostatV2 { .. } => {
                 let mu = chain.state.mirostat_mu.unwrap_or_default();
                 Next::Cut(Cut::Mass(mirostat::need(mu, self.total())))
             }
             Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.view.moments().least(n))),
-            Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share))),
+            Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share).max(self.min_keep))),
             Step::TypicalP(p) => Next::Cut(Cut::Typical(TypicalRule::Reached, p)),
             Step::TypicalAbove(p) => Next::Cut(Cut::Typical(TypicalRule::Above, p)),
             Step::TypicalTies(p) => Next::Cut(Cut::Typical(TypicalRule::Ties, p)),
@@ -184,10 +206,9 @@ impl<'a, 'v> Whole<'a, 'v> {
         }
     }
 
-    fn cool(&mut self, temperature: f64) -> Next {
+    pub(super) fn cool(&mut self, temperature: f64) {
         self.temperature *= temperature;
         self.weigh.scale = mass::scale_of(self.temperature);
-        Next::Done
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -196,7 +217,7 @@ impl<'a, 'v> Whole<'a, 'v> {
 
     /// Entropy in nats, and the total mass.
     pub(super) fn entropy(&self) -> (f64, u64) {
-        let Terms { terms, total } = self.view.terms(self.weigh);
+        let Terms { terms, total, .. } = self.view.terms(self.weigh);
         (entropy(terms, total), total)
     }
 
@@ -218,14 +239,8 @@ impl<'a, 'v> Whole<'a, 'v> {
 
     /// The least mass that p-less keeps.
     fn p_less(&self) -> u64 {
-        let has_mass =
-            |&block: &usize| mass::exponent(self.view.maxima[block], self.weigh.max, self.weigh.scale) >= Y_FLOOR;
-        let masses = (0..self.view.blocks()).filter(has_mass).flat_map(|block| {
-            let mut masses = [0; BLOCK];
-            self.view.passes().masses(&self.view.block(block), self.weigh, &mut masses);
-            masses
-        });
-        cutoffs::p_less(masses)
+        let Squares { squares, total } = self.view.squares(self.weigh);
+        cutoffs::p_less_of(squares, u128::from(total))
     }
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
@@ -239,15 +254,11 @@ impl<'a, 'v> Whole<'a, 'v> {
         self.left(store)
     }
 
-    /// Where the logits of top choices lie.
-    fn choices(&self, threshold: f32) -> Range {
-        let from = distribution::reach_of(self.weigh, xtc::need(threshold, self.total()));
-        Range { low: from.max(f32::MIN), high: f32::INFINITY }
-    }
-
-    /// Top choices that would go, ascending ids.
-    fn out(&self, threshold: f32, protected: &[u32], store: &mut ChainStore) -> Vec<u32> {
-        self.list(self.choices(threshold), store).excluded(threshold, self.total(), protected)
+    /// Top choices that would go, ascending ids, where all tokens have `total`; all that are as likely are in the list then.
+    pub(super) fn out(&self, (threshold, total): (f32, u64), protected: &[u32], store: &mut ChainStore) -> Vec<u32> {
+        let from = distribution::reach_of(self.weigh, xtc::need(threshold, total));
+        let range = Range { low: from.max(f32::MIN), high: f32::INFINITY };
+        self.list(range, store).excluded(threshold, total, protected)
     }
 
     /// All candidates but these, ascending.
@@ -282,7 +293,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// The tokens that a cut left.
-    fn list_cut<'s>(&self, cut: &Distribution, lists: &Store, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn list_cut<'s>(&self, cut: &Distribution, lists: &Store, store: &'s mut ChainStore) -> Left<'s> {
         if let Some(keys) = cut.listed(lists) {
             return self.list_keys(keys.to_vec(), store);
         }

@@ -6,12 +6,14 @@
 
 mod cut;
 mod listing;
+mod shaped;
 mod sort;
 mod steps;
 mod typical;
+mod whole;
 mod xtc;
 
-use super::distribution::Store;
+use super::distribution::{Distribution, Store, Wanted};
 use super::keys;
 use super::level::Passes;
 use super::passes::{BLOCK, Values, Weigh};
@@ -21,8 +23,10 @@ use crate::sampling::entropy;
 use crate::sampling::mass::{self, exponent};
 use crate::sampling::observed::{Seen, Share};
 use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
+use crate::sampling::samplers::skew::Along;
 use cut::Bins;
-use listing::Whole;
+use listing::{Started, Whole};
+use shaped::Shaped;
 use sort::Sorter;
 
 /// Storage of a chain, kept from row to row. Bounded by the vocabulary.
@@ -38,6 +42,10 @@ pub(super) struct ChainStore {
     sorted: (Vec<f32>, Vec<u64>),
     /// What the step that gave new logits by mass saw.
     seen: Option<Seen>,
+    /// What is left where that is no list.
+    shaped: Shaped,
+    /// What is drawn from along, where it is not by token ids.
+    along: Option<Along>,
 }
 
 /// How what is left is weighed.
@@ -60,20 +68,27 @@ struct Left<'s> {
 
 /// What a chain leaves.
 pub(super) enum Outcome {
-    /// Every candidate, weighed like this.
-    Whole(Weigh),
+    /// What the row itself tells.
+    Whole(Distribution),
+    /// All tokens with masses by block and the rule in the store, for a draw; this total.
+    Shaped(u64),
     /// The list in the store.
     Listed(Chained),
 }
 
 /// Takes a row through its chain.
-pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: &mut Store) -> Outcome {
+pub(super) fn run(
+    view: &View<'_>,
+    filters: &Filters,
+    (chain, wanted): (&Chain<'_>, Wanted),
+    lists: &mut Store,
+) -> Outcome {
     let mut store = std::mem::take(&mut lists.chain);
-    store.seen = None;
-    let mut whole = Whole::new(view, chain);
-    let outcome = match whole.start(filters, chain, (lists, &mut store)) {
-        None => Outcome::Whole(whole.weigh),
-        Some((mut left, rest)) => {
+    (store.seen, store.along) = (None, None);
+    let outcome = match Whole::new(view, chain, wanted).start(filters, chain, (lists, &mut store)) {
+        Started::Whole(distribution) => Outcome::Whole(distribution),
+        Started::Shaped(total) => Outcome::Shaped(total),
+        Started::Listed(mut left, rest) => {
             for step in rest {
                 left.apply(step, filters, chain);
             }
@@ -86,6 +101,11 @@ pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, lists: 
 }
 
 impl ChainStore {
+    /// What is left where that is no list.
+    pub(super) fn shaped(&self) -> &Shaped {
+        &self.shaped
+    }
+
     /// Tokens of nonzero mass, ascending ids.
     pub(super) fn entries(&self) -> Vec<(u32, u64)> {
         // They may be kept for long, so no more room than they need.
@@ -111,8 +131,11 @@ impl ChainStore {
         })
     }
 
-    /// Inverse CDF in token-id order.
-    pub(super) fn draw(&self, mut point: u64) -> u32 {
+    /// Inverse CDF in token-id order, or along the candidates.
+    pub(super) fn draw(&self, uniform: u64, mut point: u64) -> u32 {
+        if let Some(along) = &self.along {
+            return along.draw(uniform);
+        }
         let Values { tokens, masses, .. } = &self.values;
         let mut from = 0;
         if self.plain == tokens.len() {
@@ -146,6 +169,11 @@ impl ChainStore {
     /// A token's part of what adaptive-p saw, if it was on.
     pub(super) fn seen(&self, token: u32) -> Option<Share> {
         self.seen.as_ref().map(|seen| seen.share(token))
+    }
+
+    /// Gives away what is drawn from along, if that is so.
+    pub(super) fn take_along(&mut self) -> Option<Along> {
+        self.along.take()
     }
 
     /// Gives away what adaptive-p saw.

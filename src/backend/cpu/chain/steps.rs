@@ -6,7 +6,7 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
 use crate::params::TypicalRule;
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, Step, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mark::tournament::{self, Tournament};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
@@ -61,7 +61,7 @@ impl Left<'_> {
                 let average = chain.state.adaptive.into_iter();
                 average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
             }
-            Step::Skew(by) => self.skew(by),
+            Step::Skew(by) => self.skew(by, draws_along(chain.steps)),
             Step::Tournament => chain.tournament.iter().for_each(|played| self.play(played)),
         }
     }
@@ -185,7 +185,7 @@ impl Left<'_> {
         self.retain_up_to(Some(last), |_, _| false);
     }
 
-    fn keep_mass(&mut self, need: u64) {
+    pub(super) fn keep_mass(&mut self, need: u64) {
         let least = self.least_kept();
         self.retain_up_to(least, |_, mass| mass >= need);
     }
@@ -268,18 +268,22 @@ impl Left<'_> {
     }
 
     /// Skewed sampling.
-    fn skew(&mut self, by: f32) {
+    fn skew(&mut self, by: f32, is_last: bool) {
         self.retain(|values, at| values.masses[at] > 0);
         let (power, total) = (skew::power(by), self.total());
         let Values { tokens, logits, masses, .. } = &mut self.store.values;
         let keys = tokens.iter().zip(logits.iter()).map(|(&token, &logit)| keys::key(token, logit));
         let mut order: Vec<(u64, usize)> = keys.enumerate().map(|(at, key)| (key, at)).collect();
         order.sort_unstable();
-        let mut up_to = 0;
+        let (mut up_to, mut along) = (0, Vec::with_capacity(if is_last { order.len() } else { 0 }));
         for (_, at) in order {
             up_to += masses[at];
             logits[at] = skew::logit(power, masses[at], up_to, total);
+            if is_last {
+                along.push((tokens[at], up_to));
+            }
         }
+        self.store.along = is_last.then(|| skew::Along::new(power, along));
         (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
         self.weigh();
     }

@@ -5,12 +5,17 @@ use super::listing::Whole;
 use super::{ChainStore, Left};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Sample, Weigh};
+use crate::backend::cpu::select;
 use crate::params::TypicalRule;
-use crate::sampling::mass::{MASS_BITS, exponent};
+use crate::sampling::mass::{MASS_BITS, exponent, mass};
 use crate::sampling::samplers::typical::{centre, deviation, need};
 
 /// Half widths that are tried, each four times the one before, before everything is listed.
 const TRIES: u32 = 4;
+/// The tokens at or above the maxima of so many blocks are near the top.
+const TOP_BLOCKS: usize = 64;
+/// Bisection steps of a half width: to a sixteenth.
+const STEPS: usize = 10;
 
 impl Left<'_> {
     pub(super) fn typical(&mut self, rule: TypicalRule, p: f32) {
@@ -71,7 +76,7 @@ impl Whole<'_, '_> {
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
         let Weigh { max, scale } = self.weigh;
         let of = |logit: f32| deviation(exponent(logit, max, scale), centre);
-        let guess = self.guess(p, of, sample);
+        let guess = self.guess(need, of, sample);
         for attempt in 0..TRIES {
             let width = guess * (1u32 << (2 * attempt)) as f32;
             let logit = |y: f32| max + y / scale;
@@ -90,17 +95,34 @@ impl Whole<'_, '_> {
         None
     }
 
-    /// About how far from the centre the tokens that have `p` of the mass are.
-    fn guess(&self, p: f32, of: impl Fn(f32) -> f32, sample: &mut Sample) -> f32 {
-        self.view.sample(self.weigh, f32::INFINITY, sample);
-        let mut near: Vec<(f32, f32)> =
-            sample.logits.iter().zip(&sample.weights).filter(|s| *s.1 > 0.0).map(|(&x, &w)| (of(x), w)).collect();
-        near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let mut left = near.iter().map(|&(_, weight)| weight).sum::<f32>() * p;
-        let crossing = near.iter().find(|&&(_, weight)| {
-            left -= weight;
-            left <= 0.0
-        });
-        crossing.map_or(1.0, |&(deviation, _)| deviation * 1.1).max(0.25)
+    /// About how far from the centre the tokens that have a mass of `need` are: of the tokens near the top all, of the others a
+    /// sample.
+    fn guess(&self, need: u64, of: impl Fn(f32) -> f32, sample: &mut Sample) -> f32 {
+        let bound = select::bound_of_top(self.view, TOP_BLOCKS.min(self.view.blocks()));
+        let mut top = vec![];
+        self.view.collect(bound, &mut top);
+        self.view.sample(self.weigh, bound, sample);
+        let per_sampled = self.view.vocab_size() as f32 / sample.taken as f32;
+        let Weigh { max, scale } = self.weigh;
+        let of_top = top.iter().map(|&key| keys::logit(key)).map(|x| (of(x), mass(exponent(x, max, scale)) as f32));
+        let sampled = sample.logits.iter().zip(&sample.weights).map(|(&x, &weight)| (of(x), weight * per_sampled));
+        let (deviations, weights): (Vec<f32>, Vec<f32>) = of_top.chain(sampled).unzip();
+        let (mut low, mut high) = (0.0, MASS_BITS as f32);
+        for _ in 0..STEPS {
+            let middle = (low + high) / 2.0;
+            if weight_within(&deviations, &weights, middle) >= need as f32 { high = middle } else { low = middle }
+        }
+        (high * 1.1).max(0.25)
     }
+}
+
+/// The weight of what deviates by at most this. Lane-wise, so that it compiles to vectors.
+fn weight_within(deviations: &[f32], weights: &[f32], most: f32) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for (deviations, weights) in deviations.chunks(lanes.len()).zip(weights.chunks(lanes.len())) {
+        for ((lane, &deviation), &weight) in lanes.iter_mut().zip(deviations).zip(weights) {
+            *lane += if deviation <= most { weight } else { 0.0 };
+        }
+    }
+    lanes.into_iter().sum()
 }

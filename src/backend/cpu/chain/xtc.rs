@@ -1,10 +1,56 @@
 //! XTC on a list of candidates.
 
-use super::Left;
+use super::listing::Whole;
+use super::whole::{Done, Rest};
+use super::{ChainStore, Left};
+use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
+use crate::sampling::chain::{Chain, Step};
 use crate::sampling::mass;
+use crate::sampling::row::Filters;
 use crate::sampling::samplers::xtc;
+
+impl Whole<'_, '_> {
+    /// XTC of this threshold; with `stops`, nothing where one of those that are protected would go.
+    pub(super) fn exclude(
+        &mut self,
+        (threshold, stops): (f32, bool),
+        (behind, rest): (&[Step], Rest),
+        (filters, chain): (&Filters, &Chain<'_>),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        // Where this is the last step masses by block are wanted if nothing goes, and they have the total too.
+        let all = Distribution::all(self.weigh);
+        let whole = (rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
+        let total = whole.map_or_else(|| self.total(), |whole| whole.total());
+        let out = self.out((threshold, total), if stops { &[] } else { chain.protected }, store);
+        let is_protected = |token| chain.protected.binary_search(token).is_ok();
+        if out.is_empty() || stops && out.iter().any(is_protected) {
+            return whole.map_or(Done::Nothing, Done::Whole);
+        }
+        let in_place = self.is_for_a_token() && rest.only_weighs();
+        let total = if in_place { self.without(&out, (behind, filters), (lists, store)) } else { None };
+        total.map_or(Done::Without(out), Done::Shaped)
+    }
+
+    /// XTC's expected form.
+    pub(super) fn lower(
+        &mut self,
+        (probability, threshold): (f32, f32),
+        (behind, rest): (&[Step], Rest),
+        (filters, chain): (&Filters, &Chain<'_>),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        let total = self.total();
+        let out = self.out((threshold, total), chain.protected, store);
+        let gone = out.iter().map(|&token| store.mass_of(token)).sum();
+        let Some(lowered) = xtc::lowered(probability, gone, total) else { return Done::Nothing };
+        let in_place = self.is_for_a_token() && rest.only_weighs();
+        let total = if in_place { self.with_less(lowered, &out, (behind, filters), (lists, store)) } else { None };
+        total.map_or(Done::Not, Done::Shaped)
+    }
+}
 
 impl Left<'_> {
     /// XTC where nothing happens if a token of `protected` would go.

@@ -29,7 +29,11 @@ impl Distribution {
     /// What samplers learn from a token.
     pub(in crate::backend::cpu) fn observed(&self, view: &View<'_>, token: u32, store: &Store) -> Observed {
         let listed = self.kind == Kind::Chain;
-        let mass = if listed { store.chain.mass_of(token) } else { self.mass_of(token, view.value(token)) };
+        let mass = match self.kind {
+            Kind::Chain => store.chain.mass_of(token),
+            Kind::Shaped => store.chain.shaped().mass_of(token, view.value(token)),
+            _ => self.mass_of(token, view.value(token)),
+        };
         let drawn = Share { mass, total: self.total };
         Observed { drawn, seen: store.chain.seen(token).filter(|_| listed).unwrap_or(drawn) }
     }
@@ -39,7 +43,7 @@ impl Distribution {
         match self.kind {
             Kind::One => Some(std::slice::from_ref(&self.last_key)),
             Kind::List => Some(&store.keys),
-            Kind::Blocks | Kind::Chain => None,
+            Kind::Blocks | Kind::Chain | Kind::Shaped => None,
         }
     }
 

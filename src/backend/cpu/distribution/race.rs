@@ -74,6 +74,7 @@ impl Distribution {
             }
             Kind::Chain => runner.add_all(store.chain.all_masses()),
             Kind::Blocks => self.run_blocks(&mut runner, view, store),
+            Kind::Shaped => unreachable!("one draw without a race is all that it is for; this is a bug"),
         }
         runner.token()
     }
@@ -83,8 +84,11 @@ impl Distribution {
         runner.add_all(std::iter::once((select::first(view), MASS_ONE)));
         let (mut words, mut masses) = ([0; BLOCK], [0; BLOCK]);
         for block in (0..view.blocks()).filter(|&block| store.sums[block] > 0) {
-            view.passes().race_words(runner.race, block, &mut words);
-            let most = words.iter().copied().fold(0, u32::max);
+            let most = view.passes().race_words(runner.race, block, &mut words);
+            // The bound that costs least first.
+            if !runner.may_win(most, store.sums[block] as f64) {
+                continue;
+            }
             // Nobody in the block weighs more than its largest logit, but for what rounds, nor than all together.
             let heaviest = (self.mass(view.maxima[block]) + 1).min(store.sums[block]);
             if !runner.may_win(most, heaviest as f64) {

@@ -1,8 +1,8 @@
 //! Passes of marks: random words for whole blocks. See the [module](super) for safety.
 
-use super::BLOCK;
-use crate::backend::cpu::simd::Simd;
-use crate::sampling::mark::greenlist::{self, Greenlist, SPREAD};
+use super::{BLOCK, Blocks, load};
+use crate::backend::cpu::simd::{Format, Simd};
+use crate::sampling::mark::greenlist::{self, Greenlist, SPREAD, VALUES};
 use crate::sampling::mark::race::{self, Race};
 use crate::sampling::mark::{Purpose, greenlist::LANES};
 
@@ -17,68 +17,106 @@ fn halves(number: u64) -> [u32; 2] {
 
 /// The words at `LANES` indices from `first` on.
 #[inline(always)]
-unsafe fn words<S: Simd>(key: u64, context: u64, purpose: Purpose, first: u32) -> Words {
+unsafe fn words<S: Simd>(keys: &S::Keys, context: u64, purpose: Purpose, first: u32) -> Words {
     let [low, high] = halves(context);
     // SAFETY: see the module.
-    unsafe { S::philox(first, [purpose as u32, low, high], halves(key)) }
+    unsafe { S::philox(first, [purpose as u32, low, high], keys) }
 }
 
 /// Gives green logits their bias: those of whole blocks, from token 0 on.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn raise<S: Simd>(greens: &Greenlist, values: &mut [f32]) {
-    let (key, seeds, threshold, bias) = greens.parts();
-    for (block, values) in values.chunks_exact_mut(BLOCK).enumerate() {
-        let first = (block * LANES) as u32;
-        if let [seed] = seeds
-            && !greens.is_self()
-        {
-            // SAFETY: see the module.
-            let words = unsafe { words::<S>(key, *seed, Purpose::Green, first) };
-            each(&words, values, |bits, value| if bits < threshold { value + bias } else { value });
-            continue;
-        }
-        // The least of both halves of each word, over all seeds.
-        let mut least = [[u16::MAX; LANES]; 8];
-        for &seed in seeds {
-            // SAFETY: see the module.
-            let words = unsafe { words::<S>(key, seed, Purpose::Green, first) };
-            for (least, words) in least.chunks_exact_mut(2).zip(&words) {
-                for lane in 0..LANES {
-                    least[0][lane] = least[0][lane].min(words[lane] as u16);
-                    least[1][lane] = least[1][lane].min((words[lane] >> 16) as u16);
-                }
-            }
-        }
-        for (least, values) in least.iter().zip(values.chunks_exact_mut(LANES)) {
-            for (&bits, value) in least.iter().zip(values) {
-                let green = u32::from(bits.wrapping_mul(SPREAD as u16)) < threshold;
-                *value = if green { *value + bias } else { *value };
-            }
+    // SAFETY: passed on.
+    unsafe {
+        let keys = S::keys(halves(greens.parts().0));
+        for (block, values) in values.chunks_exact_mut(BLOCK).enumerate() {
+            raise_block::<S>(greens, &keys, block, values);
         }
     }
 }
 
-/// Each value of a block, by its 16 bits.
+/// The row with greens raised, and its block maxima, in one read of it.
 #[inline(always)]
-fn each(words: &Words, values: &mut [f32], value: impl Fn(u32, f32) -> f32) {
-    for (words, values) in words.iter().zip(values.chunks_exact_mut(2 * LANES)) {
-        let (low, high) = values.split_at_mut(LANES);
+pub(in crate::backend::cpu) unsafe fn raised<S: Simd, F: Format>(
+    row: &[u8],
+    greens: &Greenlist,
+    values: &mut [f32],
+    maxima: &mut [f32],
+) {
+    // SAFETY: see the module; BLOCK values are stored and loaded.
+    unsafe {
+        let (rows, keys) = (Blocks::<F>::new(row), S::keys(halves(greens.parts().0)));
+        for ((block, values), most) in values.chunks_exact_mut(BLOCK).enumerate().zip(maxima) {
+            let at = rows.get(block);
+            for v in 0..BLOCK / S::LANES {
+                S::store(values[v * S::LANES..].as_mut_ptr(), load::<S, F>(at, v));
+            }
+            raise_block::<S>(greens, &keys, block, values);
+            let mut max = S::splat(f32::NEG_INFINITY);
+            for vector in values.chunks_exact(S::LANES) {
+                max = S::max(max, S::load_f32(vector.as_ptr().cast()));
+            }
+            *most = S::reduce_max(max);
+        }
+    }
+}
+
+/// Raises the greens of a block. Loops over arrays, which compile to vectors.
+#[inline(always)]
+unsafe fn raise_block<S: Simd>(greens: &Greenlist, keys: &S::Keys, block: usize, values: &mut [f32]) {
+    let (_, seeds, threshold, bias) = greens.parts();
+    let first = (block * LANES) as u32;
+    if let [seed] = seeds
+        && !greens.is_self()
+    {
+        // SAFETY: see the module.
+        let words = unsafe { words::<S>(keys, *seed, Purpose::Green, first) };
+        for (words, values) in words.iter().zip(values.chunks_exact_mut(2 * LANES)) {
+            for lane in 0..LANES {
+                values[lane] += if words[lane] & (VALUES - 1) < threshold { bias } else { -0.0 };
+            }
+            for lane in 0..LANES {
+                values[LANES + lane] += if words[lane] >> 16 < threshold { bias } else { -0.0 };
+            }
+        }
+        return;
+    }
+    // 16 bits of each token: the least over all seeds.
+    let mut least = [[VALUES - 1; LANES]; 8];
+    for &seed in seeds {
+        // SAFETY: see the module.
+        let words = unsafe { words::<S>(keys, seed, Purpose::Green, first) };
+        for (word, words) in words.iter().enumerate() {
+            for lane in 0..LANES {
+                let [low, high] = [words[lane] & (VALUES - 1), words[lane] >> 16];
+                least[2 * word][lane] = least[2 * word][lane].min(low);
+                least[2 * word + 1][lane] = least[2 * word + 1][lane].min(high);
+            }
+        }
+    }
+    let spread = if greens.is_self() { SPREAD } else { 1 };
+    for (least, values) in least.iter().zip(values.chunks_exact_mut(LANES)) {
         for lane in 0..LANES {
-            low[lane] = value(words[lane] & 0xFFFF, low[lane]);
-            high[lane] = value(words[lane] >> 16, high[lane]);
+            let is_green = (least[lane].wrapping_mul(spread) & (VALUES - 1)) < threshold;
+            // Adding -0 changes no number.
+            values[lane] += if is_green { bias } else { -0.0 };
         }
     }
 }
 
-/// The words of a block's tokens in a race.
+/// The words of a block's tokens in a race, and the largest of them.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn race_words<S: Simd>(race: Race, block: usize, out: &mut [u32; BLOCK]) {
+pub(in crate::backend::cpu) unsafe fn race_words<S: Simd>(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
+    // SAFETY: see the module.
+    let (mut most, keys) = ([0; LANES], unsafe { S::keys(halves(race.key)) });
     for part in 0..2 {
         let first = (block * race::LANES + part * LANES) as u32;
         // SAFETY: see the module.
-        let words = unsafe { words::<S>(race.key, race.context, Purpose::Race, first) };
+        let words = unsafe { words::<S>(&keys, race.context, Purpose::Race, first) };
         for (word, out) in words.iter().zip(out.chunks_exact_mut(race::LANES)) {
             out[part * LANES..][..LANES].copy_from_slice(word);
+            most.iter_mut().zip(word).for_each(|(most, &word)| *most = word.max(*most));
         }
     }
+    most.into_iter().fold(0, u32::max)
 }

@@ -3,9 +3,10 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, NO_MASS_Y, Weigh, exponent, load};
+use super::{BLOCK, Blocks, NO_MASS_Y, Weigh, exponent, exponents, load};
 use crate::backend::cpu::simd::Format;
-use crate::backend::cpu::simd::real::Real;
+use crate::backend::cpu::simd::measures::Measures;
+use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::mass::Y_FLOOR;
 
 /// What [`terms`] found.
@@ -15,29 +16,79 @@ pub(in crate::backend::cpu) struct Terms {
     pub(in crate::backend::cpu) terms: u64,
     /// The sum of the masses.
     pub(in crate::backend::cpu) total: u64,
+    /// How many values are not −∞.
+    pub(in crate::backend::cpu) candidates: u64,
 }
 
-/// Entropy terms and masses of the row. Blocks without mass have no terms either.
+/// Entropy terms, masses and candidates of the row. Blocks without mass have no terms either.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn terms<S: Real, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms {
+pub(in crate::backend::cpu) unsafe fn terms<S: Sums, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms {
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let (floor, zero) = (S::splat(Y_FLOOR), S::splat(0.0));
-        let (mut terms, mut total) = (S::mass_zero(), S::mass_zero());
+        let (floor, masked) = (S::splat(Y_FLOOR), S::splat(f32::NEG_INFINITY));
+        let (mut terms, mut total, mut candidates) = (S::mass_zero(), S::mass_zero(), 0);
+        for b in 0..rows.count() {
+            if maxima[b] == f32::NEG_INFINITY {
+                continue;
+            }
+            let (at, mut sum) = (rows.get(b), S::sum_zero());
+            for v in 0..BLOCK / S::LANES {
+                candidates += u64::from(S::gt(load::<S, F>(at, v), masked).count_ones());
+            }
+            if (maxima[b] - weigh.max) * weigh.scale < NO_MASS_Y {
+                continue;
+            }
+            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                let mut y = exponents::<S, F>(at, v, max, scale);
+                for y in &mut y {
+                    *y = S::max(*y, floor);
+                }
+                let powers = S::powers(y);
+                sum = S::sum_add(sum, powers);
+                terms = S::terms_add(terms, y, powers);
+            }
+            total = S::mass_add(total, S::sum_mass(sum));
+        }
+        Terms { terms: S::mass_sum(terms), total: S::mass_sum(total), candidates }
+    }
+}
+
+/// What [`squares`] found.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::backend::cpu) struct Squares {
+    /// The sum of the squares of the masses.
+    pub(in crate::backend::cpu) squares: u128,
+    /// The sum of the masses.
+    pub(in crate::backend::cpu) total: u64,
+}
+
+/// Squares of masses, and masses, of the row.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn squares<S: Measures, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    weigh: Weigh,
+) -> Squares {
+    // SAFETY: see the module; what is stored fits the array.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
+        let (floor, mut masses) = (S::splat(Y_FLOOR), [0u64; BLOCK]);
+        let (mut squares, mut total) = (0, S::mass_zero());
         for b in 0..rows.count() {
             if (maxima[b] - weigh.max) * weigh.scale < NO_MASS_Y {
                 continue;
             }
             let at = rows.get(b);
             for v in 0..BLOCK / S::LANES {
-                let y = exponent::<S>(load::<S, F>(at, v), max, scale);
-                let (mass, distance) = (S::mass(y), S::widened(S::sub(zero, S::max(y, floor))));
-                terms = S::mass_add(terms, S::count(S::real_mul(S::real(mass), distance)));
+                let mass = S::mass(S::max(exponent::<S>(load::<S, F>(at, v), max, scale), floor));
+                S::mass_store(masses.as_mut_ptr().add(v * S::LANES), mass);
                 total = S::mass_add(total, mass);
             }
+            squares += S::squares(&masses);
         }
-        Terms { terms: S::mass_sum(terms), total: S::mass_sum(total) }
+        Squares { squares, total: S::mass_sum(total) }
     }
 }

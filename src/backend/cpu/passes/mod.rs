@@ -9,12 +9,15 @@
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
+//! | [`shaped_sums`] | blocks with mass | mass of each block of a row whose logits are reshaped |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32 |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`terms`] | blocks with mass | entropy terms and the total |
+//! | [`squares`] | blocks with mass | squares of masses and the total |
+//! | [`raised`] | the row | the row with greens raised, its block maxima |
 //! | [`raise`], [`race_words`] | no row | what marks do, by block |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
@@ -26,14 +29,17 @@ mod find;
 mod mark;
 mod measure;
 mod moments;
+mod shaped;
 mod weigh;
 
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
-pub(super) use mark::{Words, race_words, raise};
-pub(super) use measure::{Terms, terms};
+pub(super) use mark::{Words, race_words, raise, raised};
+pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
+pub(super) use shaped::{Shape, shaped_sums};
 pub(super) use weigh::{kept_sums, masses, split, sums, total};
 
+use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
 use std::marker::PhantomData;
 
@@ -44,6 +50,8 @@ pub(super) const PAD: usize = 16;
 /// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
 /// them that meet in one lane fit an i32.
 pub(super) const NARROW_Y: f32 = -13.0;
+/// Exponents above 0, of values that are taken out of a sum again, are at most this: a block of them fits 2^52.
+pub(super) const MOST_Y: f32 = 6.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
 const NO_MASS_Y: f32 = -41.5;
 
@@ -89,7 +97,7 @@ pub(super) struct Scan {
 }
 
 /// How values become masses.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Weigh {
     /// The row's maximum; no value in a block that is looked at exceeds it.
     pub(super) max: f32,
@@ -234,6 +242,22 @@ unsafe fn load<S: Simd, F: Format>(block: *const u8, vector: usize) -> S::Float 
 unsafe fn exponent<S: Simd>(x: S::Float, max: S::Float, scale: S::Float) -> S::Float {
     // SAFETY: passed on.
     unsafe { S::mul(S::sub(x, max), scale) }
+}
+
+/// The exponents of a group of vectors.
+#[inline(always)]
+unsafe fn exponents<S: Simd, F: Format>(
+    block: *const u8,
+    first: usize,
+    max: S::Float,
+    scale: S::Float,
+) -> [S::Float; GROUP] {
+    let mut y = [max; GROUP];
+    for (i, y) in y.iter_mut().enumerate() {
+        // SAFETY: passed on; a block has whole groups.
+        *y = unsafe { exponent::<S>(load::<S, F>(block, first + i), max, scale) };
+    }
+    y
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::{BLOCK, Blocks, load};
+use crate::backend::cpu::simd::measures::Measures;
 use crate::backend::cpu::simd::{Format, Simd};
-use crate::sampling::samplers::top_n_sigma::{Moments, least_finite};
+use crate::sampling::samplers::top_n_sigma::Moments;
 
 /// The values of a block.
 #[inline(always)]
@@ -20,13 +21,13 @@ unsafe fn values<S: Simd, F: Format>(at: *const u8) -> [f32; BLOCK] {
 
 /// The least value that is not −∞; +∞ if there is none.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn least<S: Simd, F: Format>(row: &[u8], maxima: &[f32]) -> f32 {
+pub(in crate::backend::cpu) unsafe fn least<S: Measures, F: Format>(row: &[u8], maxima: &[f32]) -> f32 {
     let rows = Blocks::<F>::new(row);
     let mut least = f32::INFINITY;
     for b in 0..rows.count() {
         if maxima[b] > f32::NEG_INFINITY {
             // SAFETY: see the module.
-            least = least.min(least_finite(&unsafe { values::<S, F>(rows.get(b)) }));
+            least = least.min(unsafe { S::least(&values::<S, F>(rows.get(b))) });
         }
     }
     least
@@ -34,12 +35,12 @@ pub(in crate::backend::cpu) unsafe fn least<S: Simd, F: Format>(row: &[u8], maxi
 
 /// Adds the row to what a deviation is made of.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn moments<S: Simd, F: Format>(row: &[u8], maxima: &[f32], into: &mut Moments) {
+pub(in crate::backend::cpu) unsafe fn moments<S: Measures, F: Format>(row: &[u8], maxima: &[f32], into: &mut Moments) {
     let rows = Blocks::<F>::new(row);
     for b in 0..rows.count() {
         if maxima[b] > f32::NEG_INFINITY {
             // SAFETY: see the module.
-            into.add_all(&unsafe { values::<S, F>(rows.get(b)) });
+            unsafe { S::moments_add(&values::<S, F>(rows.get(b)), into) };
         }
     }
 }

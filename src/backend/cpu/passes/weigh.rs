@@ -3,34 +3,35 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Split, Weigh, exponent, load};
+use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Split, Weigh, exponent, exponents, load};
+use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
 
 /// Mass of a block whose largest exponent is `largest`, in lanes.
 #[inline(always)]
-unsafe fn block_mass<S: Simd, F: Format>(at: *const u8, largest: f32, max: S::Float, scale: S::Float) -> S::Mass {
+unsafe fn block_mass<S: Sums, F: Format>(at: *const u8, largest: f32, max: S::Float, scale: S::Float) -> S::Mass {
     // SAFETY: see the module.
     unsafe {
         if largest <= NARROW_Y {
             let mut sum = S::narrow_zero();
-            for v in 0..BLOCK / S::LANES {
-                sum = S::narrow_add(sum, S::narrow(exponent::<S>(load::<S, F>(at, v), max, scale)));
+            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                sum = S::narrow_sum(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
             }
             S::narrow_widen(sum)
         } else {
-            let mut sum = S::mass_zero();
-            for v in 0..BLOCK / S::LANES {
-                sum = S::mass_add(sum, S::mass(exponent::<S>(load::<S, F>(at, v), max, scale)));
+            let mut sum = S::sum_zero();
+            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                sum = S::sum_add(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
             }
-            sum
+            S::sum_mass(sum)
         }
     }
 }
 
 /// Mass of each block, and their total.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn sums<S: Simd, F: Format>(
+pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
     row: &[u8],
     maxima: &[f32],
     weigh: Weigh,
@@ -53,7 +54,7 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Simd, F: Format>(
 
 /// Mass of the row. Without sums by block nothing is added across lanes until the end.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn total<S: Simd, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
+pub(in crate::backend::cpu) unsafe fn total<S: Sums, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
@@ -71,7 +72,7 @@ pub(in crate::backend::cpu) unsafe fn total<S: Simd, F: Format>(row: &[u8], maxi
 
 /// Mass of the row, and of the values at or above `cut`: by block into `above`, and in total.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn split<S: Simd, F: Format>(
+pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
     row: &[u8],
     maxima: &[f32],
     weigh: Weigh,
@@ -93,14 +94,17 @@ pub(in crate::backend::cpu) unsafe fn split<S: Simd, F: Format>(
                 all = S::mass_add(all, block_mass::<S, F>(at, largest, max, scale));
                 continue;
             }
-            let mut sum = S::mass_zero();
-            for v in 0..BLOCK / S::LANES {
-                let x = load::<S, F>(at, v);
-                let mass = S::mass(exponent::<S>(x, max, scale));
-                all = S::mass_add(all, mass);
-                sum = S::mass_add_lanes(sum, mass, S::ge(x, bound));
+            let (mut whole, mut sum) = (S::sum_zero(), S::sum_zero());
+            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
+                whole = S::sum_add(whole, powers);
+                for i in 0..GROUP {
+                    powers[i] = S::where_ge(powers[i], load::<S, F>(at, v + i), bound);
+                }
+                sum = S::sum_add(sum, powers);
             }
-            above[b] = S::mass_sum(sum);
+            all = S::mass_add(all, S::sum_mass(whole));
+            above[b] = S::mass_sum(S::sum_mass(sum));
             reaching += above[b];
         }
         Split { total: S::mass_sum(all), above: reaching }
@@ -109,7 +113,7 @@ pub(in crate::backend::cpu) unsafe fn split<S: Simd, F: Format>(
 
 /// As [`sums`], of the masses that `keep` allows.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn kept_sums<S: Simd, F: Format>(
+pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
     row: &[u8],
     maxima: &[f32],
     weigh: Weigh,
@@ -120,22 +124,33 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Simd, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale, above) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(keep.above));
+        // Masses are f32, so that one reaches `need` where it reaches the next f32, and so does its power.
+        let need = S::splat(ceiling(keep.need));
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
             if maxima[b] > keep.above && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
-                let (at, mut sum) = (rows.get(b), S::mass_zero());
-                for v in 0..BLOCK / S::LANES {
-                    let x = load::<S, F>(at, v);
-                    let y = S::only(exponent::<S>(x, max, scale), S::gt(x, above));
-                    sum = S::mass_add_ge(sum, S::mass(y), keep.need);
+                let (at, mut sum) = (rows.get(b), S::sum_zero());
+                for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                    let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
+                    for i in 0..GROUP {
+                        let kept = S::where_gt(powers[i], load::<S, F>(at, v + i), above);
+                        powers[i] = S::where_ge(kept, kept, need);
+                    }
+                    sum = S::sum_add(sum, powers);
                 }
-                sums[b] = S::mass_sum(sum);
+                sums[b] = S::mass_sum(S::sum_mass(sum));
                 total += sums[b];
             }
         }
         total
     }
+}
+
+/// The least f32 that is not below an integer.
+fn ceiling(number: u64) -> f32 {
+    let nearest = number as f32;
+    if (nearest as u64) < number { nearest.next_up() } else { nearest }
 }
 
 /// Masses of a list of values padded to whole vectors.

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 pub(in crate::backend::cpu) struct Avx2;
 
 /// In its neighbourhood f32 are the integers, and the low bits of its own are 0.
-const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
+pub(super) const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 
 /// `2^y * 2^40` per lane; below 2^-23 at y = −∞, so that its integer part is 0.
 #[inline(always)]
@@ -60,23 +60,24 @@ unsafe fn halves(a: __m256) -> [__m128; 2] {
     unsafe { [_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)] }
 }
 
-/// Four Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing, since
-/// a product takes the lower ones.
+/// Twice four Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing,
+/// since a product takes the lower ones. Two at a time, since each round waits for the one before.
 #[inline(always)]
-unsafe fn philox4(mut counter: [__m256i; 4], mut key: [u32; 2]) -> [__m256i; 4] {
+unsafe fn philox8(mut counters: [[__m256i; 4]; 2], keys: &[[__m256i; 2]; ROUNDS]) -> [[__m256i; 4]; 2] {
     // SAFETY: the caller has AVX2.
     unsafe {
-        let all = |number: u32| _mm256_set1_epi64x(i64::from(number));
-        for _ in 0..ROUNDS {
-            let one = _mm256_mul_epu32(counter[0], all(MULTIPLIERS[0]));
-            let two = _mm256_mul_epu32(counter[2], all(MULTIPLIERS[1]));
-            let mixed = |product, word, key| {
-                _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64::<32>(product), word), all(key))
-            };
-            counter = [mixed(two, counter[1], key[0]), two, mixed(one, counter[3], key[1]), one];
-            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        let factors = MULTIPLIERS.map(i64::from);
+        let factors = [_mm256_set1_epi64x(factors[0]), _mm256_set1_epi64x(factors[1])];
+        for key in keys {
+            for counter in &mut counters {
+                let [first, second, third, fourth] = *counter;
+                let (one, two) = (_mm256_mul_epu32(first, factors[0]), _mm256_mul_epu32(third, factors[1]));
+                let mixed = _mm256_xor_si256(_mm256_srli_epi64::<32>(two), second);
+                let other = _mm256_xor_si256(_mm256_srli_epi64::<32>(one), fourth);
+                *counter = [_mm256_xor_si256(mixed, key[0]), two, _mm256_xor_si256(other, key[1]), one];
+            }
         }
-        counter
+        counters
     }
 }
 
@@ -96,6 +97,7 @@ impl Simd for Avx2 {
     type Float = __m256;
     type Mass = [__m256i; 2];
     type Narrow = __m256i;
+    type Keys = [[__m256i; 2]; ROUNDS];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> __m256 {
@@ -230,10 +232,6 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn narrow(y: __m256) -> __m256i {
-        unsafe { _mm256_cvttps_epi32(scaled_exp2(y)) }
-    }
-    #[inline(always)]
     unsafe fn narrow_zero() -> __m256i {
         unsafe { _mm256_setzero_si256() }
     }
@@ -242,7 +240,18 @@ impl Simd for Avx2 {
         unsafe { _mm256_add_epi32(a, b) }
     }
     #[inline(always)]
-    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words {
+    unsafe fn keys(mut key: [u32; 2]) -> [[__m256i; 2]; ROUNDS] {
+        unsafe {
+            let mut keys = [[_mm256_setzero_si256(); 2]; ROUNDS];
+            for round in &mut keys {
+                *round = [_mm256_set1_epi64x(i64::from(key[0])), _mm256_set1_epi64x(i64::from(key[1]))];
+                key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+            }
+            keys
+        }
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, rest: [u32; 3], keys: &[[__m256i; 2]; ROUNDS]) -> Words {
         unsafe {
             let rest = rest.map(|word| _mm256_set1_epi64x(i64::from(word)));
             let mut words = Words::default();
@@ -251,8 +260,9 @@ impl Simd for Avx2 {
                 let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
                 let counters = _mm256_add_epi32(_mm256_set1_epi32(from.cast_signed()), lanes);
                 // Even lanes as they lie, odd ones shifted down.
-                let even = philox4([counters, rest[0], rest[1], rest[2]], key);
-                let odd = philox4([_mm256_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], key);
+                let shifted = _mm256_srli_epi64::<32>(counters);
+                let both = [[counters, rest[0], rest[1], rest[2]], [shifted, rest[0], rest[1], rest[2]]];
+                let [even, odd] = philox8(both, keys);
                 for word in 0..4 {
                     let both = _mm256_blend_epi32::<0b1010_1010>(even[word], _mm256_slli_epi64::<32>(odd[word]));
                     _mm256_storeu_si256(words[word][8 * part..].as_mut_ptr().cast(), both);

@@ -32,19 +32,17 @@ unsafe fn scaled_exp2(y: __m512) -> __m512 {
 /// Eight Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing, since
 /// a product takes the lower ones.
 #[inline(always)]
-unsafe fn philox8(mut counter: [__m512i; 4], mut key: [u32; 2]) -> [__m512i; 4] {
+unsafe fn philox8(mut counter: [__m512i; 4], keys: &[[__m512i; 2]; ROUNDS]) -> [__m512i; 4] {
     // SAFETY: the caller has AVX-512.
     unsafe {
         let all = |number: u32| _mm512_set1_epi64(i64::from(number));
-        for _ in 0..ROUNDS {
+        for key in keys {
             let one = _mm512_mul_epu32(counter[0], all(MULTIPLIERS[0]));
             let two = _mm512_mul_epu32(counter[2], all(MULTIPLIERS[1]));
             // 0x96: the exclusive or of three.
-            let mixed = |product, word, key| {
-                _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(product), word, all(key))
-            };
+            let mixed =
+                |product, word, key| _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(product), word, key);
             counter = [mixed(two, counter[1], key[0]), two, mixed(one, counter[3], key[1]), one];
-            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
         counter
     }
@@ -56,6 +54,7 @@ impl Simd for Avx512 {
     type Float = __m512;
     type Mass = [__m512i; 2];
     type Narrow = __m512i;
+    type Keys = [[__m512i; 2]; ROUNDS];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> __m512 {
@@ -181,10 +180,6 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn narrow(y: __m512) -> __m512i {
-        unsafe { _mm512_cvttps_epi32(scaled_exp2(y)) }
-    }
-    #[inline(always)]
     unsafe fn narrow_zero() -> __m512i {
         unsafe { _mm512_setzero_si512() }
     }
@@ -193,14 +188,25 @@ impl Simd for Avx512 {
         unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
-    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words {
+    unsafe fn keys(mut key: [u32; 2]) -> [[__m512i; 2]; ROUNDS] {
+        unsafe {
+            let mut keys = [[_mm512_setzero_si512(); 2]; ROUNDS];
+            for round in &mut keys {
+                *round = [_mm512_set1_epi64(i64::from(key[0])), _mm512_set1_epi64(i64::from(key[1]))];
+                key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+            }
+            keys
+        }
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, rest: [u32; 3], keys: &[[__m512i; 2]; ROUNDS]) -> Words {
         unsafe {
             let rest = rest.map(|word| _mm512_set1_epi64(i64::from(word)));
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let counters = _mm512_add_epi32(_mm512_set1_epi32(first.cast_signed()), lanes);
             // Even lanes as they lie, odd ones shifted down.
-            let even = philox8([counters, rest[0], rest[1], rest[2]], key);
-            let odd = philox8([_mm512_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], key);
+            let even = philox8([counters, rest[0], rest[1], rest[2]], keys);
+            let odd = philox8([_mm512_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], keys);
             let mut words = Words::default();
             for word in 0..4 {
                 let odd = _mm512_slli_epi64::<32>(odd[word]);

@@ -8,8 +8,10 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod measures;
 pub(super) mod portable;
 pub(super) mod real;
+pub(super) mod sums;
 
 use super::passes::Words;
 
@@ -28,6 +30,8 @@ pub(super) trait Simd {
     type Mass: Copy;
     /// `LANES` u32 masses, for blocks whose masses are small.
     type Narrow: Copy;
+    /// Keys of Philox's rounds.
+    type Keys: Copy;
 
     unsafe fn splat(value: f32) -> Self::Float;
     unsafe fn load_f32(from: *const u8) -> Self::Float;
@@ -70,8 +74,6 @@ pub(super) trait Simd {
     /// `sum + a` in the lanes whose bit is set, `sum` elsewhere.
     unsafe fn mass_add_lanes(sum: Self::Mass, a: Self::Mass, lanes: u32) -> Self::Mass;
 
-    /// As `mass` for exponents at most [`NARROW_Y`](super::passes::NARROW_Y): a block of them fits a u32.
-    unsafe fn narrow(y: Self::Float) -> Self::Narrow;
     unsafe fn narrow_zero() -> Self::Narrow;
     unsafe fn narrow_add(a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
     /// Masses with the same sum.
@@ -79,7 +81,9 @@ pub(super) trait Simd {
 
     /// Philox blocks side by side, as [`philox4x32_10`](crate::sampling::philox::philox4x32_10): of the counters
     /// `(first + lane, rest)`.
-    unsafe fn philox(first: u32, rest: [u32; 3], key: [u32; 2]) -> Words;
+    unsafe fn philox(first: u32, rest: [u32; 3], keys: &Self::Keys) -> Words;
+    /// The key of each round.
+    unsafe fn keys(key: [u32; 2]) -> Self::Keys;
 }
 
 /// Bytes that memory gives at once.

@@ -28,6 +28,7 @@ impl Simd for Portable {
     type Float = [f32; N];
     type Mass = [u64; N];
     type Narrow = [u32; N];
+    type Keys = [u32; 2];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> [f32; N] {
@@ -134,10 +135,6 @@ impl Simd for Portable {
         std::array::from_fn(|i| if lanes >> i & 1 == 1 { sum[i] + a[i] } else { sum[i] })
     }
     #[inline(always)]
-    unsafe fn narrow(y: [f32; N]) -> [u32; N] {
-        y.map(|y| mass::mass(y) as u32)
-    }
-    #[inline(always)]
     unsafe fn narrow_zero() -> [u32; N] {
         [0; N]
     }
@@ -150,7 +147,11 @@ impl Simd for Portable {
         a.map(u64::from)
     }
     #[inline(always)]
-    unsafe fn philox(first: u32, [a, b, c]: [u32; 3], key: [u32; 2]) -> Words {
+    unsafe fn keys(key: [u32; 2]) -> [u32; 2] {
+        key
+    }
+    #[inline(always)]
+    unsafe fn philox(first: u32, [a, b, c]: [u32; 3], &key: &[u32; 2]) -> Words {
         let mut words = Words::default();
         for lane in 0..words[0].len() {
             let block = philox4x32_10([first.wrapping_add(lane as u32), a, b, c], key);

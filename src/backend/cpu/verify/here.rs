@@ -2,11 +2,12 @@
 
 use super::left::Left;
 use crate::backend::VerifyJob;
-use crate::backend::cpu::distribution::{Distribution, Store};
+use crate::backend::cpu::distribution::{Distribution, Store, Wanted};
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::view::{View, ViewStore};
 use crate::sampling::observed::{Observed, Seen, Share};
 use crate::sampling::row::RowSpec;
+use crate::sampling::samplers::skew::Along;
 use crate::speculative::weights::Weights;
 
 /// A row that was come to.
@@ -17,6 +18,10 @@ pub(super) struct Here {
     pub(super) target: Distribution,
     /// The target, if it is a list, and what is left of it.
     pub(super) list: Option<[Weights; 2]>,
+    /// Whether something was taken from that.
+    pub(super) is_taken_from: bool,
+    /// What the whole target is drawn from along, where it is not by token ids; it is a list then.
+    pub(super) along: Option<Along>,
     /// What is left, if it is none.
     pub(super) left: Left,
     /// The residual weighed last, as long as what is left is the same.
@@ -54,10 +59,13 @@ impl Here {
         store: &mut Store,
     ) -> Self {
         let view = view(level, job, (row, max), maxima, adjusted);
-        let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), store);
+        let target = Distribution::processed(&view, &spec.filters, (spec.chain.as_ref(), Wanted::All), store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
-        Self { row, max, target, list, left: Left::Target, weighed: None, seen: store.chain.take_seen() }
+        // The store may still hold what an earlier row was drawn from along.
+        let along = store.chain.take_along().filter(|_| target.is_chain());
+        let seen = store.chain.take_seen();
+        Self { row, max, target, list, is_taken_from: false, along, left: Left::Target, weighed: None, seen }
     }
 
     /// Whether it is worth the memory to set it aside.
@@ -85,6 +93,7 @@ impl Here {
     pub(super) fn start(&mut self) {
         if let Some([target, left]) = &mut self.list {
             left.clone_from(target);
+            self.is_taken_from = false;
         }
         if !matches!(self.left, Left::Target) {
             (self.left, self.weighed) = (Left::Target, None);

@@ -5,7 +5,7 @@ use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, is_far};
 use crate::backend::VerifyJob;
-use crate::backend::cpu::distribution::{Distribution, Runner, Store};
+use crate::backend::cpu::distribution::{Distribution, Runner, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
@@ -170,7 +170,12 @@ impl Positions for Walk<'_> {
     fn draw(&mut self, uniform: u64) -> u32 {
         let race = self.job.rows[self.here().row].spec.race();
         if let Some([target, left]) = &self.here().list {
-            return race.map_or_else(|| left.draw(uniform), |race| first_of(race, target));
+            let along = self.here().along.as_ref().filter(|_| !self.here().is_taken_from);
+            return match (race, along) {
+                (Some(race), _) => first_of(race, target),
+                (None, Some(along)) => along.draw(uniform),
+                (None, None) => left.draw(uniform),
+            };
         }
         if race.is_none() && !matches!(self.here().left, Left::Target) {
             let (blocks, store) = self.blocks();
@@ -191,8 +196,9 @@ impl Positions for Walk<'_> {
 
     fn take(&mut self, factor: f64, node: usize) {
         if let Some(residual) = self.residual(factor, node) {
-            if let Some([_, left]) = self.here_mut().list.as_mut().filter(|_| residual.total() > 0) {
-                *left = residual;
+            let here = self.here_mut();
+            if let Some([_, left]) = here.list.as_mut().filter(|_| residual.total() > 0) {
+                (*left, here.is_taken_from) = (residual, true);
             }
             return;
         }
@@ -251,7 +257,7 @@ impl Positions for Walk<'_> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here.at(), self.maxima, self.view);
         let spec = self.job.relaxed(here.row).spec.remembering(self.states.before(here.row));
-        let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), self.other);
+        let judged = Distribution::processed(&view, &spec.filters, (spec.chain.as_ref(), Wanted::All), self.other);
         let most = (relaxed.top_n as usize).min(view.vocab_size());
         let first = judged.first_masses(&view, most, self.keys, self.other);
         let accepted = relaxed.accepted(first.iter().map(|&(_, mass)| mass), judged.total());

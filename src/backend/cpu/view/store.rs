@@ -2,7 +2,8 @@
 
 use super::{DENSE_SHARE, View, ViewStore};
 use crate::backend::cpu::greens;
-use crate::backend::cpu::passes::BLOCK;
+use crate::backend::cpu::passes::{BLOCK, maximum};
+use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::row::RowSpec;
 
 impl ViewStore {
@@ -22,7 +23,7 @@ impl ViewStore {
         // Both lists ascend; only where they meet is there anything to sort.
         self.side_blocks.sort_unstable();
         self.side_blocks.dedup();
-        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() || spec.greens().is_some() {
+        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() {
             self.side_blocks.clear();
             self.side_blocks.extend(0..raw.blocks() as u32);
         }
@@ -51,11 +52,38 @@ impl ViewStore {
         }
     }
 
-    /// Maxima of the side blocks, and the two lists of maxima that follow from them.
+    /// All of a row with a greenlist but without a list of what is allowed: side blocks for the whole row, adjusted, and their
+    /// maxima.
+    pub(super) fn raise(&mut self, raw: &View<'_>, spec: &RowSpec<'_>, greens: &Greenlist) {
+        let count = raw.blocks();
+        self.side_blocks.extend(0..count as u32);
+        // Every value is written, so what was there is not taken out first.
+        self.side_values.resize(count * BLOCK, 0.0);
+        self.side_maxima.resize(count, 0.0);
+        raw.passes.raised(raw.row.bytes(), greens, &mut self.side_values, &mut self.side_maxima);
+        for adjust in spec.adjusts.iter() {
+            let adjusted = adjust.apply(raw.row.get(adjust.token), &spec.penalties);
+            self.side_values[adjust.token as usize] = greens.raise(adjust.token, adjusted);
+        }
+        for &token in spec.banned {
+            self.side_values[token as usize] = f32::NEG_INFINITY;
+        }
+        let touched = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+        for block in touched.map(|token| token as usize / BLOCK) {
+            self.side_maxima[block] = maximum(&self.side_values[block * BLOCK..][..BLOCK]);
+        }
+    }
+
+    /// Maxima of the side blocks, and the two lists that follow from them.
     pub(super) fn finish(&mut self, raw: &View<'_>) {
         self.side_maxima.clear();
         self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
         raw.side.passes.scan(bytemuck::cast_slice(&self.side_values), &mut self.side_maxima);
+        self.place_maxima(raw);
+    }
+
+    /// The two lists of maxima that follow from those of the side blocks.
+    pub(super) fn place_maxima(&mut self, raw: &View<'_>) {
         self.plain.clear();
         self.plain.extend_from_slice(raw.maxima);
         self.maxima.clear();

@@ -1,0 +1,184 @@
+//! What a chain makes of a row without a list: every token by a rule, a few otherwise. Only for draws: what else may be asked
+//! of a distribution needs the list.
+
+use super::ChainStore;
+use super::listing::Whole;
+use crate::backend::cpu::distribution::Store;
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::{BLOCK, MOST_Y, Shape, Weigh};
+use crate::backend::cpu::view::View;
+use crate::params::Step;
+use crate::sampling::mass;
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::smoothing::Curve;
+
+/// Tokens that do not follow the rule, at most; more are listed with all others.
+const MOST_PATCHED: usize = 32;
+
+/// Tokens that are weighed by a rule.
+#[derive(Debug)]
+pub(in crate::backend::cpu) struct Shaped {
+    rule: Rule,
+    /// Tokens that have another mass, ascending.
+    patches: Vec<(u32, u64)>,
+}
+
+/// From a logit to its exponent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rule {
+    Plain(Weigh),
+    Shape(Shape),
+}
+
+impl Rule {
+    /// The mass of a logit; also of one that is larger than what masses are relative to.
+    fn mass(&self, logit: f32) -> u64 {
+        mass::mass(self.exponent(logit))
+    }
+
+    fn exponent(&self, logit: f32) -> f32 {
+        match self {
+            Self::Plain(weigh) => mass::exponent(logit, weigh.max, weigh.scale),
+            Self::Shape(shape) => shape.exponent(logit),
+        }
+    }
+
+    fn sums(&self, view: &View<'_>, sums: &mut Vec<u64>) -> u64 {
+        match *self {
+            Self::Plain(weigh) => view.sums(weigh, sums),
+            Self::Shape(shape) => view.shaped_sums(shape, sums),
+        }
+    }
+}
+
+impl Default for Shaped {
+    fn default() -> Self {
+        Self { rule: Rule::Plain(Weigh { max: 0.0, scale: 1.0 }), patches: vec![] }
+    }
+}
+
+impl Shaped {
+    /// The mass of a token with this logit.
+    pub(in crate::backend::cpu) fn mass_of(&self, token: u32, logit: f32) -> u64 {
+        match self.patches.binary_search_by_key(&token, |patch| patch.0) {
+            Ok(at) => self.patches[at].1,
+            Err(_) => self.rule.mass(logit),
+        }
+    }
+
+    /// Inverse CDF in token-id order, by the mass of each block.
+    pub(in crate::backend::cpu) fn draw(&self, view: &View<'_>, mut point: u64, sums: &[u64]) -> u32 {
+        let block = sums.iter().position(|&sum| {
+            let here = point < sum;
+            point -= if here { 0 } else { sum };
+            here
+        });
+        let block = block.expect("the point is below the total; this is a bug");
+        let mut tokens = ((block * BLOCK) as u32..).zip(view.block(block));
+        let drawn = tokens.find(|&(token, logit)| {
+            let mass = self.mass_of(token, logit);
+            let here = point < mass;
+            point -= if here { 0 } else { mass };
+            here
+        });
+        drawn.expect("the block's masses sum to its sum; this is a bug").0
+    }
+}
+
+impl Whole<'_, '_> {
+    /// Every token by a shape, at the temperature that now is; the total mass.
+    pub(super) fn shaped(&self, shape: Shape, lists: &mut Store, store: &mut ChainStore) -> u64 {
+        self.shape_by(Rule::Shape(Shape { scale: self.weigh.scale, ..shape }), vec![], lists, store)
+    }
+
+    /// The shape of logits on a curve, or of none, at the temperature so far, which then has been used up.
+    pub(super) fn reshaped(&mut self, curve: Option<Curve>) -> Shape {
+        let (max, per_temperature) = (self.view.max, (1.0 / self.temperature) as f32);
+        let shape = Shape { max, per_temperature, curve, top: 0.0, scale: mass::scale(1.0) };
+        (self.temperature, self.weigh.scale) = (1.0, shape.scale);
+        Shape { top: shape.logit(max), ..shape }
+    }
+
+    /// XTC where these few tokens go, temperatures to come; the largest that stays is in the list. The total mass; `None`: list
+    /// all.
+    pub(super) fn without(
+        &mut self,
+        out: &[u32],
+        (behind, filters): (&[Step], &Filters),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Option<u64> {
+        let before = (self.temperature, self.weigh.scale);
+        self.cool_by(behind, filters);
+        let listed = store.values.tokens.iter().zip(&store.values.logits);
+        let left = listed.filter(|(token, _)| out.binary_search(token).is_err()).map(|(_, &logit)| logit);
+        let rule = Rule::Plain(Weigh { max: left.fold(f32::NEG_INFINITY, f32::max), ..self.weigh });
+        if !self.may_patch(rule, out) {
+            (self.temperature, self.weigh.scale) = before;
+            return None;
+        }
+        let patches = out.iter().map(|&token| (token, 0)).collect();
+        Some(self.shape_by(rule, patches, lists, store))
+    }
+
+    /// XTC's expected form where these few tokens get less, temperatures to come; the total mass. `None`: list all.
+    pub(super) fn with_less(
+        &mut self,
+        lowered: f32,
+        out: &[u32],
+        (behind, filters): (&[Step], &Filters),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Option<u64> {
+        let before = (self.temperature, self.weigh.scale);
+        let shape = self.reshaped(None);
+        self.cool_by(behind, filters);
+        let new = |(&token, &logit): (&u32, &f32)| {
+            let (is_out, logit) = (out.binary_search(&token).is_ok(), shape.logit(logit));
+            (token, if is_out { logit + lowered } else { logit }, is_out)
+        };
+        let listed: Vec<(u32, f32, bool)> = store.values.tokens.iter().zip(&store.values.logits).map(new).collect();
+        let top = listed.iter().map(|&(_, logit, _)| logit).fold(f32::NEG_INFINITY, f32::max);
+        let shape = Shape { top, scale: self.weigh.scale, ..shape };
+        if !self.may_patch(Rule::Shape(shape), out) {
+            (self.temperature, self.weigh.scale) = before;
+            return None;
+        }
+        let lowered = listed.iter().filter(|&&(.., is_out)| is_out);
+        let mass = |logit| mass::mass(mass::exponent(logit, top, shape.scale));
+        let mut patches: Vec<(u32, u64)> = lowered.map(|&(token, logit, _)| (token, mass(logit))).collect();
+        patches.sort_unstable();
+        Some(self.shape_by(Rule::Shape(shape), patches, lists, store))
+    }
+
+    /// Whether these tokens are few, and the rule's masses of them are none that sums of blocks cannot hold.
+    fn may_patch(&self, rule: Rule, tokens: &[u32]) -> bool {
+        tokens.len() <= MOST_PATCHED && rule.exponent(self.view.max) <= MOST_Y
+    }
+
+    /// Weighs the row by a rule and patches.
+    fn shape_by(&self, rule: Rule, patches: Vec<(u32, u64)>, lists: &mut Store, store: &mut ChainStore) -> u64 {
+        let mut sums = lists.take_sums();
+        let mut total = rule.sums(self.view, &mut sums);
+        for &(token, mass) in &patches {
+            let unpatched = rule.mass(self.view.value(token));
+            let sum = &mut sums[token as usize / BLOCK];
+            *sum = *sum - unpatched + mass;
+            total = total - unpatched + mass;
+        }
+        lists.give_sums(sums);
+        store.shaped = Shaped { rule, patches };
+        total
+    }
+
+    /// A logit below which nothing has a mass on this curve.
+    pub(super) fn reach_on(&self, curve: Curve) -> f32 {
+        let (max, per_temperature) = (self.view.max, (1.0 / self.temperature) as f32);
+        let shape = Shape { max, per_temperature, curve: Some(curve), top: 0.0, scale: mass::scale(1.0) };
+        // The least float with an exponent that may have a mass: a curve that never falls has one.
+        let (mut low, mut high) = (keys::ascending(f32::MIN), keys::ascending(max));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if shape.exponent(keys::from_ascending(middle)) < mass::Y_FLOOR { low = middle + 1 } else { high = middle }
+        }
+        keys::from_ascending(low)
+    }
+}

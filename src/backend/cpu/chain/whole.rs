@@ -1,0 +1,197 @@
+//! What a chain leaves of a row where no list is needed: a cut that only weighing comes after is a place in the order, or a
+//! least mass.
+
+use super::ChainStore;
+use super::listing::{Cut, Next, Whole};
+use crate::backend::cpu::distribution::{Distribution, LIST_K, Store, Wanted, reach_of};
+use crate::backend::cpu::passes::Weigh;
+use crate::sampling::chain::{Chain, Step};
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::smoothing::Curve;
+use crate::sampling::samplers::{skew, xtc};
+
+/// What comes after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Nothing.
+    Nothing,
+    /// Only temperatures.
+    Temperatures,
+    /// Steps that look at masses alone, so that it is all the same to them whether tokens without mass are there.
+    Masses,
+    /// Anything.
+    Steps,
+}
+
+impl Rest {
+    pub(super) fn of(steps: &[Step], filters: &Filters, chain: &Chain<'_>) -> Self {
+        let mut active = steps.iter().filter(|step| !is_idle(step, filters, chain)).peekable();
+        if active.peek().is_none() {
+            Self::Nothing
+        } else if active.clone().all(|step| matches!(step, Step::Temperature)) {
+            Self::Temperatures
+        } else if active.all(looks_at_masses) {
+            Self::Masses
+        } else {
+            Self::Steps
+        }
+    }
+
+    /// Whether nothing but temperatures comes.
+    pub(super) fn only_weighs(self) -> bool {
+        matches!(self, Self::Nothing | Self::Temperatures)
+    }
+}
+
+/// Whether a step does nothing on any row.
+pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool {
+    match *step {
+        Step::Temperature => filters.temperature == 1.0,
+        Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
+            !xtc::happens(probability, chain.xtc)
+        }
+        Step::TopP => filters.top_p >= 1.0,
+        Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
+        Step::AdaptiveP { .. } => chain.state.adaptive.is_none(),
+        Step::Tournament => chain.tournament.is_none(),
+        _ => false,
+    }
+}
+
+/// Tokens without mass that come after all that have one change nothing that such a step does to these.
+fn looks_at_masses(step: &Step) -> bool {
+    match *step {
+        Step::TopK
+        | Step::TopP
+        | Step::MinP
+        | Step::TopA(_)
+        | Step::EpsilonCutoff(_)
+        | Step::EtaCutoff(_)
+        | Step::PLess
+        | Step::TypicalP(_)
+        | Step::MirostatV2 { .. } => true,
+        Step::Xtc { threshold, .. } => threshold > 0.0,
+        _ => false,
+    }
+}
+
+/// What a step came to.
+pub(super) enum Done {
+    /// The row is as it was.
+    Nothing,
+    /// Nothing is left to do.
+    Whole(Distribution),
+    /// Nothing either: masses by block and the rule are in the stores, of this total.
+    Shaped(u64),
+    /// What is left is in the list, weighed like this.
+    Listed(Weigh),
+    /// All but these are left.
+    Without(Vec<u32>),
+    /// Not done yet, on a list of the tokens from this logit on.
+    From(f32),
+    /// Not done yet, on a list of all.
+    Not,
+}
+
+impl Whole<'_, '_> {
+    /// Does a step.
+    pub(super) fn done(
+        &mut self,
+        next: Next,
+        (behind, rest): (&[Step], Rest),
+        (filters, chain): (&Filters, &Chain<'_>),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        match next {
+            Next::Done => Done::Nothing,
+            Next::List => Done::Not,
+            Next::Exclude(threshold, stops) => {
+                self.exclude((threshold, stops), (behind, rest), (filters, chain), (lists, store))
+            }
+            Next::Lower(probability, threshold) => {
+                self.lower((probability, threshold), (behind, rest), (filters, chain), (lists, store))
+            }
+            Next::Smooth(curve) => self.smooth(curve, (behind, rest), filters, (lists, store)),
+            Next::Along(by) => match self.wanted {
+                Wanted::Token(uniform) if behind.is_empty() && chain.state.is_empty() => {
+                    let share = skew::share(skew::power(by), uniform);
+                    let all = Distribution::all(self.weigh);
+                    Done::Whole(all.along(self.view, (share, |total| skew::point(share, total)), lists))
+                }
+                _ => Done::Not,
+            },
+            Next::Cut(Cut::Prefix(top_p)) => {
+                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
+                if rest.only_weighs() && cut.is_whole() && self.min_keep == 1 {
+                    self.cool_by(behind, filters);
+                    return Done::Whole(cut.weighed(self.view, self.weigh, lists));
+                }
+                let left = self.list_cut(&cut, lists, store);
+                if left.len() >= self.min_keep {
+                    return Done::Listed(left.weigh);
+                }
+                self.cut(Cut::First(self.min_keep), lists, store).map_or(Done::Not, Done::Listed)
+            }
+            Next::Cut(cut) => match self.cut_in_place(&cut, (behind, rest), filters, lists) {
+                Some(whole) => Done::Whole(whole),
+                None => self.cut(cut, lists, store).map_or(Done::Not, Done::Listed),
+            },
+        }
+    }
+
+    /// What a cut leaves, where only weighing comes after it and it leaves more than a short list.
+    pub(super) fn cut_in_place(
+        &mut self,
+        cut: &Cut,
+        (steps, rest): (&[Step], Rest),
+        filters: &Filters,
+        lists: &mut Store,
+    ) -> Option<Distribution> {
+        let (all, vocab_size) = (Distribution::all(self.weigh), self.view.vocab_size());
+        let is_long = |n: usize| n > LIST_K.min(self.view.blocks()) && n < vocab_size;
+        let left = match *cut {
+            Cut::Mass(_) | Cut::Logit(_) if self.min_keep > 1 => return None,
+            Cut::Mass(need) if rest == Rest::Nothing => {
+                let low = reach_of(self.weigh, need);
+                return (!all.is_rare(self.view, low, lists.sample())).then(|| all.keep(self.view, need, lists));
+            }
+            Cut::Logit(least) if rest.only_weighs() && !all.is_rare(self.view, least, lists.sample()) => {
+                all.down_to(least)
+            }
+            Cut::First(n) if rest.only_weighs() && is_long(n) => all.first(n, self.view, lists),
+            Cut::FirstAndTies(n) if rest.only_weighs() && is_long(n) => all.first_and_ties(n, self.view, lists),
+            _ => return None,
+        };
+        self.cool_by(steps, filters);
+        Some(Distribution::all(self.weigh).cut_as(&left).keep(self.view, 0, lists))
+    }
+
+    /// Temperatures, and what does nothing.
+    pub(super) fn cool_by(&mut self, steps: &[Step], filters: &Filters) {
+        for _ in steps.iter().filter(|step| matches!(step, Step::Temperature)) {
+            self.cool(f64::from(filters.temperature));
+        }
+    }
+
+    /// Smoothing. Where nothing but a token is wanted: every token on the curve, or a list of those that may have a mass.
+    fn smooth(
+        &mut self,
+        curve: Curve,
+        (behind, rest): (&[Step], Rest),
+        filters: &Filters,
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        if !self.is_for_a_token() || !curve.is_rising() || self.min_keep > 1 {
+            return Done::Not;
+        }
+        match rest {
+            Rest::Nothing | Rest::Temperatures => {
+                let shape = self.reshaped(Some(curve));
+                self.cool_by(behind, filters);
+                Done::Shaped(self.shaped(shape, lists, store))
+            }
+            Rest::Masses => Done::From(self.reach_on(curve)),
+            Rest::Steps => Done::Not,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The pass that reshapes logits and weighs what comes of them. See the [module](super) for safety.
+
+// Blocks and vectors are counted, since their number is also their place in the row.
+#![allow(clippy::needless_range_loop)]
+
+use super::{BLOCK, Blocks, NARROW_Y, NO_MASS_Y, load};
+use crate::backend::cpu::simd::Format;
+use crate::backend::cpu::simd::sums::{GROUP, Sums};
+use crate::sampling::samplers::smoothing::Curve;
+
+/// From a logit to its exponent by way of another logit: `((x - max) * per_temperature`, on a curve if there is one,
+/// `- top) * scale`. Never falls as the logit rises.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::backend::cpu) struct Shape {
+    /// The row's maximum.
+    pub(in crate::backend::cpu) max: f32,
+    pub(in crate::backend::cpu) per_temperature: f32,
+    /// A rising one.
+    pub(in crate::backend::cpu) curve: Option<Curve>,
+    /// The largest of the new logits.
+    pub(in crate::backend::cpu) top: f32,
+    pub(in crate::backend::cpu) scale: f32,
+}
+
+impl<S: Sums> Clone for Lanes<S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Sums> Copy for Lanes<S> {}
+
+impl Shape {
+    /// A logit's new one.
+    pub(in crate::backend::cpu) fn logit(&self, logit: f32) -> f32 {
+        let d = (logit - self.max) * self.per_temperature;
+        match self.curve {
+            Some(Curve { square, cube }) => ((cube * d - square) * (d * d)).max(f32::MIN),
+            None => d,
+        }
+    }
+
+    /// A logit's exponent.
+    pub(in crate::backend::cpu) fn exponent(&self, logit: f32) -> f32 {
+        (self.logit(logit) - self.top) * self.scale
+    }
+}
+
+/// A shape in every lane.
+struct Lanes<S: Sums> {
+    max: S::Float,
+    per_temperature: S::Float,
+    square: S::Float,
+    cube: S::Float,
+    top: S::Float,
+    scale: S::Float,
+}
+
+/// The powers of a group of vectors.
+#[inline(always)]
+unsafe fn powers<S: Sums, F: Format, const CURVED: bool>(at: *const u8, v: usize, by: Lanes<S>) -> [S::Float; GROUP] {
+    // SAFETY: see the module; a block has whole groups.
+    unsafe {
+        let mut y = [by.max; GROUP];
+        for i in 0..GROUP {
+            let mut d = S::mul(S::sub(load::<S, F>(at, v + i), by.max), by.per_temperature);
+            if CURVED {
+                // Where that is no number, as at −∞, a maximum is its second operand.
+                let curved = S::mul(S::sub(S::mul(by.cube, d), by.square), S::mul(d, d));
+                d = S::max(curved, S::splat(f32::MIN));
+            }
+            y[i] = S::mul(S::sub(d, by.top), by.scale);
+        }
+        S::powers(y)
+    }
+}
+
+#[inline(always)]
+unsafe fn block<S: Sums, F: Format, const CURVED: bool>(at: *const u8, largest: f32, by: Lanes<S>) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        if largest <= NARROW_Y {
+            let mut sum = S::narrow_zero();
+            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                sum = S::narrow_sum(sum, powers::<S, F, CURVED>(at, v, by));
+            }
+            return S::mass_sum(S::narrow_widen(sum));
+        }
+        let mut sum = S::sum_zero();
+        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+            sum = S::sum_add(sum, powers::<S, F, CURVED>(at, v, by));
+        }
+        S::mass_sum(S::sum_mass(sum))
+    }
+}
+
+/// Mass of each block, and their total.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn shaped_sums<S: Sums, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    shape: Shape,
+    sums: &mut [u64],
+) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let Curve { square, cube } = shape.curve.unwrap_or(Curve { square: 0.0, cube: 0.0 });
+        let by = Lanes::<S> {
+            max: S::splat(shape.max),
+            per_temperature: S::splat(shape.per_temperature),
+            square: S::splat(square),
+            cube: S::splat(cube),
+            top: S::splat(shape.top),
+            scale: S::splat(shape.scale),
+        };
+        let mut total = 0;
+        for b in 0..rows.count() {
+            let largest = shape.exponent(maxima[b]);
+            sums[b] = if largest < NO_MASS_Y {
+                0
+            } else if shape.curve.is_some() {
+                block::<S, F, true>(rows.get(b), largest, by)
+            } else {
+                block::<S, F, false>(rows.get(b), largest, by)
+            };
+            total += sums[b];
+        }
+        total
+    }
+}
