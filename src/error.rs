@@ -71,6 +71,14 @@ reasons! {
     UnknownRegion = "UNKNOWN_REGION";
     /// [`Error::StaleRegion`].
     StaleRegion = "STALE_REGION";
+    /// [`Error::UnknownShardToken`].
+    UnknownShardToken = "UNKNOWN_SHARD_TOKEN";
+    /// [`Error::RankTaken`].
+    RankTaken = "RANK_TAKEN";
+    /// [`Refusal::TooManyRanks`].
+    TooManyRanks = "TOO_MANY_RANKS";
+    /// [`Refusal::ShardBytes`].
+    ShardBytes = "SHARD_BYTES";
     /// [`Error::Malformed`].
     MalformedMessage = "MALFORMED_MESSAGE";
     /// [`Error::TooManyItems`].
@@ -101,6 +109,12 @@ pub enum Error {
     /// Refers to a region whose id was leased anew since.
     #[error("{0}")]
     StaleRegion(FieldError),
+    /// A rank shows a token that no stream has.
+    #[error("{0}")]
+    UnknownShardToken(FieldError),
+    /// The rank is attached already.
+    #[error("{0}")]
+    RankTaken(FieldError),
     /// The server is full.
     #[error("{}", .0.message())]
     Refused(Refusal),
@@ -133,6 +147,10 @@ pub enum Refusal {
     TooManySequences,
     /// `Limits.max_state_bytes`.
     StateBytes,
+    /// `Limits.max_attached_ranks`.
+    TooManyRanks,
+    /// `Limits.max_shard_bytes`.
+    ShardBytes,
 }
 
 impl Error {
@@ -149,6 +167,8 @@ impl Error {
             Self::Unimplemented(field) => Self::Unimplemented(field.within(outer)),
             Self::UnknownRegion(field) => Self::UnknownRegion(field.within(outer)),
             Self::StaleRegion(field) => Self::StaleRegion(field.within(outer)),
+            Self::UnknownShardToken(field) => Self::UnknownShardToken(field.within(outer)),
+            Self::RankTaken(field) => Self::RankTaken(field.within(outer)),
             other => other,
         }
     }
@@ -163,6 +183,8 @@ impl Error {
             Self::Unimplemented(_) => Reason::UnimplementedField,
             Self::UnknownRegion(_) => Reason::UnknownRegion,
             Self::StaleRegion(_) => Reason::StaleRegion,
+            Self::UnknownShardToken(_) => Reason::UnknownShardToken,
+            Self::RankTaken(_) => Reason::RankTaken,
             Self::Refused(refusal) => refusal.reason(),
             Self::NoToken => Reason::NoToken,
             Self::WrongToken => Reason::WrongToken,
@@ -183,6 +205,8 @@ impl Refusal {
             Self::TooManyStreams => Reason::TooManyStreams,
             Self::TooManySequences => Reason::TooManySequences,
             Self::StateBytes => Reason::StateBytes,
+            Self::TooManyRanks => Reason::TooManyRanks,
+            Self::ShardBytes => Reason::ShardBytes,
         }
     }
 
@@ -196,6 +220,8 @@ impl Refusal {
             Self::TooManyStreams => "too many streams are open (max_streams)",
             Self::TooManySequences => "too many sequences are open (max_sequences)",
             Self::StateBytes => "what open sequences remember takes too many bytes (max_state_bytes)",
+            Self::TooManyRanks => "too many ranks are attached (max_attached_ranks)",
+            Self::ShardBytes => "shards that wait for their steps take too many bytes (max_shard_bytes)",
         }
     }
 
@@ -203,8 +229,10 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(self) -> Duration {
         match self {
-            Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight => Duration::from_millis(5),
-            Self::TooManyStreams | Self::TooManySequences | Self::StateBytes => Duration::from_secs(1),
+            Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight | Self::ShardBytes => Duration::from_millis(5),
+            Self::TooManyStreams | Self::TooManySequences | Self::StateBytes | Self::TooManyRanks => {
+                Duration::from_secs(1)
+            }
         }
     }
 }
@@ -217,7 +245,9 @@ mod tests {
     fn every_refusal_names_the_setting_to_raise() {
         use Refusal::{BytesInFlight, QueueFull, RowsInFlight, StateBytes, TooManySequences, TooManyStreams};
         let settings = format!("{:?}", crate::limits::Limits::default());
-        for refusal in [QueueFull, BytesInFlight, RowsInFlight, TooManyStreams, TooManySequences, StateBytes] {
+        let of_shards = [Refusal::TooManyRanks, Refusal::ShardBytes];
+        let all = [QueueFull, BytesInFlight, RowsInFlight, TooManyStreams, TooManySequences, StateBytes];
+        for refusal in all.into_iter().chain(of_shards) {
             let words = refusal.message().split(|c: char| !c.is_ascii_lowercase() && c != '_');
             let named = words.filter(|word| word.starts_with("max_") && settings.contains(&format!("{word}:")));
             assert_eq!(named.count(), 1, "{}", refusal.message());

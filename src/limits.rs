@@ -1,6 +1,7 @@
 //! Every bound of the server, with its default. A limit reached is an error that names it.
 
 use crate::params::MAX_VOCAB_SIZE;
+use std::time::Duration;
 
 /// The bounds in force. Configuration may change each; nothing in the server grows past them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,16 @@ pub struct Limits {
     pub max_bytes_per_region: usize,
     /// Bytes of all regions on the server.
     pub max_region_bytes: usize,
+    /// Ranks of one stream that hold columns of its vocabulary, rank 0 included.
+    pub max_ranks_per_stream: usize,
+    /// Ranks above 0 attached on the server, or about to be.
+    pub max_attached_ranks: usize,
+    /// Shards of one rank announced and not answered before its next message is read (flow control, not an error).
+    pub max_shards_ahead: usize,
+    /// Bytes of messages with shards that are announced and not answered, on the server.
+    pub max_shard_bytes: usize,
+    /// How long a step waits for its shards.
+    pub shard_timeout: Duration,
     /// Distinct model labels in metrics; further ones count as "other".
     pub max_model_labels: usize,
 }
@@ -63,6 +74,11 @@ impl Default for Limits {
             max_regions_per_stream: 4,
             max_bytes_per_region: 256 << 20,
             max_region_bytes: 512 << 20,
+            max_ranks_per_stream: 64,
+            max_attached_ranks: 256,
+            max_shards_ahead: 8,
+            max_shard_bytes: 256 << 20,
+            shard_timeout: Duration::from_secs(5),
             max_model_labels: 16,
         }
     }

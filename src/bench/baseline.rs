@@ -63,9 +63,17 @@ struct Bare;
 #[tonic::async_trait]
 impl Sampler for Bare {
     type DecodeStream = Pin<Box<dyn Stream<Item = Result<DecodeResponse, Status>> + Send>>;
+    type AttachStream = Pin<Box<dyn Stream<Item = Result<proto::AttachResponse, Status>> + Send>>;
 
     async fn decode(&self, request: Request<Streaming<DecodeRequest>>) -> Result<Response<Self::DecodeStream>, Status> {
         Ok(Response::new(Box::pin(request.into_inner().map(|message| message.map(answer)))))
+    }
+
+    async fn attach(
+        &self,
+        _: Request<Streaming<proto::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        Err(Status::unimplemented("the baseline only has Decode"))
     }
 
     async fn sample(&self, _: Request<proto::SampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {

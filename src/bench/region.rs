@@ -2,7 +2,9 @@
 
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
-use crate::proto::{LeaseRegion, RegionError, RegionHello, RegionLease, RegionReply, RegionRequest, ReleaseRegion};
+use crate::proto::{
+    AttachRegion, LeaseRegion, RegionError, RegionHello, RegionLease, RegionReply, RegionRequest, ReleaseRegion,
+};
 use crate::region::pass;
 use crate::region::worker::Window;
 use prost::Message;
@@ -71,7 +73,19 @@ impl SideClient {
     /// # Errors
     /// [`SideError`].
     pub fn lease(&mut self, bytes: u64) -> Result<Leased, SideError> {
-        match self.ask(Request::Lease(LeaseRegion { bytes }))? {
+        self.map(Request::Lease(LeaseRegion { bytes }))
+    }
+
+    /// Maps a region that is leased already.
+    ///
+    /// # Errors
+    /// [`SideError`].
+    pub fn attach(&mut self, region_id: u64, generation: u64) -> Result<Leased, SideError> {
+        self.map(Request::Attach(AttachRegion { region_id, generation }))
+    }
+
+    fn map(&mut self, request: Request) -> Result<Leased, SideError> {
+        match self.ask(request)? {
             (Reply::Leased(lease), descriptors) => {
                 let Some(descriptor) = descriptors.into_iter().next() else {
                     return Err(SideError::OutOfTurn(Some(Reply::Leased(lease))));

@@ -1,47 +1,11 @@
 //! The list of settings.
 
-use super::Config;
+pub(super) use super::setting::{Setting, env_name};
 use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// One setting: a flag, an environment variable and a key of the file.
-pub(super) struct Setting {
-    /// As the flag is written, without the dashes.
-    pub(super) name: &'static str,
-    /// Stands for the value in `--help`.
-    pub(super) value: &'static str,
-    /// What it is, its unit, and when to change it.
-    pub(super) help: &'static str,
-    /// Reads a value.
-    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
-    /// Shows the value in force.
-    pub(super) show: fn(&Config) -> String,
-}
-
-impl Setting {
-    /// The environment variable.
-    pub(super) fn env(&self) -> String {
-        env_name(self.name)
-    }
-
-    /// The key of the file.
-    pub(super) fn key(&self) -> String {
-        self.name.replace('-', "_")
-    }
-
-    /// The default, as it would be written.
-    pub(super) fn default(&self) -> String {
-        (self.show)(&Config::default())
-    }
-}
-
-/// The environment variable of a flag.
-pub(super) fn env_name(flag: &str) -> String {
-    format!("CROUPIER_{}", flag.replace('-', "_").to_uppercase())
-}
 
 /// The presets that come with the program.
 const SHIPPED: &str = "shipped";
@@ -335,6 +299,39 @@ pub(super) static SETTINGS: &[Setting] = &[
         usize,
         4096..=1 << 46,
         "Memory of the shared memory regions of all streams. With it the server refuses to lease more; counts towards the memory of this process, whoever writes it"
+    ),
+    limit!(
+        "max-ranks-per-stream",
+        max_ranks_per_stream,
+        1..=1024,
+        "Ranks of a tensor-parallel worker that may hold columns of one stream's vocabulary, rank 0 included"
+    ),
+    limit!(
+        "max-attached-ranks",
+        max_attached_ranks,
+        0..=1_000_000,
+        "Ranks above 0 attached at once, or about to be; more are refused with RESOURCE_EXHAUSTED"
+    ),
+    limit!(
+        "max-shards-ahead",
+        max_shards_ahead,
+        1..=65_536,
+        "Shards that one rank may announce before one of them is done with; then its next message is not read"
+    ),
+    size!(
+        "max-shard-bytes",
+        limits.max_shard_bytes,
+        usize,
+        4096..=1 << 46,
+        "Messages of ranks above 0 with columns, announced and not done with. With it the server refuses shards; set it to the memory that may be spent. Shards in shared memory take none of it"
+    ),
+    setting!(
+        "shard-timeout",
+        "TIME",
+        limits.shard_timeout,
+        |t| values::duration(t, POSITIVE),
+        |d: &Duration| show_duration(*d),
+        "How long a step waits for the columns of other ranks, from when its turn came; then its rows fail. Raise it where ranks may be late, as when a kernel is compiled at its first use"
     ),
     limit!(
         "max-model-labels",

@@ -68,10 +68,13 @@ impl Batch {
         // An id whose opening failed may be open all the same, as another text that must go on untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
         let expired = step.deadline.is_some_and(|deadline| self.now > deadline);
+        let without_rows = step.logits.failure();
         let (mut plan, mut explained) = (Vec::with_capacity(step.work.len()), Explained::default());
         for work in &step.work {
             let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
                 Err(unknown_sequence("the sequence could not be opened in this step"))
+            } else if let Some(failure) = &without_rows {
+                Err(failure.clone())
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
             } else {

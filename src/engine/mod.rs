@@ -12,6 +12,7 @@ mod draft;
 mod plan;
 mod pulse;
 mod rows;
+pub mod shards;
 mod state;
 pub mod step;
 #[cfg(test)]
@@ -147,8 +148,24 @@ impl StreamHandle {
     /// # Errors
     /// When the step is refused, untouched, or the engine has stopped.
     pub fn submit(&self, step: Step) -> Result<(), Error> {
+        self.hand_over(self.admit(step)?)
+    }
+
+    /// Takes the room that a step needs.
+    ///
+    /// # Errors
+    /// When there is too little; the step is dropped, untouched.
+    pub fn admit(&self, step: Step) -> Result<Admitted, Error> {
         let permits = self.engine.admission.step(&step).map_err(Error::Refused)?;
-        self.queue(Queued { step, permits })
+        Ok(Admitted(Queued { step, permits }))
+    }
+
+    /// Hands an admitted step to the engine.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn hand_over(&self, admitted: Admitted) -> Result<(), Error> {
+        self.queue(admitted.0)
     }
 
     fn queue(&self, queued: Queued) -> Result<(), Error> {
@@ -163,6 +180,17 @@ impl StreamHandle {
     /// The next reply, in step order; `None` when the engine has stopped.
     pub async fn reply(&mut self) -> Option<StepReply> {
         self.replies.recv().await
+    }
+}
+
+/// A step with the room it needs, on its way to the engine.
+#[derive(Debug)]
+pub struct Admitted(Queued);
+
+impl Admitted {
+    /// The step.
+    pub fn step(&mut self) -> &mut Step {
+        &mut self.0.step
     }
 }
 

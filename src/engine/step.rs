@@ -1,5 +1,6 @@
 //! A step in domain words: what one message asks for, and what comes of it.
 
+pub use super::shards::join::Sharded;
 pub use super::verify::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::{DataPath, Last};
@@ -69,19 +70,20 @@ pub struct Open {
 }
 
 /// Rows of logits, as they arrived.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct LogitsBlock {
-    data: Data,
-    dtype: Dtype,
-    row_bytes: usize,
-    stride_bytes: usize,
-    rows: u64,
+    pub(super) data: Data,
+    pub(super) dtype: Dtype,
+    pub(super) row_bytes: usize,
+    pub(super) stride_bytes: usize,
+    pub(super) rows: u64,
 }
 
-#[derive(Debug, Clone)]
-enum Data {
+#[derive(Debug)]
+pub(super) enum Data {
     Inline(Bytes),
     Region { region: Arc<Region>, offset: usize },
+    Sharded(Box<Sharded>),
 }
 
 /// Where rows lie in a region, as a step says it.
@@ -192,6 +194,7 @@ impl LogitsBlock {
                 let vocab_size = self.row_bytes / self.dtype.size();
                 Some(Logits::foreign(self.dtype, region.memory(), offset + start, vocab_size))
             }
+            Data::Sharded(sharded) => sharded.row(self.dtype, start),
         }
     }
 
@@ -202,6 +205,7 @@ impl LogitsBlock {
             Data::Inline(data) if data.is_empty() => DataPath::None,
             Data::Inline(_) => DataPath::Inline,
             Data::Region { .. } => DataPath::SharedMemory,
+            Data::Sharded(_) => DataPath::VocabShards,
         }
     }
 }
@@ -333,6 +337,8 @@ pub enum RowStatus {
     HistoryLimit,
     DeadlineExceeded,
     Internal,
+    ShardMissing,
+    ShardMismatch,
 }
 
 impl RowStatus {
@@ -351,6 +357,8 @@ impl RowStatus {
             Self::HistoryLimit => "history_limit",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Internal => "internal",
+            Self::ShardMissing => "shard_missing",
+            Self::ShardMismatch => "shard_mismatch",
         }
     }
 }

@@ -139,7 +139,20 @@ catalog! {
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
         "Requests for a region, by what came of them: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by the way their logits came: inline, shared_memory, or none for steps without.");
+        "Steps accepted, by the way their logits came: inline, shared_memory, vocab_shards, or none for steps without.");
+    SHARDS = Def::counter("croupier_shards_total", Unit::Count,
+        "Shards announced by ranks above 0, by the way their columns came.");
+    SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");
+    SHARD_RANKS_CAPACITY = Def::gauge("croupier_shard_ranks_capacity", Unit::Count,
+        "Ranks above 0 that may be attached (max_attached_ranks).");
+    SHARD_BYTES = Def::gauge("croupier_shard_bytes", Unit::Bytes,
+        "Messages of ranks above 0 with columns that are announced and not done with.");
+    SHARD_BYTES_CAPACITY = Def::gauge("croupier_shard_capacity_bytes", Unit::Bytes,
+        "Bytes that such messages may take (max_shard_bytes).");
+    SHARD_WAIT = Def::histogram("croupier_shard_wait_seconds", Unit::Seconds, STEP_SECONDS,
+        "How long steps waited for their last shard, from when their turn came; steps without all of their shards not counted.");
+    SHARD_FAILURES = Def::counter("croupier_shard_failures_total", Unit::Count,
+        "Steps whose rows had not all of their columns, by reason.");
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
@@ -158,8 +171,8 @@ catalog! {
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
         "Duration of a step by stage: queue, backend, reply, and total.");
-    REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode and Sample.");
-    RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode and Sample.");
+    REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
+    RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");
     ROWS = Def::counter("croupier_rows_total", Unit::Count, "Rows answered with OK, by model label and kind of work.");
     ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,

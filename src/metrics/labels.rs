@@ -4,7 +4,7 @@
 pub(super) const OTHER: &str = "other";
 
 /// gRPC methods.
-pub(super) const METHODS: &[&str] = &["Decode", "Sample", "GetServerInfo", OTHER];
+pub(super) const METHODS: &[&str] = &["Decode", "Attach", "Sample", "GetServerInfo", OTHER];
 
 /// gRPC status codes, by their standard names.
 pub(super) const CODES: &[&str] = &[
@@ -42,6 +42,8 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "deadline_exceeded",
     "unimplemented",
     "internal",
+    "shard_missing",
+    "shard_mismatch",
     OTHER,
 ];
 
@@ -90,7 +92,7 @@ mod tests {
     /// Names of the wire's enum from its third value or second on, in lower case, then "other".
     fn wire(prefix: &str, from: i32, name: impl Fn(i32) -> Option<&'static str>) -> Vec<String> {
         let mut names: Vec<String> =
-            (from..).map_while(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();
+            (from..from + 200).filter_map(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();
         names.push(OTHER.to_owned());
         names
     }

@@ -9,6 +9,7 @@ pub mod exposition;
 mod labels;
 mod model;
 mod paths;
+mod shards;
 mod speculative;
 mod traces;
 
@@ -22,6 +23,7 @@ pub use model::ModelMetrics;
 use model::Models;
 use paths::{DATA_PATHS, LEASES};
 pub use paths::{DataPath, Lease};
+pub use shards::{SHARD_FAILURES, Shards};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +137,7 @@ pub struct Handles {
     /// In the order of [`Reason`].
     refusals: Vec<Counter>,
     pub traces: Traces,
+    pub shards: Shards,
     process: Process,
     models: Models,
     exporter: Option<Exporter>,
@@ -202,6 +205,8 @@ impl Metrics {
         capacity(cat::SEQUENCES_CAPACITY, limits.max_sequences);
         capacity(cat::STATE_BYTES_CAPACITY, limits.max_state_bytes);
         capacity(cat::REGION_BYTES_CAPACITY, limits.max_region_bytes);
+        capacity(cat::SHARD_RANKS_CAPACITY, limits.max_attached_ranks);
+        capacity(cat::SHARD_BYTES_CAPACITY, limits.max_shard_bytes);
         let mut handles = Handles::register(recorder, limits.max_model_labels);
         handles.exporter = Some(exporter);
         Self(Arc::new(handles))
@@ -258,7 +263,7 @@ impl Metrics {
         self.reloads[what as usize][usize::from(ok)].increment(1);
     }
 
-    /// A call ended. `method` is "Decode", "Sample" or "GetServerInfo", all else counts as "other"; `code` a gRPC code name.
+    /// A call ended. `method` is "Decode", "Attach", "Sample" or "GetServerInfo", all else counts as "other"; `code` a gRPC code name.
     pub fn call_finished(&self, method: &str, code: &'static str, elapsed: Duration) {
         let call = &self.calls[labels::index(labels::METHODS, method)];
         call.ended[labels::index(labels::CODES, code)].increment(1);
@@ -316,6 +321,7 @@ impl Handles {
             calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),
             refusals: Reason::ALL.iter().map(|&reason| rejected(r, reason)).collect(),
             traces: Traces::register(r),
+            shards: Shards::register(r),
             process: Process::register(r),
             models: Models::new(r, max_model_labels),
             exporter: None,

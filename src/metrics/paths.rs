@@ -9,10 +9,12 @@ pub enum DataPath {
     Inline,
     /// In a region.
     SharedMemory,
+    /// In shards, each by one of the ways above.
+    VocabShards,
 }
 
 /// Values of the label `data_path`, in the order of [`DataPath`].
-pub(super) const DATA_PATHS: [&str; 3] = ["none", "inline", "shared_memory"];
+pub(super) const DATA_PATHS: [&str; 4] = ["none", "inline", "shared_memory", "vocab_shards"];
 
 impl DataPath {
     /// Its name, as in server info.

@@ -35,7 +35,7 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(30);
 /// The server's regions: what all streams share.
 #[derive(Debug)]
 pub struct Regions {
-    /// Tokens that nobody has come with yet; at most one for each stream.
+    /// Tokens that nobody has come with yet; at most one for each stream and each attached rank.
     tokens: Mutex<HashMap<Token, Invited>>,
     bytes: Arc<Counter>,
     count: Arc<Counter>,
@@ -47,7 +47,17 @@ pub struct Regions {
 #[derive(Debug)]
 struct Invited {
     stream: Arc<StreamRegions>,
+    role: Role,
     until: Instant,
+}
+
+/// What a side connection may do.
+#[derive(Debug, Clone)]
+pub enum Role {
+    /// Lease and release; the stream's regions end with it.
+    Owner,
+    /// Map what is leased, until it is cancelled.
+    Guest(CancellationToken),
 }
 
 /// Regions of one stream.
@@ -65,6 +75,14 @@ pub struct Invitation {
     regions: Arc<Regions>,
     stream: Arc<StreamRegions>,
     token: Token,
+}
+
+/// The right of somebody else to map a stream's regions. Dropping it ends that, not what is mapped.
+#[derive(Debug)]
+pub struct Guest {
+    regions: Arc<Regions>,
+    token: Token,
+    over: CancellationToken,
 }
 
 /// A region. It lives as long as a step refers to it, whatever becomes of its lease.
@@ -139,19 +157,35 @@ impl Regions {
     /// # Errors
     /// When the system has no random numbers.
     pub fn invite(self: &Arc<Self>) -> io::Result<Invitation> {
-        let token = Token::random()?;
         let (leases, over, ended) = (Mutex::default(), AtomicBool::new(false), CancellationToken::new());
         let stream = Arc::new(StreamRegions { leases, over, ended });
-        let invited = Invited { stream: Arc::clone(&stream), until: Instant::now() + TOKEN_LIFE };
-        lock(&self.tokens).insert(token, invited);
+        let token = self.token(&stream, Role::Owner)?;
         Ok(Invitation { regions: Arc::clone(self), stream, token })
     }
 
-    /// The stream whose token this is; the token is used up. `None` if it is none, was used, or is too old by `now`.
+    /// Lets somebody else map the regions of a stream.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn invite_guest(self: &Arc<Self>, stream: &Arc<StreamRegions>) -> io::Result<Guest> {
+        let over = CancellationToken::new();
+        let token = self.token(stream, Role::Guest(over.clone()))?;
+        Ok(Guest { regions: Arc::clone(self), token, over })
+    }
+
+    fn token(&self, stream: &Arc<StreamRegions>, role: Role) -> io::Result<Token> {
+        let token = Token::random()?;
+        let invited = Invited { stream: Arc::clone(stream), role, until: Instant::now() + TOKEN_LIFE };
+        lock(&self.tokens).insert(token, invited);
+        Ok(token)
+    }
+
+    /// The stream whose token this is, and what may be done; the token is used up. `None` if it is none, was used, or is
+    /// too old by `now`.
     #[must_use]
-    pub fn admit(&self, token: &Token, now: Instant) -> Option<Arc<StreamRegions>> {
+    pub fn admit(&self, token: &Token, now: Instant) -> Option<(Arc<StreamRegions>, Role)> {
         let invited = lock(&self.tokens).remove(token)?;
-        (now <= invited.until).then_some(invited.stream)
+        (now <= invited.until).then_some((invited.stream, invited.role))
     }
 
     /// Makes a region of at least `bytes` bytes and leases it to `stream`. Blocks while the memory is made.
@@ -243,6 +277,21 @@ impl Drop for Invitation {
     fn drop(&mut self) {
         lock(&self.regions.tokens).remove(&self.token);
         self.stream.end();
+    }
+}
+
+impl Guest {
+    /// What they have to come with.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        lock(&self.regions.tokens).remove(&self.token);
+        self.over.cancel();
     }
 }
 

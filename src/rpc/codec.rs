@@ -43,14 +43,23 @@ static PARAMS: Shape = Shape(&[
     (90, "watermark", &WATERMARK),
 ]);
 static WATERMARK: Shape = Shape(&[(1, "kgw", &LEAF), (2, "synthid", &LEAF), (3, "gumbel", &LEAF)]);
-static CONFIG: Shape = Shape(&[(5, "default_params", &PARAMS)]);
+static CONFIG: Shape = Shape(&[(5, "default_params", &PARAMS), (110, "vocab_shards", &LEAF)]);
 static OPEN: Shape = Shape(&[(2, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
 static SCORE: Shape = Shape(&[(2, "logprobs", &LEAF)]);
 static VERIFY: Shape =
     Shape(&[(3, "kept", &LEAF), (4, "dense", &LEAF), (5, "sparse", &LEAF), (6, "deterministic", &LEAF)]);
 static WORK: Shape = Shape(&[(3, "sample", &LEAF), (4, "draft", &LEAF), (5, "score", &SCORE), (6, "verify", &VERIFY)]);
-static STEP: Shape = Shape(&[(3, "open[]", &OPEN), (4, "work[]", &WORK), (5, "inline", &LEAF), (6, "region", &LEAF)]);
+static SHARDED: Shape = Shape(&[(1, "inline", &LEAF), (2, "region", &LEAF)]);
+static STEP: Shape = Shape(&[
+    (3, "open[]", &OPEN),
+    (4, "work[]", &WORK),
+    (5, "inline", &LEAF),
+    (6, "region", &LEAF),
+    (110, "sharded", &SHARDED),
+]);
 static DECODE_REQUEST: Shape = Shape(&[(1, "config", &CONFIG), (2, "step", &STEP)]);
+static SHARD: Shape = Shape(&[(2, "inline", &LEAF), (3, "region", &LEAF)]);
+static ATTACH_REQUEST: Shape = Shape(&[(1, "rank", &LEAF), (2, "shard", &SHARD)]);
 static ROW: Shape = Shape(&[(1, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
 static SAMPLE_REQUEST: Shape = Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF)]);
 
@@ -67,8 +76,12 @@ impl Looked for proto::DecodeRequest {
 impl Looked for proto::SampleRequest {
     const SHAPE: Option<&'static Shape> = Some(&SAMPLE_REQUEST);
 }
+impl Looked for proto::AttachRequest {
+    const SHAPE: Option<&'static Shape> = Some(&ATTACH_REQUEST);
+}
 impl Looked for proto::GetServerInfoRequest {}
 impl Looked for proto::DecodeResponse {}
+impl Looked for proto::AttachResponse {}
 impl Looked for proto::SampleResponse {}
 impl Looked for proto::GetServerInfoResponse {}
 
@@ -233,6 +246,7 @@ mod tests {
         let shapes = HashMap::from([
             (".croupier.v1.DecodeRequest", proto::DecodeRequest::SHAPE),
             (".croupier.v1.SampleRequest", proto::SampleRequest::SHAPE),
+            (".croupier.v1.AttachRequest", proto::AttachRequest::SHAPE),
             (".croupier.v1.GetServerInfoRequest", proto::GetServerInfoRequest::SHAPE),
         ]);
         let mut found = Vec::new();

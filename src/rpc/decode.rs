@@ -7,6 +7,7 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
+use super::held::Held;
 use super::traces::{self, MaybeSpan};
 use super::{Received, RegionSide, Shared, info};
 use crate::engine::StreamHandle;
@@ -36,6 +37,8 @@ pub struct DecodeStream {
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
+    /// Steps that wait for other ranks.
+    held: Held,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
     started: Instant,
@@ -69,7 +72,8 @@ impl DecodeStream {
         started: Instant,
     ) -> Self {
         let phase = Phase::Unconfigured(Some(permit));
-        Self { shared, requests: Some(requests), phase, due: VecDeque::new(), parent, started, ended: None }
+        let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
+        Self { shared, requests, phase, due, held, parent, started, ended: None }
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -104,12 +108,14 @@ impl DecodeStream {
         config.has_regions = self.shared.side.is_some();
         let side = self.shared.side.as_ref().filter(|_| wants_regions);
         let region_offer = side.and_then(|side| offer(side, &mut config));
+        let shard_offer = ranks(&self.shared, &mut config)?;
         self.phase = Phase::Configured(Box::new(config), stream);
         Ok(Due::Ready(Response::Ready(proto::StreamReady {
             server_version: info::VERSION.to_owned(),
             backend: self.shared.info.name.to_owned(),
             limits: Some(info::wire_limits(limits, self.shared.side.is_some())),
             region_offer,
+            shard_offer,
         })))
     }
 
@@ -123,7 +129,9 @@ impl DecodeStream {
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &config.model, &step));
-            stream.submit(step).map(|()| path)
+            let admitted = stream.admit(step)?;
+            self.held.push(admitted);
+            Ok(path)
         });
         match taken {
             Ok(path) => {
@@ -198,6 +206,19 @@ impl DecodeStream {
     }
 }
 
+/// Makes the group of the stream's ranks, if it has any, which lives as long as its configuration.
+fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto::ShardOffer>, Error> {
+    let Some(layout) = config.layout.take() else { return Ok(None) };
+    let regions = config.invitation.as_ref().map(|invitation| Arc::clone(invitation.regions()));
+    let owner = shared.shards.open(layout, regions).map_err(|error| {
+        tracing::error!(%error, "no ranks can be let in");
+        Error::invalid("config.vocab_shards", format!("cannot be had: {error}"))
+    })?;
+    let token = owner.token().bytes().to_vec();
+    config.ranks = Some(owner);
+    Ok(Some(proto::ShardOffer { token }))
+}
+
 /// Lets the stream have regions, for as long as its configuration lives.
 fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::RegionOffer> {
     let invitation = match side.regions.invite() {
@@ -219,6 +240,9 @@ impl Stream for DecodeStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         while this.ended.is_none() {
+            if let Phase::Configured(_, stream) = &this.phase {
+                this.held.poll(stream, context);
+            }
             if let Poll::Ready(due) = this.poll_due(context) {
                 this.ended = due.as_ref().err().map(Status::code);
                 let message = due.map(|response| proto::DecodeResponse { response: Some(response) });

@@ -24,8 +24,9 @@ pub(super) fn server_info(
         device: backend.device.clone(),
         parallelism: saturated(backend.parallelism),
         limits: Some(wire_limits(limits, regions)),
-        data_paths: [DataPath::Inline, DataPath::SharedMemory][..1 + usize::from(regions)]
+        data_paths: [DataPath::Inline, DataPath::SharedMemory, DataPath::VocabShards]
             .iter()
+            .filter(|path| regions || **path != DataPath::SharedMemory)
             .map(|path| path.name().to_owned())
             .collect(),
         work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
@@ -58,6 +59,11 @@ pub(super) fn wire_limits(limits: &Limits, regions: bool) -> proto::Limits {
         max_regions_per_stream: saturated(of_regions(limits.max_regions_per_stream)),
         max_bytes_per_region: of_regions(limits.max_bytes_per_region) as u64,
         max_region_bytes: of_regions(limits.max_region_bytes) as u64,
+        max_ranks_per_stream: saturated(limits.max_ranks_per_stream),
+        max_attached_ranks: saturated(limits.max_attached_ranks),
+        max_shards_ahead: saturated(limits.max_shards_ahead),
+        max_shard_bytes: limits.max_shard_bytes as u64,
+        shard_timeout_ms: u32::try_from(limits.shard_timeout.as_millis()).unwrap_or(u32::MAX),
     }
 }
 

@@ -1,14 +1,16 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life), `convert`
-//! (where wire and domain meet), `status` (errors), `traces`.
+//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life),
+//! `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
+mod attach;
 pub mod auth;
 pub(crate) mod codec;
 mod convert;
 mod decode;
 pub mod handshake;
 pub mod health;
+mod held;
 mod info;
 pub mod listener;
 pub mod probe;
@@ -21,6 +23,7 @@ pub mod uds;
 
 use crate::backend::BackendInfo;
 use crate::engine;
+use crate::engine::shards::Shards;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Stage};
@@ -30,6 +33,7 @@ use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::region::Regions;
 use crate::trace::Tracer;
+use attach::AttachStream;
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use prost::Message;
@@ -65,6 +69,7 @@ struct Shared {
     seeds: SeedSource,
     draining: CancellationToken,
     side: Option<RegionSide>,
+    shards: Arc<Shards>,
     tracer: Option<Tracer>,
 }
 
@@ -90,7 +95,8 @@ impl Service {
     #[must_use]
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
-        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None, tracer: None };
+        let shards = Shards::new(&limits, metrics.clone());
+        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None, shards, tracer: None };
         Self { shared: Arc::new(shared) }
     }
 
@@ -169,6 +175,7 @@ impl Shared {
 #[tonic::async_trait]
 impl Sampler for Service {
     type DecodeStream = DecodeStream;
+    type AttachStream = AttachStream;
 
     async fn decode(
         &self,
@@ -185,6 +192,24 @@ impl Sampler for Service {
             Err(error) => {
                 let status = self.shared.refuse(&error);
                 self.shared.finished("Decode", started, status.code());
+                Err(status)
+            }
+        }
+    }
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<proto::AttachRequest>>,
+    ) -> Result<Response<AttachStream>, Status> {
+        let started = Instant::now();
+        let admitted = self.shared.admit().and_then(|()| self.shared.shards.admit().map_err(Error::Refused));
+        match admitted {
+            Ok(permit) => {
+                Ok(Response::new(AttachStream::new(Arc::clone(&self.shared), request.into_inner(), permit, started)))
+            }
+            Err(error) => {
+                let status = self.shared.refuse(&error);
+                self.shared.finished("Attach", started, status.code());
                 Err(status)
             }
         }

@@ -11,7 +11,7 @@ use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
 use crate::proto::{self, RegionReply, RegionRequest};
-use crate::region::{LeaseError, LookUpError, Region, Regions, StreamRegions, Token, pass};
+use crate::region::{LeaseError, LookUpError, Region, Regions, Role, StreamRegions, Token, pass};
 use prost::Message;
 use std::io;
 use std::os::fd::AsFd;
@@ -28,6 +28,9 @@ use tonic::Code;
 const MOST_REQUEST_BYTES: usize = 1024;
 /// A token's message with its length: what a new connection must send before long.
 pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
+
+/// Whose regions a connection is about, and what it may do with them.
+type Admitted = (Arc<StreamRegions>, Role);
 
 /// What every connection needs.
 #[derive(Debug, Clone)]
@@ -54,24 +57,27 @@ impl Side {
     /// The life of one connection.
     async fn connection(self, mut connection: Connection<UnixStream>) {
         // The guard counts as many bytes as a token needs. A longer message that never ends would wait for ever.
-        let stream = match timeout(self.opening, self.greeting(&mut connection)).await {
-            Ok(Ok(Some(stream))) => stream,
+        let (stream, role) = match timeout(self.opening, self.greeting(&mut connection)).await {
+            Ok(Ok(Some(admitted))) => admitted,
             Ok(Ok(None)) => return,
             Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before its token"),
             Err(_) => return self.metrics.refused(Reason::FirstByteTimeout),
         };
         let ended = tokio::select! {
             () = stream.ended() => Ok(()),
-            ended = self.requests(&mut connection, &stream) => ended,
+            () = has_left(&role) => Ok(()),
+            ended = self.requests(&mut connection, &stream, &role) => ended,
         };
-        stream.end();
+        if let Role::Owner = role {
+            stream.end();
+        }
         if let Err(error) = ended {
             tracing::debug!(%error, "a region connection ended");
         }
     }
 
     /// The stream that the connection has the token of; `None` if it has none, which it was told.
-    async fn greeting(&self, connection: &mut Connection<UnixStream>) -> io::Result<Option<Arc<StreamRegions>>> {
+    async fn greeting(&self, connection: &mut Connection<UnixStream>) -> io::Result<Option<Admitted>> {
         let Some(request) = read(connection).await? else { return Ok(None) };
         let stream = match request.map(|request| request.request) {
             Ok(Some(Request::Hello(hello))) => {
@@ -96,7 +102,12 @@ impl Side {
     }
 
     /// Answers requests until there are no more, or one makes no sense.
-    async fn requests(&self, connection: &mut Connection<UnixStream>, stream: &Arc<StreamRegions>) -> io::Result<()> {
+    async fn requests(
+        &self,
+        connection: &mut Connection<UnixStream>,
+        stream: &Arc<StreamRegions>,
+        role: &Role,
+    ) -> io::Result<()> {
         while let Some(request) = read(connection).await? {
             let request = match request.map(|request| request.request) {
                 Ok(Some(request)) => request,
@@ -113,14 +124,25 @@ impl Side {
                     return write(connection, Reply::Error(malformed), None).await;
                 }
             };
-            let (reply, region) = self.answer(request, stream).await;
+            let (reply, region) = self.answer(request, stream, role).await;
             write(connection, reply, region.as_deref()).await?;
         }
         Ok(())
     }
 
-    async fn answer(&self, request: Request, stream: &Arc<StreamRegions>) -> (Reply, Option<Arc<Region>>) {
+    async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> (Reply, Option<Arc<Region>>) {
         let lease = match request {
+            Request::Attach(proto::AttachRegion { region_id, generation }) => {
+                return match stream.get(region_id, generation) {
+                    Ok(region) => (leased(&region), Some(region)),
+                    Err(error) => (Reply::Error(not_found(error, "attach")), None),
+                };
+            }
+            Request::Lease(_) | Request::Release(_) if matches!(role, Role::Guest(_)) => {
+                self.metrics.lease(Lease::Invalid);
+                let message = "a rank may attach regions; rank 0 leases and releases them";
+                return (Reply::Error(refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)), None);
+            }
             Request::Hello(_) => {
                 self.metrics.lease(Lease::Invalid);
                 let message = "comes first, and once";
@@ -129,7 +151,7 @@ impl Side {
             Request::Release(proto::ReleaseRegion { region_id, generation }) => {
                 let reply = match stream.release(region_id, generation) {
                     Ok(()) => Reply::Released(proto::RegionReleased { region_id, generation }),
-                    Err(error) => Reply::Error(not_found(error)),
+                    Err(error) => Reply::Error(not_found(error, "release")),
                 };
                 return (reply, None);
             }
@@ -138,9 +160,7 @@ impl Side {
         match self.lease(stream, lease.bytes).await {
             Ok(region) => {
                 self.metrics.lease(Lease::Granted);
-                let (region_id, generation) = (region.id(), region.generation());
-                let bytes = region.memory().len() as u64;
-                (Reply::Leased(proto::RegionLease { region_id, generation, bytes }), Some(region))
+                (leased(&region), Some(region))
             }
             Err(error) => {
                 tracing::info!(%error, "a region was not leased");
@@ -156,6 +176,19 @@ impl Side {
         let made = tokio::task::spawn_blocking(move || regions.lease(&stream, bytes)).await;
         made.unwrap_or_else(|failed| Err(LeaseError::System(io::Error::other(failed))))
     }
+}
+
+/// Resolves when a guest has to go.
+async fn has_left(role: &Role) {
+    match role {
+        Role::Owner => std::future::pending().await,
+        Role::Guest(over) => over.cancelled().await,
+    }
+}
+
+fn leased(region: &Region) -> Reply {
+    let (region_id, generation, bytes) = (region.id(), region.generation(), region.memory().len() as u64);
+    Reply::Leased(proto::RegionLease { region_id, generation, bytes })
 }
 
 fn outcome(error: &LeaseError) -> Lease {
@@ -179,12 +212,12 @@ fn not_leased(error: &LeaseError) -> proto::RegionError {
     refusal(code, reason, field, &error.to_string())
 }
 
-fn not_found(error: LookUpError) -> proto::RegionError {
+fn not_found(error: LookUpError, request: &str) -> proto::RegionError {
     let (code, reason, field) = match error {
-        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "release.region_id"),
-        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "release.generation"),
+        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "region_id"),
+        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "generation"),
     };
-    refusal(code, reason, field, &error.to_string())
+    refusal(code, reason, &format!("{request}.{field}"), &error.to_string())
 }
 
 fn refusal(code: Code, reason: &str, field: &str, message: &str) -> proto::RegionError {

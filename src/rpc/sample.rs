@@ -82,6 +82,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
         eos_token_ids: request.eos_token_ids,
         default_params: request.default_params,
         wants_regions: false,
+        vocab_shards: None,
     };
     let config = config(wire, &shared.given, &shared.limits, shared.engine.state())?;
     check_rows(request.rows.len(), &config, shared.limits.max_sequences)?;

@@ -18,6 +18,8 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
         Error::UnknownRegion(field) => (Code::NotFound, Some(field), None),
         Error::StaleRegion(field) => (Code::FailedPrecondition, Some(field), None),
+        Error::UnknownShardToken(field) => (Code::PermissionDenied, Some(field), None),
+        Error::RankTaken(field) => (Code::AlreadyExists, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
         Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),

@@ -1,6 +1,8 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
 use super::params::{merged, unknown_value};
+use crate::engine::shards::Owner;
+use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
 use crate::limits::Limits;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, check_tokens};
@@ -36,6 +38,10 @@ pub(in crate::rpc) struct Config {
     pub(in crate::rpc) has_regions: bool,
     /// The stream's right to regions; they go with it.
     pub(in crate::rpc) invitation: Option<Invitation>,
+    /// Which columns each rank has, where rows are not whole.
+    pub(in crate::rpc) layout: Option<Layout>,
+    /// The group of these ranks; it goes with it.
+    pub(in crate::rpc) ranks: Option<Owner>,
 }
 
 impl Config {
@@ -70,6 +76,9 @@ pub(in crate::rpc) fn config(
         return Err(Error::invalid("vocab_size", message));
     }
     let dtype = dtype("logits_dtype", wire.logits_dtype).map_err(Error::Invalid)?;
+    let layout =
+        wire.vocab_shards.map(|wire| Layout::new(&wire.columns, vocab_size, dtype, limits.max_ranks_per_stream));
+    let layout = layout.transpose().map_err(|e| Error::Invalid(e.within("vocab_shards")))?;
     let model = model(wire.model).map_err(Error::Invalid)?;
     let eos_token_ids = wire.eos_token_ids;
     if eos_token_ids.len() > MAX_STOP_TOKEN_IDS {
@@ -91,6 +100,8 @@ pub(in crate::rpc) fn config(
         state,
         has_regions: false,
         invitation: None,
+        layout,
+        ranks: None,
     })
 }
 

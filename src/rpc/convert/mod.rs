@@ -7,5 +7,6 @@ pub(super) mod params;
 pub(super) mod reply;
 mod report;
 mod samplers;
+pub(super) mod shards;
 pub(super) mod step;
 mod watermark;

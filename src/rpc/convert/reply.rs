@@ -25,12 +25,16 @@ pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
 
 /// The answer to a step that was refused.
 pub(in crate::rpc) fn refused(step_id: u64, refusal: Refusal) -> proto::StepResult {
-    let refusal = proto::Refusal {
+    proto::StepResult { step_id, refusal: Some(told(refusal)), ..Default::default() }
+}
+
+/// A refusal as a reply has it.
+pub(super) fn told(refusal: Refusal) -> proto::Refusal {
+    proto::Refusal {
         reason: refusal.reason().name().to_owned(),
         message: refusal.message().to_owned(),
         retry_after_ms: retry_after_ms(refusal),
-    };
-    proto::StepResult { step_id, refusal: Some(refusal), ..Default::default() }
+    }
 }
 
 fn open_result(opened: Opened) -> proto::OpenResult {
@@ -186,5 +190,7 @@ fn row_status(status: RowStatus) -> proto::RowStatus {
         RowStatus::HistoryLimit => Wire::HistoryLimit,
         RowStatus::DeadlineExceeded => Wire::DeadlineExceeded,
         RowStatus::Internal => Wire::Internal,
+        RowStatus::ShardMissing => Wire::ShardMissing,
+        RowStatus::ShardMismatch => Wire::ShardMismatch,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged, penalties};
-use super::samplers;
+use super::{samplers, shards};
 use crate::engine::step::{
     DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Step, VerifyWork, Work,
     WorkKind,
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
-use crate::region::LookUpError;
+use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
@@ -42,6 +42,7 @@ pub(in crate::rpc) fn step(
             return Err(Error::Unimplemented(FieldError::new("region", message)));
         }
         Some(proto::step::Logits::Region(region)) => region_logits(&region, config).map_err(|e| e.within("region"))?,
+        Some(proto::step::Logits::Sharded(sharded)) => shards::rows(sharded, wire.step_id, config)?,
         None if wire.work.is_empty() => LogitsBlock::empty(),
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
@@ -136,13 +137,20 @@ fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBl
         let message = "is not leased: the stream did not ask for regions (wants_regions) when it was configured";
         return Err(Error::UnknownRegion(FieldError::new("region_id", message)));
     };
-    let found = invitation.regions().get(wire.region_id, wire.generation);
-    let region = found.map_err(|error| match error {
+    let (region, place) = region_rows(wire, invitation.regions())?;
+    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
+}
+
+/// A region of a stream, and where rows lie in it.
+pub(super) fn region_rows(
+    wire: &proto::RegionLogits,
+    regions: &StreamRegions,
+) -> Result<(Arc<Region>, RegionRows), Error> {
+    let region = regions.get(wire.region_id, wire.generation).map_err(|error| match error {
         LookUpError::Unknown { .. } => Error::UnknownRegion(FieldError::new("region_id", error.to_string())),
         LookUpError::Stale { .. } => Error::StaleRegion(FieldError::new("generation", error.to_string())),
     })?;
-    let place = RegionRows { offset: wire.offset, rows: wire.rows, row_stride: wire.row_stride };
-    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
+    Ok((region, RegionRows { offset: wire.offset, rows: wire.rows, row_stride: wire.row_stride }))
 }
 
 /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded

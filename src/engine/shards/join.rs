@@ -1,0 +1,205 @@
+//! Rank 0's end of a group: a step waits for the shards of the others, and its rows are put together.
+
+use super::Shards;
+use super::group::{Group, Hold, Presence};
+use crate::engine::step::{LogitsBlock, RowFailure, RowStatus};
+use crate::sampling::logits::{Dtype, Foreign, Logits};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// The rows of a step whose columns come from several ranks.
+#[derive(Debug)]
+pub enum Sharded {
+    /// Rank 0's columns are there; the others are to come.
+    Awaited(Awaited, LogitsBlock),
+    /// All columns are there.
+    Joined(Joined),
+    /// Some will not come.
+    Failed(ShardFailure),
+}
+
+/// A step that waits for its shards.
+#[derive(Debug)]
+pub struct Awaited {
+    shards: Arc<Shards>,
+    group: Arc<Group>,
+    step_id: u64,
+    /// When its turn came: the steps before it wait no more.
+    turn: Option<Instant>,
+}
+
+/// Rows of which all columns are there. They are released when it is dropped.
+#[derive(Debug)]
+pub struct Joined {
+    /// The columns, in order; those that lie together are one.
+    blocks: Vec<LogitsBlock>,
+    row_bytes: usize,
+    _holds: Vec<Hold>,
+}
+
+/// Why a step's rows have not all of their columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // Each is explained by its message.
+pub enum ShardFailure {
+    NotAttached { rank: usize, waited: Duration },
+    NotAnnounced { rank: usize, waited: Duration },
+    Deadline { rank: usize },
+    Left { rank: usize },
+    LeftOut { rank: usize, next: u64 },
+    Rows { rank: usize, rows: u64, expected: u64 },
+}
+
+impl Awaited {
+    pub(super) fn new(shards: &Arc<Shards>, group: &Arc<Group>, step_id: u64) -> Self {
+        Self { shards: Arc::clone(shards), group: Arc::clone(group), step_id, turn: None }
+    }
+
+    /// Until when the step waits, and what it is then told.
+    fn until(
+        &self,
+        turn: Instant,
+        deadline: Option<Instant>,
+    ) -> (Instant, Box<dyn Fn(usize, Presence) -> ShardFailure>) {
+        let (waited, until) = (self.shards.timeout, turn + self.shards.timeout);
+        match deadline.filter(|deadline| *deadline < until) {
+            Some(deadline) => (deadline, Box::new(|rank, _| ShardFailure::Deadline { rank })),
+            None => {
+                let failure = move |rank, presence: Presence| match presence.is_known() {
+                    true => ShardFailure::NotAnnounced { rank, waited },
+                    false => ShardFailure::NotAttached { rank, waited },
+                };
+                (until, Box::new(failure))
+            }
+        }
+    }
+}
+
+impl Sharded {
+    /// Says that the step was taken in: the next has to be above it.
+    pub fn begin(&self) {
+        if let Self::Awaited(awaited, _) = self {
+            awaited.group.name(awaited.step_id);
+        }
+    }
+
+    /// Whether it waits still.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        matches!(self, Self::Awaited(..))
+    }
+
+    /// Puts the rows together if every shard is there, or gives them up. While it waits, when to try again at the latest:
+    /// the task is woken before that if it need not wait so long. To be called once the steps before it wait no more.
+    pub fn join(&mut self, now: Instant, deadline: Option<Instant>, context: &mut Context<'_>) -> Option<Instant> {
+        let Self::Awaited(awaited, own) = self else { return None };
+        let turn = *awaited.turn.get_or_insert(now);
+        let (until, failure) = awaited.until(turn, deadline);
+        let expired = (now >= until).then_some(&*failure as &dyn Fn(usize, Presence) -> ShardFailure);
+        let metrics = &awaited.shards.metrics.shards;
+        *self = match awaited.group.settle(awaited.step_id, own.rows(), expired, context.waker()) {
+            Poll::Pending => return Some(until),
+            Poll::Ready(Ok(others)) => {
+                metrics.wait.record(now.saturating_duration_since(turn));
+                let (blocks, holds) = others.into_iter().map(|shard| (shard.block, shard.hold)).unzip();
+                Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty()), blocks, holds))
+            }
+            Poll::Ready(Err(failure)) => {
+                metrics.failed(failure.label());
+                Self::Failed(failure)
+            }
+        };
+        None
+    }
+
+    /// The row that lies `offset` bytes behind row 0, if all of its columns are there.
+    pub(in crate::engine) fn row(&self, dtype: Dtype, offset: usize) -> Option<Logits<'_>> {
+        match self {
+            Self::Joined(joined) => Some(Logits::foreign(dtype, joined, offset, joined.row_bytes / dtype.size())),
+            Self::Awaited(..) | Self::Failed(_) => None,
+        }
+    }
+
+    /// Why the rows cannot be sampled, if they cannot.
+    pub(in crate::engine) fn failure(&self) -> Option<RowFailure> {
+        match self {
+            Self::Joined(_) => None,
+            Self::Failed(failure) => Some(failure.of_rows()),
+            Self::Awaited(..) => Some(RowFailure::new(RowStatus::Internal, "the step did not wait for its shards")),
+        }
+    }
+}
+
+impl Joined {
+    fn new(own: LogitsBlock, others: Vec<LogitsBlock>, mut holds: Vec<Hold>) -> Self {
+        let row_bytes = others.iter().fold(own.row_bytes(), |bytes, block| bytes + block.row_bytes());
+        let mut blocks = vec![own];
+        for next in others {
+            match blocks.last_mut().and_then(|last| last.with_next(&next).map(|both| *last = both)) {
+                Some(()) => {}
+                None => blocks.push(next),
+            }
+        }
+        holds.iter_mut().for_each(|hold| hold.joined = true);
+        Self { blocks, row_bytes, _holds: holds }
+    }
+}
+
+impl Foreign for Joined {
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        assert!(
+            offset.is_multiple_of(self.row_bytes) && to.len() == self.row_bytes,
+            "rows of several ranks are copied whole; this is a bug"
+        );
+        let (row, mut rest) = ((offset / self.row_bytes) as u64, to);
+        for block in &self.blocks {
+            let (columns, behind) = rest.split_at_mut(block.row_bytes());
+            let shard = block.row(row).expect("every shard has as many rows as the step; this is a bug");
+            shard.copy_to(columns);
+            rest = behind;
+        }
+    }
+}
+
+impl ShardFailure {
+    /// The label `reason`; one of [`crate::metrics::SHARD_FAILURES`].
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::NotAttached { .. } => "not_attached",
+            Self::NotAnnounced { .. } => "not_announced",
+            Self::Deadline { .. } => "deadline",
+            Self::Left { .. } => "left",
+            Self::LeftOut { .. } => "left_out",
+            Self::Rows { .. } => "rows",
+        }
+    }
+
+    fn of_rows(self) -> RowFailure {
+        let status = match self {
+            Self::Rows { .. } => RowStatus::ShardMismatch,
+            Self::Deadline { .. } => RowStatus::DeadlineExceeded,
+            _ => RowStatus::ShardMissing,
+        };
+        RowFailure::new(status, self.message())
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::NotAttached { rank, waited } => format!(
+                "rank {rank} did not attach within {waited:?} (shard_timeout); give it the stream's token, then send the rows again"
+            ),
+            Self::NotAnnounced { rank, waited } => {
+                format!("rank {rank} did not announce its shard within {waited:?} (shard_timeout)")
+            }
+            Self::Deadline { rank } => format!("the step's deadline passed before rank {rank} announced its shard"),
+            Self::Left { rank } => format!("rank {rank} has left; when it has attached again, send the rows again"),
+            Self::LeftOut { rank, next } => {
+                format!("rank {rank} left this step out: its next shard is for step {next}")
+            }
+            Self::Rows { rank, rows, expected } => {
+                format!("rank {rank} announced {rows} rows, the step has {expected}")
+            }
+        }
+    }
+}

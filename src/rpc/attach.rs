@@ -1,0 +1,199 @@
+//! The life of one `Attach` call: a rank above 0 that announces its columns, step by step.
+//!
+//! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call, and when it is
+//! dropped the rank has left its group.
+
+use super::convert::shards;
+use super::{Shared, status};
+use crate::engine::shards::attachment::Attachment;
+use crate::error::Error;
+use crate::permits::Permit;
+use crate::proto;
+use crate::proto::attach_request::Request;
+use crate::proto::attach_response::Response;
+use crate::region::{Guest, TOKEN_LIFE};
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tokio_stream::Stream;
+use tonic::{Code, Status, Streaming};
+
+/// Answers to one rank.
+#[derive(Debug)]
+pub struct AttachStream {
+    shared: Arc<Shared>,
+    /// `None` once the rank has ended its side or made a mistake.
+    requests: Option<Streaming<proto::AttachRequest>>,
+    phase: Phase,
+    /// What is answered at once: a greeting, refusals, and the end.
+    due: VecDeque<Result<Response, Status>>,
+    started: Instant,
+    ended: Option<Code>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The first message has not come; the permit is the rank's place on the server.
+    Unknown(Option<Permit>),
+    /// The rank, and its right to map regions.
+    Attached { rank: Attachment, _guest: Option<Guest> },
+}
+
+impl AttachStream {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        requests: Streaming<proto::AttachRequest>,
+        permit: Permit,
+        started: Instant,
+    ) -> Self {
+        let (requests, phase) = (Some(requests), Phase::Unknown(Some(permit)));
+        Self { shared, requests, phase, due: VecDeque::new(), started, ended: None }
+    }
+
+    fn accept(&mut self, request: proto::AttachRequest) {
+        let bytes = self.shared.received(&request).bytes;
+        let accepted = match request.request {
+            None => Err(Error::invalid("request", "is not set; the first message has rank, every later one shard")),
+            Some(Request::Rank(rank)) => self.attach(&rank),
+            Some(Request::Shard(shard)) => self.announce(shard, bytes),
+        };
+        if let Err(error) = accepted {
+            let status = self.shared.refuse(&error);
+            self.end(status);
+        }
+    }
+
+    fn attach(&mut self, wire: &proto::AttachRank) -> Result<(), Error> {
+        let Phase::Unknown(permit) = &mut self.phase else {
+            return Err(Error::invalid("rank", "is the first message only; send shards now"));
+        };
+        let permit = permit.take().ok_or_else(|| Error::invalid("rank", "is the first message only"))?;
+        let attached = self.shared.shards.attach(shards::token(wire), permit, |layout| shards::rank(wire, layout));
+        let rank = attached.map_err(|e: Error| e.within("rank"))?;
+        let guest = self.invite(&rank);
+        let region_offer = guest.as_ref().map(|(guest, path)| proto::RegionOffer {
+            socket_path: path.clone(),
+            token: guest.token().bytes().to_vec(),
+            expires_in_ms: TOKEN_LIFE.as_millis() as u32,
+        });
+        tracing::debug!(rank = rank.rank(), "a rank is attached");
+        let (last_step_id, ahead) = (rank.settled(), u32::try_from(rank.most_ahead()).unwrap_or(u32::MAX));
+        self.due.push_back(Ok(Response::Ready(proto::RankReady {
+            region_offer,
+            last_step_id,
+            max_shards_ahead: ahead,
+        })));
+        self.phase = Phase::Attached { rank, _guest: guest.map(|(guest, _)| guest) };
+        Ok(())
+    }
+
+    /// Lets the rank map the stream's regions, where there are some.
+    fn invite(&self, rank: &Attachment) -> Option<(Guest, String)> {
+        let (side, regions) = (self.shared.side.as_ref()?, rank.regions()?);
+        match side.regions.invite_guest(regions) {
+            Ok(guest) => Some((guest, side.socket.display().to_string())),
+            Err(error) => {
+                tracing::error!(%error, "no regions are offered to a rank");
+                None
+            }
+        }
+    }
+
+    fn announce(&mut self, wire: proto::VocabShard, bytes: usize) -> Result<(), Error> {
+        let Phase::Attached { rank, .. } = &self.phase else {
+            return Err(Error::invalid("shard", "comes after rank, which must be the first message"));
+        };
+        let step_id = wire.step_id;
+        let taken = shards::announced(wire, rank).and_then(|block| {
+            rank.announce(step_id, block, bytes).map_err(|error| shards::of_announcement(error, step_id))
+        });
+        match taken.map_err(|e| e.within("shard")) {
+            Err(Error::Refused(refusal)) => {
+                self.shared.metrics.refused(refusal.reason());
+                self.due.push_back(Ok(Response::Shard(shards::refused(step_id, refusal))));
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+
+    /// Ends the call with `status` once the answers before it are out.
+    fn end(&mut self, status: Status) {
+        self.requests = None;
+        self.due.push_back(Err(status));
+    }
+
+    /// The next answer; `None` when the group has ended.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, Status>>> {
+        if let Some(due) = self.due.pop_front() {
+            return Poll::Ready(Some(due));
+        }
+        let Phase::Attached { rank, .. } = &self.phase else { return Poll::Pending };
+        let released = ready!(rank.poll_released(context));
+        Poll::Ready(released.map(|released| {
+            let (step_id, joined) = (released.step_id, released.joined);
+            Ok(Response::Shard(proto::ShardResult { step_id, joined, refusal: None }))
+        }))
+    }
+
+    fn has_room(&self) -> bool {
+        match &self.phase {
+            Phase::Unknown(_) => true,
+            Phase::Attached { rank, .. } => rank.has_room(),
+        }
+    }
+
+    /// Reads one more request; `None` when none will come.
+    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
+        let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
+        match ready!(Pin::new(requests).poll_next(context)) {
+            Some(Ok(request)) => self.accept(request),
+            Some(Err(status)) => {
+                // The codec's errors are ours, all others the transport's.
+                if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Error>()) {
+                    self.shared.metrics.refused(error.reason());
+                }
+                self.end(status);
+            }
+            None => self.requests = None,
+        }
+        Poll::Ready(Some(()))
+    }
+}
+
+impl Stream for AttachStream {
+    type Item = Result<proto::AttachResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.ended.is_none() {
+            match this.poll_answer(context) {
+                Poll::Ready(Some(answer)) => {
+                    this.ended = answer.as_ref().err().map(Status::code);
+                    let message = answer.map(|response| proto::AttachResponse { response: Some(response) });
+                    message.iter().for_each(|message| this.shared.sent(message));
+                    return Poll::Ready(Some(message));
+                }
+                Poll::Ready(None) => this.ended = Some(Code::Ok),
+                Poll::Pending if !this.has_room() => return Poll::Pending,
+                Poll::Pending => match this.poll_request(context) {
+                    Poll::Ready(Some(())) => {}
+                    Poll::Ready(None) => this.ended = Some(Code::Ok),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for AttachStream {
+    fn drop(&mut self) {
+        let code = self.ended.unwrap_or(Code::Cancelled);
+        tracing::debug!(code = status::code_name(code), "a rank has left");
+        self.shared.finished("Attach", self.started, code);
+    }
+}

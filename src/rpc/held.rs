@@ -1,0 +1,52 @@
+//! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all behind them.
+
+use crate::engine::{Admitted, StreamHandle};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::Context;
+use std::time::Instant;
+use tokio::time::{Sleep, sleep_until};
+
+/// The steps that one stream holds back, in order; no more than may be in flight.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    steps: VecDeque<Admitted>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Held {
+    /// Takes a step in, to be handed over when its turn has come.
+    pub(super) fn push(&mut self, mut admitted: Admitted) {
+        admitted.step().logits.sharded().into_iter().for_each(|sharded| sharded.begin());
+        self.steps.push_back(admitted);
+    }
+
+    /// Hands over every step that need not wait. The task is woken when the next may go.
+    pub(super) fn poll(&mut self, stream: &StreamHandle, context: &mut Context<'_>) {
+        while let Some(first) = self.steps.front_mut() {
+            let step = first.step();
+            let deadline = step.deadline;
+            let sharded = step.logits.sharded();
+            if let Some(until) = sharded.and_then(|sharded| sharded.join(Instant::now(), deadline, context)) {
+                if self.wait(until, context) {
+                    return;
+                }
+                continue;
+            }
+            if let Some(admitted) = self.steps.pop_front() {
+                // Fails only when the engine has stopped; then no reply comes, and that is told in its turn.
+                let _ = stream.hand_over(admitted);
+            }
+        }
+        self.timer = None;
+    }
+
+    /// Whether it is too early.
+    fn wait(&mut self, until: Instant, context: &mut Context<'_>) -> bool {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until.into())));
+        if timer.deadline() != until.into() {
+            timer.as_mut().reset(until.into());
+        }
+        timer.as_mut().poll(context).is_pending()
+    }
+}
