@@ -13,6 +13,8 @@ from . import aio
 from ._session import Rows, Sequence, Token
 from .client import Stream, connect
 from .errors import CroupierError, LogitsLost, RowError
+from .ranks import Rank, Sampler, attach
 from .schema import pb
 
-__all__ = ["CroupierError", "LogitsLost", "RowError", "Rows", "Sequence", "Stream", "Token", "aio", "connect", "pb"]
+__all__ = ["CroupierError", "LogitsLost", "Rank", "RowError", "Rows", "Sampler", "Sequence", "Stream", "Token", "aio",
+           "attach", "connect", "pb"]

@@ -14,14 +14,24 @@ class Front:
 
     def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
-                 max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0) -> None:
-        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots)
+                 max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
+                 vocab_shards: Iterable[int] | None = None) -> None:
+        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots,
+                                vocab_shards)
         self._address, self._patience = address, reconnect_within
 
     @property
     def data_path(self) -> str:
         """How logits go: "shared_memory" or "inline"."""
         return "shared_memory" if self._session.region else "inline"
+
+    @property
+    def shard_token(self) -> str:
+        """What the other ranks attach with, see `attach`. After a reconnect it is another one.
+
+        Who has it can send logits for this stream: hand it to its ranks and nobody else.
+        """
+        return self._session.shard_token(self._address)
 
     @property
     def sequences(self) -> dict[int, Sequence]:

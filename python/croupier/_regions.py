@@ -16,15 +16,27 @@ _PAGE = 4096
 _TIMEOUT = 10.0
 
 
-class Region:
-    """A leased region. It ends when it is closed, or the stream ends."""
+def lease(offer: Any, size: int, address: str) -> Region:
+    """A region of one's own. It ends when it is closed, or the stream ends."""
+    # The first page is the client's own, see `is_lost`.
+    region = Region(offer, pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)), address)
+    region.memory[: len(_MAGIC)] = _MAGIC
+    return region
 
-    def __init__(self, offer: Any, size: int, address: str) -> None:
+
+def attach(offer: Any, number: int, generation: int, address: str) -> Region:
+    """A region that rank 0 has leased."""
+    return Region(offer, pb.RegionRequest(attach=pb.AttachRegion(region_id=number, generation=generation)), address)
+
+
+class Region:
+    """A region, mapped."""
+
+    def __init__(self, offer: Any, request: Any, address: str) -> None:
         self._socket = _connect(offer.socket_path, address)
         try:
             self._ask(pb.RegionRequest(hello=pb.RegionHello(token=offer.token)))
-            # The first page is the client's own, see `is_lost`.
-            reply, descriptors = self._ask(pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)))
+            reply, descriptors = self._ask(request)
             if len(descriptors) != 1:
                 raise CroupierError(f"{len(descriptors)} descriptors came with a region")
             try:
@@ -36,7 +48,6 @@ class Region:
             raise
         self.id, self.generation = reply.leased.region_id, reply.leased.generation
         self.first = _PAGE
-        self.memory[: len(_MAGIC)] = _MAGIC
 
     def is_lost(self) -> bool:
         """Whether the server freed the pages: then what was written is gone. It frees the first page first."""

@@ -5,6 +5,8 @@ Everything that is needed to go on after the server was killed is here, so the c
 
 from __future__ import annotations
 
+import base64
+import json
 import secrets
 from collections import deque
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _regions
 from ._regions import Region
 from .errors import CroupierError, LogitsLost
 from .schema import pb
@@ -25,6 +28,8 @@ DTYPES = {
     "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
 }
 _PAGE = 4096
+#: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
+_WITHOUT_SHARDS = 1 << 63
 _OK = pb.ROW_STATUS_OK
 _FINISH = {
     pb.FINISH_REASON_EOS: "eos",
@@ -101,7 +106,7 @@ class Session:
     """One stream's memory."""
 
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
-                 data_path: str, max_rows: int, slots: int) -> None:
+                 data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
         if data_path not in ("auto", "inline", "shared_memory"):
@@ -111,6 +116,13 @@ class Session:
         self.config = pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
                                       eos_token_ids=eos_token_ids, default_params=default_params,
                                       wants_regions=data_path != "inline")
+        self.shards = None if vocab_shards is None else list(vocab_shards)
+        if self.shards is not None:
+            self.config.vocab_shards.columns.extend(self.shards)
+        # Columns that come from here.
+        self.columns = self.shards[0] if self.shards else vocab_size
+        self.offer: Any = None
+        self.sharded = 0
         # Rows begin at a multiple of 64 bytes.
         whole = 64 // self.numpy.itemsize
         self.stride = -(-vocab_size // whole) * whole
@@ -158,12 +170,13 @@ class Session:
 
     def lease(self, ready: Any, address: str) -> None:
         """Leases a region where one is wanted and to be had. Blocks."""
+        self.offer = ready.shard_offer
         if self.wanted == "inline":
             return
         try:
             if not ready.HasField("region_offer"):
                 raise CroupierError("the server offers no shared memory")
-            region = Region(ready.region_offer, self.slots * self.slot_bytes, address)
+            region = _regions.lease(ready.region_offer, self.slots * self.slot_bytes, address)
         except (CroupierError, OSError, AttributeError) as error:
             if self.wanted == "shared_memory":
                 raise CroupierError(f"no shared memory: {error}") from error
@@ -180,12 +193,16 @@ class Session:
                 if step.logits is not None:
                     step.logits = self._kept(step.logits)
         except LogitsLost:
-            self.lost = True
-            self.opening = [sequence for step in self.waiting for sequence in step.open] + self.opening
-            self.waiting.clear()
-            self.free = list(range(self.slots)) if region else []
+            self._lose()
         if old:
             old.close()
+
+    def _lose(self) -> None:
+        """Gives up every step without a result; what they should open is opened again."""
+        self.lost = True
+        self.opening = [sequence for step in self.waiting for sequence in step.open] + self.opening
+        self.waiting.clear()
+        self.free = list(range(self.slots)) if self.region else []
 
     def _kept(self, rows: Rows) -> Rows:
         """Rows in the region of now."""
@@ -204,6 +221,9 @@ class Session:
         """After a new connection: messages that open what is open, and then what has no result."""
         # What a connection before this one did not come to.
         self.waiting = deque(step for step in self.waiting if step.step_id)
+        if self.shards and any(step.logits is not None for step in self.waiting):
+            # The other ranks were cut off too, and their columns with them.
+            self._lose()
         fresh = {id(sequence) for step in self.waiting for sequence in step.open}
         fresh |= {id(sequence) for sequence in self.opening}
         known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
@@ -226,13 +246,13 @@ class Session:
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         if self.region is None or count > self.max_rows:
-            return Rows(np.empty((count, self.vocab_size), self.numpy))
+            return Rows(np.empty((count, self.columns), self.numpy))
         if not self.free:
             raise CroupierError("every slot waits for its step's result; take one first, or ask for more slots")
         slot = self.free.pop(0)
         offset = self.region.first + slot * self.slot_bytes
         flat = np.frombuffer(self.region.memory, self.numpy, count * self.stride, offset)
-        return Rows(flat.reshape(count, self.stride)[:, : self.vocab_size], slot, self.region)
+        return Rows(flat.reshape(count, self.stride)[:, : self.columns], slot, self.region)
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent."""
@@ -253,11 +273,27 @@ class Session:
         rows = None
         if logits is not None:
             rows = self._kept(logits) if isinstance(logits, Rows) else self._placed(logits)
-        self.steps += 1
-        step = InFlight(self.steps, self.opening, self.closing, wire, emits, rows)
+        step = InFlight(self._number(rows), self.opening, self.closing, wire, emits, rows)
         self.opening, self.closing = [], []
         self.waiting.append(step)
         return self.encode(step)
+
+    def _number(self, rows: Rows | None) -> int:
+        if self.shards and rows is not None:
+            self.sharded += 1
+            return self.sharded
+        self.steps += 1
+        return self.steps + _WITHOUT_SHARDS if self.shards else self.steps
+
+    def shard_token(self, address: str) -> str:
+        """What another rank needs to attach and to bring its columns."""
+        if not self.shards:
+            raise CroupierError("the stream has no ranks; connect with vocab_shards")
+        region = self.region
+        place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
+        facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,
+                 "step": self.sharded + 1, "region": place, "slots": self.slots, "max_rows": self.max_rows}
+        return base64.urlsafe_b64encode(json.dumps(facts).encode()).decode()
 
     def _works(self, work: list[Any]) -> tuple[bytes, list[Sequence | None]]:
         if all(isinstance(item, Sequence) for item in work):
@@ -279,13 +315,7 @@ class Session:
         return pb.Step(work=works).SerializeToString(), emits
 
     def _placed(self, logits: Any) -> Rows:
-        array = np.asarray(logits)
-        if array.ndim == 1:
-            array = array[np.newaxis]
-        if array.ndim != 2 or array.shape[1] != self.vocab_size:
-            raise ValueError(f"logits have the shape {array.shape}, must be (rows, {self.vocab_size})")
-        if self.dtype == "bf16" and array.dtype != self.numpy:
-            array = bf16(array)
+        array = as_rows(logits, self.columns, self.dtype)
         rows = self.rows(len(array))
         try:
             rows.array[:] = array
@@ -301,12 +331,13 @@ class Session:
                           output_token_ids=sequence.tokens, sampler_state=sequence.state)
         if step.logits is not None:
             array, slot = step.logits.array, step.logits.slot
+            where = head.sharded if self.shards else head
             if slot is None:
-                head.inline.data = array.tobytes()
+                where.inline.data = array.tobytes()
             else:
-                head.region.region_id, head.region.generation = self.region.id, self.region.generation
-                head.region.offset = self.region.first + slot * self.slot_bytes
-                head.region.rows, head.region.row_stride = len(array), self.stride
+                where.region.region_id, where.region.generation = self.region.id, self.region.generation
+                where.region.offset = self.region.first + slot * self.slot_bytes
+                where.region.rows, where.region.row_stride = len(array), self.stride
         # Serialised messages of one type may be joined; the field `step` of DecodeRequest has number 2.
         body = head.SerializeToString() + step.work
         return b"\x12" + _varint(len(body)) + body
@@ -341,6 +372,18 @@ class Session:
                 self.sequences.pop(sequence.id, None)
                 raise CroupierError(f"sequence {sequence.id}: {opened.error.field}: {opened.error.message}")
         return step, result
+
+
+def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
+    """Logits as an array of rows that can be copied to where they go."""
+    array = np.asarray(logits)
+    if array.ndim == 1:
+        array = array[np.newaxis]
+    if array.ndim != 2 or array.shape[1] != columns:
+        raise ValueError(f"logits have the shape {array.shape}, must be (rows, {columns})")
+    if dtype == "bf16" and array.dtype != DTYPES[dtype][1]:
+        array = bf16(array)
+    return array
 
 
 def bf16(values: np.ndarray) -> np.ndarray:

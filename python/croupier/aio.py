@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from ._front import Front
-from ._session import METHOD, Sequence, options
+from ._session import METHOD, Rows, Sequence, options
+from ._ranks import METHOD as ATTACH, RankFront, RankSession
 from .client import _AGAIN, is_gone, may_pass, said, sampled
 from .errors import CroupierError
 from .schema import pb
@@ -136,3 +137,93 @@ class Stream(Front):
             await self._call.write(first)
         for message in rest:
             await self._call.write(message)
+
+
+def attach(token: str, rank: int, **options: Any) -> Rank:
+    """A rank above 0; use it in an `async with`. Options as of `croupier.Rank`."""
+    return Rank(token, rank, **options)
+
+
+class Rank(RankFront):
+    """As `croupier.Rank`, for one task at a time."""
+
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto") -> None:
+        self._session = RankSession(token, rank, address, data_path)
+
+    async def __aenter__(self) -> Rank:
+        session = self._session
+        self._channel = grpc.aio.insecure_channel(session.address, options=options(session.address))
+        self._call = self._channel.stream_stream(ATTACH)()
+        try:
+            await self._write(session.hello)
+            await asyncio.to_thread(session.attached, await self._read())
+        except BaseException:
+            await self.end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """Leaves the group. What was sent stays good."""
+        if self._session.region:
+            self._session.region.close()
+        await self._channel.close()
+
+    async def rows(self, count: int) -> Rows:
+        """As of `croupier.Rank`."""
+        await self._wait_for_room()
+        return self._session.rows(count)
+
+    async def send(self, logits: Any, step_id: int | None = None) -> int:
+        """As of `croupier.Rank`."""
+        if not isinstance(logits, Rows):
+            await self._wait_for_room()
+            logits = self._session.placed(logits)
+        step, message = self._session.announce(logits, step_id)
+        await self._write(message)
+        return step
+
+    async def wait(self) -> list[int]:
+        """As of `croupier.Rank`."""
+        while self._session.waiting:
+            await self._answer()
+        return self._session.told()
+
+    async def _wait_for_room(self) -> None:
+        while not self._session.has_room() and self._session.waiting:
+            await self._answer()
+        if not self._session.has_room():
+            raise CroupierError("every slot is written and not sent; send or discard one first")
+
+    async def _answer(self) -> None:
+        again = self._session.answered(await self._read())
+        if again:
+            await asyncio.sleep(again[1])
+            await self._write(again[0])
+
+    async def _write(self, message: bytes) -> None:
+        try:
+            await self._call.write(message)
+        except asyncio.InvalidStateError:
+            # The call is over; reading says why.
+            await self._read()
+        except grpc.RpcError as error:
+            raise CroupierError(said(error)) from error
+
+    async def _read(self) -> bytes:
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise CroupierError(said(error)) from error
+        if message is grpc.aio.EOF:
+            raise CroupierError("the group is over: rank 0 has ended its stream")
+        return message
+
+
+class Sampler:
+    """`connect` and `attach` under one name."""
+
+    connect = staticmethod(connect)
+    attach = staticmethod(attach)

@@ -29,6 +29,8 @@ class Stream(Front):
     max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared memory.
     reconnect_within: seconds to try when the server is gone. Sequences are opened again with their tokens so far, and
     steps without a result are sent again: the tokens are those that would have come.
+    vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
+    `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
     """
 
     def __init__(self, address: str, vocab_size: int, **options: Any) -> None:

@@ -1,0 +1,71 @@
+"""A tensor-parallel worker in Python: each rank is a process that holds some columns of the vocabulary, and none gathers rows.
+
+    croupier serve --uds /tmp/croupier.sock &
+    PYTHONPATH=python python examples/python/tensor_parallel.py unix:/tmp/croupier.sock 4
+
+Prints the text that the ranks deal, and that of one rank with whole rows: they are the same.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+
+import croupier
+
+VOCAB = 10_000
+TOKENS = 20
+SEEDS = (1, 2, 3)
+
+
+def logits(position, columns):
+    """What a rank's part of the model gives: here any function of text and position."""
+    rows = [np.random.default_rng((seed, position)).normal(size=VOCAB) * 3 for seed in SEEDS]
+    return np.asarray(rows, np.float32)[:, columns.start : columns.stop]
+
+
+def rank_above_0(token, number):
+    """Writes this rank's columns; where there is shared memory, next to those of the others."""
+    with croupier.attach(token, number) as rank:
+        print("attached", flush=True)
+        for position in range(TOKENS):
+            rows = rank.rows(len(SEEDS))
+            rows.array[:] = logits(position, rank.vocab_range)
+            rank.send(rows)
+        rank.wait()
+
+
+def rank_0(server, shards):
+    """Samples. Without `shards` the rows are whole."""
+    with croupier.connect(server, VOCAB, vocab_shards=shards) as stream:
+        # The others are told by whatever the worker has: torch.distributed, a pipe, an argument.
+        command = [sys.executable, __file__, "--rank", stream.shard_token] if shards else []
+        others = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE) for number in range(1, len(shards or []))]
+        # A rank may come later too: a step waits for it, as long as shard_timeout.
+        assert all(other.stdout.readline() == b"attached\n" for other in others)
+        own = range(shards[0] if shards else VOCAB)
+        texts = [stream.open(seed=seed, temperature=0.8, top_p=0.95) for seed in SEEDS]
+        for position in range(TOKENS):
+            rows = stream.rows(len(texts))
+            rows.array[:] = logits(position, own)
+            stream.sample(rows, texts)
+        for other in others:
+            assert other.wait() == 0
+        return [text.tokens for text in texts]
+
+
+def main():
+    server, count = sys.argv[1], int(sys.argv[2])
+    ends = [VOCAB * rank // count for rank in range(count + 1)]
+    together = rank_0(server, [end - start for start, end in zip(ends, ends[1:])])
+    for tokens in together:
+        print(*tokens)
+    assert together == rank_0(server, None)
+    print(f"{count} ranks deal what one deals")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--rank":
+        rank_above_0(sys.argv[2], int(sys.argv[3]))
+    else:
+        main()

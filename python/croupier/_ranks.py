@@ -1,0 +1,155 @@
+"""What a rank above 0 remembers, without a socket: shards that wait for their answers, slots."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from . import _regions
+from ._regions import Region
+from ._session import DTYPES, Rows, as_rows
+from .errors import CroupierError
+from .schema import pb
+
+METHOD = "/croupier.v1.Sampler/Attach"
+
+
+@dataclass
+class Announced:
+    """A shard without an answer."""
+
+    message: bytes
+    slot: int | None
+
+
+class RankSession:
+    """One rank's memory."""
+
+    def __init__(self, token: str, rank: int, address: str | None, data_path: str) -> None:
+        if data_path not in ("auto", "inline", "shared_memory"):
+            raise ValueError(f"data_path is {data_path!r}, must be auto, inline or shared_memory")
+        try:
+            self.group = SimpleNamespace(**json.loads(base64.urlsafe_b64decode(token)))
+            columns = self.group.columns
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError("the token is none of `shard_token`") from error
+        if not 0 < rank < len(columns):
+            raise ValueError(f"rank is {rank}, must be 1 .. {len(columns) - 1}; rank 0 is the stream itself")
+        self.rank, self.wanted = rank, data_path
+        self.address = address or self.group.address
+        self.start = sum(columns[:rank])
+        self.columns = columns[rank]
+        wire, self.numpy = DTYPES[self.group.dtype]
+        self.hello = pb.AttachRequest(rank=pb.AttachRank(
+            token=bytes.fromhex(self.group.token), rank=rank, vocab_start_index=self.start,
+            vocab_end_index=self.start + self.columns, logits_dtype=wire)).SerializeToString()
+        self.region: Region | None = None
+        self.free: list[int] = []
+        self.waiting: OrderedDict[int, Announced] = OrderedDict()
+        self.unsampled: list[int] = []
+
+    def attached(self, message: bytes) -> None:
+        """Takes in the first answer. Blocks while a region is mapped."""
+        ready = pb.AttachResponse.FromString(message).ready
+        # Rank 0 counts its steps on when it has connected anew, the server does not.
+        self.step = max(ready.last_step_id + 1, self.group.step)
+        self.most = ready.max_shards_ahead
+        place = self.group.region
+        if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
+            try:
+                self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
+                self.free = list(range(self.group.slots))
+            except (CroupierError, OSError, AttributeError) as error:
+                if self.wanted == "shared_memory":
+                    raise CroupierError(f"no shared memory: {error}") from error
+        elif self.wanted == "shared_memory":
+            raise CroupierError("no shared memory: rank 0 has none")
+
+    def has_room(self) -> bool:
+        """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""
+        return len(self.waiting) < self.most and (self.region is None or bool(self.free))
+
+    def rows(self, count: int) -> Rows:
+        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        if self.region is None or count > self.group.max_rows:
+            return Rows(np.empty((count, self.columns), self.numpy))
+        _, _, first, slot_bytes, stride = self.group.region
+        slot = self.free.pop(0)
+        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
+        return Rows(flat.reshape(count, stride)[:, self.start : self.start + self.columns], slot, self.region)
+
+    def discard(self, rows: Rows) -> None:
+        """Gives back the place of rows that will not be sent."""
+        if rows.slot is not None and rows.slot not in self.free:
+            self.free.append(rows.slot)
+
+    def placed(self, logits: Any) -> Rows:
+        """The rank's columns, where they can be announced."""
+        array = as_rows(logits, self.columns, self.group.dtype)
+        rows = self.rows(len(array))
+        try:
+            rows.array[:] = array
+        except BaseException:
+            self.discard(rows)
+            raise
+        return rows
+
+    def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
+        """The step and the message that announces its columns."""
+        number = self.step if step_id is None else step_id
+        shard = pb.VocabShard(step_id=number)
+        if rows.slot is None:
+            shard.inline.data = rows.array.tobytes()
+        else:
+            region_id, generation, first, slot_bytes, stride = self.group.region
+            shard.region.region_id, shard.region.generation = region_id, generation
+            shard.region.offset = first + rows.slot * slot_bytes
+            shard.region.rows, shard.region.row_stride = len(rows.array), stride
+        message = pb.AttachRequest(shard=shard).SerializeToString()
+        self.step = number + 1
+        self.waiting[number] = Announced(message, rows.slot)
+        return number, message
+
+    def answered(self, message: bytes) -> tuple[bytes, float] | None:
+        """Takes in an answer; gives what to send again, and after how many seconds, if the shard was refused."""
+        result = pb.AttachResponse.FromString(message).shard
+        if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
+            return self.waiting[result.step_id].message, result.refusal.retry_after_ms / 1000
+        # One that was refused and has others behind it would come too late.
+        shard = self.waiting.pop(result.step_id)
+        if shard.slot is not None:
+            self.free.append(shard.slot)
+        if not result.joined:
+            self.unsampled.append(result.step_id)
+        return None
+
+    def told(self) -> list[int]:
+        """Steps that were not sampled, since the last time."""
+        unsampled, self.unsampled = self.unsampled, []
+        return unsampled
+
+
+class RankFront:
+    """A rank's options and rows. Options are told at `croupier.Rank`."""
+
+    _session: RankSession
+
+    @property
+    def data_path(self) -> str:
+        """How columns go: "shared_memory" or "inline"."""
+        return "shared_memory" if self._session.region else "inline"
+
+    @property
+    def vocab_range(self) -> range:
+        """The columns of this rank."""
+        return range(self._session.start, self._session.start + self._session.columns)
+
+    def discard(self, rows: Rows) -> None:
+        """Gives back rows that will not be sent."""
+        self._session.discard(rows)

@@ -1,0 +1,105 @@
+"""Ranks above 0 of a tensor-parallel worker, for threads."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from ._ranks import METHOD, RankFront, RankSession
+from ._session import Rows, options
+from .client import connect, said
+from .errors import CroupierError
+
+
+def attach(token: str, rank: int, **options: Any) -> Rank:
+    """A rank above 0, attached to the stream whose `shard_token` this is; see `Rank`. Use it in a `with`."""
+    return Rank(token, rank, **options)
+
+
+class Rank(RankFront):
+    """Brings one rank's columns of the rows that rank 0 samples. For one thread at a time.
+
+    address: the server, where this rank reaches it by another address than rank 0 does.
+    data_path: as of `Stream`.
+
+    Steps are counted alike on all ranks: the first rows that rank 0 sends are step 1, and so are the first from here; a rank
+    that attaches later goes on with the step after the last. When rank 0 has ended, or connected anew, the group is over:
+    attach again with its new token.
+    """
+
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto") -> None:
+        self._session = RankSession(token, rank, address, data_path)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(self._session.address, options=options(self._session.address))
+        self._outbox.put(self._session.hello)
+        call = self._channel.stream_stream(METHOD)
+        self._replies: Iterator[bytes] = call(iter(self._outbox.get, None))
+        try:
+            self._session.attached(self._read())
+        except BaseException:
+            self.end()
+            raise
+
+    def __enter__(self) -> Rank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leaves the group. What was sent stays good."""
+        self._outbox.put(None)
+        if self._session.region:
+            self._session.region.close()
+        self._channel.close()
+
+    def rows(self, count: int) -> Rows:
+        """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""
+        self._wait_for_room()
+        return self._session.rows(count)
+
+    def send(self, logits: Any, step_id: int | None = None) -> int:
+        """Announces this rank's columns of the next step, or of `step_id`, which must be a later one. Gives the step."""
+        if not isinstance(logits, Rows):
+            self._wait_for_room()
+            logits = self._session.placed(logits)
+        step, message = self._session.announce(logits, step_id)
+        self._outbox.put(message)
+        return step
+
+    def wait(self) -> list[int]:
+        """Waits until everything that was sent is done with. Gives the steps whose rows were not sampled."""
+        while self._session.waiting:
+            self._answer()
+        return self._session.told()
+
+    def _wait_for_room(self) -> None:
+        while not self._session.has_room() and self._session.waiting:
+            self._answer()
+        if not self._session.has_room():
+            raise CroupierError("every slot is written and not sent; send or discard one first")
+
+    def _answer(self) -> None:
+        again = self._session.answered(self._read())
+        if again:
+            time.sleep(again[1])
+            self._outbox.put(again[0])
+
+    def _read(self) -> bytes:
+        try:
+            return next(self._replies)
+        except StopIteration as error:
+            raise CroupierError("the group is over: rank 0 has ended its stream") from error
+        except grpc.RpcError as error:
+            raise CroupierError(said(error)) from error
+
+
+class Sampler:
+    """`connect` and `attach` under one name."""
+
+    connect = staticmethod(connect)
+    attach = staticmethod(attach)

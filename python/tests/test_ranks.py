@@ -1,0 +1,248 @@
+"""Ranks of a tensor-parallel worker: the tokens of whole rows, in one process, in several, and when one is killed."""
+
+import asyncio
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import pb
+from test_client import PATHS, VOCAB, logits, params, text_of
+
+TEXTS = (1, 2, 3)
+COUNT = 12
+SHARDS = [[VOCAB], [500, 500], [334, 333, 333], [400, 300, 200, 100], [125] * 8]
+
+
+def columns_of(shards, rank):
+    return slice(sum(shards[:rank]), sum(shards[: rank + 1]))
+
+
+def write(rows, position, columns):
+    for row, text in zip(rows.array, TEXTS):
+        row[:] = logits(text, position)[columns]
+    return rows
+
+
+def bring(token, rank, shards, path, count=COUNT):
+    """What a rank above 0 does."""
+    with croupier.attach(token, rank, data_path=path) as sampler:
+        assert sampler.data_path == path
+        assert sampler.vocab_range == range(VOCAB)[columns_of(shards, rank)]
+        for position in range(count):
+            sampler.send(write(sampler.rows(len(TEXTS)), position, columns_of(shards, rank)))
+        assert sampler.wait() == []
+
+
+def together(server, shards, path, paths=None):
+    with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=shards) as stream:
+        ranks = range(1, len(shards))
+        work = [threading.Thread(target=bring, args=(stream.shard_token, rank, shards, (paths or {}).get(rank, path)))
+                for rank in ranks]
+        for thread in work:
+            thread.start()
+        sequences = [stream.open(prompt=[1, 2], **params(text)) for text in TEXTS]
+        for position in range(COUNT):
+            rows = stream.rows(len(TEXTS))
+            assert rows.array.shape == (len(TEXTS), shards[0])
+            stream.sample(write(rows, position, columns_of(shards, 0)), sequences)
+        for thread in work:
+            thread.join()
+        return [sequence.tokens for sequence in sequences]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shards", SHARDS, ids=len)
+def test_any_number_of_ranks_gives_the_tokens_of_whole_rows(server, shards, path):
+    assert together(server, shards, path) == text_of(server, COUNT, "inline")
+
+
+def test_ranks_may_take_different_ways(server):
+    shards = [400, 300, 200, 100]
+    expected = text_of(server, COUNT, "inline")
+    assert together(server, shards, "shared_memory", {2: "inline"}) == expected
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
+    with croupier.connect(server.uds, VOCAB, dtype=dtype) as stream:
+        sequence = stream.open(**params(5))
+        expected = [stream.sample(logits(5, position), [sequence])[0] for position in range(6)]
+    for path in PATHS:
+        with croupier.Sampler.connect(server.uds, VOCAB, dtype=dtype, data_path=path, vocab_shards=[300, 700]) as stream:
+            sequence = stream.open(**params(5))
+            with croupier.Sampler.attach(stream.shard_token, 1, data_path=path) as rank:
+                for position in range(6):
+                    rank.send(logits(5, position)[300:])
+                    stream.sample(logits(5, position)[:300], [sequence])
+            assert sequence.tokens == expected
+
+
+def test_asyncio_has_ranks_too(server):
+    shards = [300, 400, 300]
+
+    async def bring_columns(token, rank):
+        async with croupier.aio.Sampler.attach(token, rank) as sampler:
+            for position in range(COUNT):
+                await sampler.send(write(await sampler.rows(len(TEXTS)), position, columns_of(shards, rank)))
+            assert await sampler.wait() == []
+
+    async def run():
+        async with croupier.aio.Sampler.connect(server.uds, VOCAB, vocab_shards=shards) as stream:
+            work = [asyncio.create_task(bring_columns(stream.shard_token, rank)) for rank in (1, 2)]
+            sequences = [stream.open(prompt=[1, 2], **params(text)) for text in TEXTS]
+            for position in range(COUNT):
+                await stream.sample(write(stream.rows(len(TEXTS)), position, columns_of(shards, 0)), sequences)
+            await asyncio.gather(*work)
+            return [sequence.tokens for sequence in sequences]
+
+    assert asyncio.run(run()) == text_of(server, COUNT, "inline")
+
+
+RANK = """
+import sys
+import croupier
+from test_client import VOCAB, logits
+token, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with croupier.attach(token, 1, data_path=path) as rank:
+    for position in range(count):
+        rows = rank.rows(1)
+        rows.array[0] = logits(1, position)[400:]
+        rank.send(rows)
+        print("sent", flush=True)
+    print(rank.wait(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def rank_process(token, path, count):
+    here = pathlib.Path(__file__).resolve().parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
+    command = [sys.executable, "-c", RANK, token, path, str(count)]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_rank_that_is_killed_fails_its_rows_and_another_takes_its_place(server, path):
+    expected = text_of(server, 4, "inline", [1])[0]
+    with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=[400, 600]) as stream:
+        sequence = stream.open(prompt=[1, 2], **params(1))
+        process = rank_process(stream.shard_token, path, 2)
+        own = [logits(1, position)[:400] for position in range(4)]
+        # It takes a while to start; both shards are there before their steps.
+        assert [process.stdout.readline() for _ in range(2)] == ["sent\n"] * 2
+        assert [stream.sample(own[0], [sequence]), stream.sample(own[1], [sequence])] == [[t] for t in expected[:2]]
+        assert process.stdout.readline() == "[]\n", "both were sampled"
+        process.kill()
+        process.wait()
+        # Nobody announces step 3.
+        with pytest.raises(croupier.RowError, match="rank 1 has left"):
+            stream.sample(own[2], [sequence])
+        assert sequence.tokens == expected[:2], "nothing was lost"
+        with croupier.attach(stream.shard_token, 1) as rank:
+            for position in (2, 3):
+                assert rank.send(logits(1, position)[400:]) == position + 2
+                stream.sample(own[position], [sequence])
+        assert sequence.tokens == expected
+
+
+def test_a_killed_server_changes_no_token(server):
+    expected = text_of(server, 6, "inline", [1])[0]
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        sequence = stream.open(prompt=[1, 2], **params(1))
+        rank = croupier.attach(stream.shard_token, 1)
+        for position in range(6):
+            if position == 3:
+                server.kill()
+                server.start()
+                # The other rank's columns are gone, so these rows cannot be sampled by themselves.
+                with pytest.raises(croupier.LogitsLost):
+                    stream.sample(logits(1, position)[:400], [sequence])
+                with pytest.raises(croupier.CroupierError):
+                    rank.wait() or rank.send(logits(1, position)[400:]) and rank.wait()
+                rank.end()
+                rank = croupier.attach(stream.shard_token, 1)
+            rank.send(logits(1, position)[400:])
+            stream.sample(logits(1, position)[:400], [sequence])
+        rank.end()
+        assert sequence.tokens == expected
+
+
+def test_mistakes_are_told(serve):
+    server = serve("--shard-timeout=50ms")
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        token = stream.shard_token
+        sequence = stream.open(**params(1))
+        with pytest.raises(croupier.RowError, match="did not attach"):
+            stream.sample(logits(1, 0)[:400], [sequence])
+        with pytest.raises(ValueError, match="shape"):
+            stream.sample(logits(1, 0), [sequence])
+        for rank in (0, 2):
+            with pytest.raises(ValueError, match="rank"):
+                croupier.attach(token, rank)
+        with pytest.raises(ValueError, match="shard_token"):
+            croupier.attach("nonsense", 1)
+        with croupier.attach(token, 1) as rank:
+            with pytest.raises(croupier.CroupierError, match="ALREADY_EXISTS"):
+                croupier.attach(token, 1)
+            with pytest.raises(ValueError, match="shape"):
+                rank.send(logits(1, 0))
+            assert rank.send(logits(1, 0)[400:]) == 2, "step 1 has failed"
+            stream.sample(logits(1, 0)[:400], [sequence])
+            assert rank.wait() == []
+            taken = [rank.rows(1), rank.rows(1)]
+            with pytest.raises(croupier.CroupierError, match="every slot"):
+                rank.rows(1)
+            del taken
+    with pytest.raises(croupier.CroupierError, match="PERMISSION_DENIED"):
+        croupier.attach(token, 1)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        with pytest.raises(croupier.CroupierError, match="vocab_shards"):
+            stream.shard_token
+    with pytest.raises(croupier.CroupierError, match="config.vocab_shards.columns"):
+        croupier.connect(server.uds, VOCAB, vocab_shards=[400, 500])
+
+
+def test_steps_that_were_not_sampled_are_told(serve):
+    server = serve("--shard-timeout=50ms")
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 300, 300]) as stream:
+        sequence = stream.open(**params(1))
+        with croupier.attach(stream.shard_token, 1) as rank:
+            rank.send(logits(1, 0)[400:700])
+            with pytest.raises(croupier.RowError, match="rank 2 did not attach"):
+                stream.sample(logits(1, 0)[:400], [sequence])
+            assert rank.wait() == [1]
+            with croupier.attach(stream.shard_token, 2) as other:
+                rank.send(logits(1, 0)[400:700])
+                other.send(logits(1, 0)[700:])
+                stream.sample(logits(1, 0)[:400], [sequence])
+                assert (rank.wait(), other.wait()) == ([], [])
+        assert len(sequence.tokens) == 1
+
+
+def test_works_without_logits_and_ranks_do_not_disturb_each_other(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        sequence = stream.open(**params(1))
+        with croupier.attach(stream.shard_token, 1) as rank:
+            for position in range(3):
+                # A step without rows is no step of the ranks.
+                extra = stream.open(**params(2))
+                stream.step(None)
+                stream.close(extra)
+                assert rank.send(logits(1, position)[400:]) == position + 1
+                result = stream.step(logits(1, position)[:400], [sequence])
+                assert result.work[0].status == pb.ROW_STATUS_OK
+        assert len(sequence.tokens) == 3
+
+
+def test_the_example_runs(server):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "python")}
+    command = [sys.executable, root / "examples" / "python" / "tensor_parallel.py", server.uds, "3"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert said.stdout.endswith("3 ranks deal what one deals\n"), said
