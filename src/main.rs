@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Ok(Command::Top(args)) => top::main(&args),
         Ok(Command::Inject(args)) => inject::main(&args),
         Ok(Command::Detect(args)) => watermark::command::main(&args),
+        Ok(Command::BenchWriter(args)) => bench::writer_main(args),
         Ok(Command::BenchBaseline(args)) => bench::baseline_main(args),
         Err(stop) => stop.report(),
     }

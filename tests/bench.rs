@@ -47,6 +47,25 @@ fn shared_memory_is_held_against_the_backend_in_process() {
 }
 
 #[test]
+fn ranks_are_measured_beside_whole_rows() {
+    for transport in ["shm", "inline"] {
+        let small = ["--spawn", "uds", "--shards", "1,2,3", "--rounds", "1", "--transport", transport];
+        let report = json(&bench(&[&small[..], &SMALL[..]].concat()));
+        assert!(report["whole"]["tokens_per_second"].as_f64() > Some(0.0), "{report}");
+        let shards = report["shards"].as_array().expect("a list");
+        assert_eq!(shards.iter().map(|ranks| ranks["ranks"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2), Some(3)]);
+        for ranks in shards {
+            assert!(ranks["croupier"]["tokens_per_second"].as_f64() > Some(0.0), "{report}");
+            assert_eq!(ranks["croupier"]["failures"], serde_json::json!({}), "{report}");
+            assert!(ranks["shares_of_whole"][0].as_f64() > Some(0.0), "{report}");
+        }
+    }
+    for wrong in [["--shards", "0"], ["--shards", "2,"], ["--shards", "600"]] {
+        assert!(!bench(&[&["--spawn", "uds"][..], &wrong[..], &SMALL[..]].concat()).status.success(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_timetable_sets_the_pace() {
     // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine; without a
     // timetable they would be tens of thousands.

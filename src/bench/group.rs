@@ -58,7 +58,7 @@ impl Group {
         }
         let sample =
             |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
-        let rows = self.ids.clone().count();
+        let rows = self.rows();
         let logits = match region {
             None => Logits::Inline(proto::InlineLogits { data: pool.slice(rows, self.turn), row_stride: 0 }),
             Some(&proto::RegionLease { region_id, generation, .. }) => {
@@ -74,6 +74,16 @@ impl Group {
             logits: Some(logits),
             ..Default::default()
         }
+    }
+
+    /// How many rows a step has.
+    pub(super) fn rows(&self) -> usize {
+        self.ids.clone().count()
+    }
+
+    /// Which turn of the pool is next.
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
     }
 
     /// The step was done; the next is due then.

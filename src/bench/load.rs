@@ -47,7 +47,7 @@ impl Tally {
         self.times.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
     }
 
-    fn fail(&mut self, reason: impl Into<String>) {
+    pub(super) fn fail(&mut self, reason: impl Into<String>) {
         *self.failures.entry(reason.into()).or_default() += 1;
     }
 
@@ -147,7 +147,7 @@ impl Worker {
         let ready = replies.message().await.map_err(ended)?.ok_or_else(closed)?;
         let region = match shared.args.path {
             LogitsPath::Inline => None,
-            LogitsPath::SharedMemory => Some(lease(ready, &shared.pool)?),
+            LogitsPath::SharedMemory => Some(with_rows(ready, &shared.pool)?),
         };
         Ok(Self { shared, requests, replies, groups, waiting: BTreeMap::new(), tally: Tally::new(), region })
     }
@@ -252,20 +252,27 @@ impl Worker {
 }
 
 /// A region with all rows in it.
-fn lease(ready: proto::DecodeResponse, pool: &RowPool) -> Result<(SideClient, Leased), BenchError> {
-    let Some(Answer::Ready(proto::StreamReady { region_offer: Some(offer), .. })) = ready.response else {
+fn with_rows(ready: proto::DecodeResponse, pool: &RowPool) -> Result<(SideClient, Leased), BenchError> {
+    let Some(Answer::Ready(ready)) = ready.response else { return Err(closed()) };
+    let (side, mut leased) = lease(ready, pool.whole_bytes() as u64)?;
+    pool.write_columns(&mut leased.window);
+    Ok((side, leased))
+}
+
+/// A region of so many bytes.
+pub(super) fn lease(ready: proto::StreamReady, bytes: u64) -> Result<(SideClient, Leased), BenchError> {
+    let Some(offer) = ready.region_offer else {
         return Err(BenchError::Args(
             "the server offers no shared memory; it needs --uds or --region-socket".to_owned(),
         ));
     };
     let refused = |e: super::region::SideError| BenchError::Args(format!("no region: {e}"));
     let mut side = SideClient::connect(offer.socket_path.as_ref(), &offer.token).map_err(refused)?;
-    let mut leased = side.lease(pool.bytes().len() as u64).map_err(refused)?;
-    leased.window.write(0, pool.bytes());
+    let leased = side.lease(bytes).map_err(refused)?;
     Ok((side, leased))
 }
 
-fn wire_dtype(dtype: crate::sampling::logits::Dtype) -> proto::LogitsDtype {
+pub(super) fn wire_dtype(dtype: crate::sampling::logits::Dtype) -> proto::LogitsDtype {
     use crate::sampling::logits::Dtype;
     match dtype {
         Dtype::F32 => proto::LogitsDtype::F32,
@@ -274,10 +281,10 @@ fn wire_dtype(dtype: crate::sampling::logits::Dtype) -> proto::LogitsDtype {
     }
 }
 
-fn ended(status: tonic::Status) -> BenchError {
+pub(super) fn ended(status: tonic::Status) -> BenchError {
     BenchError::Stream(Box::new(status))
 }
 
-fn closed() -> BenchError {
+pub(super) fn closed() -> BenchError {
     ended(tonic::Status::unavailable("the stream ended early"))
 }

@@ -19,12 +19,17 @@ mod pool;
 mod progress;
 pub mod region;
 mod report;
+mod shard_report;
+mod shards;
+mod writer;
 
 pub use address::Address;
 pub use baseline::{BaselineArgs, serve_baseline};
 pub use mix::Mix;
 pub use pool::Distribution;
 pub use report::{Report, SideReport, StepTimes};
+pub use shard_report::{RanksReport, ShardReport};
+pub use writer::{WriterArgs, write_shards};
 
 use crate::dial::Access;
 use crate::sampling::logits::Dtype;
@@ -63,6 +68,8 @@ pub struct BenchArgs {
     pub path: LogitsPath,
     /// Also run the same rows on a backend in this process, alternately.
     pub in_process: bool,
+    /// Measure rows whose columns so many ranks bring, each a process of its own, beside whole rows.
+    pub shards: Vec<u32>,
     /// Steps per second of each group of sequences. 0: as fast as the replies come.
     pub rate: f64,
     /// Rounds. 0: three with `baseline`, else one.
@@ -92,6 +99,7 @@ impl Default for BenchArgs {
             message_bytes: 1 << 20,
             path: LogitsPath::Inline,
             in_process: false,
+            shards: Vec::new(),
             rate: 0.0,
             rounds: 0,
             baseline: false,
@@ -114,7 +122,7 @@ impl BenchArgs {
     }
 
     fn round_count(&self) -> usize {
-        match (self.rounds, self.baseline || self.in_process) {
+        match (self.rounds, self.baseline || self.in_process || !self.shards.is_empty()) {
             (0, true) => 3,
             (0, false) => 1,
             (rounds, _) => rounds,
@@ -195,17 +203,35 @@ pub enum BenchError {
 #[must_use]
 #[allow(clippy::print_stdout)] // The result of the command.
 pub fn main(args: BenchArgs) -> ExitCode {
-    let json = args.json;
-    let report = match block_on(run(args)) {
-        Ok(report) => report,
-        Err(error) => return failed(&error),
-    };
-    if json {
-        println!("{}", report.to_json())
+    let (json, is_sharded) = (args.json, !args.shards.is_empty());
+    let measured = if is_sharded {
+        block_on(run_sharded(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, r.is_complete()))
     } else {
-        print!("{report}")
+        let is_complete = |report: &Report| report.croupier.tokens_per_second > 0.0;
+        block_on(run(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, is_complete(&r)))
+    };
+    match measured {
+        Ok((text, is_complete)) => {
+            print!("{text}");
+            if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => failed(&error),
     }
-    if report.croupier.tokens_per_second > 0.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The hidden subcommand `bench-shard-writer`.
+#[must_use]
+pub fn writer_main(args: WriterArgs) -> ExitCode {
+    block_on(write_shards(args)).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+/// Measures ranks beside whole rows, with progress on stderr.
+///
+/// # Errors
+/// See [`BenchError`].
+pub async fn run_sharded(args: BenchArgs) -> Result<ShardReport, BenchError> {
+    check(&args)?;
+    shards::run(&args).await
 }
 
 /// The hidden subcommand `bench-baseline-server`.
@@ -281,6 +307,19 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { in_process: true, mix, .. } if !in_process::is_possible(*mix) => wrong(
             "--in-process samples rows without sequences; give a --mix of greedy, top-k, temperature, top-p or min-p",
         ),
+        BenchArgs { shards, streams, baseline, in_process, rate, .. }
+            if !shards.is_empty() && (*streams != 1 || *baseline || *in_process || *rate != 0.0) =>
+        {
+            wrong(
+                "--shards is measured with one stream and as fast as replies come, beside whole rows and nothing else",
+            )
+        }
+        BenchArgs { shards, access, .. } if !shards.is_empty() && *access != Access::default() => {
+            wrong("--shards starts processes that know neither TLS nor tokens")
+        }
+        BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
+            wrong("--shards must not be more than the columns of --vocab")
+        }
         BenchArgs { rate, .. } if !(0.0..=1e6).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
         _ => Ok(()),
     }

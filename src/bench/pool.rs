@@ -1,8 +1,10 @@
 //! Rows of logits made once, so that a step costs the client only its sending.
 
 use super::BenchArgs;
+use crate::region::worker::Window;
 use crate::sampling::philox::philox4x32_10;
 use bytes::Bytes;
+use std::ops::Range;
 
 /// What rows look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,44 +35,67 @@ const MOST_BYTES: usize = 256 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct RowPool {
     bytes: Bytes,
+    /// Of the columns that are here.
+    columns: Range<u32>,
     row_bytes: usize,
+    /// With the columns that are elsewhere.
+    whole_row_bytes: usize,
     rows_per_message: usize,
     starts: usize,
 }
 
 impl RowPool {
     pub(super) fn new(args: &BenchArgs) -> Self {
-        let (row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
-        let extra = ROWS.min((MOST_BYTES / row_bytes).saturating_sub(rows_per_message)).max(1);
+        Self::of_columns(args, 0..args.vocab)
+    }
+
+    /// Some columns of the same rows.
+    pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
+        let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
+        let extra = ROWS.min((MOST_BYTES / whole_row_bytes).saturating_sub(rows_per_message)).max(1);
+        let row_bytes = columns.len() * args.dtype.size();
         let mut bytes = Vec::with_capacity((rows_per_message + extra) * row_bytes);
         for row in 0..rows_per_message + extra {
-            bytes.extend(args.dtype.encode(&row_of(args.distribution, args.vocab, args.seed, row as u32)));
+            bytes.extend(args.dtype.encode(&row_of(args.distribution, columns.clone(), args.seed, row as u32)));
         }
-        Self { bytes: bytes.into(), row_bytes, rows_per_message, starts: extra + 1 }
+        let bytes = bytes.into();
+        Self { bytes, columns, row_bytes, whole_row_bytes, rows_per_message, starts: extra + 1 }
     }
 
     /// The logits of a group's next message: no copy.
     pub(super) fn slice(&self, rows: usize, turn: u64) -> Bytes {
         debug_assert!(rows <= self.rows_per_message);
-        let first = self.offset(turn);
+        let first = self.first_row(turn) * self.row_bytes;
         self.bytes.slice(first..first + rows * self.row_bytes)
     }
 
-    /// Where that message's logits begin.
+    /// Where that message's rows begin among all whole rows, in bytes.
     pub(super) fn offset(&self, turn: u64) -> usize {
-        (turn % self.starts as u64) as usize * self.row_bytes
+        self.first_row(turn) * self.whole_row_bytes
     }
 
-    /// All rows.
-    pub(super) fn bytes(&self) -> &Bytes {
-        &self.bytes
+    fn first_row(&self, turn: u64) -> usize {
+        (turn % self.starts as u64) as usize
+    }
+
+    /// Bytes of all whole rows.
+    pub(super) fn whole_bytes(&self) -> usize {
+        self.bytes.len() / self.row_bytes * self.whole_row_bytes
+    }
+
+    /// Writes the columns that are here into all whole rows.
+    pub(super) fn write_columns(&self, window: &mut Window) {
+        let before = self.columns.start as usize * (self.row_bytes / self.columns.len());
+        for (row, columns) in self.bytes.chunks_exact(self.row_bytes).enumerate() {
+            window.write(row * self.whole_row_bytes + before, columns);
+        }
     }
 }
 
-fn row_of(distribution: Distribution, vocab: u32, seed: u64, row: u32) -> Vec<f32> {
+fn row_of(distribution: Distribution, columns: Range<u32>, seed: u64, row: u32) -> Vec<f32> {
     let key = [seed as u32, (seed >> 32) as u32];
-    let mut values = Vec::with_capacity(vocab as usize);
-    for token in 0..vocab {
+    let mut values = Vec::with_capacity(columns.len());
+    for token in columns {
         let random = philox4x32_10([token, row, 0, 0], key).map(|bits| (bits >> 8) as f32 / (1u32 << 24) as f32);
         // The sum of uniforms is a bell wide enough for logits, without a logarithm.
         let bell = (random[0] + random[1] + random[2] - 1.5) * 2.0;
@@ -102,9 +127,21 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_those_of_the_whole_rows() {
+        let args = BenchArgs { vocab: 64, message_bytes: 3 * 256, batch: 8, ..Default::default() };
+        let (whole, part) = (RowPool::new(&args), RowPool::of_columns(&args, 10..30));
+        assert_eq!((part.whole_bytes(), part.starts), (whole.bytes.len(), whole.starts));
+        for turn in [0, 5, 63, 64, 65] {
+            assert_eq!(part.offset(turn), whole.offset(turn));
+            let (rows, columns) = (whole.slice(2, turn), part.slice(2, turn));
+            assert_eq!(columns[80..160], rows[256 + 40..256 + 120]);
+        }
+    }
+
+    #[test]
     fn peaked_rows_have_likely_tokens_and_flat_ones_have_none() {
         let spread = |distribution| {
-            let row = row_of(distribution, 32_000, 7, 0);
+            let row = row_of(distribution, 0..32_000, 7, 0);
             row.iter().fold(f32::MIN, |a, &b| a.max(b)) - row.iter().sum::<f32>() / row.len() as f32
         };
         assert!(spread(Distribution::Peaked) > 10.0);

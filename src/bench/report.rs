@@ -100,7 +100,7 @@ impl Report {
         });
         Self {
             address: addr.to_string(),
-            server: format!("{} {}, {}, {} threads", server.version, server.backend, server.device, server.parallelism),
+            server: self::server(&server),
             load: describe(args),
             step_time_is: step_time_is(args),
             rounds: rounds.len(),
@@ -121,7 +121,12 @@ impl Report {
     }
 }
 
-fn describe(args: &BenchArgs) -> String {
+/// Who the server is, in words.
+pub(super) fn server(info: &GetServerInfoResponse) -> String {
+    format!("{} {}, {}, {} threads", info.version, info.backend, info.device, info.parallelism)
+}
+
+pub(super) fn describe(args: &BenchArgs) -> String {
     let pace =
         if args.rate > 0.0 { format!("{} steps/s each", args.rate) } else { "as fast as replies come".to_owned() };
     format!(
@@ -147,7 +152,7 @@ fn step_time_is(args: &BenchArgs) -> &'static str {
     }
 }
 
-fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
+pub(super) fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
     let seconds = args.duration.as_secs_f64();
     let of = |figure: &dyn Fn(&Tally) -> f64| median(rounds.iter().map(|tally| figure(tally)));
     let milliseconds = |quantile: f64| of(&|tally| tally.times.value_at_quantile(quantile) as f64 / 1e6);
@@ -170,7 +175,7 @@ fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -187,11 +192,7 @@ impl fmt::Display for Report {
         writeln!(f, "load    {}", self.load)?;
         writeln!(f, "step    {}", self.step_time_is)?;
         writeln!(f, "rounds  {}, medians shown\n", self.rounds)?;
-        writeln!(
-            f,
-            "{:12} {:>12} {:>8} {:>9} {:>9} {:>9} {:>9}",
-            "", "tokens/s", "GB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms"
-        )?;
+        heading(f)?;
         row(f, "croupier", &self.croupier)?;
         if let Some(baseline) = &self.baseline {
             row(f, "bare tonic", baseline)?;
@@ -217,13 +218,21 @@ impl fmt::Display for Report {
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
+pub(super) fn heading(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(
+        f,
+        "{:12} {:>12} {:>8} {:>9} {:>9} {:>9} {:>9}",
+        "", "tokens/s", "GB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms"
+    )
+}
+
+pub(super) fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
     let StepTimes { p50, p99, p999, max } = side.step_milliseconds;
     let (tokens, gigabytes) = (side.tokens_per_second, side.gigabytes_per_second);
     writeln!(f, "{name:12} {tokens:>12.0} {gigabytes:>8.2} {p50:>9.3} {p99:>9.3} {p999:>9.3} {max:>9.3}")
 }
 
-fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
+pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
     if side.failures.is_empty() {
         return writeln!(f, "{name}: no errors, no refusals");
     }

@@ -2,14 +2,16 @@
 
 use super::flags::{Reader, option, switch};
 use super::{access, values};
-use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, Mix, Transport};
+use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, Mix, Transport, WriterArgs};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
 use clap::ArgMatches;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub(super) const BENCH: &str = "bench";
 pub(super) const BASELINE: &str = "bench-baseline-server";
+pub(super) const WRITER: &str = "bench-shard-writer";
 
 const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)];
 
@@ -41,6 +43,7 @@ pub(super) fn command() -> clap::Command {
         .arg(with("warmup", "TIME", "How long a round runs before it measures", values::show_duration(d.warmup)))
         .arg(with("message-bytes", "SIZE", "Rows go into one message up to this size, at least one", values::show_size(d.message_bytes as u64)))
         .arg(with("transport", "NAME", "How logits get to the server: inline, or shm (shared memory, all rows of a stream in one step; they lie there before the first, as if a device had put them there)", d.path.name().to_owned()))
+        .arg(option("shards", "N,...", "Measure rows whose columns so many ranks bring, each a process of its own, beside whole rows in the same run: 1,2,4,8"))
         .arg(with("rate", "HZ", "Steps per second of each message's sequences, for latency at a given load; 0: as fast as replies come", d.rate.to_string()))
         .arg(with("rounds", "N", "Rounds, medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
         .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
@@ -78,6 +81,7 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
             .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
         path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
         in_process: matches.get_flag("in-process"),
+        shards: reader.read("shards", Vec::new(), |t| numbers(t, 1..=64)),
         rate: reader.read("rate", d.rate, |t| t.parse().map_err(|_| format!("\"{t}\" is not a number"))),
         rounds: reader.read("rounds", d.rounds, |t| values::count(t, 0..=1000)),
         seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
@@ -85,6 +89,86 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
         json: matches.get_flag("json"),
     };
     reader.end(args)
+}
+
+fn numbers(text: &str, range: RangeInclusive<u32>) -> Result<Vec<u32>, String> {
+    text.split(',').map(|number| values::count(number, range.clone())).collect()
+}
+
+/// The hidden `croupier bench-shard-writer`.
+pub(super) fn writer_command() -> clap::Command {
+    let flags = ["addr", "token", "rank", "columns", "region", "vocab", "dtype", "distribution", "batch"];
+    let flags = flags.into_iter().chain(["message-bytes", "transport", "seed"]);
+    clap::Command::new(WRITER).hide(true).args(flags.map(|name| option(name, "VALUE", "As its parent says")))
+}
+
+/// What makes the hidden command do this.
+#[must_use]
+pub fn writer_flags(args: &WriterArgs) -> Vec<String> {
+    let WriterArgs { addr, token, rank, columns, region, load } = args;
+    let list = |numbers: &mut dyn Iterator<Item = u64>| -> String {
+        let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+        numbers.join(",")
+    };
+    let mut region = region.iter().flatten().copied();
+    let flags = [
+        ("addr", addr.to_string()),
+        ("token", token.iter().map(|byte| format!("{byte:02x}")).collect()),
+        ("rank", rank.to_string()),
+        ("columns", list(&mut columns.iter().map(|&columns| columns.into()))),
+        ("region", list(&mut region)),
+        ("vocab", load.vocab.to_string()),
+        ("dtype", load.dtype.name().to_owned()),
+        ("distribution", load.distribution.name().to_owned()),
+        ("batch", load.batch.to_string()),
+        ("message-bytes", load.message_bytes.to_string()),
+        ("transport", load.path.name().to_owned()),
+        ("seed", load.seed.to_string()),
+    ];
+    let flags = flags.into_iter().map(|(name, value)| format!("--{name}={value}"));
+    [WRITER.to_owned()].into_iter().chain(flags).collect()
+}
+
+/// The arguments of that command.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn writer_args(matches: &ArgMatches, problems: Vec<String>) -> Result<WriterArgs, Vec<String>> {
+    let mut reader = Reader::new(matches, problems);
+    let d = BenchArgs::default();
+    let load = BenchArgs {
+        vocab: reader.read("vocab", d.vocab, |t| values::count(t, 1..=MAX_VOCAB_SIZE)),
+        dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
+        distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
+        batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),
+        message_bytes: reader.read("message-bytes", d.message_bytes, |t| values::count(t, 1..=1 << 30)),
+        path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
+        seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
+        ..d
+    };
+    let args = WriterArgs {
+        addr: reader.read("addr", Address::default(), str::parse),
+        token: reader.read("token", Vec::new(), hexadecimal),
+        rank: reader.read("rank", 1, |t| values::count(t, 1..=1023)),
+        columns: reader.read("columns", Vec::new(), |t| numbers(t, 1..=MAX_VOCAB_SIZE)),
+        region: reader.read("region", None, region),
+        load,
+    };
+    reader.end(args)
+}
+
+fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
+    let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    (0..text.len()).step_by(2).map(|at| byte(at).ok_or_else(|| "is not hexadecimal".to_owned())).collect()
+}
+
+/// A region's id and generation; nothing where there is none.
+fn region(text: &str) -> Result<Option<[u64; 2]>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let parts: Result<Vec<u64>, String> = text.split(',').map(|part| values::count(part, 0..=u64::MAX)).collect();
+    <[u64; 2]>::try_from(parts?).map(Some).map_err(|_| "has not two parts".to_owned())
 }
 
 /// The arguments of the hidden command.

@@ -26,6 +26,8 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     /// Serve the bare stream that the server is measured against.
     BenchBaseline(crate::bench::BaselineArgs),
+    /// Bring one rank's columns to a server that is measured.
+    BenchWriter(crate::bench::WriterArgs),
     /// Show a running server's figures.
     Top(crate::top::TopArgs),
     /// Add the sidecar to manifests.
@@ -121,6 +123,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(detect::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
+        .subcommand(bench::writer_command())
 }
 
 fn healthcheck_command(config: Arg) -> clap::Command {
@@ -164,6 +167,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
         }
         Some((bench::BASELINE, sub)) => {
             bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
+        }
+        Some((bench::WRITER, sub)) => {
+            bench::writer_args(sub, problems).map(Command::BenchWriter).map_err(|p| Stop::mistakes(&p))
         }
         Some((_, sub)) => {
             let (config, mut problems) = resolve(&|name| flag(sub, name), env, problems);

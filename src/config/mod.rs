@@ -21,6 +21,7 @@ mod settings;
 mod top;
 mod values;
 
+pub use bench::writer_flags;
 pub use cli::{Command, HealthcheckArgs, Stop, Target, command_line, parse, parse_process};
 pub use defaults::default_parameters_table;
 pub use presets::presets_table;

@@ -58,7 +58,7 @@ enum Due {
     /// The engine will send it.
     Engine(MaybeSpan),
     /// It is here.
-    Ready(Response),
+    Ready(Box<Response>),
     /// The stream ends with this.
     End(Status),
 }
@@ -110,13 +110,13 @@ impl DecodeStream {
         let region_offer = side.and_then(|side| offer(side, &mut config));
         let shard_offer = ranks(&self.shared, &mut config)?;
         self.phase = Phase::Configured(Box::new(config), stream);
-        Ok(Due::Ready(Response::Ready(proto::StreamReady {
+        Ok(Due::Ready(Box::new(Response::Ready(proto::StreamReady {
             server_version: info::VERSION.to_owned(),
             backend: self.shared.info.name.to_owned(),
             limits: Some(info::wire_limits(limits, self.shared.side.is_some())),
             region_offer,
             shard_offer,
-        })))
+        }))))
     }
 
     fn submit(&mut self, wire: proto::Step, received: Received) -> Result<Due, Error> {
@@ -141,7 +141,7 @@ impl DecodeStream {
             Err(Error::Refused(refusal)) => {
                 shared.end_refused(span, &Error::Refused(refusal), false);
                 shared.metrics.refused(refusal.reason());
-                Ok(Due::Ready(Response::Step(reply::refused(step_id, refusal))))
+                Ok(Due::Ready(Box::new(Response::Step(reply::refused(step_id, refusal)))))
             }
             Err(error) => {
                 shared.end_refused(span, &error, true);
@@ -169,7 +169,7 @@ impl DecodeStream {
             Some(Due::Ready(_) | Due::End(_)) => {}
         }
         match self.due.pop_front() {
-            Some(Due::Ready(response)) => Poll::Ready(Ok(response)),
+            Some(Due::Ready(response)) => Poll::Ready(Ok(*response)),
             Some(Due::End(status)) => Poll::Ready(Err(status)),
             Some(Due::Engine(_)) | None => Poll::Pending,
         }

@@ -1,0 +1,106 @@
+//! What came of measuring ranks beside whole rows.
+
+use super::load::Tally;
+use super::report::{self, SideReport};
+use super::{Address, BenchArgs};
+use crate::proto::GetServerInfoResponse;
+use serde::Serialize;
+use std::fmt;
+
+/// One round.
+#[derive(Debug)]
+pub(super) struct ShardRound {
+    pub(super) whole: Tally,
+    /// In the order of [`BenchArgs::shards`].
+    pub(super) sharded: Vec<Tally>,
+}
+
+/// What so many ranks did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RanksReport {
+    /// How many, each a process of its own.
+    pub ranks: u32,
+    /// What came back.
+    pub croupier: SideReport,
+    /// Share of the tokens per second of whole rows in each round.
+    pub shares_of_whole: Vec<f64>,
+}
+
+/// Ranks beside whole rows. Figures are medians over the rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShardReport {
+    /// Where the server listened.
+    pub address: String,
+    /// Its version, backend, device and sampling threads.
+    pub server: String,
+    /// The load, in words.
+    pub load: String,
+    /// Rounds measured.
+    pub rounds: usize,
+    /// One process that brings whole rows.
+    pub whole: SideReport,
+    /// Several that bring columns.
+    pub shards: Vec<RanksReport>,
+}
+
+impl ShardReport {
+    pub(super) fn new(
+        args: &BenchArgs,
+        addr: &Address,
+        server: GetServerInfoResponse,
+        rounds: Vec<ShardRound>,
+    ) -> Self {
+        let of_ranks = |(at, &ranks): (usize, &u32)| {
+            let tallies: Vec<&Tally> = rounds.iter().filter_map(|round| round.sharded.get(at)).collect();
+            let share = |(round, tally): (&ShardRound, &&Tally)| tally.tokens as f64 / round.whole.tokens.max(1) as f64;
+            let shares_of_whole = rounds.iter().zip(&tallies).map(share).collect();
+            RanksReport { ranks, croupier: report::side(args, &tallies), shares_of_whole }
+        };
+        let whole: Vec<&Tally> = rounds.iter().map(|round| &round.whole).collect();
+        Self {
+            address: addr.to_string(),
+            server: report::server(&server),
+            load: report::describe(args),
+            rounds: rounds.len(),
+            whole: report::side(args, &whole),
+            shards: args.shards.iter().enumerate().map(of_ranks).collect(),
+        }
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a report has only strings and finite numbers")
+    }
+
+    /// Whether every side gave tokens.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.shards.iter().map(|ranks| &ranks.croupier).chain([&self.whole]).all(|side| side.tokens_per_second > 0.0)
+    }
+}
+
+impl fmt::Display for ShardReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "server  {} at {}", self.server, self.address)?;
+        writeln!(f, "load    {}", self.load)?;
+        writeln!(f, "ranks   one process each, columns split evenly; rank 0 is the load generator")?;
+        writeln!(f, "rounds  {}, medians shown\n", self.rounds)?;
+        report::heading(f)?;
+        report::row(f, "whole rows", &self.whole)?;
+        for ranks in &self.shards {
+            report::row(f, &format!("{} rank(s)", ranks.ranks), &ranks.croupier)?;
+        }
+        writeln!(f)?;
+        for ranks in &self.shards {
+            let each: Vec<String> = ranks.shares_of_whole.iter().map(|share| format!("{share:.2}")).collect();
+            let share = report::median(ranks.shares_of_whole.iter().copied());
+            writeln!(f, "{} rank(s) / whole rows  {share:.2}  (rounds: {})", ranks.ranks, each.join(", "))?;
+        }
+        writeln!(f)?;
+        report::failures(f, "whole rows", &self.whole)?;
+        self.shards
+            .iter()
+            .try_for_each(|ranks| report::failures(f, &format!("{} rank(s)", ranks.ranks), &ranks.croupier))
+    }
+}
