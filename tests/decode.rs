@@ -230,7 +230,7 @@ async fn the_server_says_what_it_is() {
     let server = TestServer::start().await;
     let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.backend.as_str(), info.version.as_str()), ("cpu", env!("CARGO_PKG_VERSION")));
-    assert_eq!(info.data_paths, ["inline"]);
+    assert_eq!(info.data_paths, ["inline", "vocab_shards"]);
     assert_eq!(info.work_kinds, ["sample", "draft", "score", "verify"]);
     assert_eq!(info.logits_dtypes, ["f32", "f16", "bf16"]);
     assert!(info.parameters.contains(&"bad_words".to_owned()));

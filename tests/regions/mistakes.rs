@@ -113,5 +113,5 @@ async fn without_asking_there_are_no_regions() {
     let status = worker.failing_step(step(RegionLogits::default())).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::Unimplemented, "step.region"));
     let info = tcp.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
-    assert_eq!(info.data_paths, ["inline"]);
+    assert_eq!(info.data_paths, ["inline", "vocab_shards"]);
 }

@@ -17,7 +17,7 @@ async fn a_text_is_the_same_through_shared_memory() {
     }
     assert!(
         server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().get_ref().data_paths
-            == ["inline", "shared_memory"]
+            == ["inline", "shared_memory", "vocab_shards"]
     );
 }
 

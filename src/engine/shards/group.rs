@@ -128,7 +128,7 @@ impl Group {
     pub(super) fn attach(&self, rank: usize) -> Result<(u64, u64), AttachError> {
         let mut state = lock(&self.state);
         let (over, settled) = (state.over, state.floor.saturating_sub(1));
-        let place = state.ranks.get_mut(rank - 1).filter(|_| !over).ok_or(AttachError::UnknownToken)?;
+        let place = state.ranks.get_mut(rank.wrapping_sub(1)).filter(|_| !over).ok_or(AttachError::UnknownToken)?;
         if place.presence == Presence::Attached {
             return Err(AttachError::Taken { rank });
         }
@@ -142,7 +142,7 @@ impl Group {
     /// The rank's end of the group is gone. What it has announced stays good.
     pub(super) fn leave(&self, rank: usize) {
         let mut state = lock(&self.state);
-        if let Some(rank) = state.ranks.get_mut(rank - 1) {
+        if let Some(rank) = state.ranks.get_mut(rank.wrapping_sub(1)) {
             rank.presence = Presence::Left;
             rank.waker = None;
         }
@@ -153,7 +153,7 @@ impl Group {
     pub(super) fn with_rank<T>(&self, rank: usize, f: impl FnOnce(&mut Rank) -> T) -> Option<T> {
         let mut state = lock(&self.state);
         let over = state.over;
-        state.ranks.get_mut(rank - 1).filter(|_| !over).map(f)
+        state.ranks.get_mut(rank.wrapping_sub(1)).filter(|_| !over).map(f)
     }
 
     /// Takes in a shard that its rank has counted as outstanding. One that comes too late is given back.
@@ -162,7 +162,7 @@ impl Group {
         if state.over || shard.step_id < state.floor {
             return Some(shard);
         }
-        if let Some(rank) = state.ranks.get_mut(shard.hold.rank - 1) {
+        if let Some(rank) = state.ranks.get_mut(shard.hold.rank.wrapping_sub(1)) {
             rank.announced.push_back(shard);
         }
         state.wake_if_settled();
@@ -172,7 +172,7 @@ impl Group {
     /// A shard is read no more.
     fn release(&self, hold: &Hold) {
         let mut state = lock(&self.state);
-        let Some(rank) = state.ranks.get_mut(hold.rank - 1) else { return };
+        let Some(rank) = state.ranks.get_mut(hold.rank.wrapping_sub(1)) else { return };
         // One of an earlier attachment has nobody to be told.
         if rank.attachments == hold.attachment && rank.presence == Presence::Attached {
             rank.released.push_back(Released { step_id: hold.step_id, joined: hold.joined });
