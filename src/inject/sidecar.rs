@@ -120,10 +120,12 @@ impl Sidecar {
 
     fn probe(&self, kind: &str, service: Option<&str>) -> Node {
         let address = format!("--addr={}", self.variable().1);
-        let words = ["croupier", "healthcheck", &address].into_iter().chain(service);
+        let times = self.node(&["probes", kind]);
+        // It waits as long as the kubelet does.
+        let timeout = format!("--timeout={}s", text(&times, &["timeoutSeconds"]));
+        let words = ["croupier", "healthcheck", &address].into_iter().chain(service).chain([timeout.as_str()]);
         let command = Node::map([("command", Node::list(words.map(Node::string)))]);
         let mut entries = vec![("exec".to_owned(), command)];
-        let times = self.node(&["probes", kind]);
         entries.extend(
             times.entries().iter().map(|(key, value)| (key.text().unwrap_or_default().to_owned(), value.clone())),
         );
