@@ -93,6 +93,7 @@ impl Worker {
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
             wants_regions: false,
+            vocab_shards: None,
         };
         let (requests, replies) = client::open(client, config, 1).await?;
         let world = Arc::clone(world);
