@@ -6,13 +6,14 @@ use super::drafts::{self, recipe, together};
 use super::harness::{Emulator, built, config};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
+use croupier::backend::cuda::abi;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::{Launch, Machine, SLOTS};
 use croupier::backend::cuda::shape::{self, shared_bytes};
 use croupier::backend::{Backend, DeviceLost, RowJob, VerifyJob};
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
-use croupier::sampling::row::{Action, Filters};
+use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::RefCell;
@@ -44,12 +45,16 @@ struct Emulated {
     events: Vec<Event>,
     /// So many launches, then it fails.
     good_for: usize,
+    /// The host panics when it next waits for a launch.
+    panics: bool,
+    /// Changes what launches wrote.
+    spoil: fn(&mut [u8]),
 }
 
 impl Emulated {
     fn start(build: &str) -> Self {
         let slots = std::array::from_fn(|_| Slot { inputs: vec![0xEE; ROOM], ..Slot::default() });
-        Self { emulator: Emulator::start(build), slots, events: vec![], good_for: usize::MAX }
+        Self { emulator: Emulator::start(build), slots, events: vec![], good_for: usize::MAX, panics: false, spoil: |_| () }
     }
 }
 
@@ -88,9 +93,11 @@ impl Machine for Emulated {
     }
 
     fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error> {
+        assert!(!std::mem::take(&mut self.panics), "the host panics");
         self.events.push(Event::Finished(slot));
         let slot = &mut self.slots[slot];
         slot.outputs = slot.written.take().expect("there is a launch to wait for");
+        (self.spoil)(&mut slot.outputs);
         Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
     }
 }
@@ -223,4 +230,44 @@ fn a_machine_that_fails_is_lost() {
     let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| backend.run(&jobs)));
     assert!(lost.unwrap_err().is::<DeviceLost>());
     assert_eq!(backend.machine().events.len(), 3);
+}
+
+/// What a batch that ended in a panic left running still uses its slot's memory: the next batch waits for it. The machine
+/// checks that nobody writes the inputs of a launch under way.
+#[test]
+fn a_launch_left_by_a_panic_is_waited_for() {
+    if !built() {
+        return;
+    }
+    let mut backend = backend("narrow");
+    let rows: Vec<Case> = (0..8).map(|seed| Case::new(Dtype::F32, &cases::row(0, 3000, seed))).collect();
+    let jobs: Vec<RowJob<'_>> = rows.iter().map(Case::job).collect();
+    backend.machine().panics = true;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| backend.run(&jobs)));
+    assert!(panicked.is_err());
+    for (case, got) in rows.iter().zip(backend.run(&jobs)) {
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+    }
+    let two = [Event::Begun(0), Event::Begun(1), Event::Finished(0), Event::Finished(1)];
+    assert_eq!(backend.machine().events[..4], two);
+}
+
+/// An answer that cannot be is no result: the row is done elsewhere, and counted.
+#[test]
+fn an_impossible_answer_is_handed_over() {
+    if !built() {
+        return;
+    }
+    let mut backend = backend("narrow");
+    let case = Case { logprobs: Some((3, LogprobsMode::Raw, vec![1])), ..Case::new(Dtype::F32, &cases::row(0, 3000, 7)) };
+    let spoils: [fn(&mut [u8]); 2] = [
+        |outputs| bytemuck::from_bytes_mut::<abi::RowResult>(&mut outputs[..size_of::<abi::RowResult>()]).top_count = 4,
+        |outputs| bytemuck::from_bytes_mut::<abi::RowResult>(&mut outputs[..size_of::<abi::RowResult>()]).token = 3000,
+    ];
+    for spoil in spoils {
+        backend.machine().spoil = spoil;
+        let got = backend.run(&[case.job()]).remove(0);
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+        assert_eq!(backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum::<u64>(), 1);
+    }
 }

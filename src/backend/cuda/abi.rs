@@ -54,6 +54,8 @@ pub const NAN: u32 = 1;
 pub const POSITIVE_INFINITY: u32 = 2;
 /// [`RowError::AllMasked`](crate::sampling::row::RowError::AllMasked).
 pub const ALL_MASKED: u32 = 3;
+/// The kernel's own contradiction; no result.
+pub const BROKEN: u32 = 4;
 
 /// The key of the last token that has a chance.
 pub const LAST_KEY: u64 = 0xFF7F_FFFF_FFFF_FFFF;
@@ -197,6 +199,7 @@ mod tests {
             ("kRowF16", ROW_F16),
             ("kRowBf16", ROW_BF16),
             ("kSent", SENT),
+            ("kBroken", BROKEN),
             ("kOk", OK),
             ("kNan", NAN),
             ("kPositiveInfinity", POSITIVE_INFINITY),

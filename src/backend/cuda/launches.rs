@@ -24,6 +24,8 @@ pub(super) struct Launches<M> {
     pub(super) input_bytes: usize,
     /// As [`PIECE_BYTES`].
     piece_bytes: usize,
+    /// Whose launch nobody has waited for.
+    busy: [bool; SLOTS],
 }
 
 /// A launch that runs: which slot, and which rows.
@@ -36,7 +38,7 @@ impl<M: Machine> Launches<M> {
     pub(super) fn new(machine: M, input_bytes: usize) -> Self {
         let packer = || Packer::new(chunk(machine.facts().threads));
         let packers = [packer(), packer()];
-        Self { machine, packers, input_bytes, piece_bytes: PIECE_BYTES.min(input_bytes) }
+        Self { machine, packers, input_bytes, piece_bytes: PIECE_BYTES.min(input_bytes), busy: [false; SLOTS] }
     }
 
     /// The same with launches of about so many bytes.
@@ -47,6 +49,7 @@ impl<M: Machine> Launches<M> {
     /// Asks about rows that have kernels and fit: an answer each, in order.
     pub(super) fn ask(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answer>, M::Error> {
         self.machine.enter()?;
+        self.settle()?;
         let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
         let mut running: Option<Launched> = None;
         for (kernel, dtype) in Kernel::ALL.into_iter().flat_map(|kernel| Dtype::ALL.map(|dtype| (kernel, dtype))) {
@@ -66,6 +69,21 @@ impl<M: Machine> Launches<M> {
             self.finish(&last, asked, &mut answers)?;
         }
         Ok(answers.into_iter().map(|answer| answer.expect("every row was launched; this is a bug")).collect())
+    }
+
+    /// Waits for launches that were begun by a call which ended in a panic: they still use their slots' memory.
+    fn settle(&mut self) -> Result<(), M::Error> {
+        for slot in (0..SLOTS).filter(|&slot| self.busy[slot]).collect::<Vec<_>>() {
+            self.wait(slot)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the slot's launch, and gives its inputs and outputs.
+    pub(super) fn wait(&mut self, slot: usize) -> Result<(&[u8], &[u8]), M::Error> {
+        let brought = self.machine.finish(slot)?;
+        self.busy[slot] = false;
+        Ok(brought)
     }
 
     /// Packs as many of the rows as make a launch of at most so many bytes, but one at least, and gives their number.
@@ -100,11 +118,13 @@ impl<M: Machine> Launches<M> {
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
         self.machine.begin(slot, &launch)?;
+        self.busy[slot] = true;
         Ok(launch)
     }
 
     fn finish(&mut self, launched: &Launched, asked: &[Asked<'_>], to: &mut [Option<Answer>]) -> Result<(), M::Error> {
         let (inputs, outputs) = self.machine.finish(launched.slot)?;
+        self.busy[launched.slot] = false;
         for (at, &row) in launched.rows.iter().enumerate() {
             to[row] = Some(self.packers[launched.slot].answer(at, &asked[row], inputs, outputs));
         }

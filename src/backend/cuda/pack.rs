@@ -247,8 +247,12 @@ impl Packer {
     #[must_use]
     pub fn answer(&self, row: usize, asked: &Asked<'_>, inputs: &[u8], outputs: &[u8]) -> Answer {
         let at = row * size_of::<Written>();
-        let written: Written = bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<Written>()]);
+        let mut written: Written = bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<Written>()]);
         let job = &self.rows[row];
+        // More tokens than there is room for, or one that is none: a kernel that contradicts itself.
+        if written.top_count > job.top_n || written.token >= job.vocab_size {
+            written.status = abi::BROKEN;
+        }
         let count = if written.status == abi::OK { (job.top_n + job.requested_count) as usize } else { 0 };
         let reported = tokens(&outputs[self.reports_at() + job.report as usize..], count);
         let keeps = written.status == abi::OK && matches!(asked.row.spec.action, Action::Propose { .. });

@@ -60,7 +60,7 @@ impl CudaBackend {
         assert!(asked.iter().all(|asked| (asked.kernel(), asked.row.logits.dtype()) == which), "one kernel does them");
         // The first run uploads, and is not counted.
         let launch = launches.begin(0, which, asked, &rows)?;
-        launches.machine.finish(0)?;
+        launches.wait(0)?;
         let Gpu { device, slots: [slot, ..], flush } = &mut launches.machine;
         let flush = match flush {
             Some(flush) => flush,
