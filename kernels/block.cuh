@@ -17,6 +17,12 @@ struct Shared {
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
 
+// A struct that was written as words.
+template <class T>
+__device__ inline const T& whole(Shared<u32> words) {
+    return *reinterpret_cast<const T*>(words.at);
+}
+
 extern __shared__ uint4 shared_memory[];
 
 // Cuts shared memory into arrays, in the order of the calls.
@@ -31,12 +37,108 @@ struct Carver {
 };
 
 __device__ inline Carver carver() { return Carver{reinterpret_cast<u8*>(shared_memory)}; }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// The array of another block of the cluster, which has cut its shared memory alike.
+template <class T>
+__device__ Shared<T> of_block(Shared<T> array, u32 rank) {
+    u64 there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(array.at), "r"(rank));
+    return Shared<T>{reinterpret_cast<T*>(there)};
+}
+
+// Has memory brought to the L2 cache, while nobody waits for it: 16-byte aligned, a multiple of 16 bytes.
+__device__ inline void fetch_ahead(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
+}
+
+// Releases and acquires all memory within the cluster, global memory too.
+__device__ inline void cluster_barrier() {
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#endif
 #endif
 
+// A place in a sequence of weights: its weight, and the sum of those before it.
 struct Place {
     u32 index;
     u64 before;
+    u64 weight;
 };
+
+// The sum over a warp, in every lane, from sums of so few bits that 32 of them fit 32 bits.
+__device__ inline u64 warp_sum(u64 value) {
+    constexpr u32 kBits = 27, kLow = (1u << kBits) - 1;
+    u64 low = __reduce_add_sync(kAllLanes, (u32)value & kLow);
+    u64 middle = __reduce_add_sync(kAllLanes, (u32)(value >> kBits) & kLow);
+    u64 high = __reduce_add_sync(kAllLanes, (u32)(value >> 2 * kBits));
+    return low + (middle << kBits) + (high << 2 * kBits);
+}
+
+__device__ inline u64 warp_max(u64 value) {
+    u32 high = __reduce_max_sync(kAllLanes, (u32)(value >> 32));
+    u32 low = __reduce_max_sync(kAllLanes, (u32)(value >> 32) == high ? (u32)value : 0);
+    return (u64)high << 32 | low;
+}
+
+// The sum of the lanes up to this one.
+__device__ inline u64 warp_scan(u64 value) {
+    u32 lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (u32 step = 1; step < kWarp; step *= 2) {
+        u64 other = __shfl_up_sync(kAllLanes, value, step);
+        if (lane >= step) value += other;
+    }
+    return value;
+}
+
+// The first i below n with weight(0) + ... + weight(i) > point; n and the whole weight if there is none. Each warp finds it
+// for itself, which is quickest for few weights.
+template <class Weight>
+__device__ Place warp_locate(u32 n, u64 point, Weight weight) {
+    u32 lane = threadIdx.x % kWarp, share = (n + kWarp - 1) / kWarp;
+    u32 i = lane * share < n ? lane * share : n;
+    u32 end = i + share < n ? i + share : n;
+    u64 own = 0;
+#pragma unroll 1
+    for (u32 at = i; at < end; ++at) own += weight(at);
+    u64 sum = warp_scan(own), before = sum - own;
+    u64 total = __shfl_sync(kAllLanes, sum, kWarp - 1);
+    bool is_here = before <= point && point < sum;
+    u32 lanes = __ballot_sync(kAllLanes, is_here);
+    if (lanes == 0) return Place{n, total, 0};
+    if (is_here && share > 1) {
+#pragma unroll 1
+        while (before + (own = weight(i)) <= point) {
+            before += own;
+            ++i;
+        }
+    }
+    u32 from = __ffs(lanes) - 1;
+    return Place{__shfl_sync(kAllLanes, i, from), __shfl_sync(kAllLanes, before, from), __shfl_sync(kAllLanes, own, from)};
+}
+
+// The first value of `from` to `to` for which `is_met`, which holds from there on; `to` if for none before. The lower half
+// of a warp searches with its values while the upper half does with its own: 16 probes each in a round.
+template <class Is>
+__device__ u32 half_warp_first(u32 from, u32 to, Is is_met) {
+    constexpr u32 kHalf = kWarp / 2;
+    u32 lane = threadIdx.x % kHalf, shift = threadIdx.x % kWarp / kHalf * kHalf;
+#pragma unroll 1
+    while (__any_sync(kAllLanes, from < to)) {
+        u32 span = to - from, step = span / kHalf + 1;
+        u32 offset = lane * step < span ? lane * step : span;
+        bool met = offset == span || is_met(from + offset);
+        u32 lanes = __ballot_sync(kAllLanes, met) >> shift & ((1u << kHalf) - 1);
+        u32 first = lanes != 0 ? __ffs(lanes) - 1 : kHalf;
+        u32 above = first * step < span ? first * step : span;
+        to = first < kHalf ? from + above : to;
+        from = first > 0 ? from + (first - 1) * step + 1 : from;
+        from = from < to ? from : to;
+    }
+    return to;
+}
 
 // Shared memory of the functions below.
 struct Block {
@@ -48,93 +150,94 @@ struct Block {
     // The sum of the values of the threads before this one; `total` of all.
     __device__ u64 sum_before(u64 value, u64& total) const {
         u32 lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-        u64 sum = value;
-#pragma unroll 1
-        for (u32 step = 1; step < kWarp; step *= 2) {
-            u64 other = __shfl_up_sync(kAllLanes, sum, step);
-            if (lane >= step) sum += other;
-        }
+        u64 sum = warp_scan(value);
         __syncthreads();
         if (lane == kWarp - 1) partial[warp] = sum;
         __syncthreads();
-        u64 before = 0;
-        total = 0;
-#pragma unroll 1
-        for (u32 w = 0; w < kWarps; ++w) {
-            u64 of_warp = partial[w];
-            if (w < warp) before += of_warp;
-            total += of_warp;
-        }
-        return before + sum - value;
+        u64 sums = warp_scan(lane < kWarps ? (u64)partial[lane] : 0);
+        total = __shfl_sync(kAllLanes, sums, kWarps - 1);
+        u64 before = __shfl_sync(kAllLanes, sums, warp > 0 ? warp - 1 : 0);
+        return (warp > 0 ? before : 0) + sum - value;
     }
 
     __device__ u64 sum(u64 value) const {
-        u64 total;
-        sum_before(value, total);
-        return total;
+        u32 lane = threadIdx.x % kWarp;
+        u64 of_warp = warp_sum(value);
+        __syncthreads();
+        if (lane == 0) partial[threadIdx.x / kWarp] = of_warp;
+        __syncthreads();
+        return warp_sum(lane < kWarps ? (u64)partial[lane] : 0);
     }
 
-    // The first i below n with weight(0) + ... + weight(i) > point, and the weight before it; n and the whole weight if
-    // there is none.
+    __device__ u64 max(u64 value) const {
+        u32 lane = threadIdx.x % kWarp;
+        u64 of_warp = warp_max(value);
+        __syncthreads();
+        if (lane == 0) partial[threadIdx.x / kWarp] = of_warp;
+        __syncthreads();
+        return warp_max(lane < kWarps ? (u64)partial[lane] : 0);
+    }
+
+    // Both become the largest of all threads.
+    __device__ void max_of_two(u32& first, u32& second) const {
+        u32 lane = threadIdx.x % kWarp;
+        u64 of_warp = (u64)__reduce_max_sync(kAllLanes, first) << 32 | __reduce_max_sync(kAllLanes, second);
+        __syncthreads();
+        if (lane == 0) partial[threadIdx.x / kWarp] = of_warp;
+        __syncthreads();
+        u64 mine = lane < kWarps ? (u64)partial[lane] : 0;
+        first = __reduce_max_sync(kAllLanes, (u32)(mine >> 32));
+        second = __reduce_max_sync(kAllLanes, (u32)mine);
+    }
+
+    // As `warp_locate`, by the whole block.
     template <class Weight>
     __device__ Place locate(u32 n, u64 point, Weight weight) const {
         u32 share = (n + kThreads - 1) / kThreads;
-        u32 from = threadIdx.x * share < n ? threadIdx.x * share : n;
-        u32 to = from + share < n ? from + share : n;
+        u32 i = threadIdx.x * share < n ? threadIdx.x * share : n;
+        u32 to = i + share < n ? i + share : n;
         u64 own = 0, total;
 #pragma unroll 1
-        for (u32 i = from; i < to; ++i) own += weight(i);
+        for (u32 at = i; at < to; ++at) own += weight(at);
         u64 before = sum_before(own, total);
-        if (threadIdx.x == 0 && point >= total) place[0] = Place{n, total};
+        if (threadIdx.x == 0 && point >= total) place[0] = Place{n, total, 0};
         if (before <= point && point < before + own) {
-            u32 i = from;
 #pragma unroll 1
-            for (u64 next = before; (next += weight(i)) <= point; ++i) before = next;
-            place[0] = Place{i, before};
+            while (share > 1 && before + (own = weight(i)) <= point) {
+                before += own;
+                ++i;
+            }
+            place[0] = Place{i, before, own};
         }
         __syncthreads();
-        Place found = place[0];
-        __syncthreads();
-        return found;
+        // Written again only behind the barriers of the next sum.
+        return place[0];
     }
 };
-
-__device__ inline u64 warp_sum(u64 value) {
-    for (u32 step = kWarp / 2; step > 0; step /= 2) value += __shfl_down_sync(kAllLanes, value, step);
-    return value;
-}
-
-__device__ inline u64 warp_max(u64 value) {
-    for (u32 step = kWarp / 2; step > 0; step /= 2) {
-        u64 other = __shfl_down_sync(kAllLanes, value, step);
-        value = other > value ? other : value;
-    }
-    return value;
-}
 
 // Sums of 64 bits by bin, from 32-bit atomics, which shared memory has in hardware: whoever makes the low half wrap
 // carries.
 struct Histogram {
     Shared<u32> low;
     Shared<u32> high;
+    u32 first;  // of its bins in the arrays
 
-    __device__ explicit Histogram(Carver& carver) : low(carver.take<u32>(kBins)), high(carver.take<u32>(kBins)) {}
-
-    __device__ void clear() const {
+    __device__ void clear(u32 bins) const {
         __syncthreads();
-        for (u32 bin = threadIdx.x; bin < kBins; bin += kThreads) {
-            low[bin] = 0;
-            high[bin] = 0;
+#pragma unroll 1
+        for (u32 bin = threadIdx.x; bin < bins; bin += kThreads) {
+            low[first + bin] = 0;
+            high[first + bin] = 0;
         }
         __syncthreads();
     }
 
     __device__ void add(u32 bin, u64 weight) const {
         u32 value = (u32)weight;
-        u32 old = shared_add(low, bin, value);
+        u32 old = shared_add(low, first + bin, value);
         u32 carried = (u32)(weight >> 32) + (old + value < old);
-        if (carried > 0) shared_add(high, bin, carried);
+        if (carried > 0) shared_add(high, first + bin, carried);
     }
 
-    __device__ u64 get(u32 bin) const { return (u64)high[bin] << 32 | low[bin]; }
+    __device__ u64 get(u32 bin) const { return (u64)high[first + bin] << 32 | low[first + bin]; }
 };

@@ -1,8 +1,8 @@
 // What a pass looks for, and what is done with a list of tokens in shared memory. All threads of a block call the list's
 // functions and get the same result.
 #pragma once
-#include "block.cuh"
 #include "numbers.cuh"
+#include "team.cuh"
 
 enum Sink { kToBins, kToChunks, kToList };
 enum Binning { kByDistance, kByValue, kByToken };
@@ -25,12 +25,21 @@ struct Pass {
 
     __device__ u64 mass(float x) const { return mass_of_exponent(exponent(x, max, scale)); }
 
-    __device__ u64 weight(u32 token, float x) const {
+    // Every token that has a chance weighs its mass.
+    __device__ bool weighs_all() const { return !counts && first_key == 0 && last_key == kLastKey && need == 0; }
+    // No masses are asked for.
+    __device__ bool only_counts() const { return counts && need == 0; }
+
+    __device__ bool has(u32 token, float x) const {
         u64 key = key_of(token, x);
-        if (key < first_key || key > last_key) return 0;
-        if (counts && need == 0) return 1;
+        return key >= first_key && key <= last_key;
+    }
+
+    __device__ u64 weight(u32 token, float x) const {
+        if (only_counts()) return has(token, x);
         u64 own = mass(x);
-        return own < need ? 0 : counts ? 1 : own;
+        own = has(token, x) && own >= need ? own : 0;
+        return counts ? own > 0 : own;
     }
 
     // Whether a token is one of those weighed.
@@ -50,12 +59,12 @@ struct Pass {
 
 struct ListMemory {
     Block block;
-    Histogram bins;
+    Boxes boxes;
     Shared<u64> list;    // keys in order
     Shared<u64> masses;  // theirs; also where a list waits to be put in order
 
     __device__ explicit ListMemory(Carver& carver)
-        : block(carver), bins(carver), list(carver.take<u64>(kListed)), masses(carver.take<u64>(kListed)) {}
+        : block(carver), boxes(carver), list(carver.take<u64>(kListed)), masses(carver.take<u64>(kListed)) {}
 
     __device__ void list_one(u64 key) const {
         __syncthreads();
@@ -92,23 +101,34 @@ struct ListMemory {
 
     // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it.
     __device__ u32 draw_from_list(u32 count, u64 point) const {
-        if (threadIdx.x == 0) block.place[0] = Place{~0u, 0};
         __syncthreads();
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < count; i += kThreads) {
-            u32 token = token_of(list[i]);
-            u64 own = masses[i], before = 0;
-            if (own == 0) continue;
-#pragma unroll 1
-            for (u32 j = 0; j < count; ++j) {
-                if (token_of(list[j]) < token) before += masses[j];
-            }
-            if (before <= point && point < before + own) block.place[0] = Place{token, before};
-        }
+        if (threadIdx.x == 0) block.place[0] = Place{~0u, 0, 0};
         __syncthreads();
-        Place found = block.place[0];
+        each_in_groups(count, [&](u32 i, u32 first, u32 step) {
+            u32 token = i < count ? token_of(list[i]) : 0;
+            u64 before = 0;
+#pragma unroll 4
+            for (u32 j = first; j < count; j += step) before += token_of(list[j]) < token ? (u64)masses[j] : 0;
+            before = sum_of_group(before, step);
+            if (first > 0 || i >= count) return;
+            u64 own = masses[i];
+            if (before <= point && point < before + own) block.place[0] = Place{token, before, own};
+        });
         __syncthreads();
-        return found.index;
+        return static_cast<Place>(block.place[0]).index;
+    }
+
+    // Brings keys that wait among the masses into the list, in order: a key's place is the number of smaller ones.
+    __device__ void put_in_order(u32 listed) const {
+        __syncthreads();
+        each_in_groups(listed, [&](u32 i, u32 first, u32 step) {
+            u64 key = i < listed ? (u64)masses[i] : 0, place = 0;
+#pragma unroll 4
+            for (u32 j = first; j < listed; j += step) place += masses[j] < key;
+            place = sum_of_group(place, step);
+            if (first == 0 && i < listed) list[(u32)place] = key;
+        });
+        __syncthreads();
     }
 
     // The key at which the list reaches a weight.
@@ -147,5 +167,22 @@ struct ListMemory {
             if (left.keeps(token_of(key), logit_of(key))) to[place++] = ReportedToken{token_of(key), logit_of(key)};
         }
         return total < most ? (u32)total : most;
+    }
+
+  private:
+    // Calls f(i, first, step) for each of n entries, by as many neighbouring lanes for one as there are threads; each begins
+    // with another `first` below `step`. Whole warps take part, for entries beyond the last one too.
+    template <class F>
+    __device__ static void each_in_groups(u32 n, F f) {
+        u32 step = kWarp;
+        while (step > 1 && n * step > kThreads) step /= 2;
+#pragma unroll 1
+        for (u32 base = 0; base < n; base += kThreads / step) f(base + threadIdx.x / step, threadIdx.x % step, step);
+    }
+
+    __device__ static u64 sum_of_group(u64 value, u32 lanes) {
+#pragma unroll 1
+        for (u32 bits = lanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
+        return value;
     }
 };

@@ -40,6 +40,15 @@ struct F16 {
     }
 };
 
+// The larger one; a NaN if one is.
+#ifndef CROUPIER_EMULATOR
+__device__ inline float max_or_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+#endif
+
 __device__ inline u32 word_of(const uint4& vector, u32 word) {
     return word == 0 ? vector.x : word == 1 ? vector.y : word == 2 ? vector.z : vector.w;
 }
@@ -60,8 +69,14 @@ __device__ inline float from_ascending(u32 ordered) {
     return __uint_as_float(ordered >> 31 ? ordered & 0x7FFFFFFFu : ~ordered);
 }
 
+// ~ascending(x) in fewer instructions.
+__device__ inline u32 descending(float x) {
+    u32 bits = __float_as_uint(x + 0.0f);
+    return bits ^ (~(u32)((int)bits >> 31) & 0x7FFFFFFFu);
+}
+
 // The one order of tokens, as an integer: a smaller key precedes. Logit descending, then token id ascending.
-__device__ inline u64 key_of(u32 token, float x) { return (u64)~ascending(x) << 32 | token; }
+__device__ inline u64 key_of(u32 token, float x) { return (u64)descending(x) << 32 | token; }
 __device__ inline u32 token_of(u64 key) { return (u32)key; }
 __device__ inline float logit_of(u64 key) { return from_ascending(~(u32)(key >> 32)); }
 
@@ -71,25 +86,26 @@ __device__ inline bool precedes(float x, u32 token, float other, u32 other_token
 
 __device__ inline float exponent(float x, float max, float scale) { return (x - max) * scale; }
 
-// floor(2^y * 2^40) for y <= 0. What lies below 2^-40 has no mass; a NaN has none either.
+// floor(2^y * 2^40) for y <= 0. What lies below 2^-40 has no mass; a NaN has none either. Without a branch, so that the
+// masses of several tokens are worked out side by side.
 __device__ inline u64 mass_of_exponent(float y) {
-    if (!(y >= -40.0f)) return 0;
     // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
     const float magic = 12582912.0f;
-    float shifted = y + magic;
-    float f = y - (shifted - magic);
+    float least = fmaxf(y, -40.0f);
+    float shifted = least + magic;
+    float f = least - (shifted - magic);
     float p = 0.0013264727f;
     p = fmaf(p, f, 0.009671513f);
     p = fmaf(p, f, 0.055507336f);
     p = fmaf(p, f, 0.24022242f);
     p = fmaf(p, f, 0.693147f);
     p = fmaf(p, f, 1.0f);
-    int n = (int)(__float_as_uint(shifted) - __float_as_uint(magic));
     u32 bits = __float_as_uint(p);
-    u64 digits = (bits & 0x7FFFFFu) | 0x800000u;
-    // p = digits * 2^(e - 23), so the mass is digits * 2^(17 + n + e); n >= -40, and p >= 1 where n = -40.
-    int down = 23 - n - ((int)(bits >> 23) - 127);
-    return digits << kMassBits >> down;
+    // The digits of p with the leading one at bit 31; the lowest bit of the exponent is shifted onto it.
+    u32 digits = y >= -40.0f ? bits << 8 | 0x80000000u : 0;
+    // p = digits * 2^(e - 31) and 2^y = p * 2^n, so the mass is digits * 2^(9 + n + e); n >= -40, and p >= 1 where n = -40.
+    u32 n = __float_as_uint(shifted) - __float_as_uint(magic), e = (bits >> 23) - 127;
+    return (u64)digits << 32 >> (23 - n - e);
 }
 
 // The mass a top-p prefix must reach: ceil(fraction * total / 2^32), but at least one token stays.

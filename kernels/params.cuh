@@ -24,8 +24,6 @@ constexpr u32 kMaxChunks = kSliceChunks * kMaxTeam;
 constexpr u32 kBins = 512;
 // Most tokens of a list.
 constexpr u32 kListed = 1024;
-// A list for top-p is tried before a search: it starts from this many of the largest chunk parts.
-constexpr u32 kNucleus = 256;
 
 // RowJob::flags.
 constexpr u32 kGreedy = 1;

@@ -7,15 +7,37 @@
 #include "numbers.cuh"
 #include "team.cuh"
 
+// A token that has an adjust: its logit as sent, and adjusted.
+struct Touched {
+    u32 token;
+    float raw;
+    float x;
+};
+
 struct RowMemory {
+    Shared<u32> job;          // the row's job
     Shared<u32> touched;      // a bit per token of the slice
+    Shared<Touched> adjusted; // of each thread the first of its touched tokens
     Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
     Shared<uint4> cache;      // the slice, if the launch gave room for it
 
-    __device__ RowMemory(Carver& carver, u32 cached_vectors)
-        : touched(carver.take<u32>(kSliceChunks * kChunk / 32)),
-          delegates(carver.take<float>(kSliceChunks * kThreads)),
+    // Of slices of so many chunks.
+    __device__ RowMemory(Carver& carver, u32 slice_chunks, u32 cached_vectors)
+        : job(carver.take<u32>(sizeof(RowJob) / 4)),
+          touched(carver.take<u32>(slice_chunks * kChunk / 32)),
+          adjusted(carver.take<Touched>(kThreads)),
+          delegates(carver.take<float>(slice_chunks * kThreads)),
           cache(carver.take<uint4>(cached_vectors)) {}
+
+    // Brings a row's job here, where reading it costs little.
+    __device__ const RowJob& bring(const RowJob& from) const {
+        __syncthreads();
+        const u32* words = reinterpret_cast<const u32*>(&from);
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < sizeof(RowJob) / 4; i += kThreads) job[i] = words[i];
+        __syncthreads();
+        return whole<RowJob>(job);
+    }
 };
 
 constexpr u32 kNoAdjust = ~0u;
@@ -29,9 +51,13 @@ struct Row {
     const RowJob& job;
     const u8* inputs;
     const uint4* vectors;
+    u32 vocab_size;
     u32 chunks;
+    u32 share;        // chunks of a slice
     u32 first_chunk;  // of the slice
     u32 end_chunk;
+    u32 first_touched;  // of the slice
+    u32 end_touched;
     bool cached;
 
     __device__ Row(const RowMemory& memory, const RowJob& job, const u8* inputs, const Team& team, u32 cached_vectors)
@@ -39,12 +65,18 @@ struct Row {
           job(job),
           inputs(inputs),
           vectors(reinterpret_cast<const uint4*>(inputs + job.logits)),
-          chunks((job.vocab_size + kChunk - 1) / kChunk) {
-        u32 share = (chunks + team.size - 1) / team.size;
+          vocab_size(job.vocab_size),
+          chunks((vocab_size + kChunk - 1) / kChunk),
+          share((chunks + team.size - 1) / team.size),
+          first_touched(0),
+          end_touched(0) {
         first_chunk = team.rank * share < chunks ? team.rank * share : chunks;
         end_chunk = first_chunk + share < chunks ? first_chunk + share : chunks;
         cached = share * kChunkVectors <= cached_vectors;
-        mark_touched();
+#if CROUPIER_CLUSTER
+        fetch_slice();
+#endif
+        if (job.adjust_count > 0 && first_chunk < end_chunk) mark_touched();
     }
 
     // Found anew where they are needed, which is seldom: registers are what a pass is short of.
@@ -63,10 +95,15 @@ struct Row {
     __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
 #pragma unroll
         for (u32 j = 0; j < kVectors; ++j) {
-            u32 vector = vector_of(chunk, j);
-            if (vector * Element::kPerVector >= job.vocab_size) continue;
-            values[j] = cached ? memory.cache[vector - first_chunk * kChunkVectors] : vectors[vector];
+            values[j] = load_one(chunk, j);
         }
+    }
+
+    // ... of its j-th one; zeros beyond the row's end.
+    __device__ uint4 load_one(u32 chunk, u32 j) const {
+        u32 vector = vector_of(chunk, j);
+        if (vector * Element::kPerVector >= vocab_size) return uint4{0, 0, 0, 0};
+        return cached ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : vectors[vector];
     }
 
     // As `load`, before anything is cached.
@@ -74,25 +111,58 @@ struct Row {
 #pragma unroll
         for (u32 j = 0; j < kVectors; ++j) {
             u32 vector = vector_of(chunk, j);
-            if (vector * Element::kPerVector >= job.vocab_size) continue;
+            values[j] = uint4{0, 0, 0, 0};
+            if (vector * Element::kPerVector >= vocab_size) continue;
             values[j] = vectors[vector];
-            if (cached) memory.cache[vector - first_chunk * kChunkVectors] = values[j];
+        }
+        if (!cached) return;
+#pragma unroll
+        for (u32 j = 0; j < kVectors; ++j) {
+            u32 vector = vector_of(chunk, j);
+            if (vector * Element::kPerVector >= vocab_size) continue;
+            memory.cache[vector - first_chunk * kChunkVectors] = values[j];
         }
     }
 
-    // Calls f(token, logit, touched) for the thread's tokens in loaded vectors, in ascending order.
-    template <class F>
-    __device__ void each_loaded(u32 chunk, const uint4 (&values)[kVectors], F f) const {
+    __device__ bool has_touched() const { return first_touched < end_touched; }
+
+    // The thread's tokens of a chunk: which one is its k-th, in ascending order.
+    __device__ u32 token_at(u32 chunk, u32 k) const {
+        return vector_of(chunk, k / Element::kPerVector) * Element::kPerVector + k % Element::kPerVector;
+    }
+
+    // The logits of loaded vectors; minus infinity for tokens beyond the row's end.
+    __device__ void widen(u32 chunk, const uint4 (&values)[kVectors], float (&x)[kPerThread]) const {
+#pragma unroll
+        for (u32 k = 0; k < kPerThread; ++k) {
+            x[k] = element<Element>(values[k / Element::kPerVector], k % Element::kPerVector);
+        }
+        if ((chunk + 1) * kChunk <= vocab_size) return;
+#pragma unroll
+        for (u32 k = 0; k < kPerThread; ++k) {
+            if (token_at(chunk, k) >= vocab_size) x[k] = minus_infinity();
+        }
+    }
+
+    // Minus infinity instead of the logits of touched tokens.
+    __device__ void hide_touched(u32 chunk, float (&x)[kPerThread]) const {
+        if (!has_touched()) return;
 #pragma unroll
         for (u32 j = 0; j < kVectors; ++j) {
-            u32 token = vector_of(chunk, j) * Element::kPerVector;
-            if (token >= job.vocab_size) continue;
-            u32 touched = touched_from(token);
+            u32 touched = touched_in(chunk, j);
+            if (touched == 0) continue;
 #pragma unroll
             for (u32 i = 0; i < Element::kPerVector; ++i) {
-                if (token + i < job.vocab_size) f(token + i, element<Element>(values[j], i), (touched >> i & 1) != 0);
+                if (touched >> i & 1) x[j * Element::kPerVector + i] = minus_infinity();
             }
         }
+    }
+
+    // Which tokens of the thread's j-th vector of a chunk are touched, lowest bit first.
+    __device__ u32 touched_in(u32 chunk, u32 j) const {
+        u32 token = vector_of(chunk, j) * Element::kPerVector;
+        if (!has_touched() || token >= vocab_size) return 0;
+        return touched_from(token) & ((1u << Element::kPerVector) - 1);
     }
 
     // Calls f(token, logits, which) for the thread's untouched tokens of a chunk, four at a time: of the four from `token` on,
@@ -102,9 +172,9 @@ struct Row {
 #pragma unroll 1
         for (u32 j = 0; j < kVectors; ++j) {
             u32 token = vector_of(chunk, j) * Element::kPerVector;
-            if (token >= job.vocab_size) return;
+            if (token >= vocab_size) return;
             uint4 values = vectors[vector_of(chunk, j)];
-            u32 touched = touched_from(token);
+            u32 touched = touched_in(chunk, j);
 #pragma unroll 1
             for (u32 first = 0; first < Element::kPerVector; first += 4) {
                 float x[4];
@@ -112,7 +182,7 @@ struct Row {
 #pragma unroll
                 for (u32 i = 0; i < 4; ++i) {
                     x[i] = element<Element>(values, first + i);
-                    bool is_one = token + first + i < job.vocab_size && (touched >> (first + i) & 1) == 0;
+                    bool is_one = token + first + i < vocab_size && (touched >> (first + i) & 1) == 0;
                     which |= (u32)is_one << i;
                 }
                 if (which != 0) f(token + first, x, which);
@@ -120,15 +190,12 @@ struct Row {
         }
     }
 
-    // Calls f(token, raw logit, adjusted logit) for the thread's share of the adjusted tokens of a chunk.
+    // Calls f(touched) for the thread's share of the adjusted tokens of the slice.
     template <class F>
-    __device__ void each_touched(u32 chunk, F f) const {
-        if (job.adjust_count == 0) return;
+    __device__ void each_touched(F f) const {
 #pragma unroll 1
-        for (u32 i = adjust_index()[chunk] + threadIdx.x; i < adjust_index()[chunk + 1]; i += kThreads) {
-            TokenAdjust adjust = adjusts()[i];
-            float x = raw(adjust.token);
-            f(adjust.token, x, adjusted_logit(adjust, x, job));
+        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
+            f(i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]) : touched_at(i));
         }
     }
 
@@ -162,25 +229,44 @@ struct Row {
     }
 
   private:
+#if CROUPIER_CLUSTER
+    // The whole slice is on its way before the first of it is looked at.
+    __device__ void fetch_slice() const {
+        u32 chunk = first_chunk + threadIdx.x;
+        if (chunk >= end_chunk) return;
+        u32 end = (vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = chunk * kChunkVectors;
+        u32 last = first + kChunkVectors < end ? first + kChunkVectors : end;
+        fetch_ahead(vectors + first, (last - first) * 16);
+    }
+#endif
+
     __device__ u32 vector_of(u32 chunk, u32 j) const { return chunk * kChunkVectors + j * kThreads + threadIdx.x; }
+
+    __device__ Touched touched_at(u32 i) const {
+        TokenAdjust adjust = adjusts()[i];
+        float x = raw(adjust.token);
+        return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
+    }
 
     // Which of the tokens from `token` on are touched, lowest bit first; a vector's bits lie in one word.
     __device__ u32 touched_from(u32 token) const {
-        if (job.adjust_count == 0) return 0;
         u32 at = token - first_chunk * kChunk;
         return memory.touched[at / 32] >> (at % 32);
     }
 
-    __device__ void mark_touched() const {
-        if (job.adjust_count == 0 || first_chunk == end_chunk) return;
+    __device__ void mark_touched() {
+        first_touched = adjust_index()[first_chunk];
+        end_touched = adjust_index()[end_chunk];
         u32 words = (end_chunk - first_chunk) * kChunk / 32;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
         __syncthreads();
 #pragma unroll 1
-        for (u32 i = adjust_index()[first_chunk] + threadIdx.x; i < adjust_index()[end_chunk]; i += kThreads) {
-            u32 at = adjusts()[i].token - first_chunk * kChunk;
+        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
+            Touched touched = touched_at(i);
+            u32 at = touched.token - first_chunk * kChunk;
             shared_or(memory.touched, at / 32, 1u << (at % 32));
+            if (i - first_touched < kThreads) memory.adjusted[threadIdx.x] = touched;
         }
         __syncthreads();
     }

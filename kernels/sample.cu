@@ -22,7 +22,8 @@ struct Kernel {
         u32 status;
     };
 
-    __device__ void run(const RowJob& job, RowResult& result) {
+    __device__ void run(const RowJob& given, RowResult& result) {
+        const RowJob& job = row_memory.bring(given);
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
         Scan scan = look(row);
         if (scan.status != kOk) {
@@ -31,70 +32,86 @@ struct Kernel {
         }
         Passes<Element> passes{list_memory, row, team};
         Machine<Element> machine{list_memory, passes, job, outputs, result, ~scan.best, scan.raw_max};
-        machine.run(&team.exchange());
+        machine.run();
     }
 
     // The first pass over a row: what is wrong with it, its first token, the delegates.
     __device__ Scan look(const Row<Element>& row) {
-        bool nan = false;
-        float raw_max = minus_infinity(), untouched_max = minus_infinity();
-        u32 untouched_token = 0;
-        u64 best = 0;
+        float raw_max = minus_infinity(), best_delegate = minus_infinity();
+        u32 best_chunk = row.first_chunk;
+#pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             uint4 values[Row<Element>::kVectors];
+            float x[kPerThread];
             row.load_first(chunk, values);
-            float delegate = minus_infinity();
-            row.each_loaded(chunk, values, [&](u32 token, float x, bool touched) {
-                nan |= x != x;
-                raw_max = fmaxf(raw_max, x);
-                if (touched) return;
-                delegate = fmaxf(delegate, x);
-                // Ascending tokens: of equal ones the first stays.
-                if (x > untouched_max) {
-                    untouched_max = x;
-                    untouched_token = token;
-                }
-            });
+            row.widen(chunk, values, x);
+            float delegate = largest(x);
+            raw_max = max_or_nan(raw_max, delegate);
+            if (row.has_touched()) {
+                row.hide_touched(chunk, x);
+                delegate = largest(x);
+            }
             row_memory.delegates[(chunk - row.first_chunk) * kThreads + threadIdx.x] = delegate;
-            row.each_touched(chunk, [&](u32 token, float, float x) {
-                u64 inverted = has_chance(x) ? ~key_of(token, x) : 0;
-                best = inverted > best ? inverted : best;
-            });
+            // Ascending tokens: of equal ones the first stays.
+            if (delegate > best_delegate) {
+                best_delegate = delegate;
+                best_chunk = chunk;
+            }
         }
-        if (!row.is_listed_only() && has_chance(untouched_max)) {
-            u64 inverted = ~key_of(untouched_token, untouched_max);
+        bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);
+        u32 own = has_untouched ? ascending(best_delegate) : 0, first = own, raw = ascending(raw_max);
+        list_memory.block.max_of_two(first, raw);
+        u64 best = own > 0 && own == first ? ~key_of(first_of(row, best_chunk, best_delegate), best_delegate) : 0;
+        row.each_touched([&](const Touched& touched) {
+            u64 inverted = has_chance(touched.x) ? ~key_of(touched.token, touched.x) : 0;
             best = inverted > best ? inverted : best;
-        }
-        return agree(best, raw_max, nan);
+        });
+        return agree(list_memory.block.max(best), raw);
     }
 
-    __device__ Scan agree(u64 best, float raw_max, bool nan) {
-        best = warp_max(best);
-        u32 raw = (u32)warp_max(ascending(raw_max));
-        bool any_nan = __any_sync(kAllLanes, nan);
-        Exchange& exchange = team.exchange();
-        if (threadIdx.x % kWarp == 0) {
-            atomicMax(&exchange.best, best);
-            atomicMax(&exchange.raw_max, raw);
-            if (any_nan) atomicOr(&exchange.flags, 1u);
-        }
-        const Exchange& all = team.sync();
+    __device__ static float largest(const float (&x)[kPerThread]) {
+        float most = x[0];
+#pragma unroll
+        for (u32 k = 1; k < kPerThread; ++k) most = max_or_nan(most, x[k]);
+        return most;
+    }
+
+    // The first of the thread's untouched tokens of a chunk with this logit. Only those who have the largest look for it.
+    __device__ static u32 first_of(const Row<Element>& row, u32 chunk, float logit) {
+        uint4 values[Row<Element>::kVectors];
+        float x[kPerThread];
+        row.load(chunk, values);
+        row.widen(chunk, values, x);
+        row.hide_touched(chunk, x);
+        u32 first = 0;
+#pragma unroll
+        for (u32 k = kPerThread; k-- > 0;) first = x[k] == logit ? k : first;
+        return row.token_at(chunk, first);
+    }
+
+    // What all blocks of the team have found. NaN is above infinity.
+    __device__ Scan agree(u64 best, u32 raw) {
+        if (threadIdx.x == 0) team.bring_best(best, raw);
+        team.sync(0);
+        best = team.best();
+        raw = team.raw_max();
         u32 infinity = ascending(plus_infinity());
-        u32 status = all.flags != 0                                  ? kNan
-                     : all.raw_max == infinity                       ? kPositiveInfinity
-                     : all.best == 0                                 ? kAllMasked
-                     : ascending(logit_of(~all.best)) == infinity    ? kPositiveInfinity
-                                                                     : kOk;
-        return Scan{all.best, all.raw_max, status};
+        u32 status = raw > infinity                            ? kNan
+                     : raw == infinity                         ? kPositiveInfinity
+                     : best == 0                               ? kAllMasked
+                     : ascending(logit_of(~best)) == infinity  ? kPositiveInfinity
+                                                               : kOk;
+        return Scan{best, raw, status};
     }
 };
 
 template <class Element>
-__device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {
+__device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 slice_chunks,
+                            u32 cached_vectors) {
     Carver memory = carver();
     const ListMemory list_memory(memory);
-    const RowMemory row_memory(memory, cached_vectors);
-    Team team(scratch);
+    const RowMemory row_memory(memory, slice_chunks, cached_vectors);
+    Team team(list_memory.boxes, scratch);
     Kernel<Element> kernel{row_memory, list_memory, team, inputs, outputs, cached_vectors};
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
@@ -104,15 +121,15 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
 
 // Weighs what rows leave, for verification: weigh.cuh. Their distributions are those that the other kernel found.
 template <class Element>
-__device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows) {
+__device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 slice_chunks) {
     Carver memory = carver();
     const ListMemory list_memory(memory);
-    const RowMemory row_memory(memory, 0);
-    Team team(scratch);
+    const RowMemory row_memory(memory, slice_chunks, 0);
+    Team team(list_memory.boxes, scratch);
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
     for (u32 at = blockIdx.y; at < rows; at += gridDim.y) {
-        Row<Element> row(row_memory, jobs[at], inputs, team, 0);
+        Row<Element> row(row_memory, row_memory.bring(jobs[at]), inputs, team, 0);
         Passes<Element> passes{list_memory, row, team};
         Weigher<Element>{passes, row, inputs}.run(results[at]);
     }
@@ -120,14 +137,14 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
 }
 
 // Two blocks on a multiprocessor may have 64 registers a thread; without that the compiler aims at three, and spills.
+#define CROUPIER_ARGUMENTS \
+    const u8 *inputs, u8 *outputs, Scratch *scratch, u32 rows, u32 slice_chunks, [[maybe_unused]] u32 cached_vectors
 #define CROUPIER_KERNELS(name, Element)                                                                            \
-    extern "C" __global__ void __launch_bounds__(kThreads)                                                         \
-        sample_rows_##name(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 cached_vectors) {        \
-        sample_rows<Element>(inputs, outputs, scratch, rows, cached_vectors);                                      \
+    extern "C" __global__ void __launch_bounds__(kThreads) sample_rows_##name(CROUPIER_ARGUMENTS) {                 \
+        sample_rows<Element>(inputs, outputs, scratch, rows, slice_chunks, cached_vectors);                        \
     }                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(kThreads, 2)                                                      \
-        weigh_rows_##name(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32) {                        \
-        weigh_rows<Element>(inputs, outputs, scratch, rows);                                                       \
+    extern "C" __global__ void __launch_bounds__(kThreads, 2) weigh_rows_##name(CROUPIER_ARGUMENTS) {               \
+        weigh_rows<Element>(inputs, outputs, scratch, rows, slice_chunks);                                         \
     }
 
 CROUPIER_KERNELS(f32, F32)

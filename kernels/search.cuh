@@ -5,14 +5,17 @@
 
 enum Step {
     // draw_step
-    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPListed, kTopPFound, kWeighed, kDrawn, kRawWeighed,
+    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn, kRawWeighed,
     // report_step
-    kReport, kTopListed, kRanked, kTopFound, kTopExact, kEnd,
+    kReport, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
     // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
-    kSearch, kSearchBinned, kSearchListed, kSearchTied, kFirst, kFirstCounted, kFirstListed
+    kSearch, kSearchBinned, kSearchListed, kSearchTied, kSearchFound, kFirst, kFirstCounted, kFirstListed
 };
 
-enum Needs { kNoPass, kPass, kDelegates };
+// What a step needs done before the next one: nothing; `pass`, with the list in order where it goes there; the delegates
+// weighed, by mass if `reached` is set; the token at which the weights of the last pass exceed `point`, as `found`. Each of
+// these is in the kernel once, however many steps need it.
+enum Needs { kNoPass, kPass, kDelegates, kToken };
 
 template <class Element>
 struct Search {
@@ -30,7 +33,10 @@ struct Search {
     u32 low = 0, high = 0;  // search: the range
     bool ties_count = false;  // search: each of the equal tokens weighs 1
     u32 wanted = 0;         // first: how many
+    u64 reached = 0;        // first: until they have this mass, instead; not listed if their delegates have not
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
+    u64 point = 0;
+    u32 found = 0;
 
     __device__ bool fits() const { return listed <= kListed; }
 
@@ -71,11 +77,26 @@ struct Search {
         return kPass;
     }
 
+    // Finds the token at which the running weight exceeds a point.
+    __device__ Needs find(u64 at, Step next) {
+        point = at;
+        step = next;
+        return kToken;
+    }
+
     // Lists the first `count` tokens of the order or some more; not what `left` leaves.
     __device__ Needs list_first(u32 count, Step next) {
         wanted = count;
+        reached = 0;
         after = next;
         return go(kFirst);
+    }
+
+    // ... or those that have this mass, if few do.
+    __device__ Needs list_until(u64 mass, Step next) {
+        list_first(1, next);
+        reached = mass;
+        return kNoPass;
     }
 
     // Finds the key at which what is left reaches a weight.
@@ -88,7 +109,7 @@ struct Search {
         return go(kSearch);
     }
 
-    __device__ Needs search_step(const Exchange& exchange) {
+    __device__ Needs search_step() {
         switch (step) {
             case kSearch: {
                 set_range();
@@ -96,17 +117,20 @@ struct Search {
                 step = kSearchBinned;
                 return kPass;
             }
-            case kSearchBinned: return narrow(exchange);
+            case kSearchBinned: return narrow();
             case kSearchListed: {
-                listed = passes.order_list(exchange);
                 if (!fits()) return go(kSearch);
                 found_key = memory.key_reaching(pass, listed, missing);
                 return go(after);
             }
             case kSearchTied: {
                 u64 index = (missing - 1) / each_tie();
-                found_key = index < passes.total(exchange) ? key_of(passes.find(pass, exchange, index), from_ascending(low))
-                                                           : kLastKey;
+                if (index < passes.total()) return find(index, kSearchFound);
+                found_key = kLastKey;
+                return go(after);
+            }
+            case kSearchFound: {
+                found_key = key_of(found, from_ascending(low));
                 return go(after);
             }
             case kFirst: {
@@ -115,11 +139,8 @@ struct Search {
                 step = kFirstCounted;
                 return kDelegates;
             }
-            case kFirstCounted: return list_from_bin(exchange);
-            default: {
-                listed = passes.order_list(exchange);
-                return go(after);
-            }
+            case kFirstCounted: return list_from_bin();
+            default: return go(after);
         }
     }
 
@@ -135,14 +156,14 @@ struct Search {
 
     // The bin in which the weight is reached is the next range, until its tokens fit into a list or are all equal: six
     // rounds at most, since all but the first narrow 32 bits by 9.
-    __device__ Needs narrow(const Exchange& exchange) {
-        Place place = memory.block.locate(kBins, missing - 1, [&](u32 bin) { return exchange.bins[bin]; });
+    __device__ Needs narrow() {
+        Place place = memory.block.locate(kBins, missing - 1, [&](u32 bin) { return passes.team.bin(bin); });
         if (place.index == kBins) {
             found_key = kLastKey;
             return go(after);
         }
         missing -= place.before;
-        u64 inside = exchange.bins[place.index];
+        u64 inside = place.weight;
         narrow_to(place.index);
         set_range();
         u64 largest = pass.counts ? 1 : pass.mass(from_ascending(high));
@@ -164,28 +185,20 @@ struct Search {
 
     // The values of one bin, as a range. Bins fall as values rise.
     __device__ void narrow_to(u32 bin) {
-        u32 first = low, end = high;
-#pragma unroll 1
-        while (first < end) {  // to the first value in the bin or above it
-            u32 middle = first + (end - first) / 2;
-            if (pass.bin_of_value(middle) <= bin) end = middle;
-            else first = middle + 1;
-        }
-        u32 last = high, begin = low;
-#pragma unroll 1
-        while (begin < last) {  // to the last value in the bin or below it
-            u32 middle = last - (last - begin) / 2;
-            if (pass.bin_of_value(middle) >= bin) begin = middle;
-            else last = middle - 1;
-        }
-        low = first;
-        high = last;
+        // One half of each warp looks for the first value in the bin or above it, the other for the first above it.
+        bool is_upper = threadIdx.x % kWarp >= kWarp / 2;
+        u32 bound = is_upper ? bin : bin + 1;
+        u32 found = half_warp_first(is_upper ? low + 1 : low, is_upper ? high + 1 : high,
+                                    [&](u32 value) { return pass.bin_of_value(value) < bound; });
+        low = __shfl_sync(kAllLanes, found, 0);
+        high = __shfl_sync(kAllLanes, found, kWarp - 1) - 1;
     }
 
     // If n threads have a delegate in the bins up to some bin, then n tokens are in them, and only those threads have to
-    // look again (delegates: Dr. Top-k, arXiv 2109.08219).
-    __device__ Needs list_from_bin(const Exchange& exchange) {
-        Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) { return exchange.bins[bin]; });
+    // look again (delegates: Dr. Top-k, arXiv 2109.08219). With their masses it is the same.
+    __device__ Needs list_from_bin() {
+        u64 point = reached > 0 ? reached - 1 : wanted - 1;
+        Place place = memory.block.locate(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
         aim(true, kToList);
         pass.need = 0;
         pass.last_key = kLastKey;
@@ -195,6 +208,9 @@ struct Search {
             high = ascending(pass.max);
             narrow_to(place.index);
             pass.last_key = (u64)~low << 32 | 0xFFFFFFFFu;
+        } else if (untouched && reached > 0) {
+            listed = kListed + 1;
+            return go(after);
         }
         step = kFirstListed;
         return kPass;

@@ -24,9 +24,9 @@ enum Kind {
 template <class Element>
 struct Machine : Search<Element> {
     using Base = Search<Element>;
-    using Base::aim, Base::fits, Base::found_key, Base::go, Base::left, Base::left_last_key, Base::left_need;
-    using Base::list_first, Base::listed, Base::memory, Base::missing, Base::pass, Base::passes, Base::search;
-    using Base::search_step, Base::step, Base::view, Base::weigh;
+    using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
+    using Base::left_need, Base::list_first, Base::list_until, Base::listed, Base::memory, Base::missing, Base::pass;
+    using Base::passes, Base::point, Base::reached, Base::search, Base::search_step, Base::step, Base::view, Base::weigh;
 
     const RowJob& job;
     u8* outputs;
@@ -37,6 +37,7 @@ struct Machine : Search<Element> {
     u64 total = 0;
     Kind kind = kChunks;
     u32 kept = 0;
+    u64 wanted_mass = 0;
     u32 token = 0;
 
     u32 rank = 0;
@@ -47,11 +48,15 @@ struct Machine : Search<Element> {
                        RowResult& result, u64 best, u32 raw_max)
         : Base{memory, passes}, job(job), outputs(outputs), result(result), best(best), raw_max(raw_max) {}
 
-    __device__ void run(const Exchange* exchange) {
+    __device__ __forceinline__ void run() {
         while (step != kEnd) {
-            Needs needs = step < kReport ? draw_step(*exchange) : step < kEnd ? report_step(*exchange) : search_step(*exchange);
-            if (needs == kPass) exchange = &passes.run(pass);
-            if (needs == kDelegates) exchange = &passes.count_delegates(pass.max);
+            Needs needs = step < kReport ? draw_step() : step < kEnd ? report_step() : search_step();
+            if (needs == kPass) {
+                passes.run(pass);
+                if (pass.sink == kToList) listed = passes.order_list();
+            }
+            if (needs == kDelegates) passes.weigh_delegates(pass, reached > 0);
+            if (needs == kToken) found = passes.find(pass, point);
         }
     }
 
@@ -61,41 +66,42 @@ struct Machine : Search<Element> {
 
     // ---- what the token is drawn from ----
 
-    __device__ Needs draw_step(const Exchange& exchange) {
+    __device__ Needs draw_step() {
         switch (step) {
             case kBegin: return begin();
             case kTopKListed: {
                 if (!fits()) return search(top_k(), true, kTopKFound);
-                memory.weigh_list(pass, listed);
-                return filter_list(top_k() < listed ? top_k() : listed, 0);
+                return filter(top_k() < listed ? top_k() : listed, 0);
             }
             case kTopKFound: {
                 left_last_key = found_key;
                 return top_p_or_rest();
             }
             case kTopPWeighed: {
-                missing = top_p_need(job.top_p_fraction, passes.total(exchange));
-                return left_last_key == kLastKey ? list_first(kNucleus, kTopPListed) : search(missing, false, kTopPFound);
+                missing = top_p_need(job.top_p_fraction, passes.total());
+                return left_last_key == kLastKey ? list_until(missing, kTopPListed) : search(missing, false, kTopPFound);
             }
             case kTopPListed: {
                 if (!fits()) return search(missing, false, kTopPFound);
-                memory.weigh_list(pass, listed);
-                if (memory.reach(listed, missing) == listed) return search(missing, false, kTopPFound);
-                return filter_list(listed, missing);
+                return filter(listed, missing);
             }
+            case kFilter: return filter_list();
             case kTopPFound: {
                 left_last_key = found_key;
                 left_need = job.min_p_need;
                 return weigh(kWeighed);
             }
             case kWeighed: {
-                total = passes.total(exchange);
-                if (!is_set(kScore)) token = passes.find(pass, exchange, draw_point(job.uniform, total));
+                total = passes.total();
+                return is_set(kScore) ? go(kDrawn) : find(draw_point(job.uniform, total), kTokenFound);
+            }
+            case kTokenFound: {
+                token = found;
                 return go(kDrawn);
             }
             case kDrawn: return drawn();
             default: {
-                total = passes.total(exchange);
+                total = passes.total();
                 return go(kReport);
             }
         }
@@ -127,15 +133,22 @@ struct Machine : Search<Element> {
         return weigh(kWeighed);
     }
 
-    // Top-p and min-p on the first `count` of the list. `reached` is what top-p has to reach; 0: its share of the list.
-    __device__ Needs filter_list(u32 count, u64 reached) {
-        kind = kList;
+    // Top-p and min-p on the first `count` of the list. `mass` is what top-p has to reach; 0: its share of the list.
+    __device__ Needs filter(u32 count, u64 mass) {
         kept = count;
+        wanted_mass = mass;
+        return go(kFilter);
+    }
+
+    __device__ Needs filter_list() {
+        memory.weigh_list(pass, listed);
         if (job.top_p_fraction < kTopPOff) {
-            if (reached == 0) reached = top_p_need(job.top_p_fraction, memory.list_total(kept));
-            u32 last = memory.reach(kept, reached);
+            bool is_share = wanted_mass == 0;
+            u32 last = memory.reach(kept, is_share ? top_p_need(job.top_p_fraction, memory.list_total(kept)) : wanted_mass);
+            if (!is_share && last == kept) return search(missing, false, kTopPFound);
             kept = last < kept ? last + 1 : kept;
         }
+        kind = kList;
         left_last_key = memory.list[kept - 1];
         left_need = job.min_p_need;
         memory.cut_list(kept, left_need);
@@ -177,7 +190,7 @@ struct Machine : Search<Element> {
     __device__ u32 top_n() const { return job.top_n < job.vocab_size ? job.top_n : job.vocab_size; }
     __device__ ReportedToken* reported() const { return reinterpret_cast<ReportedToken*>(outputs + job.report); }
 
-    __device__ Needs report_step(const Exchange& exchange) {
+    __device__ Needs report_step() {
         switch (step) {
             case kReport: {
                 logit = passes.row.value(pass.adjusted, token);
@@ -185,29 +198,27 @@ struct Machine : Search<Element> {
             }
             case kTopListed: return top_listed();
             case kRanked: {
-                rank = 1 + (has_chance(logit) ? (u32)passes.total(exchange) : token + (u32)exchange.bins[1]);
-                return top_written();
+                rank = 1 + (has_chance(logit) ? (u32)passes.total() : token + (u32)passes.team.bin(1));
+                return go(kTopWritten);
             }
+            case kTopWritten: return top_written();
             case kTopFound: {
                 aim(true, kToList);
                 if (found_key < left_last_key) pass.last_key = found_key;
-                step = kTopExact;
+                step = kFinish;
                 return kPass;
             }
-            default: {
-                listed = passes.order_list(exchange);
-                return finish();
-            }
+            default: return finish();
         }
     }
 
     __device__ Needs top_listed() {
         leads_order = fits();
-        if (is_set(kUnranked)) return top_written();
+        if (is_set(kUnranked)) return go(kTopWritten);
         u64 key = key_of(token, logit);
         if (leads_order && listed > 0 && key <= memory.list[listed - 1]) {
             rank = 1 + memory.place_in_list(listed, key);
-            return top_written();
+            return go(kTopWritten);
         }
         // Before a token without a chance stand all that have one and, of its kind, those with smaller ids: that is all
         // smaller ids, and the larger ones with a chance.
@@ -222,10 +233,10 @@ struct Machine : Search<Element> {
     __device__ Needs top_written() {
         if (leads_order) {
             bool complete = kind != kChunks || left_need == 0 || memory.left_in_list(left(), listed) >= top_n();
-            if (complete) return finish();
+            if (complete) return go(kFinish);
         }
         // Masses are not strictly ordered like logits, so a token that is left may stand behind one that min-p cut.
-        return top_n() > 0 ? search(top_n(), true, kTopFound) : finish();
+        return top_n() > 0 ? search(top_n(), true, kTopFound) : go(kFinish);
     }
 
     __device__ Needs finish() {

@@ -1,13 +1,14 @@
-// The blocks that work on one row: a barrier for them, and a place to bring results together.
+// The blocks that work on one row: a barrier for them, and how they bring results together.
 //
-// Work goes in phases. In a phase each block adds to the current exchange; `sync` ends the phase and gives every block
-// the completed exchange, from which all of them go on to the same decision. Only integers are added, so the order in
-// which blocks arrive cannot be seen.
+// Work goes in phases. In a phase each block fills a box of its own; `sync` ends the phase, and then each block reads the
+// boxes of all and goes on to the same decision. Only integers are added, so the order of the blocks cannot be seen. There
+// are two boxes in turn: who fills one again is past a barrier behind which nobody reads it.
 #pragma once
-#include "params.cuh"
+#include "block.cuh"
 
-// One switch for what Hopper alone has: the blocks of a team are a cluster there. The plain twin is a barrier in global
-// memory, for which the host has to launch all blocks at once (a cooperative launch).
+// One switch for what Hopper alone has: the blocks of a team are a cluster there, and read each other's shared memory. The
+// plain twin copies boxes to global memory and has its barrier there, for which the host has to launch all blocks at once (a
+// cooperative launch). A team of one block needs neither.
 #ifndef CROUPIER_CLUSTER
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CROUPIER_CLUSTER 1
@@ -16,85 +17,175 @@
 #endif
 #endif
 
-struct Exchange {
-    // Added to by all blocks; zero when a phase begins.
-    u64 bins[kBins];
-    u64 sum;
-    u64 best;  // the largest inverted key
-    u32 raw_max;
-    u32 flags;
-    u32 count;
-    u32 found;  // a token and 1
-    // Each place is written by one block.
-    u64 chunk_sums[kMaxChunks];
+// What is in a box beside sums and the list: one number each, zero when a phase begins.
+enum Few : u32 { kRawMax, kFound, kCount, kFew };
+
+// A box in global memory.
+struct Carried {
+    u64 best;
+    u32 few[4];
+    u64 sums[kBins];
     u64 list[kListed];
 };
-constexpr u32 kZeroedWords = kBins + 4;
 
-// Global memory of a team. All zero before the first launch, and again after each.
+// Global memory of a block. The counters are those of the team's first block, and zero before and after each launch.
 struct Scratch {
     u32 arrived;
     u32 left;
     u64 unused;
-    Exchange exchanges[3];
+    Carried carried[2];
 };
-static_assert(sizeof(Exchange) == 13344, "shared with the host");
-static_assert(sizeof(Scratch) == 16 + 3 * sizeof(Exchange), "shared with the host");
+static_assert(sizeof(Carried) == 12312, "shared with the host");
+static_assert(sizeof(Scratch) == 16 + 2 * sizeof(Carried), "shared with the host");
+
+// Both boxes.
+struct Boxes {
+    Shared<u64> best;  // the largest inverted key
+    Shared<u32> few;
+    Shared<u32> low, high;  // sums by bin or by chunk
+    Shared<u64> list;       // keys
+
+    __device__ explicit Boxes(Carver& carver)
+        : best(carver.take<u64>(2)),
+          few(carver.take<u32>(2 * kFew)),
+          low(carver.take<u32>(2 * kBins)),
+          high(carver.take<u32>(2 * kBins)),
+          list(carver.take<u64>(2 * kListed)) {}
+};
 
 struct Team {
-    Scratch* scratch;
+    const Boxes& boxes;
+    Scratch* scratch;  // of the first block
     u32 rank;
     u32 size;
     u32 phase;
 
-    __device__ explicit Team(Scratch* all) : scratch(all + blockIdx.y), rank(blockIdx.x), size(gridDim.x), phase(0) {}
-
-    __device__ bool leads() const { return rank == 0; }
-    __device__ Exchange& exchange() const { return scratch->exchanges[phase % 3]; }
-
-    // Ends the phase.
-    __device__ const Exchange& sync() {
-        const Exchange& completed = exchange();
-        barrier();
-        // Nobody reads the phase before any more, and it is used again after the next barrier.
-        if (leads()) clear(scratch->exchanges[(phase + 2) % 3]);
-        ++phase;
-        return completed;
+    __device__ Team(const Boxes& boxes, Scratch* all)
+        : boxes(boxes), scratch(all + blockIdx.y * gridDim.x), rank(blockIdx.x), size(gridDim.x), phase(0) {
+        empty(0);
     }
 
-    // Leaves everything zero for the next launch.
+    __device__ bool leads() const { return rank == 0; }
+
+    // ---- the box that is filled ----
+
+    __device__ Histogram sums() const { return Histogram{boxes.low, boxes.high, box() * kBins}; }
+
+    // By one thread of the block.
+    __device__ void bring_best(u64 best, u32 raw_max) const {
+        boxes.best[box()] = best;
+        boxes.few[box() * kFew + kRawMax] = raw_max;
+    }
+    __device__ void bring_found(u32 token) const { boxes.few[box() * kFew + kFound] = token + 1; }
+
+    __device__ void append(u64 key) const {
+        u32 at = shared_add(boxes.few, box() * kFew + kCount, 1);
+        if (at < kListed) boxes.list[box() * kListed + at] = key;
+    }
+
+    // Ends the phase. `sums_used` is how many sums were filled, or more.
+    __device__ void sync(u32 sums_used) {
+        barrier(sums_used);
+        ++phase;
+        empty(box());
+    }
+
+    // Ends the last phase: nobody leaves while others read its box, and everything is zero for the next launch.
     __device__ void end() {
-        barrier();
-        if (leads()) clear(scratch->exchanges[(phase + 2) % 3]);
-        if (threadIdx.x == 0 && size > 1 && atomicAdd(&scratch->left, 1u) == size - 1) {
+        if (size == 1) return;
+        barrier(0);
+#if !CROUPIER_CLUSTER
+        if (threadIdx.x == 0 && atomicAdd(&scratch->left, 1u) == size - 1) {
             // Every block is past its last barrier.
             scratch->arrived = 0;
             scratch->left = 0;
         }
+#endif
+    }
+
+    // ---- the boxes of the phase that was ended ----
+
+    __device__ u64 sum_of(u32 of, u32 i) const {
+        u32 at = full() * kBins + i;
+#if CROUPIER_CLUSTER
+        return (u64)of_block(boxes.high, of)[at] << 32 | of_block(boxes.low, of)[at];
+#else
+        return size == 1 ? (u64)boxes.high[at] << 32 | boxes.low[at] : carried(of).sums[i];
+#endif
+    }
+
+    // One bin of all blocks.
+    __device__ u64 bin(u32 i) const {
+        u64 sum = 0;
+#pragma unroll
+        for (u32 of = 0; of < kMaxTeam; ++of) sum += of < size ? sum_of(of, i) : 0;
+        return sum;
+    }
+
+    __device__ u64 best() const {
+        u32 of = threadIdx.x % kWarp;
+        return warp_max(of < size ? best_of(of) : 0);
+    }
+    __device__ u32 raw_max() const { return most(kRawMax); }
+    // A token; no token at all if none was found.
+    __device__ u32 found() const { return most(kFound) - 1; }
+
+    // Brings the lists of all blocks into one array and gives their length together; more than kListed if they do not fit.
+    __device__ u32 gather(Shared<u64> to) const {
+        u32 lane = threadIdx.x % kWarp;
+        u32 count = lane < size ? few_of(lane, kCount) : 0;
+        u32 before = (u32)warp_scan(count) - count, total = __reduce_add_sync(kAllLanes, count);
+        if (total > kListed) return total;
+        __syncthreads();
+#pragma unroll 1
+        for (u32 base = 0; base < total; base += kThreads) {
+            u32 i = base + threadIdx.x, of = 0;
+#pragma unroll
+            for (u32 other = 1; other < kMaxTeam; ++other) of += __shfl_sync(kAllLanes, before, other) <= i;
+            u32 first = __shfl_sync(kAllLanes, before, of);
+            if (i < total) to[i] = listed_of(of, i - first);
+        }
+        return total;
     }
 
   private:
-    __device__ static void clear(Exchange& exchange) {
-        u64* words = exchange.bins;
-        for (u32 i = threadIdx.x; i < kBins; i += kThreads) words[i] = 0;
-        if (threadIdx.x == 0) {
-            exchange.sum = 0;
-            exchange.best = 0;
-            exchange.raw_max = 0;
-            exchange.flags = 0;
-            exchange.count = 0;
-            exchange.found = 0;
-        }
+    __device__ u32 box() const { return phase % 2; }
+    __device__ u32 full() const { return (phase + 1) % 2; }
+
+    __device__ void empty(u32 box) const {
+        if (threadIdx.x < kFew) boxes.few[box * kFew + threadIdx.x] = 0;
+        if (threadIdx.x == 0) boxes.best[box] = 0;
     }
 
-    __device__ void barrier() const {
-        if (size == 1) {
-            __syncthreads();
-            return;
-        }
+    __device__ u32 most(Few which) const {
+        u32 of = threadIdx.x % kWarp;
+        return __reduce_max_sync(kAllLanes, of < size ? few_of(of, which) : 0);
+    }
+
 #if CROUPIER_CLUSTER
-        cluster_barrier();
+    __device__ u64 best_of(u32 of) const { return of_block(boxes.best, of)[full()]; }
+    __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
+    __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }
+
+    // Releases and acquires all memory within the cluster, global memory too.
+    __device__ void barrier(u32) const {
+        if (size == 1) __syncthreads();
+        else cluster_barrier();
+    }
 #else
+    __device__ Carried& carried(u32 of) const { return scratch[of].carried[full()]; }
+    __device__ u64 best_of(u32 of) const { return size == 1 ? (u64)boxes.best[full()] : carried(of).best; }
+    __device__ u32 few_of(u32 of, u32 which) const {
+        return size == 1 ? (u32)boxes.few[full() * kFew + which] : carried(of).few[which];
+    }
+    __device__ u64 listed_of(u32 of, u32 i) const {
+        return size == 1 ? (u64)boxes.list[full() * kListed + i] : carried(of).list[i];
+    }
+
+    __device__ void barrier(u32 sums_used) const {
+        __syncthreads();
+        if (size == 1) return;
+        carry(scratch[rank].carried[box()], sums_used);
         __syncthreads();
         if (threadIdx.x == 0) {
             __threadfence();
@@ -103,13 +194,17 @@ struct Team {
             __threadfence();
         }
         __syncthreads();
-#endif
     }
 
-#if CROUPIER_CLUSTER && !defined(CROUPIER_EMULATOR)
-    // Releases and acquires all memory within the cluster, global memory too.
-    __device__ static void cluster_barrier() {
-        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    // Copies the box that was filled.
+    __device__ void carry(Carried& to, u32 sums_used) const {
+        u32 count = boxes.few[box() * kFew + kCount];
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < sums_used; i += kThreads) to.sums[i] = sums().get(i);
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < count && i < kListed; i += kThreads) to.list[i] = boxes.list[box() * kListed + i];
+        if (threadIdx.x < kFew) to.few[threadIdx.x] = boxes.few[box() * kFew + threadIdx.x];
+        if (threadIdx.x == 0) to.best = boxes.best[box()];
     }
 #endif
 };

@@ -49,23 +49,29 @@ struct Weigher {
     const u8* inputs;
 
     __device__ void run(RowResult& result) const {
-        const Block& block = passes.memory.block;
         // Nobody of the row before needs the adjusts' bitmap any more: `find_by` ends with a barrier.
+        const Histogram bins = passes.team.sums();
+        bins.clear(row.share);
 #pragma unroll 1
-        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-            u64 sum = block.sum(weigh_chunk(chunk));
-            if (threadIdx.x == 0) passes.team.exchange().chunk_sums[chunk] = sum;
+        for (u32 chunk = row.first_chunk; chunk < row.end_chunk && !row.is_listed_only(); ++chunk) {
+            u64 sum = 0;
+            row.each_four(chunk, [&](u32 token, const float (&x)[4], u32 which) { sum += weigh_four(token, x, which); });
+            sum = warp_sum(sum);
+            if (threadIdx.x % kWarp == 0) bins.add(chunk - row.first_chunk, sum);
         }
-        const Exchange& sums = passes.team.sync();
-        u64 total = passes.total(sums);
+        row.each_touched([&](const Touched& touched) {
+            u64 own = weigh(touched.token, touched.x, row.adjust_of(touched.token));
+            bins.add(touched.token / kChunk - row.first_chunk, own);
+        });
+        passes.team.sync(row.share);
+        u64 total = passes.total();
         u32 token = 0;
         if (draws() && total > 0) {
-            auto weight = [&](u32 token) {
-                u32 adjust = row.adjust_of(token);
-                bool left_out = adjust == kNoAdjust && row.is_listed_only();
-                return left_out ? 0 : weigh(token, row.value(true, token), adjust);
+            auto weight = [&](u32 token, float x, bool touched) -> u64 {
+                if (!touched) return row.is_listed_only() ? 0 : weigh(token, x, kNoAdjust);
+                return weigh(token, row.value(true, token), row.adjust_of(token));
             };
-            token = passes.find_by(sums, draw_point(row.job.uniform, total), weight);
+            token = passes.template find_by<1>(draw_point(row.job.uniform, total), weight);
         }
         if (!passes.team.leads() || threadIdx.x != 0) return;
         u32 status = token < row.job.vocab_size ? kOk : kBroken;
@@ -74,16 +80,6 @@ struct Weigher {
 
   private:
     __device__ bool draws() const { return (row.job.flags & (kEntropy | kDrafted)) == 0; }
-
-    // The thread's share of a chunk.
-    __device__ u64 weigh_chunk(u32 chunk) const {
-        u64 sum = 0;
-        if (!row.is_listed_only()) {
-            row.each_four(chunk, [&](u32 token, const float (&x)[4], u32 which) { sum += weigh_four(token, x, which); });
-        }
-        row.each_touched(chunk, [&](u32 token, float, float x) { sum += weigh(token, x, row.adjust_of(token)); });
-        return sum;
-    }
 
     __device__ const DraftRow& draft(u32 i) const {
         return reinterpret_cast<const DraftRow*>(inputs + row.job.drafts)[i];

@@ -7,6 +7,7 @@
 
 #define __device__
 #define __global__
+#define __forceinline__
 #define __launch_bounds__(...)
 
 struct uint4 {
@@ -93,6 +94,39 @@ T shuffle_down(unsigned mask, T value, unsigned by, Site site) {
     return exchange(value, lane + by < kLanes ? lane + by : lane, site);
 }
 
+// Any lane's value.
+template <class T>
+T shuffle(unsigned mask, T value, unsigned from, Site site) {
+    need_all_lanes(mask, site);
+    return exchange(value, from % kLanes, site);
+}
+
+template <class T>
+T shuffle_xor(unsigned mask, T value, unsigned bits, Site site) {
+    need_all_lanes(mask, site);
+    return exchange(value, (threadIdx.x % kLanes) ^ bits, site);
+}
+
+// What all lanes brought, put together.
+template <class F>
+unsigned reduce(unsigned mask, unsigned value, F both, Site site) {
+    need_all_lanes(mask, site);
+    Meeting& warp = my_warp();
+    unsigned turn = warp.times % 2, result = 0;
+    exchange(value, 0, site);
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+        unsigned other;
+        memcpy(&other, &warp.brought[turn][lane], sizeof other);
+        result = lane == 0 ? other : both(result, other);
+    }
+    return result;
+}
+
+inline unsigned ballot(unsigned mask, bool value, Site site) {
+    unsigned own = value ? 1u << threadIdx.x % kLanes : 0;
+    return reduce(mask, own, [](unsigned a, unsigned b) { return a | b; }, site);
+}
+
 inline bool any(unsigned mask, bool value, Site site) {
     need_all_lanes(mask, site);
     Meeting& warp = my_warp();
@@ -108,12 +142,28 @@ inline bool any(unsigned mask, bool value, Site site) {
 
 }  // namespace emulator
 
+// What is fetched ahead must be there.
+inline void fetch_ahead(const void* from, unsigned bytes) {
+    volatile unsigned char seen = 0;
+    for (unsigned i = 0; i < bytes; i += 16) seen = static_cast<const unsigned char*>(from)[i];
+    if (bytes > 0) seen = static_cast<const unsigned char*>(from)[bytes - 1];
+    (void)seen;
+    if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fault("what is fetched ahead is not aligned");
+}
+
 #define EMULATOR_SITE (emulator::Site{__FILE__, __LINE__})
 #define __syncthreads() ((void)emulator::Machine::self().meet(emulator::Machine::self().current->block->barrier, EMULATOR_SITE))
 // A cluster's barrier holds for each of its blocks, too: all threads are at one place. It counts for both.
 #define cluster_barrier() (__syncthreads(), (void)emulator::Machine::self().meet(emulator::Machine::self().team(), EMULATOR_SITE))
 #define __shfl_up_sync(mask, value, by) emulator::shuffle_up(mask, value, by, EMULATOR_SITE)
 #define __shfl_down_sync(mask, value, by) emulator::shuffle_down(mask, value, by, EMULATOR_SITE)
+#define __shfl_sync(mask, value, from) emulator::shuffle(mask, value, from, EMULATOR_SITE)
+#define __shfl_xor_sync(mask, value, bits) emulator::shuffle_xor(mask, value, bits, EMULATOR_SITE)
+#define __ballot_sync(mask, value) emulator::ballot(mask, value, EMULATOR_SITE)
+#define __reduce_add_sync(mask, value) \
+    emulator::reduce(mask, value, [](unsigned a, unsigned b) { return a + b; }, EMULATOR_SITE)
+#define __reduce_max_sync(mask, value) \
+    emulator::reduce(mask, value, [](unsigned a, unsigned b) { return a > b ? a : b; }, EMULATOR_SITE)
 #define __any_sync(mask, value) emulator::any(mask, value, EMULATOR_SITE)
 #define __nanosleep(time) emulator::Machine::self().pause()
 #define __threadfence() ((void)0)
@@ -136,7 +186,11 @@ inline long long __double_as_longlong(double value) {
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
+inline int __ffs(unsigned value) { return __builtin_ffs(int(value)); }
 inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value); }
+
+// The larger one; a NaN if one is.
+inline float max_or_nan(float a, float b) { return a != a || b != b ? std::nanf("") : fmaxf(a, b); }
 
 // One thread runs at a time, so these are atomic as they stand.
 template <class T>

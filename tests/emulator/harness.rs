@@ -117,8 +117,9 @@ impl Emulator {
         let shape = Shape {
             team_size,
             teams: layout.teams,
+            slice_chunks: chunks.div_ceil(team_size),
             cached_vectors: cached,
-            shared_bytes: shared_bytes(self.threads) + 16 * cached,
+            shared_bytes: shared_bytes(self.threads, chunks.div_ceil(team_size)) + 16 * cached,
         };
         let count = rows.len() as u32;
         let launch =
@@ -131,8 +132,8 @@ impl Emulator {
     pub(crate) fn run(&mut self, launch: &Launch, seed: u64, inputs: &[u8]) -> Vec<u8> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).unwrap();
         let program = (launch.kernel as usize * Dtype::ALL.len() + format) as u32;
-        let Shape { team_size, teams, cached_vectors, shared_bytes } = launch.shape;
-        let words = [program, launch.rows, team_size, teams, cached_vectors, shared_bytes];
+        let Shape { team_size, teams, slice_chunks, cached_vectors, shared_bytes } = launch.shape;
+        let words = [program, launch.rows, team_size, teams, slice_chunks, cached_vectors, shared_bytes, 0];
         let sizes = [seed, inputs.len() as u64, launch.outputs as u64];
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(bytemuck::cast_slice(&words)).unwrap();

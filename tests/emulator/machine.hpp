@@ -56,6 +56,7 @@ struct Block {
     Meeting barrier;
     std::vector<Meeting> warps;
     std::shared_ptr<SharedMemory> shared;
+    bool has_ended = false;  // one of its threads
 };
 
 struct Thread {
@@ -106,6 +107,7 @@ class Machine {
     void pause() { current->fiber.leave(false); }
 
     Meeting& team() { return team_meeting; }
+    const Block* block(unsigned rank) const { return rank < blocks.size() ? blocks[rank].get() : nullptr; }
 
   private:
     std::vector<std::unique_ptr<Thread>> threads;
@@ -120,6 +122,7 @@ class Machine {
         machine.current->fiber.enter();
         (*machine.body)();
         machine.current->ended = true;
+        machine.current->block->has_ended = true;
         machine.progress = true;
         machine.current->fiber.leave(true);
     }

@@ -6,7 +6,7 @@ use super::drafts::{self, recipe, together};
 use super::harness::{Emulator, built, config};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
-use croupier::backend::cuda::abi;
+use croupier::backend::cuda::abi::{self, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::{Launch, Machine, SLOTS};
 use croupier::backend::cuda::shape::{self, shared_bytes};
@@ -54,7 +54,14 @@ struct Emulated {
 impl Emulated {
     fn start(build: &str) -> Self {
         let slots = std::array::from_fn(|_| Slot { inputs: vec![0xEE; ROOM], ..Slot::default() });
-        Self { emulator: Emulator::start(build), slots, events: vec![], good_for: usize::MAX, panics: false, spoil: |_| () }
+        Self {
+            emulator: Emulator::start(build),
+            slots,
+            events: vec![],
+            good_for: usize::MAX,
+            panics: false,
+            spoil: |_| (),
+        }
     }
 }
 
@@ -67,7 +74,12 @@ impl Machine for Emulated {
 
     fn facts(&self) -> shape::Device {
         let (threads, clusters) = (self.emulator.threads, self.emulator.clusters);
-        shape::Device { threads, multiprocessors: 7, shared_bytes: shared_bytes(threads) + (48 << 10), clusters }
+        shape::Device {
+            threads,
+            multiprocessors: 7,
+            shared_bytes: shared_bytes(threads, SLICE_CHUNKS) + (48 << 10),
+            clusters,
+        }
     }
 
     fn enter(&mut self) -> Result<(), Self::Error> {
@@ -259,7 +271,8 @@ fn an_impossible_answer_is_handed_over() {
         return;
     }
     let mut backend = backend("narrow");
-    let case = Case { logprobs: Some((3, LogprobsMode::Raw, vec![1])), ..Case::new(Dtype::F32, &cases::row(0, 3000, 7)) };
+    let case =
+        Case { logprobs: Some((3, LogprobsMode::Raw, vec![1])), ..Case::new(Dtype::F32, &cases::row(0, 3000, 7)) };
     let spoils: [fn(&mut [u8]); 2] = [
         |outputs| bytemuck::from_bytes_mut::<abi::RowResult>(&mut outputs[..size_of::<abi::RowResult>()]).top_count = 4,
         |outputs| bytemuck::from_bytes_mut::<abi::RowResult>(&mut outputs[..size_of::<abi::RowResult>()]).token = 3000,

@@ -66,6 +66,48 @@ void write_without_barrier() {
     array[threadIdx.x] = value + 1;
 }
 
+// What another block brought is read without a barrier of the team, and with one, but written over meanwhile.
+void far_read_without_barrier() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = 0;
+    cluster_barrier();
+    array[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    u32 value = of_block(array, 1 - blockIdx.x)[threadIdx.x];
+    (void)value;
+}
+
+void far_write_without_barrier() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = 0;
+    cluster_barrier();
+    u32 value = of_block(array, 1 - blockIdx.x)[threadIdx.x];
+    __syncthreads();
+    array[threadIdx.x] = value;
+}
+
+void far_read_before_write() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    if (blockIdx.x == 0) array[threadIdx.x] = 0;
+    cluster_barrier();
+    u32 value = of_block(array, 1)[threadIdx.x];
+    (void)value;
+}
+
+void far_read_of_the_ended() {
+    Carver memory = carver();
+    Shared<u32> array = memory.take<u32>(kThreads);
+    array[threadIdx.x] = 0;
+    cluster_barrier();
+    if (blockIdx.x == 1) return;
+    for (u32 i = 0; i < 9; ++i) __nanosleep(20);
+    u32 value = of_block(array, 1)[threadIdx.x];
+    (void)value;
+}
+
 void wait_for_nobody() {
     static volatile bool never = false;
     while (!never) __nanosleep(20);
@@ -92,6 +134,11 @@ void nothing() {
     array[threadIdx.x] = warp_sum(value);
     __syncthreads();
     shared_add(array, 0, 1);
+    cluster_barrier();
+    value = of_block(array, 1 - blockIdx.x)[threadIdx.x];
+    cluster_barrier();
+    array[threadIdx.x] = value;
+    (void)__reduce_add_sync(kAllLanes, __ballot_sync(kAllLanes, value == warp_scan(1)));
 }
 
 struct Named {
@@ -109,6 +156,10 @@ const Named kPlanted[] = {
     {"add_before_write", add_before_write},
     {"read_without_barrier", read_without_barrier},
     {"write_without_barrier", write_without_barrier},
+    {"far_read_without_barrier", far_read_without_barrier},
+    {"far_write_without_barrier", far_write_without_barrier},
+    {"far_read_before_write", far_read_before_write},
+    {"far_read_of_the_ended", far_read_of_the_ended},
     {"wait_for_nobody", wait_for_nobody},
     {"global_beyond_its_end", global_beyond_its_end},
     {"undefined_shift", undefined_shift},

@@ -13,9 +13,12 @@ struct Cell {
     bool atomically = false;
     // Who was here since the barrier of that number.
     uint32_t writer = kNobody, write_time = 0, reader = kNobody, read_time = 0;
+    // Since the team's barrier of that number it was written, and another block read it.
+    uint32_t team_write_time = kNobody, far_read_time = kNobody;
 };
 
 struct Array {
+    unsigned number;  // among the block's
     const std::type_info* type;
     unsigned count;
     size_t element_bytes;
@@ -48,10 +51,31 @@ inline void check(Array& array, unsigned i, Access access) {
         cell.read_time = now;
         return;
     }
+    uint32_t team_now = Machine::self().team().times;
+    if (cell.far_read_time == team_now) {
+        fault("race between blocks: thread %u writes %u of %u, which another block has read since the team's last barrier", me,
+              i, array.count);
+    }
+    cell.team_write_time = team_now;
     cell.writer = written ? Cell::kSeveral : me;
     cell.write_time = now;
     cell.atomically = access == kAtomic;
     cell.written = true;
+}
+
+// A read of what another block of the team has, which must have been written before the team's last barrier.
+inline void check_far(Array& array, unsigned i, const Block& owner) {
+    Thread& thread = *Machine::self().current;
+    uint32_t me = thread.index.x, team_now = Machine::self().team().times;
+    if (owner.has_ended) fault("thread %u reads shared memory of a block that has ended", me);
+    if (i >= array.count) fault("thread %u is out of bounds of another block's memory: %u of %u", me, i, array.count);
+    Cell& cell = array.cells[i];
+    if (!cell.written) fault("thread %u reads uninitialised memory of another block: %u of %u", me, i, array.count);
+    if (cell.team_write_time == team_now) {
+        fault("race between blocks: thread %u reads %u of %u, which its block has written since the team's last barrier", me, i,
+              array.count);
+    }
+    cell.far_read_time = team_now;
 }
 
 }  // namespace emulator
@@ -108,6 +132,7 @@ struct Carver {
         if (bytes > memory.bytes) emulator::fault("%zu bytes of shared memory are used, %zu were given", bytes, memory.bytes);
         if (taken == memory.arrays.size()) {
             auto array = std::make_unique<emulator::Array>();
+            array->number = taken;
             array->type = &typeid(T);
             array->count = count;
             array->bytes.resize(count * sizeof(T));
@@ -121,3 +146,33 @@ struct Carver {
 };
 
 inline Carver carver() { return Carver{}; }
+
+template <class T>
+const T& whole(Shared<unsigned> words) {
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i) emulator::check(*words.array, i, emulator::kRead);
+    return *reinterpret_cast<const T*>(words.array->bytes.data());
+}
+
+// An array of another block of the team, to read.
+template <class T>
+struct Far {
+    emulator::Array* array;
+    const emulator::Block* owner;
+    T operator[](unsigned i) const {
+        bool is_own = owner == emulator::Machine::self().current->block;
+        if (is_own) emulator::check(*array, i, emulator::kRead);
+        else emulator::check_far(*array, i, *owner);
+        T value;
+        memcpy(&value, &array->bytes[i * sizeof(T)], sizeof(T));
+        return value;
+    }
+};
+
+template <class T>
+Far<T> of_block(Shared<T> array, unsigned rank) {
+    const emulator::Block* owner = emulator::Machine::self().block(rank);
+    if (owner == nullptr) emulator::fault("there is no block %u in the team", rank);
+    auto& arrays = owner->shared->arrays;
+    if (array.array->number >= arrays.size()) emulator::fault("block %u has not cut its shared memory yet", rank);
+    return Far<T>{arrays[array.array->number].get(), owner};
+}

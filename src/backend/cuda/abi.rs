@@ -153,9 +153,8 @@ pub struct Left {
     pub listed: u64,
 }
 
-/// Bytes of global memory that a team works in; all zero before the first launch.
-pub const SCRATCH_BYTES: usize =
-    16 + 3 * (8 * (BINS as usize + 2 + 2 + (SLICE_CHUNKS * MAX_TEAM) as usize + LISTED as usize));
+/// Bytes of global memory that a block has; all zero before the first launch.
+pub const SCRATCH_BYTES: usize = 16 + 2 * (8 * (3 + BINS as usize + LISTED as usize));
 
 const _: () = {
     assert!(size_of::<TokenAdjust>() == 16);

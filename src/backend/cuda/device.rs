@@ -135,13 +135,15 @@ impl Device {
     fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
-        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, launch.rows, shape.cached_vectors);
+        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, launch.rows);
+        let mut laid = (shape.slice_chunks, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
             (&raw mut arguments.1).cast(),
             (&raw mut arguments.2).cast(),
             (&raw mut arguments.3).cast(),
-            (&raw mut arguments.4).cast(),
+            (&raw mut laid.0).cast(),
+            (&raw mut laid.1).cast(),
         ];
         let mut attribute = launch_attribute(shape, self.facts.clusters);
         let config = sys::CUlaunchConfig {
@@ -289,13 +291,13 @@ pub(super) struct Slot {
 unsafe impl Send for Slot {}
 
 impl Slot {
-    /// Room for launches of these sizes and of so many teams.
-    pub(super) fn new(inputs: usize, outputs: usize, teams: usize) -> Result<Self, DriverError> {
+    /// Room for launches of these sizes, with scratch memory for so many blocks.
+    pub(super) fn new(inputs: usize, outputs: usize, blocks: usize) -> Result<Self, DriverError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         // SAFETY: zeroed in the next line, before any kernel runs.
-        let scratch = unsafe { result::malloc_sync(teams * SCRATCH_BYTES)? };
+        let scratch = unsafe { result::malloc_sync(blocks * SCRATCH_BYTES)? };
         // SAFETY: so many bytes were given.
-        unsafe { result::memset_d8_sync(scratch, 0, teams * SCRATCH_BYTES)? };
+        unsafe { result::memset_d8_sync(scratch, 0, blocks * SCRATCH_BYTES)? };
         // It may return before it is done, and the slot's stream waits for no other.
         result::ctx::synchronize()?;
         Ok(Self { inputs: Staging::new(inputs)?, outputs: Staging::new(outputs)?, scratch, stream })

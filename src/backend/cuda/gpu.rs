@@ -17,10 +17,11 @@ pub struct Gpu {
 
 impl Gpu {
     /// Opens a device, with so much room for each launch.
-    pub(super) fn open(wanted: &str, inputs: usize, outputs: usize, teams: usize) -> Result<Self, OpenError> {
+    pub(super) fn open(wanted: &str, inputs: usize, outputs: usize) -> Result<Self, OpenError> {
         let device = Device::open(wanted)?;
-        let slot = || Slot::new(inputs, outputs, teams);
-        Ok(Self { device, slots: [slot()?, slot()?], flush: None })
+        let slot = || Slot::new(inputs, outputs, device.facts.scratch_blocks() as usize);
+        let slots = [slot()?, slot()?];
+        Ok(Self { device, slots, flush: None })
     }
 }
 

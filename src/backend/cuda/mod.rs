@@ -26,7 +26,7 @@ use crate::sampling::row::RowResult;
 use ask::{Asked, NoKernel, has_kernel};
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
-use launches::{Launches, MOST_ROWS, OUTPUT_BYTES};
+use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
@@ -102,7 +102,7 @@ impl CudaBackend {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
-        let gpu = Gpu::open(device, input_bytes, OUTPUT_BYTES, MOST_ROWS)?;
+        let gpu = Gpu::open(device, input_bytes, OUTPUT_BYTES)?;
         let mut backend = Self::on(gpu, other, input_bytes);
         warm_up::prove(&mut backend)?;
         Ok(backend)

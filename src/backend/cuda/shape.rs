@@ -2,7 +2,7 @@
 //!
 //! No result depends on it. The rules follow from sizes and published figures; docs/performance.md has what an H100 made of them.
 
-use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, SLICE_CHUNKS};
+use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, RowJob, SLICE_CHUNKS};
 
 /// What of a device decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,14 @@ pub struct Device {
     pub clusters: bool,
 }
 
+impl Device {
+    /// Blocks that bring their results together in global memory: as many as run at once, and none where they are clusters.
+    #[must_use]
+    pub fn scratch_blocks(&self) -> u32 {
+        if self.clusters { 1 } else { self.multiprocessors.max(MAX_TEAM) }
+    }
+}
+
 /// One launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -24,6 +32,8 @@ pub struct Shape {
     pub team_size: u32,
     /// Teams; each takes rows in turn.
     pub teams: u32,
+    /// Chunks of a row that a block works on at most.
+    pub slice_chunks: u32,
     /// Vectors of 16 bytes that a block keeps in shared memory; 0: rows are read again instead.
     pub cached_vectors: u32,
     /// Dynamic shared memory of a block.
@@ -36,15 +46,17 @@ pub fn chunk(threads: u32) -> u32 {
     threads * PER_THREAD
 }
 
-/// Shared memory of a block without a cache, as the kernels cut it.
+/// Shared memory of a block that has slices of so many chunks, without a cache, as the kernels cut it.
 #[must_use]
-pub fn shared_bytes(threads: u32) -> u32 {
-    let block = (threads / 32 * 8).next_multiple_of(16) + 16;
-    let bins = 2 * 4 * BINS;
+pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
+    let block = (threads / 32 * 8).next_multiple_of(16) + 32;
+    let boxes = 16 + 32 + 2 * (8 * BINS + 8 * LISTED);
     let list = 2 * 8 * LISTED;
-    let touched = SLICE_CHUNKS * chunk(threads) / 8;
-    let delegates = SLICE_CHUNKS * threads * 4;
-    block + bins + list + touched + delegates
+    let job = (size_of::<RowJob>() as u32).next_multiple_of(16);
+    let touched = slice_chunks * chunk(threads) / 8;
+    let adjusted = threads * 12;
+    let delegates = slice_chunks * threads * 4;
+    block + boxes + list + job + touched + adjusted + delegates
 }
 
 /// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each.
@@ -54,11 +66,13 @@ pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) ->
     let least = chunks.div_ceil(SLICE_CHUNKS);
     // A row is split while multiprocessors would be idle.
     let split = (device.multiprocessors / rows.max(1)).clamp(1, MAX_TEAM.min(chunks));
-    let vectors = |team: u32| chunks.div_ceil(team) * chunk(device.threads) * element_bytes / 16;
-    let room = device.shared_bytes.saturating_sub(shared_bytes(device.threads)) / 16;
+    let slice = |team: u32| chunks.div_ceil(team);
+    let vectors = |team: u32| slice(team) * chunk(device.threads) * element_bytes / 16;
+    let notes = |team: u32| shared_bytes(device.threads, slice(team));
+    let fits = |&team: &u32| notes(team) + vectors(team) * 16 <= device.shared_bytes;
     let team_size = split.max(least);
     // More blocks, if then a row stays on the chip and is read from memory once.
-    let cached = device.clusters.then(|| (team_size..=MAX_TEAM).find(|&team| vectors(team) <= room)).flatten();
+    let cached = device.clusters.then(|| (team_size..=MAX_TEAM).find(fits)).flatten();
     let team_size = cached.unwrap_or(team_size);
     let cached_vectors = cached.map_or(0, vectors);
     // One block on a multiprocessor at a time is always resident.
@@ -66,8 +80,9 @@ pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) ->
     Shape {
         team_size,
         teams: if device.clusters { rows } else { rows.min(resident) }.max(1),
+        slice_chunks: slice(team_size),
         cached_vectors,
-        shared_bytes: shared_bytes(device.threads) + cached_vectors * 16,
+        shared_bytes: notes(team_size) + cached_vectors * 16,
     }
 }
 
@@ -87,7 +102,10 @@ mod tests {
                     for element in [2, 4] {
                         let shape = shape(rows, vocab, element, &device);
                         let slice = vocab.div_ceil(chunk(THREADS)).div_ceil(shape.team_size);
-                        assert!(slice <= SLICE_CHUNKS && shape.team_size <= MAX_TEAM, "{rows} {vocab}: {shape:?}");
+                        assert!(
+                            slice <= SLICE_CHUNKS && shape.slice_chunks == slice && shape.team_size <= MAX_TEAM,
+                            "{rows} {vocab}: {shape:?}"
+                        );
                         assert!(shape.shared_bytes <= device.shared_bytes, "{rows} {vocab}: {shape:?}");
                         assert!(shape.teams >= 1 && shape.teams <= rows);
                         if !device.clusters {
