@@ -185,6 +185,14 @@ fn line(
     let jobs: Vec<RowJob<'_>> =
         (0..batch).map(|i| RowJob { logits: Logits::new(dtype, &encoded[i % encoded.len()]), spec }).collect();
     let timing = backend.time(&jobs, ROUNDS).unwrap_or_else(|error| panic!("{name}: {error}"));
+    if name == MIXES[0].0 {
+        let nothing = median(timing.empty);
+        println!(
+            "| {vocab} | {} | {batch} | {} | no rows, the same launch | {nothing:.1} | | |",
+            dtype.name(),
+            shape.name()
+        );
+    }
     let median = median(timing.launches);
     let bytes = (batch * vocab * dtype.size()) as f32;
     println!(

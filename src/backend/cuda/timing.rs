@@ -3,6 +3,7 @@
 use super::ask::Asked;
 use super::device::Staging;
 use super::gpu::Gpu;
+use super::machine::Launch;
 use super::verify::verify;
 use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
 
@@ -14,6 +15,8 @@ const FLUSH_BYTES: usize = 512 << 20;
 pub struct Timing {
     /// Of each launch.
     pub launches: Vec<f32>,
+    /// Of launches of the same shape that have no rows: what no kernel can be faster than.
+    pub empty: Vec<f32>,
     /// Bytes per microsecond that a device copy reads and writes, the best of several.
     pub copy_rate: f32,
 }
@@ -66,12 +69,16 @@ impl CudaBackend {
             Some(flush) => flush,
             None => flush.insert(Staging::new(FLUSH_BYTES)?),
         };
-        let launches = (0..rounds).map(|_| device.time(slot, &launch, flush)).collect::<Result<_, _>>()?;
+        let nothing = Launch { rows: 0, ..launch };
+        let times = |launch: &Launch| -> Result<Vec<f32>, DriverError> {
+            (0..rounds).map(|_| device.time(slot, launch, flush)).collect()
+        };
+        let (launches, empty) = (times(&launch)?, times(&nothing)?);
         let mut copy_rate = 0.0f32;
         for _ in 0..10 {
             let (time, bytes) = device.time_copy(slot, flush)?;
             copy_rate = copy_rate.max(bytes as f32 / time);
         }
-        Ok(Timing { launches, copy_rate })
+        Ok(Timing { launches, empty, copy_rate })
     }
 }
