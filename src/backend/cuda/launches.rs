@@ -114,7 +114,11 @@ impl<M: Machine> Launches<M> {
         packer.write(rows.iter().map(|&row| &asked[row]), self.machine.inputs(slot));
         let largest = rows.iter().map(|&row| asked[row].row.logits.vocab_size()).max().unwrap_or(0);
         let rows = rows.len() as u32;
-        let shape = shape(rows, largest as u32, dtype.size() as u32, &self.machine.facts());
+        let facts = self.machine.facts();
+        let shape = match (kernel, shape(rows, largest as u32, dtype.size() as u32, &facts)) {
+            (Kernel::Sample, shape) => shape,
+            (Kernel::Weigh, shape) => shape.uncached(facts.threads),
+        };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
         self.machine.begin(slot, &launch)?;

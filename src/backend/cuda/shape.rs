@@ -40,6 +40,14 @@ pub struct Shape {
     pub shared_bytes: u32,
 }
 
+impl Shape {
+    /// The same for a kernel that reads rows once: more of its blocks are on a multiprocessor.
+    #[must_use]
+    pub fn uncached(self, threads: u32) -> Self {
+        Self { cached_vectors: 0, shared_bytes: shared_bytes(threads, self.slice_chunks), ..self }
+    }
+}
+
 /// Tokens of a chunk.
 #[must_use]
 pub fn chunk(threads: u32) -> u32 {
@@ -128,5 +136,7 @@ mod tests {
         assert_eq!(shape(256, 128_256, 2, &H200).team_size, 2);
         assert_eq!(shape(256, 128_256, 4, &A100).team_size, 1);
         assert!(one.cached_vectors > 0);
+        // Two blocks of a kernel that does not cache are on a multiprocessor, with what the driver takes of each.
+        assert!(2 * (one.uncached(THREADS).shared_bytes + (1 << 10)) <= 228 << 10);
     }
 }
