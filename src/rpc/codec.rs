@@ -315,13 +315,13 @@ mod tests {
         let message = [&[0x12, step.len() as u8], &step[..]].concat();
         let fault = |message: &[u8], shape| look(message, shape).unwrap_err().to_string();
         let said = fault(&message, &DECODE_REQUEST);
-        assert!(said.starts_with("step.open[2].params.watermark.scheme "), "{said}");
+        assert!(said.starts_with("step.open[2].params.watermark.scheme: "), "{said}");
         let config = [&[0x0A, 8, 0x2A, 6], &mark[..]].concat();
         let said = fault(&config, &DECODE_REQUEST);
-        assert!(said.starts_with("config.default_params.watermark.scheme "), "{said}");
+        assert!(said.starts_with("config.default_params.watermark.scheme: "), "{said}");
         let rows = [&[0x32, 0, 0x32, 8, 0x0A, 6], &mark[..]].concat();
         let said = fault(&rows, &SAMPLE_REQUEST);
-        assert!(said.starts_with("rows[1].params.watermark.scheme "), "{said}");
+        assert!(said.starts_with("rows[1].params.watermark.scheme: "), "{said}");
         // None at all is no mark.
         assert_eq!(look(&[0x0A, 5, 0x2A, 3, 0xD2, 0x05, 0], &DECODE_REQUEST), Ok(()));
     }
