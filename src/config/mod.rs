@@ -16,6 +16,7 @@ mod presets;
 mod reference;
 mod resolve;
 mod secrets;
+#[macro_use]
 mod setting;
 mod settings;
 mod top;

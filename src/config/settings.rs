@@ -24,48 +24,6 @@ const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
 /// gRPC's length prefix has 32 bits; 4 KiB is less than any useful step.
 const MESSAGE: RangeInclusive<u64> = 4096..=u32::MAX as u64;
 
-macro_rules! setting {
-    ($name:literal, $value:literal, $($field:ident).+, $read:expr, $show:expr, $help:expr) => {
-        Setting {
-            name: $name,
-            value: $value,
-            help: $help,
-            set: |config, text| {
-                config.$($field).+ = ($read)(text)?;
-                Ok(())
-            },
-            show: |config| ($show)(&config.$($field).+),
-        }
-    };
-}
-
-/// A limit that is a number.
-macro_rules! limit {
-    ($name:literal, $field:ident, $range:expr, $help:literal) => {
-        setting!($name, "N", limits.$field, |t| values::count(t, $range), ToString::to_string, $help)
-    };
-}
-
-/// A limit or HTTP/2 setting that is a size.
-macro_rules! size {
-    ($name:literal, $($field:ident).+, $type:ty, $range:expr, $help:literal) => {
-        setting!($name, "SIZE", $($field).+, |t| values::size(t, $range).map(|n| n as $type), |n: &$type| show_size(*n as u64), $help)
-    };
-}
-
-/// A file, or none.
-macro_rules! path {
-    ($name:literal, $($field:ident).+, $help:literal) => {
-        setting!($name, "PATH", $($field).+, values::file_path, |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"), $help)
-    };
-}
-
-macro_rules! duration {
-    ($name:literal, $field:ident, $range:expr, $help:literal) => {
-        setting!($name, "TIME", $field, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)
-    };
-}
-
 /// Every setting, in the order of `--help`.
 pub(super) static SETTINGS: &[Setting] = &[
     setting!(
