@@ -1,0 +1,245 @@
+//! The definitions, in f64.
+
+use super::{FILTERS, NEAR, STATE};
+use croupier::sampling::chain::Step;
+
+/// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
+pub(super) struct Naive {
+    pub(super) logits: Vec<Option<f64>>,
+    pub(super) near: bool,
+    /// Whether tokens that are not equal are so near to one another that their order cannot be told.
+    pub(super) close: bool,
+}
+
+impl Naive {
+    pub(super) fn new(logits: &[f32]) -> Self {
+        Self { logits: logits.iter().map(|&x| Some(f64::from(x))).collect(), near: false, close: false }
+    }
+
+    pub(super) fn probabilities(&self) -> Vec<f64> {
+        let max = self.max();
+        let weights = self.logits.iter().map(|x| x.map_or(0.0, |x| (x - max).exp()));
+        let weights: Vec<f64> = weights.collect();
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|w| w / total).collect()
+    }
+
+    pub(super) fn max(&self) -> f64 {
+        self.logits.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    pub(super) fn left(&self) -> Vec<usize> {
+        (0..self.logits.len()).filter(|&t| self.logits[t].is_some()).collect()
+    }
+
+    /// Tokens that are left, by a number, largest first, then by id.
+    pub(super) fn by(&self, number: impl Fn(usize) -> f64) -> Vec<usize> {
+        let mut left = self.left();
+        left.sort_by(|&a, &b| number(b).total_cmp(&number(a)).then(a.cmp(&b)));
+        left
+    }
+
+    pub(super) fn entropy(&self) -> f64 {
+        self.probabilities().iter().filter(|&&p| p > 0.0).map(|p| -p * p.ln()).sum()
+    }
+
+    /// Whether `a >= b`.
+    pub(super) fn at_least(&mut self, a: f64, b: f64) -> bool {
+        self.near |= (a - b).abs() <= NEAR * a.abs().max(b.abs()).max(1e-9);
+        a >= b
+    }
+
+    pub(super) fn keep(&mut self, kept: &[usize]) {
+        (0..self.logits.len()).filter(|t| !kept.contains(t)).for_each(|t| self.logits[t] = None);
+    }
+
+    pub(super) fn keep_from(&mut self, least: f64) {
+        let p = self.probabilities();
+        let first = self.by(|t| p[t])[0];
+        let kept: Vec<usize> = self.left().into_iter().filter(|&t| t == first || self.at_least(p[t], least)).collect();
+        self.keep(&kept);
+    }
+
+    /// The fewest of `order` whose probability reaches `share`.
+    pub(super) fn keep_reaching(&mut self, order: &[usize], share: f64) {
+        let p = self.probabilities();
+        let (mut sum, mut kept) = (0.0, 0);
+        for &token in order {
+            sum += p[token];
+            kept += 1;
+            if self.at_least(sum, share) {
+                break;
+            }
+        }
+        self.keep(&order[..kept]);
+    }
+
+    pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) {
+        self.logits.iter_mut().flatten().for_each(|x| *x = of(*x));
+    }
+
+    pub(super) fn apply(&mut self, step: Step) {
+        let p = self.probabilities();
+        let most = p.iter().copied().fold(0.0, f64::max);
+        let real = f64::from;
+        // Equal masses are ties for a cutoff too.
+        self.near |= self.close;
+        match step {
+            Step::Temperature => self.map(|x| x / real(FILTERS.temperature)),
+            Step::DynamicTemperature { low, high, exponent } => {
+                let share = self.entropy() / (self.left().len() as f64).ln().max(1e-300);
+                let temperature = real(low) + real(high - low) * share.clamp(0.0, 1.0).powf(real(exponent));
+                self.map(|x| x / temperature);
+            }
+            Step::Smoothing { factor, curve } => {
+                let (max, f, c) = (self.max(), real(factor), real(curve));
+                let (k, s) = ((3.0 - c) / 2.0, (c - 1.0) / 2.0);
+                self.map(|x| -k * f * (x - max).powi(2) + s * f * (x - max).powi(3));
+            }
+            // Random rows have no ties.
+            Step::TopK | Step::TopKTies => {
+                let order = self.by(|t| p[t]);
+                self.keep(&order[..order.len().min(FILTERS.top_k as usize)]);
+            }
+            Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
+            Step::MinP => self.keep_from(real(FILTERS.min_p) * most),
+            Step::TopA(a) => self.keep_from(real(a) * most * most),
+            Step::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
+            Step::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
+            Step::TypicalP(share) | Step::TypicalAbove(share) | Step::TypicalTies(share) => {
+                let entropy = self.entropy();
+                let order = self.by(|t| -(-p[t].ln() - entropy).abs());
+                self.keep_reaching(&order, real(share));
+            }
+            Step::Tfs(z) => self.tail_free(real(z)),
+            Step::TopNSigma(n) => self.top_n_sigma(real(n)),
+            Step::TopH(share) => self.top_h(real(share)),
+            Step::Xtc { threshold, .. } | Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold)),
+            Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold)),
+            Step::Skew(by) => self.skew(real(by).exp()),
+            Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
+            Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
+            Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            // None is played here: src/sampling/mark/tournament.rs compares it with its formula.
+            Step::Tournament => {}
+            Step::AdaptiveP { target, .. } => {
+                let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);
+                let wanted = (2.0 * real(target) - average).clamp(0.0, 1.0);
+                let curve = |p: f64| {
+                    let distance = (p - wanted).abs() / 0.3;
+                    5.0 - 10.0 * distance * distance / (1.0 + distance)
+                };
+                let logits = self.logits.iter().zip(&p);
+                self.logits = logits.map(|(x, &p)| x.map(|_| curve(p))).collect();
+                self.look_for_close();
+            }
+        }
+    }
+
+    /// Notes whether two tokens are so near that their order cannot be told.
+    pub(super) fn look_for_close(&mut self) {
+        let mut sorted: Vec<f64> = self.logits.iter().flatten().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        self.close = sorted.windows(2).any(|pair| pair[1] - pair[0] < 1e-5);
+    }
+
+    /// Draws by the uniform number to the power 1 / `power`, along falling probabilities.
+    pub(super) fn skew(&mut self, power: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        let mut before = 0.0;
+        for token in order {
+            // Such a one may have no mass.
+            self.near |= p[token] < 1e-10;
+            let up_to: f64 = before + p[token];
+            self.logits[token] = Some((up_to.powf(power) - f64::powf(before, power)).ln());
+            before = up_to;
+        }
+        self.look_for_close();
+    }
+
+    /// XTC's probabilities, that it happens and that it does not taken together.
+    pub(super) fn expect(&mut self, probability: f64, threshold: f64) {
+        let without = self.probabilities();
+        let mut happened = Naive { logits: self.logits.clone(), near: false, close: false };
+        happened.exclude(threshold);
+        self.near |= happened.near;
+        let with = happened.probabilities();
+        if happened.left() == self.left() {
+            return;
+        }
+        for token in self.left() {
+            self.logits[token] = Some((probability * with[token] + (1.0 - probability) * without[token]).ln());
+        }
+        self.look_for_close();
+    }
+
+    /// The first mirostat, as the paper estimates: by the logits' own differences.
+    pub(super) fn mirostat(&mut self, mu: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        let places = 0..order.len().min(100) - 1;
+        let t = |i: usize| ((i as f64 + 2.0) / (i as f64 + 1.0)).ln();
+        let b = |i: usize| (p[order[i]] / p[order[i + 1]]).ln();
+        let s = places.clone().map(|i| t(i) * b(i)).sum::<f64>() / places.map(|i| t(i) * t(i)).sum::<f64>();
+        let n = order.len() as f64;
+        let k = ((s - 1.0) * mu.exp2() / (1.0 - n.powf(1.0 - s))).powf(1.0 / s);
+        self.near |= (k - k.round()).abs() < 1e-3 * k || (s - 1.0).abs() < 1e-6;
+        self.keep(&order[..order.len().min((k as usize).max(1))]);
+    }
+
+    pub(super) fn tail_free(&mut self, z: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        if order.len() < 3 {
+            return;
+        }
+        let first: Vec<f64> = order.windows(2).map(|w| p[w[0]] - p[w[1]]).collect();
+        let second: Vec<f64> = first.windows(2).map(|w| (w[0] - w[1]).abs()).collect();
+        let total: f64 = second.iter().sum();
+        let (mut sum, mut kept) = (0.0, 1);
+        for d in second {
+            sum += d / total;
+            if !self.at_least(z, sum) {
+                break;
+            }
+            kept += 1;
+        }
+        self.keep(&order[..kept]);
+    }
+
+    pub(super) fn top_n_sigma(&mut self, n: f64) {
+        let logits: Vec<f64> = self.logits.iter().flatten().copied().collect();
+        let mean = logits.iter().sum::<f64>() / logits.len() as f64;
+        let sigma = (logits.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
+        let least = self.max() - n * sigma;
+        // Distances are in units of 2^-8.
+        self.near |= logits.iter().any(|x| (x - least).abs() < n / 256.0);
+        let kept: Vec<usize> = self.left().into_iter().filter(|&t| self.logits[t] >= Some(least)).collect();
+        self.keep(&kept);
+    }
+
+    pub(super) fn top_h(&mut self, share: f64) {
+        let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
+        self.keep(&order[..order.len().min(100)]);
+        let (p, most) = (self.probabilities(), share * self.entropy());
+        let (mut sum, mut kept) = (0.0, 0);
+        for &token in order.iter().take(100) {
+            sum += -p[token] * p[token].ln();
+            if !self.at_least(most, sum) {
+                break;
+            }
+            kept += 1;
+        }
+        self.keep(&order[..kept.max(1)]);
+    }
+
+    pub(super) fn exclude(&mut self, threshold: f64) {
+        let p = self.probabilities();
+        let choices: Vec<usize> = self.by(|t| p[t]).into_iter().filter(|&t| self.at_least(p[t], threshold)).collect();
+        if let Some((_, out)) = choices.split_last() {
+            let kept: Vec<usize> = self.left().into_iter().filter(|t| !out.contains(t)).collect();
+            self.keep(&kept);
+        }
+    }
+}
