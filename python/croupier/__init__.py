@@ -11,10 +11,11 @@
 
 from . import aio
 from ._session import Rows, Sequence, Token
+from ._top_n import TopN
 from .client import Stream, connect
 from .errors import CroupierError, LogitsLost, RowError
 from .ranks import Rank, Sampler, attach
 from .schema import pb
 
-__all__ = ["CroupierError", "LogitsLost", "Rank", "RowError", "Rows", "Sampler", "Sequence", "Stream", "Token", "aio",
-           "attach", "connect", "pb"]
+__all__ = ["CroupierError", "LogitsLost", "Rank", "RowError", "Rows", "Sampler", "Sequence", "Stream", "Token", "TopN",
+           "aio", "attach", "connect", "pb"]

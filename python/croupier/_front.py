@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._session import Rows, Sequence, Session
+import numpy as np
+
+from ._session import Rows, Sequence, Session, bf16, widened
+from ._top_n import TopN, largest
 from .schema import pb
 
 
@@ -56,6 +59,16 @@ class Front:
     def rows(self, count: int) -> Rows:
         """Rows to write logits into, in shared memory where there is some; then give them to `sample` or `step`."""
         return self._session.rows(count)
+
+    def top_n(self, logits: Any, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
+        """The `n` largest of each row, for links that are too thin: give them to `sample` or `step` in the place of the rows.
+        Tokens are those of the whole rows, or refused where parameters reach beyond. `step` takes `(rows, top_n)` too."""
+        session = self._session
+        rows = np.atleast_2d(np.asarray(logits))
+        # What is sent is chosen, not what it is rounded from.
+        if session.dtype == "bf16":
+            rows = widened(rows if rows.dtype == session.numpy else bf16(rows))
+        return largest(rows.astype(session.numpy if session.dtype == "f16" else "<f4"), n, beyond)
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""

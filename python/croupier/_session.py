@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _regions
 from ._regions import Region
+from ._top_n import TopN
 from .errors import CroupierError, LogitsLost
 from .schema import pb
 
@@ -98,6 +99,7 @@ class InFlight:
     emits: list[Sequence | None]
     """The sequence of each work that emits tokens."""
     logits: Rows | None
+    top_n: bytes = b""
     failures: dict[int, str] = field(default_factory=dict)
     """Why works that emit have not, by the sequence's id."""
 
@@ -268,12 +270,19 @@ class Session:
         self.closing = step.close + self.closing
 
     def step(self, logits: Any, work: Iterable[Any]) -> bytes:
-        """A step as it is sent. `work` holds sequences (to be sampled) or `Work` messages."""
+        """A step as it is sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a `TopN`,
+        or both, whose rows are numbered after the whole ones."""
         wire, emits = self._works(list(work))
-        rows = None
+        rows, listed = None, b""
+        if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
+            logits, top_n = logits
+        else:
+            logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
+        if top_n is not None:
+            listed = top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
         if logits is not None:
             rows = self._kept(logits) if isinstance(logits, Rows) else self._placed(logits)
-        step = InFlight(self._number(rows), self.opening, self.closing, wire, emits, rows)
+        step = InFlight(self._number(rows), self.opening, self.closing, wire, emits, rows, listed)
         self.opening, self.closing = [], []
         self.waiting.append(step)
         return self.encode(step)
@@ -339,7 +348,7 @@ class Session:
                 where.region.offset = self.region.first + slot * self.slot_bytes
                 where.region.rows, where.region.row_stride = len(array), self.stride
         # Serialised messages of one type may be joined; the field `step` of DecodeRequest has number 2.
-        body = head.SerializeToString() + step.work
+        body = head.SerializeToString() + step.work + step.top_n
         return b"\x12" + _varint(len(body)) + body
 
     def result(self, message: bytes) -> tuple[InFlight, Any]:
@@ -392,6 +401,11 @@ def bf16(values: np.ndarray) -> np.ndarray:
     # A NaN whose payload lies in the lower half would become an infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+
+
+def widened(values: np.ndarray) -> np.ndarray:
+    """bf16 as float32."""
+    return (values.astype("<u4") << 16).view("<f4")
 
 
 def _varint(value: int) -> bytes:

@@ -84,7 +84,7 @@ fn finish_rows(
 }
 
 fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
-    let (token, kept) = (output.token, output.kept.ok_or_else(lost)?);
+    let (token, truncated, kept) = (output.token, output.marks.truncated, output.kept.ok_or_else(lost)?);
     let place = Place::of(work, sequence.drafts())?;
     let mut ahead = sequence.ahead();
     for token in place.path(sequence.drafts()) {
@@ -97,7 +97,7 @@ fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<D
         sequence.forget_drafts();
     }
     sequence.keep_draft(place.parent, token, kept, state);
-    Ok(Done::Drafted { token, finish })
+    Ok(Done::Drafted { token, finish, truncated })
 }
 
 fn emit(sequence: &mut Sequence, verification: Verification) -> Done {

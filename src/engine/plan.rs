@@ -90,25 +90,28 @@ pub(super) fn plan_work(
             format!("needs {rows} rows from row {}, the step has {} rows", work.first_row, step.logits.rows());
         return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
     }
+    step.logits.check(work.first_row, rows, matches!(planned, Planned::Verify(_)))?;
     let explains = |id| table.get(id).is_some_and(Sequence::explains);
     if !matches!(kind, WorkKind::Draft(_)) && work.sequence_id.is_some_and(explains) {
         explained.add(rows, step)?;
     }
     if let Some(id) = work.sequence_id {
-        take_room(table, id, kind, step)?;
+        take_room(table, id, work, step)?;
     }
     Ok(planned)
 }
 
 /// Takes room for what the sequence may come to remember by this work. What it does not is given back with the result.
-fn take_room(table: &mut Table, id: u64, kind: &WorkKind, step: &Step) -> Result<(), RowFailure> {
-    let fits = match kind {
+fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(), RowFailure> {
+    let fits = match work.kind.as_ref().map_err(RowFailure::clone)? {
         WorkKind::Sample => table.may_grow(id, 1, 0),
         WorkKind::Verify(verify) => table.may_grow(id, verify.most_emitted(), 0),
         WorkKind::Draft(_) => {
             let vocab_size = step.logits.row_bytes_in_f32() / size_of::<f32>();
             let kept = table.get(id).map_or(0, |sequence| sequence.most_kept_bytes(vocab_size));
-            table.may_grow(id, 0, kept)
+            // What is kept of a list is one, also where a whole row would be kept as it is.
+            let listed = step.logits.most_listed(work.first_row, 1) * size_of::<(u32, u64)>();
+            table.may_grow(id, 0, if listed > 0 { kept.max(listed) } else { kept })
         }
         WorkKind::Score(_) => true,
     };

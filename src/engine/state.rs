@@ -175,6 +175,9 @@ impl Stream {
 }
 
 fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailure>) {
+    if done.as_ref().is_ok_and(Done::is_truncated) {
+        model.truncated.increment(1);
+    }
     match done {
         Ok(Done::Sampled { finish, .. }) => {
             model.rows(WorkKind::Sample, 1);

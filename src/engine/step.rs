@@ -1,5 +1,6 @@
 //! A step in domain words: what one message asks for, and what comes of it.
 
+pub use super::listed::ListedRows;
 pub use super::shards::join::Sharded;
 pub use super::verify::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
@@ -49,7 +50,7 @@ impl Step {
     /// Bytes of these rows.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.rows().saturating_mul(self.logits.row_bytes)
+        self.work.iter().map(|work| self.logits.bytes_of(work.first_row, work.rows())).fold(0, usize::saturating_add)
     }
 
     /// Every sequence it names.
@@ -76,7 +77,9 @@ pub struct LogitsBlock {
     pub(super) dtype: Dtype,
     pub(super) row_bytes: usize,
     pub(super) stride_bytes: usize,
+    /// Whole ones, which come first.
     pub(super) rows: u64,
+    pub(super) listed: ListedRows,
 }
 
 #[derive(Debug)]
@@ -117,7 +120,7 @@ impl LogitsBlock {
             return Err(FieldError::new("data", message));
         }
         let rows = whole as u64 + u64::from(rest != 0);
-        Ok(Self { data: Data::Inline(data), dtype, row_bytes, stride_bytes, rows })
+        Ok(Self { data: Data::Inline(data), dtype, row_bytes, stride_bytes, rows, listed: ListedRows::default() })
     }
 
     /// Rows of `vocab_size` values in a region.
@@ -154,19 +157,21 @@ impl LogitsBlock {
         }
         // It is within the region, which is in memory.
         let data = Data::Region { region, offset: offset as usize };
-        Ok(Self { data, dtype, row_bytes, stride_bytes, rows: rows.into() })
+        Ok(Self { data, dtype, row_bytes, stride_bytes, rows: rows.into(), listed: ListedRows::default() })
     }
 
-    /// No rows, for steps without work.
+    /// No rows.
     #[must_use]
-    pub fn empty() -> Self {
-        Self { data: Data::Inline(Bytes::new()), dtype: Dtype::F32, row_bytes: 0, stride_bytes: 0, rows: 0 }
+    pub fn empty(dtype: Dtype, vocab_size: u32) -> Self {
+        let row_bytes = vocab_size as usize * dtype.size();
+        let (data, listed) = (Data::Inline(Bytes::new()), ListedRows::default());
+        Self { data, dtype, row_bytes, stride_bytes: row_bytes, rows: 0, listed }
     }
 
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.rows
+        self.rows + self.listed.len() as u64
     }
 
     /// Bytes of the part of a row that counts.
@@ -185,7 +190,7 @@ impl LogitsBlock {
     #[must_use]
     pub fn row(&self, row: u64) -> Option<Logits<'_>> {
         if row >= self.rows {
-            return None;
+            return self.listed.row(row - self.rows);
         }
         let start = row as usize * self.stride_bytes;
         match &self.data {
@@ -202,7 +207,10 @@ impl LogitsBlock {
     #[must_use]
     pub fn data_path(&self) -> DataPath {
         match &self.data {
-            Data::Inline(data) if data.is_empty() => DataPath::None,
+            Data::Inline(data) if data.is_empty() => match self.listed.len() {
+                0 => DataPath::None,
+                _ => DataPath::TopN,
+            },
             Data::Inline(_) => DataPath::Inline,
             Data::Region { .. } => DataPath::SharedMemory,
             Data::Sharded(_) => DataPath::VocabShards,
@@ -267,6 +275,8 @@ pub enum Done {
         token: u32,
         /// Why the sequence would end with it, if it would.
         finish: Option<FinishReason>,
+        /// Whether its row was cut to the tokens that it lists.
+        truncated: bool,
     },
     /// Tokens were scored.
     Scored(Vec<RowOutput>),
@@ -284,6 +294,18 @@ pub enum Done {
 }
 
 impl Done {
+    /// Whether a row was cut to the tokens that it lists, though parameters reach beyond them.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        let any = |outputs: &[RowOutput]| outputs.iter().any(|output| output.marks.truncated);
+        match self {
+            Self::Sampled { output, .. } => output.marks.truncated,
+            Self::Drafted { truncated, .. } => *truncated,
+            Self::Scored(outputs) => any(outputs),
+            Self::Verified { verification, .. } => verification.verified.truncated || any(&verification.outputs),
+        }
+    }
+
     /// Tokens emitted.
     #[must_use]
     pub fn tokens(&self) -> usize {
@@ -317,6 +339,10 @@ impl From<RowError> for RowFailure {
             RowError::Nan => (RowStatus::NanLogits, "the row has a NaN logit"),
             RowError::PositiveInfinity => (RowStatus::PositiveInfinity, "the row has a +infinity logit"),
             RowError::AllMasked => (RowStatus::AllMasked, "no token of the row is left: all are -infinity or masked"),
+            RowError::Beyond(reach) => {
+                let message = format!("{reach}; send the whole row, more of it, or let it be marked");
+                return Self::new(RowStatus::BeyondTopN, message);
+            }
         };
         Self::new(status, message)
     }
@@ -339,6 +365,7 @@ pub enum RowStatus {
     Internal,
     ShardMissing,
     ShardMismatch,
+    BeyondTopN,
 }
 
 impl RowStatus {
@@ -359,6 +386,7 @@ impl RowStatus {
             Self::Internal => "internal",
             Self::ShardMissing => "shard_missing",
             Self::ShardMismatch => "shard_mismatch",
+            Self::BeyondTopN => "beyond_top_n",
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
+use crate::sampling::listed::Marks;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
@@ -114,7 +115,8 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
         Ok(results) => results,
         Err(failure) => return vec![Err(failure); jobs.len()],
     };
-    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None, report: None };
+    let marks = Marks::default();
+    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None, report: None, marks };
     let each = results.into_iter().zip(ready).map(|(result, prepared)| match result {
         Ok(verified) => {
             let outputs = verified.emitted.iter().map(bare).collect();

@@ -139,7 +139,7 @@ catalog! {
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
         "Requests for a region, by what came of them: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by the way their logits came: inline, shared_memory, vocab_shards, or none for steps without.");
+        "Steps accepted, by the way their logits came: inline, shared_memory, vocab_shards, top_n where all rows are lists, or none for steps without.");
     SHARDS = Def::counter("croupier_shards_total", Unit::Count,
         "Shards announced by ranks above 0, by the way their columns came.");
     SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");
@@ -177,6 +177,8 @@ catalog! {
     ROWS = Def::counter("croupier_rows_total", Unit::Count, "Rows answered with OK, by model label and kind of work.");
     ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,
         "Rows answered with an error, by model label and row status.");
+    ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
+        "Works whose rows list some tokens only, were reached beyond by their parameters, and were marked instead of refused; by model label.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,

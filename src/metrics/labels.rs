@@ -44,12 +44,13 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "internal",
     "shard_missing",
     "shard_mismatch",
+    "beyond_top_n",
     OTHER,
 ];
 
 /// Why a row was handed to another backend: `backend::cuda::ask::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "too_large", "chain", "report", "watermark", "contradiction", OTHER];
+    &["top_logprobs", "too_large", "chain", "report", "watermark", "top_n", "contradiction", OTHER];
 
 /// What is reloaded, in the order of [`Secret`](super::Secret).
 pub(super) const SECRETS: &[&str] = &["tls", "tokens"];
@@ -89,10 +90,10 @@ mod tests {
         }
     }
 
-    /// Names of the wire's enum from its third value or second on, in lower case, then "other".
+    /// Names of the wire's enum from its third value or second on, in lower case, then "other". Numbers may be left out.
     fn wire(prefix: &str, from: i32, name: impl Fn(i32) -> Option<&'static str>) -> Vec<String> {
         let mut names: Vec<String> =
-            (from..from + 200).filter_map(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();
+            (from..from + 256).filter_map(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();
         names.push(OTHER.to_owned());
         names
     }

@@ -16,6 +16,8 @@ const KINDS: [&str; 4] = ["sample", "draft", "score", "verify"];
 pub struct ModelMetrics {
     /// Tokens emitted.
     pub tokens: Counter,
+    /// Works that were cut to the tokens that their rows list.
+    pub truncated: Counter,
     by_reason: Arc<ByReason>,
     pub(super) speculation: Arc<Speculation>,
 }
@@ -34,6 +36,7 @@ impl ModelMetrics {
         };
         Self {
             tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
+            truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
             by_reason: Arc::new(ByReason {
                 rows: each(cat::ROWS, "kind", &KINDS),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),

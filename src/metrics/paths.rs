@@ -11,10 +11,12 @@ pub enum DataPath {
     SharedMemory,
     /// In shards, each by one of the ways above.
     VocabShards,
+    /// In the message, the largest of each row.
+    TopN,
 }
 
 /// Values of the label `data_path`, in the order of [`DataPath`].
-pub(super) const DATA_PATHS: [&str; 4] = ["none", "inline", "shared_memory", "vocab_shards"];
+pub(super) const DATA_PATHS: [&str; 5] = ["none", "inline", "shared_memory", "vocab_shards", "top_n"];
 
 impl DataPath {
     /// Its name, as in server info.

@@ -56,12 +56,14 @@ static STEP: Shape = Shape(&[
     (5, "inline", &LEAF),
     (6, "region", &LEAF),
     (110, "sharded", &SHARDED),
+    (120, "top_n", &LEAF),
 ]);
 static DECODE_REQUEST: Shape = Shape(&[(1, "config", &CONFIG), (2, "step", &STEP)]);
 static SHARD: Shape = Shape(&[(2, "inline", &LEAF), (3, "region", &LEAF)]);
 static ATTACH_REQUEST: Shape = Shape(&[(1, "rank", &LEAF), (2, "shard", &SHARD)]);
 static ROW: Shape = Shape(&[(1, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
-static SAMPLE_REQUEST: Shape = Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF)]);
+static SAMPLE_REQUEST: Shape =
+    Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF), (120, "top_n", &LEAF)]);
 
 /// A message as it is decoded here: requests have a shape to look at, replies come from a server that is
 /// trusted.

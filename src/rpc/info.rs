@@ -6,6 +6,7 @@ use crate::metrics::DataPath;
 use crate::params;
 use crate::params::presets::{Preset, Presets};
 use crate::proto;
+use crate::sampling::listed::MAX_LISTED;
 use crate::sampling::logits::Dtype;
 
 /// Version of this server.
@@ -64,6 +65,7 @@ pub(super) fn wire_limits(limits: &Limits, regions: bool) -> proto::Limits {
         max_shards_ahead: saturated(limits.max_shards_ahead),
         max_shard_bytes: limits.max_shard_bytes as u64,
         shard_timeout_ms: u32::try_from(limits.shard_timeout.as_millis()).unwrap_or(u32::MAX),
+        max_top_n: saturated(MAX_LISTED),
     }
 }
 

@@ -5,7 +5,7 @@ use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
-use crate::engine::step::{Open, Step, Work, WorkKind};
+use crate::engine::step::{LogitsBlock, Open, Step, Work, WorkKind};
 use crate::error::{Error, Refusal};
 use crate::proto;
 use crate::sequence::OpenError;
@@ -85,12 +85,13 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
         vocab_shards: None,
     };
     let config = config(wire, &shared.given, &shared.limits, shared.engine.state())?;
-    check_rows(request.rows.len(), &config, shared.limits.max_sequences)?;
-    if request.logits.is_none() && !request.rows.is_empty() {
+    if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }
     let logits = step::inline_logits(request.logits.unwrap_or_default(), &config)
         .map_err(|e| Error::Invalid(e.within("logits")))?;
+    let logits = step::with_listed(logits, request.top_n, &config)?;
+    check_rows(&request.rows, &logits, &config, shared.limits.max_sequences)?;
     step::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
     let (mut open, mut work, mut next_row) = (Vec::new(), Vec::new(), 0);
     for (id, row) in (0..).zip(request.rows) {
@@ -102,15 +103,28 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
             return Err(Error::Refused(Refusal::StateBytes));
         }
     }
-    let Received { at: received, bytes: message_bytes } = received;
+    let Received { at: received, bytes } = received;
+    let message_bytes = bytes + logits.listed_bytes();
     let step = Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None };
     Ok((config.model, step))
 }
 
 /// More rows than a limit could never be taken, so there is nothing to wait for.
-fn check_rows(rows: usize, config: &Config, max_sequences: usize) -> Result<(), Error> {
+fn check_rows(
+    rows: &[proto::SampleRow],
+    logits: &LogitsBlock,
+    config: &Config,
+    max_sequences: usize,
+) -> Result<(), Error> {
+    let places = rows.iter().scan(0, |next, row| {
+        let place = row.row.map_or(*next, u64::from);
+        *next = place + 1;
+        Some(place)
+    });
+    let bytes = places.map(|row| logits.bytes_of(row, 1)).fold(0, usize::saturating_add);
+    let rows = rows.len();
     let sequences = || (rows > max_sequences).then(|| format!("max_sequences is {max_sequences}"));
-    match config.exceeded_by(rows).or_else(sequences) {
+    match config.exceeded_by(rows, bytes).or_else(sequences) {
         Some(limit) => Err(Error::invalid("rows", format!("has {rows} rows, {limit}; split the batch"))),
         None => Ok(()),
     }

@@ -58,6 +58,21 @@ impl Candidates {
         filters::total(&self.kept)
     }
 
+    /// The first candidate's logit.
+    pub(super) fn max(&self) -> f32 {
+        self.max
+    }
+
+    /// The temperature so far.
+    pub(super) fn temperature(&self) -> f64 {
+        self.temperature
+    }
+
+    /// The factor from it.
+    pub(super) fn scale(&self) -> f32 {
+        self.scale
+    }
+
     /// The exponent of a candidate.
     #[must_use]
     pub fn exponent(&self, weighted: &Weighted) -> f32 {

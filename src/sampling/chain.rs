@@ -64,7 +64,8 @@ pub fn draws_along(steps: &[Step]) -> bool {
     matches!(steps.last(), Some(Step::Skew(_)))
 }
 
-fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
+/// Takes one step.
+pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
     match *step {
         Step::Temperature => left.cool(f64::from(filters.temperature)),
         Step::DynamicTemperature { low, high, exponent } => {

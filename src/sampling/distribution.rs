@@ -2,6 +2,7 @@
 
 use super::chain;
 use super::filters::{self, Weighted};
+use super::listed::{self, Ranks};
 use super::logits::Logits;
 use super::mark::race::{First, Race};
 use super::mass;
@@ -14,7 +15,7 @@ use super::samplers::skew::Along;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     /// The row after masks, bias and penalties.
-    row: Vec<f32>,
+    row: Row,
     kept: Vec<Weighted>,
     total: u64,
     max: f32,
@@ -22,6 +23,15 @@ pub struct Distribution {
     seen: Option<Seen>,
     /// What it is drawn from along, where it is not by token ids.
     along: Option<Along>,
+    /// Whether it is of a listed row that was [marked](listed::Beyond::Mark).
+    truncated: bool,
+}
+
+/// A row after masks, bias and penalties.
+#[derive(Debug, Clone, PartialEq)]
+enum Row {
+    Whole(Vec<f32>),
+    Listed(Ranks),
 }
 
 impl Distribution {
@@ -30,8 +40,31 @@ impl Distribution {
     /// # Errors
     /// [`RowError`] when the row has no distribution; see its variants.
     pub fn of(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Self, RowError> {
+        if let Some(row) = logits.listed() {
+            return listed::distribution(row, spec);
+        }
         let (adjusted, best) = adjusted(&widened(logits)?, spec)?;
         Ok(Self::processed(&adjusted, best, spec))
+    }
+
+    /// Of a listed row: what is left, the largest logit, the scale, and what was seen.
+    pub(super) fn listed(
+        row: Ranks,
+        (kept, max, scale, seen): (Vec<Weighted>, f32, f32, Option<Seen>),
+        along: Option<Along>,
+    ) -> Self {
+        let (row, total) = (Row::Listed(row), filters::total(&kept));
+        Self { row, kept, total, max, scale, seen, along, truncated: false }
+    }
+
+    /// Whether a listed row was taken as if no other tokens could be emitted, which its parameters reach.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    pub(super) fn truncate(&mut self) {
+        self.truncated = true;
     }
 
     /// The tokens that are left, in [order]. A token far below the first may have mass 0.
@@ -52,40 +85,53 @@ impl Distribution {
         mass::exponent(logit, self.max, self.scale)
     }
 
-    /// 1 + the number of tokens before this one in the order, of all tokens of the row.
+    /// 1 + the number of tokens before this one in the order, of all tokens of the row. Of a listed row the tokens that are
+    /// not listed stand behind the others.
     #[must_use]
     pub fn rank(&self, token: u32) -> u32 {
-        order::rank(&self.row, token)
+        match &self.row {
+            Row::Whole(row) => order::rank(row, token),
+            Row::Listed(ranks) => ranks.rank(token),
+        }
     }
 
     /// Every token with a finite logit, at temperature 1.
     pub(super) fn raw(raw: &[f32]) -> Self {
-        let row = raw.to_vec();
+        let row = Row::Whole(raw.to_vec());
         let max = order::first(raw).map_or(0.0, |c| c.logit);
         let scale = mass::scale(1.0);
         let kept = weigh(raw, max, scale);
-        Self { row, total: filters::total(&kept), kept, max, scale, seen: None, along: None }
+        Self { row, total: filters::total(&kept), kept, max, scale, seen: None, along: None, truncated: false }
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
     pub(super) fn processed(adjusted: &[f32], best: Candidate, spec: &RowSpec<'_>) -> Self {
-        let row = adjusted.to_vec();
+        let (row, truncated) = (Row::Whole(adjusted.to_vec()), false);
         if spec.filters.temperature == 0.0 {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
-            return Self { row, kept, total: mass::MASS_ONE, max: best.logit, scale: 1.0, seen: None, along: None };
+            return Self {
+                row,
+                kept,
+                total: mass::MASS_ONE,
+                max: best.logit,
+                scale: 1.0,
+                seen: None,
+                along: None,
+                truncated,
+            };
         }
         if let Some(chain) = &spec.chain {
             let mut left = chain::run(finite(adjusted).collect(), &spec.filters, chain);
             let along = left.take_along();
             let (kept, max, scale, seen) = left.into_parts();
-            return Self { row, total: filters::total(&kept), kept, max, scale, seen, along };
+            return Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated };
         }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(adjusted, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
-        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None, along: None }
+        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None, along: None, truncated }
     }
 
     /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point. Behind a skew, along

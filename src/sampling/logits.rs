@@ -1,4 +1,6 @@
-//! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned.
+//! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned, or a [list](super::listed).
+
+use super::listed::Listed;
 
 /// Number format of logits; values are little endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +67,7 @@ pub struct Logits<'a> {
 enum Place<'a> {
     Here(&'a [u8]),
     Foreign { memory: &'a dyn Foreign, offset: usize, len: usize },
+    Listed(&'a Listed),
 }
 
 impl<'a> Logits<'a> {
@@ -84,6 +87,18 @@ impl<'a> Logits<'a> {
         Self { dtype, place: Place::Foreign { memory, offset, len: vocab_size * dtype.size() } }
     }
 
+    /// A row of which some tokens are known.
+    #[must_use]
+    pub fn of_list(row: &'a Listed) -> Self {
+        Self { dtype: Dtype::F32, place: Place::Listed(row) }
+    }
+
+    /// The list, if it is one. Nothing but [the specification](super::sample_row) looks at such a row.
+    #[must_use]
+    pub fn listed(&self) -> Option<&'a Listed> {
+        if let Place::Listed(row) = self.place { Some(row) } else { None }
+    }
+
     /// Its number format.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
@@ -93,13 +108,14 @@ impl<'a> Logits<'a> {
     /// Its bytes; no alignment is promised.
     ///
     /// # Panics
-    /// If they are foreign still, which is a bug of the backend.
+    /// If they are foreign still or a list, which is a bug of the backend.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         match self.place {
             Place::Here(bytes) => bytes,
             Place::Foreign { .. } => panic!("a foreign row is copied before it is looked at; this is a bug"),
+            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
         }
     }
 
@@ -109,6 +125,7 @@ impl<'a> Logits<'a> {
         match self.place {
             Place::Here(bytes) => bytes.len(),
             Place::Foreign { len, .. } => len,
+            Place::Listed(row) => size_of_val(row.entries()),
         }
     }
 
@@ -129,6 +146,7 @@ impl<'a> Logits<'a> {
                 assert_eq!(to.len(), len, "a row is copied whole; this is a bug");
                 memory.copy(offset, to);
             }
+            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
         }
     }
 
@@ -151,7 +169,7 @@ impl<'a> Logits<'a> {
     /// Number of logits.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.byte_len() / self.dtype.size()
+        self.listed().map_or_else(|| self.byte_len() / self.dtype.size(), Listed::vocab_size)
     }
 
     /// The logit of one token, widened exactly to f32.

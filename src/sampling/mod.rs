@@ -3,7 +3,8 @@
 //! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
 //! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
 //! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
-//! [`mark`] (watermarks), [`philox`] (random numbers), [`report`] (why a token was not drawn).
+//! [`mark`] (watermarks), [`philox`] (random numbers), [`report`] (why a token was not drawn), [`listed`] (rows of which only
+//! the largest logits are here).
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -15,6 +16,7 @@ pub mod distribution;
 pub mod entropy;
 pub mod filters;
 pub mod kept;
+pub mod listed;
 pub mod logits;
 pub mod mark;
 pub mod mass;
@@ -27,6 +29,7 @@ pub mod samplers;
 
 use distribution::Distribution;
 use kept::Kept;
+use listed::Marks;
 use logits::Logits;
 use row::{Action, LogprobsMode, RowOutput, RowResult, RowSpec, TokenLogprobs};
 
@@ -35,6 +38,9 @@ use row::{Action, LogprobsMode, RowOutput, RowResult, RowSpec, TokenLogprobs};
 /// # Errors
 /// [`RowError`](row::RowError) when the row has no distribution; see its variants.
 pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
+    if let Some(row) = logits.listed() {
+        return listed::sample_row(row, spec);
+    }
     let raw = distribution::widened(logits)?;
     let (adjusted, best) = distribution::adjusted(&raw, spec)?;
 
@@ -60,5 +66,5 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
     let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
     let report = spec.report.map(|wanted| Box::new(report::report((&raw, &adjusted, best), &processed, spec, &wanted)));
-    Ok(RowOutput { token, logprobs, kept, observed, report })
+    Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
 }

@@ -108,7 +108,7 @@ pub(super) fn report(
 }
 
 /// Entropy in nats.
-fn of(distribution: &Distribution) -> f64 {
+pub(super) fn of(distribution: &Distribution) -> f64 {
     let term = |w: &super::filters::Weighted| entropy_term(distribution.exponent(w.candidate.logit), w.mass);
     entropy(distribution.kept().iter().map(term).sum(), distribution.total())
 }
@@ -218,7 +218,7 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
 }
 
 /// The filters as steps, for a row without a chain.
-fn usual(spec: &RowSpec<'_>) -> Vec<Step> {
+pub(super) fn usual(spec: &RowSpec<'_>) -> Vec<Step> {
     let filters = &spec.filters;
     let on = [
         (true, Step::Temperature),

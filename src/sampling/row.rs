@@ -3,6 +3,7 @@
 use super::adjust::Adjusts;
 use super::chain::Chain;
 use super::kept::Kept;
+use super::listed::{Marks, Reach};
 use super::logits::Logits;
 use super::mark::Mark;
 use super::mark::greenlist::Greenlist;
@@ -125,6 +126,8 @@ pub struct RowOutput {
     pub observed: Option<Observed>,
     /// Present if asked for.
     pub report: Option<Box<Report>>,
+    /// How it differs from that of a whole row.
+    pub marks: Marks,
 }
 
 /// What is reported about a token.
@@ -152,6 +155,9 @@ pub enum RowError {
     /// No token is left.
     #[error("every token of the row is masked (-infinity, banned, or not allowed)")]
     AllMasked,
+    /// The row [lists](super::listed) some tokens only, and what is asked depends on others.
+    #[error("{0}")]
+    Beyond(Reach),
 }
 
 /// A row's result.

@@ -41,7 +41,14 @@ pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<
         emitted.push(positions.draw(plan.numbers.sample(accepted)));
     }
     let trials = block.trials(plan, positions)?;
-    Ok(Verified { accepted_path: (0..accepted).collect(), emitted, lossless: true, trials, states: Vec::new() })
+    Ok(Verified {
+        accepted_path: (0..accepted).collect(),
+        emitted,
+        lossless: true,
+        trials,
+        states: Vec::new(),
+        truncated: false,
+    })
 }
 
 /// What the tests of a block say.

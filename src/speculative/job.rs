@@ -94,7 +94,9 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
         draft.materialise(vocab_size).map_err(|error| VerifyFailure::Draft { index, error })
     };
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
-    Ok(plain::verify(&drafts, &job.plan(), &mut Rows { job, states: States::new(job) })?)
+    let mut rows = Rows { job, states: States::new(job), truncated: false };
+    let verified = plain::verify(&drafts, &job.plan(), &mut rows)?;
+    Ok(Verified { truncated: rows.truncated, ..verified })
 }
 
 impl<'a> VerifyJob<'a> {
@@ -108,6 +110,12 @@ impl<'a> VerifyJob<'a> {
     #[must_use]
     pub fn is_raced(&self) -> bool {
         self.rows.iter().any(|row| row.spec.is_raced())
+    }
+
+    /// Whether some row [lists](crate::sampling::listed) some of its tokens only.
+    #[must_use]
+    pub fn has_lists(&self) -> bool {
+        self.rows.iter().any(|row| row.logits.listed().is_some())
     }
 
     /// What [relaxed acceptance](super::relaxed) judges a row by.
@@ -138,18 +146,23 @@ impl DraftToken<'_> {
 struct Rows<'a> {
     job: &'a VerifyJob<'a>,
     states: States,
+    /// Whether a row that was come to was cut to its list.
+    truncated: bool,
 }
 
 impl Target for Rows<'_> {
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
         let found = Distribution::of(&self.job.rows[row].logits, &self.states.spec(self.job, row))?;
         self.states.learn(self.job, row, |token| found.observed(token));
+        self.truncated |= found.is_truncated();
         Ok(found)
     }
 
     fn relaxed(&mut self, row: usize) -> Result<Distribution, RowError> {
         let RowJob { logits, spec } = self.job.relaxed(row);
-        Distribution::of(&logits, &spec.remembering(self.states.before(row)))
+        let found = Distribution::of(&logits, &spec.remembering(self.states.before(row)))?;
+        self.truncated |= found.is_truncated();
+        Ok(found)
     }
 
     fn ends(&self, node: usize) -> bool {

@@ -23,7 +23,7 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
     let mut rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
     let lossless = plan.rule.is_lossless(rows.all(|row| walk.settled[row]));
     let trials = walk.trials;
-    Ok(Verified { accepted_path: path, emitted, lossless, trials, states: Vec::new() })
+    Ok(Verified { accepted_path: path, emitted, lossless, trials, states: Vec::new(), truncated: false })
 }
 
 /// What a rule says about a position.

@@ -96,7 +96,7 @@ pub(super) fn sampled(plan: &Plan<'_>, positions: &mut impl Positions) -> Result
             }
         }
     }
-    Ok(Verified { accepted_path: path, emitted, lossless: true, trials, states: Vec::new() })
+    Ok(Verified { accepted_path: path, emitted, lossless: true, trials, states: Vec::new(), truncated: false })
 }
 
 #[cfg(test)]

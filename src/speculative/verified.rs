@@ -17,6 +17,8 @@ pub struct Verified {
     pub trials: Vec<Trial>,
     /// What samplers remember after each emitted token; empty where they have no state.
     pub states: Vec<SamplerState>,
+    /// Whether a row that was come to was taken as if it had no tokens but those [listed](crate::sampling::listed).
+    pub truncated: bool,
 }
 
 impl Verified {

@@ -53,6 +53,7 @@ impl Planted {
             lossless: false,
             trials: Vec::new(),
             states: Vec::new(),
+            truncated: false,
         }
     }
 }

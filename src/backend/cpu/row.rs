@@ -7,6 +7,7 @@ use super::report;
 use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
+use crate::sampling::listed::Marks;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
@@ -88,7 +89,14 @@ pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mu
         }
         _ => None,
     };
-    Ok(RowOutput { token, logprobs, kept, observed, report: report.transpose()?.map(Box::new) })
+    Ok(RowOutput {
+        token,
+        logprobs,
+        kept,
+        observed,
+        report: report.transpose()?.map(Box::new),
+        marks: Marks::default(),
+    })
 }
 
 /// What a row's distribution is for.

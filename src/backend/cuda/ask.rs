@@ -19,14 +19,23 @@ pub enum NoKernel {
     Report,
     /// Its text is marked.
     Watermark,
+    /// Only some of its tokens are known.
+    TopN,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 6] =
-        [Self::TopLogprobs, Self::TooLarge, Self::Chain, Self::Report, Self::Watermark, Self::Contradiction];
+    pub const ALL: [NoKernel; 7] = [
+        Self::TopLogprobs,
+        Self::TooLarge,
+        Self::Chain,
+        Self::Report,
+        Self::Watermark,
+        Self::TopN,
+        Self::Contradiction,
+    ];
 
     /// Its name as a metric label.
     #[must_use]
@@ -37,9 +46,18 @@ impl NoKernel {
             Self::Chain => "chain",
             Self::Report => "report",
             Self::Watermark => "watermark",
+            Self::TopN => "top_n",
             Self::Contradiction => "contradiction",
         }
     }
+}
+
+/// Whether the kernels can read a row.
+///
+/// # Errors
+/// With the reason when they cannot.
+pub(super) fn is_read(row: &RowJob<'_>) -> Result<(), NoKernel> {
+    if row.logits.listed().is_some() { Err(NoKernel::TopN) } else { Ok(()) }
 }
 
 /// Whether the kernels can do this row.

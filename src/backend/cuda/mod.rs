@@ -23,7 +23,7 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::logits::Logits;
 use crate::sampling::row::RowResult;
-use ask::{Asked, NoKernel, has_kernel};
+use ask::{Asked, NoKernel, has_kernel, is_read};
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
 use launches::{Launches, OUTPUT_BYTES};
@@ -135,7 +135,7 @@ impl<M: Machine> CudaBackend<M> {
         for (i, job) in jobs.iter().enumerate() {
             let row = Asked::row(*job);
             let fits = if row.room() > self.launches.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
-            match has_kernel(&job.spec).and(fits) {
+            match is_read(job).and_then(|()| has_kernel(&job.spec)).and(fits) {
                 Ok(()) => (todo.push(i), asked.push(row)).0,
                 Err(reason) => self.hand_over(reason, 1),
             }
@@ -185,15 +185,21 @@ fn filled<R>(results: Vec<Option<R>>, others: Vec<R>) -> Vec<R> {
     results.into_iter().filter_map(|done| done.or_else(|| others.next())).collect()
 }
 
-/// A row's bytes, looked at once.
+/// A foreign row's bytes, looked at once.
 fn copied(row: &RowJob<'_>) -> Vec<u8> {
+    if !row.logits.is_foreign() {
+        return Vec::new();
+    }
     let mut bytes = vec![0; row.logits.byte_len()];
     row.logits.copy_to(&mut bytes);
     bytes
 }
 
-/// The row over its copy.
+/// The row over its copy, if there is one.
 fn own<'a>((row, bytes): (&RowJob<'a>, &'a Vec<u8>)) -> RowJob<'a> {
+    if !row.logits.is_foreign() {
+        return *row;
+    }
     RowJob { logits: Logits::new(row.logits.dtype(), bytes), ..*row }
 }
 

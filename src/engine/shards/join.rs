@@ -102,7 +102,7 @@ impl Sharded {
             Poll::Ready(Ok(others)) => {
                 metrics.wait.record(now.saturating_duration_since(turn));
                 let (blocks, holds) = others.into_iter().map(|shard| (shard.block, shard.hold)).unzip();
-                Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty()), blocks, holds))
+                Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty(Dtype::F32, 0)), blocks, holds))
             }
             Poll::Ready(Err(failure)) => {
                 metrics.failed(failure.label());

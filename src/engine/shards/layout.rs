@@ -1,7 +1,7 @@
 //! Which columns each rank has, and a rank's columns of some rows.
 
 use super::join::Awaited;
-use crate::engine::step::{Data, LogitsBlock, RegionRows, RowFailure, Sharded};
+use crate::engine::step::{Data, ListedRows, LogitsBlock, RegionRows, RowFailure, Sharded};
 use crate::params::FieldError;
 use crate::region::Region;
 use crate::sampling::logits::Dtype;
@@ -108,7 +108,7 @@ impl LogitsBlock {
         let (dtype, rows) = (own.dtype, own.rows);
         let row_bytes = vocab_size as usize * dtype.size();
         let data = Data::Sharded(Box::new(Sharded::Awaited(awaited, own)));
-        Self { data, dtype, row_bytes, stride_bytes: row_bytes, rows }
+        Self { data, dtype, row_bytes, stride_bytes: row_bytes, rows, listed: ListedRows::default() }
     }
 
     /// What they are if their columns come from several ranks.
@@ -141,6 +141,7 @@ impl LogitsBlock {
         adjoins.then(|| Self {
             data: Data::Region { region: Arc::clone(region), offset: *offset },
             row_bytes: self.row_bytes + next.row_bytes,
+            listed: ListedRows::default(),
             ..*self
         })
     }

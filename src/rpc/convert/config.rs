@@ -45,14 +45,13 @@ pub(in crate::rpc) struct Config {
 }
 
 impl Config {
-    /// Which limit this many rows of one message exceed: its name and what may be done about it.
-    pub(in crate::rpc) fn exceeded_by(&self, rows: usize) -> Option<String> {
-        let (limits, row_bytes) = (&self.limits, self.vocab_size as usize * self.dtype.size());
+    /// Which limit this many rows of one message exceed, of so many bytes together: its name and what may be done about it.
+    pub(in crate::rpc) fn exceeded_by(&self, rows: usize, bytes: usize) -> Option<String> {
+        let limits = &self.limits;
         if rows > limits.max_rows_per_step {
             return Some(format!("max_rows_per_step is {}", limits.max_rows_per_step));
         }
         let limit = limits.max_row_bytes_per_step;
-        let bytes = rows.saturating_mul(row_bytes);
         (bytes > limit).then(|| {
             format!("these are {bytes} bytes, shared rows counted each time, max_row_bytes_per_step is {limit}")
         })

@@ -9,4 +9,5 @@ mod report;
 mod samplers;
 pub(super) mod shards;
 pub(super) mod step;
+mod top_n;
 mod watermark;

@@ -65,9 +65,14 @@ fn open_result(opened: Opened) -> proto::OpenResult {
 }
 
 fn work_result(result: Result<Done, RowFailure>) -> proto::WorkResult {
+    let truncated = result.as_ref().is_ok_and(Done::is_truncated);
+    proto::WorkResult { truncated, ..work_done(result) }
+}
+
+fn work_done(result: Result<Done, RowFailure>) -> proto::WorkResult {
     let (tokens, finish, next, state) = match result {
         Ok(Done::Sampled { output, finish, next, state }) => (vec![token(output)], finish, next, state),
-        Ok(Done::Drafted { token, finish }) => {
+        Ok(Done::Drafted { token, finish, .. }) => {
             (vec![proto::Token { token_id: token, ..Default::default() }], finish, NextDraft::default(), None)
         }
         Ok(Done::Verified { verification, finish, next, state }) => {
@@ -146,6 +151,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         finish_reason: work.finish_reason,
         seed,
         sampler_state: work.sampler_state,
+        truncated: work.truncated,
     }
 }
 
@@ -154,6 +160,7 @@ fn token(output: RowOutput) -> proto::Token {
     let Some(logprobs) = output.logprobs else {
         return proto::Token { token_id: output.token, report, ..Default::default() };
     };
+    let rounded_logprobs = output.marks.rounded;
     let (top_token_ids, top_logprobs) = logprobs.top.into_iter().unzip();
     proto::Token {
         token_id: output.token,
@@ -163,6 +170,7 @@ fn token(output: RowOutput) -> proto::Token {
         top_logprobs,
         requested_logprobs: logprobs.requested,
         report,
+        rounded_logprobs,
     }
 }
 
@@ -192,5 +200,6 @@ fn row_status(status: RowStatus) -> proto::RowStatus {
         RowStatus::Internal => Wire::Internal,
         RowStatus::ShardMissing => Wire::ShardMissing,
         RowStatus::ShardMismatch => Wire::ShardMismatch,
+        RowStatus::BeyondTopN => Wire::BeyondTopN,
     }
 }

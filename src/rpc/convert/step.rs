@@ -2,10 +2,10 @@
 
 use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged, penalties};
-use super::{samplers, shards};
+use super::{samplers, shards, top_n};
 use crate::engine::step::{
-    DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Step, VerifyWork, Work,
-    WorkKind,
+    DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Step, VerifyWork,
+    Work, WorkKind,
 };
 use crate::error::Error;
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
@@ -43,14 +43,16 @@ pub(in crate::rpc) fn step(
         }
         Some(proto::step::Logits::Region(region)) => region_logits(&region, config).map_err(|e| e.within("region"))?,
         Some(proto::step::Logits::Sharded(sharded)) => shards::rows(sharded, wire.step_id, config)?,
-        None if wire.work.is_empty() => LogitsBlock::empty(),
+        None if wire.work.is_empty() || wire.top_n.is_some() => LogitsBlock::empty(config.dtype, config.vocab_size),
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
-    let work = works(wire.work, config)?;
+    let logits = with_listed(logits, wire.top_n, config)?;
+    let work = works(wire.work, &logits, config)?;
     let Received { at: received, bytes: message_bytes } = received;
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
     let close = wire.close_sequence_ids;
+    let message_bytes = message_bytes + logits.listed_bytes();
     Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline })
 }
 
@@ -131,6 +133,23 @@ pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) 
     LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
 }
 
+/// The same rows, and those of which only the largest logits came.
+///
+/// # Errors
+/// At `top_n`, relative to the message.
+pub(in crate::rpc) fn with_listed(
+    logits: LogitsBlock,
+    wire: Option<proto::TopNRows>,
+    config: &Config,
+) -> Result<LogitsBlock, Error> {
+    let Some(wire) = wire else { return Ok(logits) };
+    if logits.data_path() == DataPath::VocabShards {
+        return Err(Error::invalid("top_n", "stands beside inline or region rows, not beside sharded ones"));
+    }
+    let listed = top_n::rows(&wire, config).map_err(|e| Error::Invalid(e.within("top_n")))?;
+    Ok(logits.with_listed(listed))
+}
+
 /// Logits in a region of the stream.
 fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBlock, Error> {
     let Some(invitation) = &config.invitation else {
@@ -200,8 +219,8 @@ fn within_params(error: OpenError) -> OpenError {
 }
 
 /// The works with the rows they use. Work without a row of its own starts after the one before it.
-fn works(wire: Vec<proto::Work>, config: &Config) -> Result<Vec<Work>, Error> {
-    let (mut next_row, mut used) = (0, 0);
+fn works(wire: Vec<proto::Work>, logits: &LogitsBlock, config: &Config) -> Result<Vec<Work>, Error> {
+    let (mut next_row, mut used, mut bytes) = (0, 0, 0usize);
     let mut works = Vec::with_capacity(wire.len());
     for (at, wire) in wire.into_iter().enumerate() {
         let first_row = wire.first_row.map_or(next_row, u64::from);
@@ -212,7 +231,8 @@ fn works(wire: Vec<proto::Work>, config: &Config) -> Result<Vec<Work>, Error> {
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
         next_row = first_row + rows as u64;
         used += rows.max(1);
-        if let Some(limit) = config.exceeded_by(used) {
+        bytes = bytes.saturating_add(logits.bytes_of(first_row, rows.max(1)));
+        if let Some(limit) = config.exceeded_by(used, bytes) {
             return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; split the step")));
         }
         works.push(Work { sequence_id: wire.sequence_id, first_row, kind });

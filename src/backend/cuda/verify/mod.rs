@@ -14,7 +14,7 @@ mod table;
 mod walk;
 
 use super::abi::LISTED;
-use super::ask::{Asked, NoKernel, has_kernel, room};
+use super::ask::{Asked, NoKernel, has_kernel, is_read, room};
 use super::read::Answer;
 use crate::backend::cpu::{Level, Proposed};
 use crate::backend::{VerifyJob, VerifyResult};
@@ -110,6 +110,7 @@ impl<'a> Open<'a> {
     fn new(at: usize, job: &'a VerifyJob<'a>, input_bytes: usize) -> Result<Result<Self, VerifyFailure>, NoKernel> {
         for row in job.rows {
             let spec = RowSpec { action: Action::Draw { uniform: 0 }, logprobs: None, ..row.spec };
+            is_read(row)?;
             has_kernel(&spec)?;
         }
         if matches!(job.rule, AcceptanceRule::Relaxed(relaxed) if relaxed.top_n > LISTED) {

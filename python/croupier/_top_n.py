@@ -1,0 +1,69 @@
+"""Rows of which only the largest logits are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .schema import pb
+
+_BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
+
+
+@dataclass
+class TopN:
+    """The largest logits of each row with their token ids, and the log-sum-exp of the others.
+
+    ids and logits: arrays of the shape (rows, n), or lists of rows of any lengths. No other token may have a larger logit.
+    rest_logsumexp: of each row the natural logarithm of the sum of exp over all others, -inf where there are none.
+    ties_in_order: tokens as large as the least that is listed are listed by their ids; then top_k n is certain too.
+    beyond: "refuse" or "mark", for all rows or for each: what becomes of a row where parameters reach beyond it.
+
+    `Stream.top_n` makes one of whole rows. docs/data-paths.md says which parameters need how many.
+    """
+
+    ids: Any
+    logits: Any
+    rest_logsumexp: Any
+    ties_in_order: bool = False
+    beyond: str | Sequence[str] = "refuse"
+
+    def encode(self, dtype: np.dtype, narrow: Any = None) -> bytes:
+        """Its part of a step. `narrow` makes values of the dtype where numpy cannot."""
+        ids = [np.asarray(row, np.uint32) for row in self.ids]
+        logits = [np.asarray(row) for row in self.logits]
+        if [row.shape for row in ids] != [row.shape for row in logits]:
+            raise ValueError("ids and logits differ in shape")
+        rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
+        if len(rest) != len(ids):
+            raise ValueError(f"rest_logsumexp has {len(rest)} entries for {len(ids)} rows")
+        beyond = [self.beyond] * len(ids) if isinstance(self.beyond, str) else list(self.beyond)
+        if narrow is not None:
+            logits = [row if row.dtype == dtype else narrow(row) for row in logits]
+        rows = pb.TopNRows(counts=map(len, ids), logits=b"".join(row.astype(dtype).tobytes() for row in logits),
+                           rest_logsumexp=rest.tolist(), ties_in_order=self.ties_in_order,
+                           beyond=[_BEYOND[choice] for choice in beyond])
+        for row in ids:
+            rows.token_ids.extend(row.tolist())
+        return pb.Step(top_n=rows).SerializeToString()
+
+
+def largest(rows: np.ndarray, n: int, beyond: str | Iterable[str]) -> TopN:
+    """The `n` largest of each row of floats, ties by their ids."""
+    ids, logits, rest = [], [], []
+    for row in rows:
+        count = min(n, len(row))
+        least = np.partition(row, len(row) - count)[len(row) - count]
+        above = np.flatnonzero(row > least)
+        chosen = np.sort(np.concatenate([above, np.flatnonzero(row == least)[: count - len(above)]]))
+        others = np.delete(row, chosen).astype(np.float64)
+        others = others[others > -np.inf]
+        ids.append(chosen)
+        logits.append(row[chosen])
+        top = others.max() if len(others) else 0.0
+        with np.errstate(divide="ignore"):
+            rest.append(top + np.log(np.exp(others - top).sum()))
+    return TopN(ids, logits, rest, ties_in_order=True, beyond=beyond if isinstance(beyond, str) else list(beyond))

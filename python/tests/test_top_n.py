@@ -1,0 +1,73 @@
+"""Rows of which only the largest logits are sent, from Python."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import pb
+
+VOCAB = 1000
+
+
+def logits(text, position):
+    return np.random.default_rng((text, position)).normal(size=VOCAB).astype(np.float32) * 3
+
+
+def params(seed):
+    return {"seed": seed, "temperature": 0.9, "top_k": 40, "top_p": 0.95, "presence_penalty": 0.3}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_tokens_are_those_of_whole_rows(server, dtype):
+    with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path="inline") as stream:
+        whole, thin = ([stream.open(prompt=[1], **params(text)) for text in (1, 2)] for _ in range(2))
+        for position in range(20):
+            rows = np.stack([logits(text, position) for text in (1, 2)])
+            assert stream.sample(rows, whole) == stream.sample(stream.top_n(rows, 128), thin)
+
+
+def test_what_reaches_beyond_is_refused_or_marked(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, other = stream.open(seed=1), stream.open(seed=1)
+        row = logits(1, 0)
+        with pytest.raises(croupier.RowError, match="send the whole row"):
+            stream.sample(stream.top_n(row, 10), [text])
+        assert stream.sample(row, [text]) == stream.sample(row, [other])
+        marked = stream.step(stream.top_n(logits(1, 1), 10, beyond="mark"), [text]).work[0]
+        assert marked.truncated and marked.status == pb.ROW_STATUS_OK
+
+
+def test_whole_and_listed_rows_go_together(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(**params(text)) for text in (1, 2, 3, 4)]
+        rows = np.stack([logits(1, 0), logits(2, 0)])
+        one, two = stream.sample(rows, texts[:2])
+        # The same seeds and rows the other way round.
+        same = [stream.open(**params(text)) for text in (1, 2)]
+        result = stream.step((rows[:1], stream.top_n(rows[1:], 100)), same)
+        assert [work.tokens[0].token_id for work in result.work] == [one, two]
+
+
+def test_rows_of_one_s_own_may_differ_in_length():
+    top_n = croupier.TopN([[3, 1], [7]], [[1.0, 0.5], [2.0]], [0.0, -np.inf], beyond=["refuse", "mark"])
+    rows = pb.Step.FromString(top_n.encode(np.dtype("<f4"))).top_n
+    assert list(rows.counts) == [2, 1] and list(rows.token_ids) == [3, 1, 7]
+    assert rows.logits == np.array([1.0, 0.5, 2.0], "<f4").tobytes()
+    assert list(rows.beyond) == [pb.BEYOND_TOP_N_REFUSE, pb.BEYOND_TOP_N_MARK]
+    with pytest.raises(ValueError, match="differ in shape"):
+        croupier.TopN([[1, 2]], [[1.0]], [0.0]).encode(np.dtype("<f4"))
+    with pytest.raises(ValueError, match="entries for 1 rows"):
+        croupier.TopN([[1]], [[1.0]], []).encode(np.dtype("<f4"))
+
+
+def test_asyncio_takes_them_too(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text, other = stream.open(**params(5)), stream.open(**params(5))
+            row = logits(5, 0)
+            return await stream.sample(row, [text]), await stream.sample(stream.top_n(row, 64), [other])
+
+    whole, thin = asyncio.run(run())
+    assert whole == thin

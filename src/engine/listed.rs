@@ -1,0 +1,104 @@
+//! Rows of a step of which only the largest logits came: they stand behind the whole ones of its block.
+
+use super::step::{LogitsBlock, RowFailure, RowStatus};
+use crate::params::FieldError;
+use crate::sampling::listed::Listed;
+use crate::sampling::logits::Logits;
+use std::ops::Range;
+
+/// Such rows, or what is wrong with them.
+#[derive(Debug, Clone, Default)]
+pub struct ListedRows(Vec<Result<Listed, FieldError>>);
+
+impl ListedRows {
+    /// What a token of such a row counts towards limits on bytes of rows: as much as the time that it takes, next to whole rows.
+    pub const TOKEN_BYTES: usize = 64;
+
+    /// Rows, each checked.
+    #[must_use]
+    pub fn new(rows: Vec<Result<Listed, FieldError>>) -> Self {
+        Self(rows)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Memory that they take.
+    pub(super) fn held_bytes(&self) -> usize {
+        let tokens: usize = self.0.iter().flatten().map(|row| size_of_val(row.entries())).sum();
+        tokens + size_of_val(self.0.as_slice())
+    }
+
+    pub(super) fn row(&self, row: u64) -> Option<Logits<'_>> {
+        self.0.get(usize::try_from(row).ok()?)?.as_ref().ok().map(Logits::of_list)
+    }
+
+    /// Bytes that some of the rows count.
+    pub(super) fn bytes(&self, rows: Range<usize>) -> usize {
+        let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
+        tokens.sum::<usize>().saturating_mul(Self::TOKEN_BYTES)
+    }
+
+    /// Tokens of the longest of some of the rows.
+    pub(super) fn most_tokens(&self, rows: Range<usize>) -> usize {
+        let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
+        tokens.max().unwrap_or(0)
+    }
+
+    /// Whether some of the rows are what they should be.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub(super) fn check(&self, rows: Range<usize>) -> Result<(), RowFailure> {
+        let wrong = self.0.get(rows).into_iter().flatten().find_map(|row| row.as_ref().err());
+        wrong.map_or(Ok(()), |error| Err(RowFailure::new(RowStatus::InvalidWork, error.to_string())))
+    }
+}
+
+impl LogitsBlock {
+    /// The same rows, and listed ones behind them.
+    #[must_use]
+    pub fn with_listed(mut self, listed: ListedRows) -> Self {
+        self.listed = listed;
+        self
+    }
+
+    /// Which of the listed rows are among these.
+    fn listed_among(&self, first_row: u64, count: usize) -> Range<usize> {
+        let place = |row: u64| row.saturating_sub(self.rows).min(self.listed.len() as u64) as usize;
+        place(first_row)..place(first_row.saturating_add(count as u64))
+    }
+
+    /// Bytes that these rows count, whole ones and those that are not there as they are.
+    #[must_use]
+    pub fn bytes_of(&self, first_row: u64, count: usize) -> usize {
+        let listed = self.listed_among(first_row, count);
+        let whole = count - listed.len();
+        whole.saturating_mul(self.row_bytes).saturating_add(self.listed.bytes(listed))
+    }
+
+    /// The most tokens that a distribution over one of these rows may have, beside those of whole rows.
+    pub(super) fn most_listed(&self, first_row: u64, count: usize) -> usize {
+        self.listed.most_tokens(self.listed_among(first_row, count))
+    }
+
+    /// Whether rows that are worked on together are there as they should be: `together`, all whole or all listed.
+    ///
+    /// # Errors
+    /// [`RowStatus::InvalidWork`].
+    pub(super) fn check(&self, first_row: u64, count: usize, together: bool) -> Result<(), RowFailure> {
+        let listed = self.listed_among(first_row, count);
+        if together && !listed.is_empty() && listed.len() < count {
+            let message = "top_n: a verification's rows are all whole or all listed";
+            return Err(RowFailure::new(RowStatus::InvalidWork, message));
+        }
+        self.listed.check(listed)
+    }
+
+    /// Memory of listed rows, which is not that of the message that they came in.
+    #[must_use]
+    pub fn listed_bytes(&self) -> usize {
+        self.listed.held_bytes()
+    }
+}

@@ -1,0 +1,72 @@
+//! Rows of which only the largest logits came: lists that do not fit one another are a mistake of the message, all else of
+//! the row.
+
+use super::config::Config;
+use crate::engine::step::ListedRows;
+use crate::params::FieldError;
+use crate::proto;
+use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::logits::Logits;
+use crate::sampling::order::Candidate;
+
+/// The rows.
+///
+/// # Errors
+/// A mistake in the message's shape, relative to it.
+pub(super) fn rows(wire: &proto::TopNRows, config: &Config) -> Result<ListedRows, FieldError> {
+    check_shape(wire, config)?;
+    let logits = Logits::new(config.dtype, &wire.logits);
+    let mut rows = Vec::with_capacity(wire.counts.len());
+    let mut first = 0;
+    for (row, (&count, &rest)) in wire.counts.iter().zip(&wire.rest_logsumexp).enumerate() {
+        let places = first..first + count as usize;
+        first = places.end;
+        // The shape was checked, so all places are there.
+        let entry = |place: usize| Candidate { token: wire.token_ids[place], logit: logits.get(place as u32) };
+        let beyond = beyond(wire.beyond.get(row).copied().unwrap_or_default());
+        let beyond = beyond.map_err(|message| FieldError::new(format!("beyond[{row}]"), message))?;
+        let listed = Listed::new(config.vocab_size, places.map(entry).collect(), (rest, wire.ties_in_order), beyond);
+        rows.push(
+            listed.map_err(|error| FieldError::new(format!("top_n.{}[{row}]", error.field()), error.to_string())),
+        );
+    }
+    Ok(ListedRows::new(rows))
+}
+
+fn check_shape(wire: &proto::TopNRows, config: &Config) -> Result<(), FieldError> {
+    let (rows, tokens) = (wire.counts.len(), wire.token_ids.len());
+    // Rows are put in order as they are read, so those that no work uses count too.
+    if let Some(limit) = config.exceeded_by(rows, tokens.saturating_mul(ListedRows::TOKEN_BYTES)) {
+        let message = format!("has {rows} rows of {tokens} tokens, {limit}; split the step");
+        return Err(FieldError::new("counts", message));
+    }
+    let counted: u64 = wire.counts.iter().map(|&count| u64::from(count)).sum();
+    if counted != tokens as u64 {
+        return Err(FieldError::new("counts", format!("sum to {counted}, but there are {tokens} token_ids")));
+    }
+    let (bytes, size) = (wire.logits.len(), config.dtype.size());
+    if Some(bytes) != tokens.checked_mul(size) {
+        let message = format!("has {bytes} bytes, must be {size} for each of {tokens} token_ids");
+        return Err(FieldError::new("logits", message));
+    }
+    if wire.rest_logsumexp.len() != rows {
+        let message = format!("has {} entries, must be one for each of {rows} rows", wire.rest_logsumexp.len());
+        return Err(FieldError::new("rest_logsumexp", message));
+    }
+    let choices = wire.beyond.len();
+    if choices != 0 && choices != rows {
+        return Err(FieldError::new(
+            "beyond",
+            format!("has {choices} entries, must be none or one for each of {rows} rows"),
+        ));
+    }
+    Ok(())
+}
+
+fn beyond(wire: i32) -> Result<Beyond, String> {
+    match proto::BeyondTopN::try_from(wire) {
+        Ok(proto::BeyondTopN::Unspecified | proto::BeyondTopN::Refuse) => Ok(Beyond::Refuse),
+        Ok(proto::BeyondTopN::Mark) => Ok(Beyond::Mark),
+        Err(_) => Err(format!("is {wire}, which this server does not know")),
+    }
+}

@@ -1,0 +1,275 @@
+//! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
+
+use super::rest::Rest;
+use super::walk::{certain, walk};
+use super::{Beyond, Listed, Marks, Ranks, Reach};
+use crate::params::state::SamplerState;
+use crate::sampling::candidates::Candidates;
+use crate::sampling::chain::{self, Chain};
+use crate::sampling::distribution::Distribution;
+use crate::sampling::entropy::{entropy, entropy_term};
+use crate::sampling::filters::Weighted;
+use crate::sampling::kept::Kept;
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::mass::{self, MASS_ONE};
+use crate::sampling::order::Candidate;
+use crate::sampling::report::{self, Report, ReportSpec};
+use crate::sampling::row::{
+    Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult, RowSpec, TokenLogprobs,
+};
+
+/// Samples or scores a listed row.
+///
+/// # Errors
+/// [`RowError`], that of the whole row, or [`RowError::Beyond`].
+pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowResult {
+    with_choice(row, |strict| Looked::new(row, spec, strict)?.sampled(), |output| output.marks.truncated = true)
+}
+
+/// What a plain row would be drawn from.
+///
+/// # Errors
+/// As [`sample_row`].
+pub(in crate::sampling) fn distribution(row: &Listed, spec: &RowSpec<'_>) -> Result<Distribution, RowError> {
+    with_choice(row, |strict| Ok(Looked::new(row, spec, strict)?.processed()?.distribution), Distribution::truncate)
+}
+
+/// Does `work` strictly and, where that reaches beyond the list and the row is to be marked, as if there were nothing
+/// beyond it.
+fn with_choice<T>(
+    row: &Listed,
+    work: impl Fn(bool) -> Result<T, RowError>,
+    mark: impl Fn(&mut T),
+) -> Result<T, RowError> {
+    match work(true) {
+        Err(RowError::Beyond(_)) if row.beyond == Beyond::Mark => {
+            let mut result = work(false)?;
+            mark(&mut result);
+            Ok(result)
+        }
+        result => result,
+    }
+}
+
+/// A row after masks, bias and penalties.
+struct Looked<'a> {
+    row: &'a Listed,
+    spec: &'a RowSpec<'a>,
+    /// Whether others are counted with.
+    strict: bool,
+    adjusted: Ranks,
+    /// What others may be, if there are any.
+    rest: Option<Rest>,
+}
+
+/// What a token is drawn from.
+struct Processed {
+    distribution: Distribution,
+    /// Whether others without a mass may be left in it, and how many of its tokens come before all of them.
+    open: Option<usize>,
+}
+
+impl<'a> Looked<'a> {
+    fn new(row: &'a Listed, spec: &'a RowSpec<'a>, strict: bool) -> Result<Self, RowError> {
+        if row.entries.iter().any(|entry| entry.logit.is_nan()) {
+            return Err(RowError::Nan);
+        }
+        if row.entries.iter().any(|entry| entry.logit == f32::INFINITY) {
+            return Err(RowError::PositiveInfinity);
+        }
+        let adjusted = adjusted(row, spec);
+        if adjusted.iter().any(|entry| entry.logit == f32::INFINITY) {
+            return Err(RowError::PositiveInfinity);
+        }
+        let (adjusted, rest) = (Ranks::new(adjusted), if strict { Rest::of(row, spec) } else { None });
+        match (adjusted.tokens().first(), &rest) {
+            (None, None) => Err(RowError::AllMasked),
+            (None, Some(_)) => Err(RowError::Beyond(Reach::First)),
+            (_, Some(rest)) if rest.edge.logit == f32::INFINITY => Err(RowError::Beyond(Reach::First)),
+            _ => Ok(Self { row, spec, strict, adjusted, rest }),
+        }
+    }
+
+    fn sampled(&self) -> Result<RowOutput, RowError> {
+        let spec = self.spec;
+        let raw_only = matches!(spec.action, Action::Score { .. })
+            && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
+        let processed = if raw_only && spec.report.is_none() { None } else { Some(self.processed()?) };
+        let token = match (spec.action, &processed) {
+            (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
+                processed.distribution.draw_by(spec.race(), uniform)
+            }
+            (Action::Draw { .. } | Action::Propose { .. }, None) => unreachable!("a draw has a distribution"),
+            (Action::Score { token }, _) => token,
+        };
+        let mut marks = Marks::default();
+        let logprobs = match (&spec.logprobs, &processed) {
+            (Some(wanted), Some(processed)) if wanted.mode == LogprobsMode::Processed => {
+                Some(self.processed_logprobs(processed, token, wanted)?)
+            }
+            (Some(wanted), _) => {
+                let (logprobs, rounded) = self.raw_logprobs(token, wanted)?;
+                marks.rounded = rounded;
+                Some(logprobs)
+            }
+            (None, _) => None,
+        };
+        let distribution = processed.map(|processed| processed.distribution);
+        let report = match (&spec.report, &distribution) {
+            (Some(wanted), Some(distribution)) => Some(Box::new(self.report(distribution, wanted)?)),
+            _ => None,
+        };
+        let observed =
+            distribution.as_ref().filter(|_| spec.has_state() && !raw_only).map(|found| found.observed(token));
+        let kept = distribution.filter(|_| matches!(spec.action, Action::Propose { .. }));
+        let kept = kept.map(|found| Box::new(Kept::from(&found)));
+        Ok(RowOutput { token, logprobs, kept, observed, report, marks })
+    }
+
+    /// After temperature and filters.
+    fn processed(&self) -> Result<Processed, RowError> {
+        let Self { spec, rest, adjusted, .. } = self;
+        let Some(&best) = adjusted.tokens().first() else { return Err(RowError::AllMasked) };
+        if spec.filters.temperature == 0.0 {
+            if rest.as_ref().is_some_and(|rest| !best.precedes(&rest.edge)) {
+                return Err(RowError::Beyond(Reach::First));
+            }
+            let kept = vec![Weighted { candidate: best, mass: MASS_ONE }];
+            let distribution = Distribution::listed(adjusted.clone(), (kept, best.logit, 1.0, None), None);
+            return Ok(Processed { distribution, open: None });
+        }
+        let usual = report::usual(spec);
+        let (state, tournament) = (SamplerState::default(), None);
+        let plain = Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, tournament };
+        let chain = spec.chain.unwrap_or(plain);
+        let mut left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
+        let is_open = walk(&mut left, &spec.filters, &chain, rest.as_ref(), self.row.vocab_size());
+        let is_open = is_open.map_err(RowError::Beyond)?;
+        let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
+        let open = rest.as_ref().filter(|_| is_open).map(|rest| certain(&left, rest));
+        Ok(Processed { distribution: Distribution::listed(adjusted.clone(), left.into_parts(), along), open })
+    }
+
+    fn processed_logprobs(
+        &self,
+        Processed { distribution, open }: &Processed,
+        token: u32,
+        wanted: &LogprobsSpec<'_>,
+    ) -> Result<TokenLogprobs, RowError> {
+        let logprob = |token: u32| match open {
+            Some(_) if self.row.find(token).is_none() => Err(RowError::Beyond(Reach::Logprob)),
+            _ => Ok(distribution.logprob(token)),
+        };
+        let top_n = (wanted.top_n as usize).min(self.row.vocab_size());
+        if open.is_some_and(|certain| top_n > certain) {
+            return Err(RowError::Beyond(Reach::TopLogprobs));
+        }
+        Ok(TokenLogprobs {
+            logprob: logprob(token)?,
+            rank: rank(&self.adjusted, self.rest.as_ref(), token)?,
+            top: distribution.top(wanted.top_n),
+            requested: wanted.tokens.iter().map(|&token| logprob(token)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Logprobs of the row as sent, and whether they are rounded.
+    fn raw_logprobs(&self, token: u32, wanted: &LogprobsSpec<'_>) -> Result<(TokenLogprobs, bool), RowError> {
+        let raw = Ranks::new(self.row.entries.clone());
+        let rest = self.raw_rest();
+        let (max, scale) = (raw.tokens().first().map_or(0.0, |first| first.logit), mass::scale(1.0));
+        let total: u64 = raw.tokens().iter().map(|c| mass::mass(mass::exponent(c.logit, max, scale))).sum();
+        let rounded = rest.as_ref().is_some_and(|rest| !rest.has_no_mass(max, scale));
+        let log_total = if rounded {
+            let others = libm::exp(f64::from(self.row.rest) - f64::from(max));
+            libm::log(total as f64 / MASS_ONE as f64 + others)
+        } else {
+            mass::log_total(total)
+        };
+        let of_logit = |logit: f32| mass::logprob(mass::exponent(logit, max, scale), log_total);
+        let strict = rest.filter(|_| self.strict);
+        let logprob = |token: u32| match (self.row.find(token), &strict) {
+            (Some(at), _) if self.row.entries[at].logit > f32::NEG_INFINITY => Ok(of_logit(self.row.entries[at].logit)),
+            (None, Some(_)) => Err(RowError::Beyond(Reach::Logprob)),
+            _ => Ok(f32::NEG_INFINITY),
+        };
+        let top_n = (wanted.top_n as usize).min(self.row.vocab_size());
+        let certain = |rest: &Rest| raw.tokens().partition_point(|c| c.precedes(&rest.edge));
+        if strict.as_ref().is_some_and(|rest| top_n > certain(rest)) {
+            return Err(RowError::Beyond(Reach::TopLogprobs));
+        }
+        let logprobs = TokenLogprobs {
+            logprob: logprob(token)?,
+            rank: rank(&raw, strict.as_ref(), token)?,
+            top: raw.tokens().iter().take(top_n).map(|c| (c.token, of_logit(c.logit))).collect(),
+            requested: wanted.tokens.iter().map(|&token| logprob(token)).collect::<Result<_, _>>()?,
+        };
+        Ok((logprobs, rounded))
+    }
+
+    /// What others may be in the row as sent.
+    fn raw_rest(&self) -> Option<Rest> {
+        let untouched = RowSpec { adjusts: [].as_slice().into(), banned: &[], allowed: None, mark: None, ..*self.spec };
+        Rest::of(self.row, &untouched)
+    }
+
+    fn report(&self, processed: &Distribution, wanted: &ReportSpec<'_>) -> Result<Report, RowError> {
+        let asked = wanted.wanted;
+        if self.strict && self.row.has_rest() && (asked.entropy || !asked.why_not_token_ids.is_empty()) {
+            return Err(RowError::Beyond(Reach::Report));
+        }
+        let left = processed.kept().iter().filter(|w| w.mass > 0);
+        let why_not = if asked.why_not_token_ids.is_empty() {
+            Vec::new()
+        } else {
+            // For debugging, and bounded by what a step may have explained.
+            report::why_not(&Logits::new(Dtype::F32, &self.row.expanded()), self.spec)?
+        };
+        Ok(Report {
+            support_size: left.clone().count() as u32,
+            surviving: left.take(asked.max_surviving_token_ids as usize).map(|w| w.candidate.token).collect(),
+            entropy: asked.entropy.then(|| (report::of(processed), self.raw_entropy())),
+            why_not,
+        })
+    }
+
+    /// Entropy in nats of the row as sent, all others being at −∞.
+    fn raw_entropy(&self) -> f64 {
+        let raw = Ranks::new(self.row.entries.clone());
+        let max = raw.tokens().first().map_or(0.0, |first| first.logit);
+        let (mut terms, mut total) = (0, 0);
+        for token in raw.tokens() {
+            let y = mass::exponent(token.logit, max, mass::scale(1.0));
+            terms += entropy_term(y, mass::mass(y));
+            total += mass::mass(y);
+        }
+        entropy(terms, total)
+    }
+}
+
+/// 1 + the number of tokens before this one, where that is certain.
+fn rank(ranks: &Ranks, rest: Option<&Rest>, token: u32) -> Result<u32, RowError> {
+    let Some(rest) = rest else { return Ok(ranks.rank(token)) };
+    let certain = ranks.tokens().iter().take_while(|c| c.precedes(&rest.edge));
+    let place = certain.into_iter().position(|c| c.token == token);
+    place.map(|place| place as u32 + 1).ok_or(RowError::Beyond(Reach::Rank))
+}
+
+/// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).
+fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
+    let mut entries = row.entries.clone();
+    for adjust in spec.adjusts.iter() {
+        if let Some(at) = row.find(adjust.token) {
+            entries[at].logit = adjust.apply(entries[at].logit, &spec.penalties);
+        }
+    }
+    for entry in &mut entries {
+        if let Some(greens) = spec.greens() {
+            entry.logit = greens.raise(entry.token, entry.logit);
+        }
+        let is_allowed = spec.allowed.is_none_or(|allowed| allowed.binary_search(&entry.token).is_ok());
+        if !is_allowed || spec.banned.binary_search(&entry.token).is_ok() {
+            entry.logit = f32::NEG_INFINITY;
+        }
+    }
+    entries
+}

@@ -1,0 +1,44 @@
+use super::*;
+
+fn entries(logits: &[(u32, f32)]) -> Vec<Candidate> {
+    logits.iter().map(|&(token, logit)| Candidate { token, logit }).collect()
+}
+
+fn listed(logits: &[(u32, f32)], rest: f32) -> Result<Listed, ListedError> {
+    Listed::new(10, entries(logits), (rest, false), Beyond::Refuse)
+}
+
+#[test]
+fn mistakes_are_told_apart() {
+    let infinity = f32::INFINITY;
+    assert!(listed(&[(3, 1.0), (0, 2.0)], 0.5).is_ok());
+    assert_eq!(listed(&[], 0.5), Err(ListedError::Count(0, 10)));
+    let too_many: Vec<_> = (0..11).map(|token| (token, 1.0)).collect();
+    assert_eq!(listed(&too_many, -infinity), Err(ListedError::Count(11, 10)));
+    assert_eq!(listed(&[(3, 1.0), (10, 0.0)], 0.5), Err(ListedError::OutOfRange(10, 10)));
+    assert_eq!(listed(&[(3, 1.0), (1, 0.0), (3, 1.0)], 0.5), Err(ListedError::Twice(3)));
+    assert!(matches!(listed(&[(3, 1.0)], f32::NAN), Err(ListedError::Rest(_))));
+    assert_eq!(listed(&[(3, 1.0)], infinity), Err(ListedError::Rest(infinity)));
+    // Nine others of at most 1: ln 9 + 1 = 3.197, and what sums round.
+    assert!(listed(&[(3, 1.0)], 3.2).is_ok());
+    assert!(matches!(listed(&[(3, 1.0)], 3.3), Err(ListedError::TooMuch(..))));
+    // None is left, or none is above minus infinity.
+    assert!(matches!(listed(&too_many[..10], -1e30), Err(ListedError::TooMuch(..))));
+    assert!(matches!(listed(&[(3, -infinity)], -1e30), Err(ListedError::TooMuch(..))));
+    assert!(listed(&too_many[..10], -infinity).is_ok());
+    // Logits that are wrong are the row's own affair.
+    assert!(listed(&[(3, f32::NAN), (4, infinity)], 1e30).is_ok());
+}
+
+#[test]
+fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
+    let row =
+        Listed::new(7, entries(&[(5, 1.0), (1, 1.0), (3, 2.0), (2, f32::NEG_INFINITY)]), (0.0, false), Beyond::Mark)
+            .expect("a row");
+    let whole: Vec<f32> =
+        row.expanded().chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four"))).collect();
+    let ranks = Ranks::new(row.entries().to_vec());
+    for token in 0..7 {
+        assert_eq!(ranks.rank(token), crate::sampling::order::rank(&whole, token), "{token}");
+    }
+}

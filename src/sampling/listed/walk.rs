@@ -1,0 +1,122 @@
+//! A list of tokens on its way through samplers while others may still be left beside them.
+//!
+//! As long as others may be left, only steps are taken whose answer they cannot change; the first that leaves listed tokens
+//! alone ends that, and from then on the list is all there is.
+
+use super::Reach;
+use super::rest::Rest;
+use crate::params::Sampler;
+use crate::sampling::candidates::Candidates;
+use crate::sampling::chain::{self, Chain, Step};
+use crate::sampling::mass;
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::xtc;
+
+/// Whether others may be left.
+#[derive(Debug, Clone, Copy)]
+struct Open<'a> {
+    rest: &'a Rest,
+    /// Whether some of them may have been cut off.
+    cut: bool,
+}
+
+/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens.
+///
+/// # Errors
+/// What reaches beyond the tokens.
+pub(super) fn walk(
+    left: &mut Candidates,
+    filters: &Filters,
+    chain: &Chain<'_>,
+    rest: Option<&Rest>,
+    vocab_size: usize,
+) -> Result<bool, Reach> {
+    let mut open = rest.map(|rest| Open { rest, cut: false });
+    for step in chain.steps {
+        match open {
+            Some(beside) => open = beside.take(step, left, filters, chain, vocab_size)?,
+            None => chain::apply(step, filters, chain, left),
+        }
+    }
+    match open {
+        None => Ok(false),
+        Some(Open { rest, .. }) if certain(left, rest) > 0 && rest.has_no_mass(left.max(), left.scale()) => Ok(true),
+        Some(_) => Err(Reach::Draw),
+    }
+}
+
+/// How many of the tokens, from the first on, none of the others precedes.
+pub(super) fn certain(left: &Candidates, rest: &Rest) -> usize {
+    left.kept().partition_point(|weighted| weighted.candidate.precedes(&rest.edge))
+}
+
+impl<'a> Open<'a> {
+    /// Takes a step; `None`: no others are left behind it.
+    fn take(
+        self,
+        step: &Step,
+        left: &mut Candidates,
+        filters: &Filters,
+        chain: &Chain<'_>,
+        vocab_size: usize,
+    ) -> Result<Option<Self>, Reach> {
+        let certain = certain(left, self.rest);
+        let top_k = filters.top_k.max(chain.min_keep) as usize;
+        let taken = match *step {
+            Step::Temperature => Ok(Some(self)),
+            Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
+            Step::TopK if top_k <= certain => Ok(None),
+            Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
+            Step::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
+            Step::TopP => return self.nucleus(left, filters, chain.min_keep as usize, certain).map(|()| None),
+            Step::MinP if certain >= (chain.min_keep as usize).max(1) => {
+                let most = self.rest.most_of_one(left.max(), left.scale());
+                let closes = most < mass::min_p_need(filters.min_p) as f64;
+                Ok(if closes { None } else { Some(Self { cut: true, ..self }) })
+            }
+            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
+                if xtc::happens(probability, chain.xtc) { Err(Reach::Sampler(Sampler::Xtc)) } else { Ok(Some(self)) }
+            }
+            Step::Tournament if chain.tournament.is_none() => Ok(Some(self)),
+            _ => Err(step.sampler().map_or(Reach::Draw, Reach::Sampler)),
+        };
+        if taken.is_ok() {
+            chain::apply(step, filters, chain, left);
+        }
+        taken
+    }
+
+    /// Whether the k first are certain, and all that are equal to the last of them.
+    fn has_all_ties(&self, left: &Candidates, top_k: usize) -> bool {
+        let last = top_k.checked_sub(1).and_then(|last| left.kept().get(last));
+        last.is_some_and(|last| last.candidate.logit > self.rest.edge.logit)
+    }
+
+    /// Top-p: the total is known within bounds, which have to agree where it is reached.
+    fn nucleus(&self, left: &mut Candidates, filters: &Filters, min_keep: usize, certain: usize) -> Result<(), Reach> {
+        let beyond = Reach::Sampler(Sampler::TopP);
+        if certain == 0 {
+            return Err(beyond);
+        }
+        let (low, high) = self.rest.masses((left.max(), left.scale()), left.temperature());
+        let listed = left.total();
+        let least = listed + if self.cut { 0 } else { low };
+        let count = |total: u64| reaching(left, mass::top_p_need(filters.top_p, total)).ok_or(beyond);
+        let kept = count(least)?;
+        if kept != count(listed + high)? || kept.max(min_keep) > certain {
+            return Err(beyond);
+        }
+        left.keep_first(kept);
+        Ok(())
+    }
+}
+
+/// How many of the first tokens it takes to reach a mass, if they do.
+fn reaching(left: &Candidates, need: u64) -> Option<usize> {
+    let mut sum = 0;
+    let crossing = left.kept().iter().position(|weighted| {
+        sum += weighted.mass;
+        sum >= need
+    });
+    crossing.map(|at| at + 1)
+}

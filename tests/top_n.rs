@@ -1,0 +1,276 @@
+//! Rows of which only the largest logits are sent, over a real socket: the same tokens, or an exact answer why not.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use croupier::proto::*;
+use croupier::sampling::logits::Dtype;
+use support::*;
+use tonic::Code;
+
+/// The `n` largest of each row, by the order.
+fn top_n(rows: &[Vec<f32>], n: usize, beyond: BeyondTopN) -> TopNRows {
+    let mut wire = TopNRows { beyond: vec![beyond.into(); rows.len()], ties_in_order: true, ..Default::default() };
+    let mut logits = Vec::new();
+    for row in rows {
+        let mut all: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let others = all.split_off(n);
+        wire.counts.push(n as u32);
+        wire.token_ids.extend(all.iter().map(|(token, _)| token));
+        logits.extend(all.iter().map(|(_, logit)| *logit));
+        wire.rest_logsumexp.push(others.iter().map(|(_, x)| x.exp()).sum::<f32>().ln());
+    }
+    wire.logits = Dtype::F32.encode(&logits);
+    wire
+}
+
+fn top_k(k: u32, seed: u64) -> SamplingParams {
+    SamplingParams { top_k: Some(k), ..seeded(seed) }
+}
+
+fn listed_step(ids: &[u64], rows: &[Vec<f32>], n: usize, beyond: BeyondTopN) -> Step {
+    let work = ids.iter().map(|&id| sample_work(id)).collect();
+    Step { work, top_n: Some(top_n(rows, n, beyond)), ..Default::default() }
+}
+
+#[tokio::test]
+async fn whole_and_listed_rows_in_one_step_give_the_tokens_of_whole_rows() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let params = |id: u64| SamplingParams { presence_penalty: Some(0.5), ..top_k(6, id % 10) };
+    worker.step(open_step([1, 2, 3, 11, 12, 13].map(|id| open(id, params(id))).to_vec())).await;
+    for position in 0..20 {
+        let rows: Vec<_> = (1..4).map(|text| logits(text, position)).collect();
+        let whole = worker.step(sample_step(&[(1, rows[0].clone()), (2, rows[1].clone()), (3, rows[2].clone())])).await;
+        let step = Step {
+            logits: inline(&rows[..1]),
+            top_n: Some(top_n(&rows[1..], 24, BeyondTopN::Refuse)),
+            ..listed_step(&[11, 12, 13], &[], 24, BeyondTopN::Refuse)
+        };
+        let mixed = worker.step(step).await;
+        let tokens = |result: &StepResult| result.work.iter().map(token).collect::<Vec<_>>();
+        assert_eq!(tokens(&whole), tokens(&mixed), "{position}");
+        assert!(mixed.work.iter().all(|work| !work.truncated));
+    }
+    assert_eq!(server.series("croupier_rows_truncated_total{model=\"default\"}"), 0.0);
+}
+
+#[tokio::test]
+async fn a_row_that_is_reached_beyond_is_refused_and_the_whole_row_then_gives_its_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(5)), open(2, seeded(5)), open(3, top_k(3, 5))])).await;
+    let row = logits(5, 0);
+    let expected = token(&worker.step(sample_step(&[(1, row.clone())])).await.work[0]);
+    let rows = [row.clone(), row.clone()];
+    let refused = worker.step(listed_step(&[2, 3], &rows, 10, BeyondTopN::Refuse)).await;
+    assert_eq!(refused.work[0].status(), RowStatus::BeyondTopN);
+    assert!(refused.work[0].message.contains("send the whole row"), "{}", refused.work[0].message);
+    assert_eq!(refused.work[1].status(), RowStatus::Ok, "its neighbour goes on");
+    assert_eq!(token(&worker.step(sample_step(&[(2, row)])).await.work[0]), expected);
+    let series = "croupier_rows_invalid_total{model=\"default\",reason=\"beyond_top_n\"}";
+    server.expect_series(series, 1.0).await;
+    server.expect_series("croupier_steps_total{data_path=\"top_n\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_marked_row_is_that_of_minus_infinity_elsewhere() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(8)), open(2, seeded(8))])).await;
+    for position in 0..10 {
+        let row = logits(9, position);
+        let rows = [row.clone()];
+        let marked = worker.step(listed_step(&[1], &rows, 3, BeyondTopN::Mark)).await;
+        assert!(marked.work[0].truncated);
+        let largest = top_n(&rows, 3, BeyondTopN::Mark).token_ids;
+        let cut = (0..VOCAB).map(|t| if largest.contains(&t) { row[t as usize] } else { f32::NEG_INFINITY }).collect();
+        let cut = worker.step(sample_step(&[(2, cut)])).await;
+        assert_eq!(token(&marked.work[0]), token(&cut.work[0]), "{position}");
+    }
+    server.expect_series("croupier_rows_truncated_total{model=\"default\"}", 10.0).await;
+}
+
+#[tokio::test]
+async fn scores_and_logprobs_count_the_others() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let row = logits(2, 0);
+    let listed = top_n(&[row.clone(), row.clone()], 20, BeyondTopN::Refuse);
+    let least = *listed.token_ids.last().unwrap();
+    let other = (0..VOCAB).find(|token| !listed.token_ids.contains(token)).unwrap();
+    let score = |token: u32| {
+        let logprobs = Some(LogprobsParams { top_n: 20, ..Default::default() });
+        score_work(None, ScoreWork { token_ids: vec![token], logprobs })
+    };
+    let work = vec![score(least), score(other)];
+    let told = worker.step(Step { work, top_n: Some(listed), ..Default::default() }).await;
+    let whole = worker.step(Step { work: vec![score(least)], logits: inline(&[row]), ..Default::default() }).await;
+    let (told_token, whole_token) = (&told.work[0].tokens[0], &whole.work[0].tokens[0]);
+    assert!(told_token.rounded_logprobs && !whole_token.rounded_logprobs);
+    assert_eq!((told_token.rank, &told_token.top_token_ids), (whole_token.rank, &whole_token.top_token_ids));
+    let values = |token: &Token| [vec![token.logprob.unwrap()], token.top_logprobs.clone()].concat();
+    let near = |(a, b): (f32, f32)| (a - b).abs() < 2e-6;
+    assert!(values(told_token).into_iter().zip(values(whole_token)).all(near), "{told_token:?} {whole_token:?}");
+    assert_eq!(told.work[1].status(), RowStatus::BeyondTopN);
+}
+
+#[tokio::test]
+async fn drafts_and_verifications_are_those_of_whole_rows() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step([1, 2].map(|id| open(id, top_k(5, 3))).to_vec())).await;
+    let sent = |id: u64, kind: work::Kind, rows: &[Vec<f32>], is_listed: bool| {
+        let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(kind) }];
+        match is_listed {
+            true => Step { work, top_n: Some(top_n(rows, 16, BeyondTopN::Refuse)), ..Default::default() },
+            false => Step { work, logits: inline(rows), ..Default::default() },
+        }
+    };
+    for round in 0..10 {
+        let mut texts = Vec::new();
+        for (id, is_listed) in [(1, false), (2, true)] {
+            let mut drafts = Vec::new();
+            for depth in 0..3 {
+                let draft = work::Kind::Draft(DraftWork::default());
+                let row = [logits(round, depth)];
+                drafts.push(token(&worker.step(sent(id, draft, &row, is_listed)).await.work[0]));
+            }
+            let rows: Vec<_> = (0..4).map(|depth| logits(round, depth + u64::from(depth > 1))).collect();
+            let verify = work::Kind::Verify(VerifyWork { draft_token_ids: drafts, ..Default::default() });
+            let result = worker.step(sent(id, verify, &rows, is_listed)).await.work.remove(0);
+            assert_eq!(result.status(), RowStatus::Ok, "{}", result.message);
+            texts.push((result.tokens, result.verify));
+        }
+        assert_eq!(texts[0], texts[1], "{round}");
+    }
+    // Rows of both kinds are not verified together.
+    let rows: Vec<_> = (0..2).map(|depth| logits(1, depth)).collect();
+    let verify = VerifyWork {
+        draft_token_ids: vec![1],
+        draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),
+        ..Default::default()
+    };
+    let mut both = sent(1, work::Kind::Verify(verify), &rows[..1], true);
+    both.logits = inline(&rows[1..]);
+    let result = worker.step(both).await.work.remove(0);
+    assert_eq!(result.status(), RowStatus::InvalidWork);
+    assert!(result.message.contains("all whole or all listed"), "{}", result.message);
+}
+
+#[tokio::test]
+async fn a_stateless_batch_takes_listed_rows() {
+    let server = TestServer::start().await;
+    let rows = [logits(1, 0), logits(2, 0)];
+    let sampled = |top_n, logits| SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: (1..3).map(|seed| SampleRow { params: Some(top_k(4, seed)), ..Default::default() }).collect(),
+        top_n,
+        logits,
+        ..Default::default()
+    };
+    let Some(step::Logits::Inline(whole)) = inline(&rows) else { unreachable!() };
+    let mut client = server.client().await;
+    let whole = client.sample(sampled(None, Some(whole))).await.unwrap().into_inner();
+    let listed = client.sample(sampled(Some(top_n(&rows, 12, BeyondTopN::Refuse)), None)).await.unwrap().into_inner();
+    assert_eq!(whole, listed);
+    let marked = client.sample(sampled(Some(top_n(&rows, 2, BeyondTopN::Mark)), None)).await.unwrap().into_inner();
+    assert!(marked.rows.iter().all(|row| row.truncated), "{marked:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_row_fails_alone_and_names_the_field() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step((1..3).map(|id| open(id, top_k(3, id))).collect())).await;
+    let rows = [logits(1, 0), logits(2, 0)];
+    let of = |change: fn(&mut TopNRows)| {
+        let mut wire = top_n(&rows, 10, BeyondTopN::Refuse);
+        change(&mut wire);
+        wire
+    };
+    let cases = [
+        ("top_n.token_ids[1]: has 50, must be below vocab_size 50", of(|rows| rows.token_ids[13] = VOCAB)),
+        ("twice in one row", of(|rows| rows.token_ids[13] = rows.token_ids[14])),
+        ("top_n.rest_logsumexp[1]: is NaN", of(|rows| rows.rest_logsumexp[1] = f32::NAN)),
+        ("top_n.rest_logsumexp[1]: is inf", of(|rows| rows.rest_logsumexp[1] = f32::INFINITY)),
+        ("top_n.rest_logsumexp[1]: is 90", of(|rows| rows.rest_logsumexp[1] = 90.0)),
+        (
+            "top_n.counts[1]: is 0, must be in 1 ..= 50",
+            of(|rows| {
+                rows.counts[1] = 0;
+                rows.token_ids.truncate(10);
+                rows.logits.truncate(40);
+            }),
+        ),
+    ];
+    for (message, wire) in cases {
+        let work = vec![sample_work(1), sample_work(2)];
+        let result = worker.step(Step { work, top_n: Some(wire), ..Default::default() }).await;
+        assert_eq!(result.work[0].status(), RowStatus::Ok, "{}", result.work[0].message);
+        assert_eq!(result.work[1].status(), RowStatus::InvalidWork, "{message}");
+        assert!(result.work[1].message.contains(message), "{} for {message}", result.work[1].message);
+    }
+    for (status, logit) in [(RowStatus::NanLogits, f32::NAN), (RowStatus::PositiveInfinity, f32::INFINITY)] {
+        let mut wire = top_n(&rows[..1], 10, BeyondTopN::Refuse);
+        wire.logits = Dtype::F32.encode(&[[logit].as_slice(), &[0.5; 9]].concat());
+        let result = worker.step(Step { work: vec![sample_work(2)], top_n: Some(wire), ..Default::default() }).await;
+        assert_eq!(result.work[0].status(), status);
+    }
+    let out_of_range = Step {
+        top_n: Some(top_n(&rows[..1], 9, BeyondTopN::Refuse)),
+        ..listed_step(&[1, 2], &[], 9, BeyondTopN::Refuse)
+    };
+    let result = worker.step(out_of_range).await;
+    assert_eq!(result.work[1].status(), RowStatus::RowOutOfRange);
+}
+
+#[tokio::test]
+async fn lists_that_do_not_fit_end_the_stream() {
+    let server = TestServer::with_limits(|limits| limits.max_rows_per_step = 3).await;
+    let rows = [logits(1, 0), logits(2, 0)];
+    let cases: [(&str, fn(&mut TopNRows)); 6] = [
+        ("step.top_n.counts", |rows| rows.counts[0] = 11),
+        ("step.top_n.counts", |rows| rows.counts = vec![0; 4]),
+        ("step.top_n.logits", |rows| rows.logits.truncate(77)),
+        ("step.top_n.rest_logsumexp", |rows| rows.rest_logsumexp.truncate(1)),
+        ("step.top_n.beyond", |rows| rows.beyond.truncate(1)),
+        ("step.top_n.beyond[1]", |rows| rows.beyond[1] = 77),
+    ];
+    for (field, change) in cases {
+        let mut worker = server.worker().await;
+        let mut wire = top_n(&rows, 10, BeyondTopN::Refuse);
+        change(&mut wire);
+        let status = worker.failing_step(Step { top_n: Some(wire), ..Default::default() }).await;
+        assert_eq!(
+            (status.code(), violation(&status).0.as_str()),
+            (Code::InvalidArgument, field),
+            "{}",
+            status.message()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_token_counts_64_bytes_towards_the_rows_of_a_step() {
+    // Ten tokens, but not eleven; a row of 50 logits would have 200 bytes.
+    let server = TestServer::with_limits(|limits| limits.max_row_bytes_per_step = 640).await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, top_k(3, 1))])).await;
+    let rows = [logits(1, 0)];
+    token(&worker.step(listed_step(&[1], &rows, 10, BeyondTopN::Refuse)).await.work[0]);
+    let status = worker.failing_step(listed_step(&[1], &rows, 11, BeyondTopN::Refuse)).await;
+    assert_eq!(violation(&status).0, "step.top_n.counts");
+    assert!(status.message().contains("max_row_bytes_per_step"), "{}", status.message());
+    // A row that two works share counts twice.
+    let mut worker = server.worker().await;
+    let work = (1..3).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+    let shared = Step { work, ..listed_step(&[], &rows, 6, BeyondTopN::Refuse) };
+    let status = worker.failing_step(shared).await;
+    assert_eq!(violation(&status).0, "step.work");
+    let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.limits.unwrap().max_top_n, 16_384);
+}
