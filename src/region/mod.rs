@@ -3,8 +3,9 @@
 //! The server makes the memory, sealed and with every page in place, and hands over its descriptor; the worker can do
 //! nothing to it but write. A region belongs to one stream, and to the side connection that asked for it: it goes with
 //! whichever ends first. Reading order: this file (who may have what), [`memory`] (the memory itself), [`pass`] (how a
-//! descriptor travels), [`worker`] (the other end).
+//! descriptor travels), [`worker`] (the other end), `freeing` (where memory goes).
 
+mod freeing;
 mod memory;
 pub mod pass;
 #[cfg(target_os = "linux")]
@@ -15,6 +16,7 @@ mod system;
 mod token;
 pub mod worker;
 
+use freeing::{Freeing, Held};
 pub use memory::{IS_SUPPORTED, Memory};
 pub use token::Token;
 
@@ -42,6 +44,7 @@ pub struct Regions {
     generations: AtomicU64,
     max_per_stream: usize,
     max_bytes: usize,
+    freeing: Freeing,
 }
 
 #[derive(Debug)]
@@ -90,8 +93,9 @@ pub struct Guest {
 pub struct Region {
     id: u64,
     generation: u64,
-    memory: Memory,
-    _room: (Permit, Permit),
+    /// Until it is dropped.
+    held: Option<Held>,
+    freeing: Freeing,
 }
 
 /// Why a region was not leased.
@@ -149,6 +153,7 @@ impl Regions {
             generations: AtomicU64::new(0),
             max_per_stream: limits.max_regions_per_stream,
             max_bytes: limits.max_bytes_per_region,
+            freeing: Freeing::start(),
         })
     }
 
@@ -199,10 +204,19 @@ impl Regions {
             return Err(LeaseError::TooMany(self.max_per_stream));
         }
         let len = memory::whole_pages(len);
-        let room = self.bytes.take(len).zip(self.count.take(1)).ok_or(LeaseError::NoRoom(len))?;
-        let memory = Memory::create(len)?;
+        let room = self.room(len).ok_or(LeaseError::NoRoom(len))?;
+        let held = Some(Held { memory: Memory::create(len)?, _room: room });
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
-        stream.insert(self.max_per_stream, |id| Region { id, generation, memory, _room: room })
+        stream.insert(self.max_per_stream, |id| Region { id, generation, held, freeing: self.freeing.clone() })
+    }
+
+    /// Room for a region; where there is none, that of regions which were given up before is waited for.
+    fn room(&self, len: usize) -> Option<(Permit, Permit)> {
+        let take = || self.bytes.take(len).zip(self.count.take(1));
+        take().or_else(|| {
+            self.freeing.settle();
+            take()
+        })
     }
 }
 
@@ -226,7 +240,7 @@ impl StreamRegions {
     /// [`LookUpError`].
     pub fn release(&self, id: u64, generation: u64) -> Result<(), LookUpError> {
         let region = self.get(id, generation)?;
-        // Unmapping takes a while; not under the lock.
+        // Unmapping takes a while, also what is done at once; not under the lock.
         let leased = lock(&self.leases).remove(&id);
         drop((region, leased));
         Ok(())
@@ -309,15 +323,24 @@ impl Region {
     }
 
     /// Its memory.
+    ///
+    /// # Panics
+    /// Never: it is there until the region is dropped.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        &self.held.as_ref().expect("it is there until the region is dropped; this is a bug").memory
     }
 
     /// What the worker maps.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.memory.descriptor()
+        self.memory().descriptor()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.held.take().into_iter().for_each(|held| self.freeing.free(held));
     }
 }
 

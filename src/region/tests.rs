@@ -48,6 +48,27 @@ fn room_is_taken_while_a_region_is_looked_at_and_comes_back() {
 }
 
 #[test]
+fn big_regions_are_freed_by_a_thread_of_their_own_and_their_room_is_waited_for() {
+    let regions = regions(|limits| (limits.max_bytes_per_region, limits.max_region_bytes) = (3 << 20, 4 << 20));
+    let invitation = regions.invite().expect("a token");
+    let stream = invitation.regions();
+    let lease = |bytes| regions.lease(stream, bytes).map(|region| (region.id(), region.generation()));
+    let (big, small) = (lease(3 << 20).expect("room"), lease(1 << 20).expect("room"));
+    let go_on = regions.freeing.pause();
+    stream.release(big.0, big.1).expect("it is leased");
+    assert_eq!(regions.bytes.used(), 4 << 20, "it waits for the thread");
+    stream.release(small.0, small.1).expect("it is leased");
+    assert_eq!(regions.bytes.used(), 3 << 20, "a small one is freed at once");
+    drop(go_on);
+    // There is room for this one when the first is freed.
+    lease(2 << 20).expect("room");
+    assert_eq!((regions.bytes.used(), regions.count.used()), (2 << 20, 1));
+    drop(invitation);
+    regions.freeing.settle();
+    assert_eq!((regions.bytes.used(), regions.count.used()), (0, 0));
+}
+
+#[test]
 fn ids_come_again_and_generations_do_not() {
     let regions = regions(|limits| limits.max_regions_per_stream = 2);
     let invitation = regions.invite().expect("a token");

@@ -8,6 +8,7 @@
 mod support;
 
 mod abuse;
+mod cycles;
 mod leases;
 mod mistakes;
 mod processes;

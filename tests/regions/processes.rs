@@ -7,33 +7,33 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a busy machine: reaching it means that it never happens.
-const NEVER: Duration = Duration::from_secs(60);
+pub(super) const NEVER: Duration = Duration::from_secs(60);
 /// For what must not happen: long enough to see that it does not.
-const A_WHILE: Duration = Duration::from_secs(3);
+pub(super) const A_WHILE: Duration = Duration::from_secs(3);
 /// Where the worker process finds the server, and where it stops.
-const SOCKET: &str = "CROUPIER_TEST_SOCKET";
+pub(super) const SOCKET: &str = "CROUPIER_TEST_SOCKET";
 const POINT: &str = "CROUPIER_TEST_POINT";
 /// Where workers are killed, in the order of their lives.
 const POINTS: [&str; 5] = ["configured", "greeted", "leased", "writing", "stepping"];
 
 /// A server process that does not outlive its test.
-struct Server {
-    process: Child,
+pub(super) struct Server {
+    pub(super) process: Child,
     dir: tempfile::TempDir,
     admin: std::net::SocketAddr,
 }
 
 /// What a server holds for its workers.
 #[derive(Debug, Clone, PartialEq)]
-struct Held {
+pub(super) struct Held {
     descriptors: usize,
     mappings: usize,
     /// Regions, their bytes, streams, sequences.
-    series: Vec<f64>,
+    pub(super) series: Vec<f64>,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
@@ -44,7 +44,7 @@ impl Server {
         server
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(super) fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 
@@ -57,12 +57,12 @@ impl Server {
         Some(answer)
     }
 
-    fn series(&self, series: &str) -> f64 {
+    pub(super) fn series(&self, series: &str) -> f64 {
         let page = self.page("/metrics").unwrap();
         page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok()).unwrap()
     }
 
-    fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Held {
         let proc = PathBuf::from(format!("/proc/{}", self.process.id()));
         let maps = std::fs::read_to_string(proc.join("maps")).unwrap();
         let names = ["croupier_regions", "croupier_region_bytes", "croupier_streams", "croupier_sequences_active"];
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Whether the server comes to hold this again.
-    fn comes_back_to(&self, held: &Held, within: Duration) -> bool {
+    pub(super) fn comes_back_to(&self, held: &Held, within: Duration) -> bool {
         let start = Instant::now();
         while start.elapsed() < within {
             if self.held() == *held {
@@ -86,7 +86,7 @@ impl Server {
     }
 
     /// What it holds when nobody has been here for a while.
-    fn at_rest(&self) -> Held {
+    pub(super) fn at_rest(&self) -> Held {
         let mut same: Vec<Held> = Vec::new();
         until(|| {
             let held = self.held();
@@ -99,9 +99,14 @@ impl Server {
 
     /// A worker process that has come to a point of its life.
     fn worker(&self, point: &str) -> Child {
+        self.process_at("processes::worker_process", POINT, point)
+    }
+
+    /// A process that is one of the tests which are none, told what to do, and has come to its point.
+    pub(super) fn process_at(&self, test: &str, variable: &str, point: &str) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::worker_process", "--ignored", "--nocapture"]);
-        command.env(SOCKET, self.socket()).env(POINT, point).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        command.env(SOCKET, self.socket()).env(variable, point).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("at the point")), "{point} was never reached");
@@ -131,7 +136,7 @@ async fn stream_to(socket: &Path) -> (Worker, RegionOffer) {
 }
 
 /// A stream with a region, and one sequence on it.
-async fn working(socket: &Path) -> (Worker, SideClient, Leased) {
+pub(super) async fn working(socket: &Path) -> (Worker, SideClient, Leased) {
     let (mut worker, offer) = stream_to(socket).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     let mut side = SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap();
@@ -141,7 +146,7 @@ async fn working(socket: &Path) -> (Worker, SideClient, Leased) {
 
 /// Reached: the test reads this line and kills the process.
 #[allow(clippy::print_stdout)]
-fn at_the_point() -> ! {
+pub(super) fn at_the_point() -> ! {
     println!("at the point");
     loop {
         std::thread::park();

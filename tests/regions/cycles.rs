@@ -1,0 +1,94 @@
+//! Connect, lease, kill -9, over and over: nothing is left. A hundred times in every run; CROUPIER_CYCLES says how often, and
+//! docs/data-paths.md what came of 10,000.
+
+use super::processes::{A_WHILE, Held, NEVER, SOCKET, Server, at_the_point, working};
+use super::*;
+use std::time::Instant;
+
+/// How many cycles; what a test of its own takes by the way.
+const CYCLES: &str = "CROUPIER_CYCLES";
+/// Workers that a process is before it is killed: so many connections, streams, sequences and leases die at once.
+const WORKERS: &str = "CROUPIER_TEST_WORKERS";
+const MOST_WORKERS: usize = 50;
+/// Memory that may come and go with an allocator and threads, whatever the number of cycles.
+const SLACK_KIB: u64 = 16 << 10;
+
+/// Not a test: many workers in one process, each with a region and a sequence that has sampled from it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the tests of this file"]
+async fn many_workers() {
+    let (Ok(socket), Ok(count)) = (std::env::var(SOCKET), std::env::var(WORKERS)) else { return };
+    let mut workers = Vec::new();
+    for turn in 0..count.parse().unwrap() {
+        let (mut worker, side, mut region) = working(Path::new(&socket)).await;
+        region_token(&mut worker, &mut region, &logits(5, turn)).await;
+        workers.push((worker, side, region));
+    }
+    at_the_point();
+}
+
+/// What else is counted of a server: connections, state, bytes under way.
+fn counted(server: &Server) -> Vec<f64> {
+    let names = [
+        "croupier_connections{transport=\"uds\"}",
+        "croupier_connections{transport=\"region\"}",
+        "croupier_state_bytes",
+        "croupier_in_flight_bytes",
+        "croupier_in_flight_rows",
+        "croupier_queue_depth",
+    ];
+    names.iter().map(|name| server.series(name)).collect()
+}
+
+/// Its resident memory that is no file's, in KiB.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Kills so many workers, a process of them at a time, and waits until nothing is held.
+fn cycles(server: &Server, count: usize, rest: &Held) {
+    let mut left = count;
+    while left > 0 {
+        let workers = left.min(MOST_WORKERS);
+        let mut process = server.process_at("cycles::many_workers", WORKERS, &workers.to_string());
+        assert_eq!(server.held().series[0], workers as f64, "all of them have their region when they die");
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(server.comes_back_to(rest, NEVER), "{:?}, was {rest:?}, with {left} to go", server.held());
+        left -= workers;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::print_stdout)] // What was measured.
+async fn nothing_is_left_of_workers_that_connect_lease_and_are_killed() {
+    let count = std::env::var(CYCLES).map_or(100, |count| count.parse().unwrap());
+    let server = Server::start();
+    let idle = blocking(|| server.at_rest());
+    // What is made once is there after the first: threads, buffers, handles.
+    blocking(|| cycles(&server, 2 * MOST_WORKERS, &idle));
+    let (counted_before, before) = (counted(&server), resident(&server));
+    let start = Instant::now();
+    blocking(|| cycles(&server, count, &idle));
+    let (after, seconds) = (resident(&server), start.elapsed().as_secs_f64());
+    let granted = server.series("croupier_region_leases_total{result=\"granted\"}");
+    println!(
+        "{count} workers connected, leased and were killed in {seconds:.1} s; {granted} regions were leased. Left: {:?} \
+         and {:?}, as before; {before} KiB of memory before, {after} KiB after",
+        server.held(),
+        counted(&server),
+    );
+    assert_eq!(counted(&server), counted_before);
+    assert_eq!(counted_before, [0.0; 6], "nobody is there");
+    assert_eq!(granted, (2 * MOST_WORKERS + count) as f64);
+    assert!(after < before + SLACK_KIB + count as u64 / 4, "{before} KiB before, {after} KiB after {count} cycles");
+    // What looks for leaks sees one: a single worker that lives.
+    let kept = working(&server.socket()).await;
+    assert!(!blocking(|| server.comes_back_to(&idle, A_WHILE)), "a leak of one region went unseen");
+    let seen = counted(&server);
+    assert!(seen[..3].iter().zip(&counted_before).all(|(now, before)| now > before), "{seen:?}");
+    drop(kept);
+    assert!(blocking(|| server.comes_back_to(&idle, NEVER)), "{:?}, was {idle:?}", server.held());
+}
