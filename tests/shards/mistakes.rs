@@ -56,6 +56,7 @@ async fn a_wrong_step_of_rank_0_ends_its_stream_and_names_the_field() {
         (inline(data(84)), invalid("step.sharded.inline.data")),
         (inline(InlineLogits { row_stride: 19, ..data(80) }), invalid("step.sharded.inline.row_stride")),
         (region(RegionLogits { region_id: 1, ..Default::default() }), unknown),
+        (Step { top_n: Some(TopNRows::default()), ..good() }, invalid("step.top_n")),
     ];
     for (step, expected) in cases {
         let (mut worker, mut ranks) = group(&server, &TWO).await;

@@ -151,7 +151,9 @@ impl Listed {
             return None;
         }
         let most = f64::from(self.least()) + libm::log(self.others() as f64);
-        Some((most + 0.01 * most.abs().max(1.0)).min(f64::from(f32::MAX)) as f32)
+        // Without others, or with none above −∞, there is nothing to round.
+        let room = if most.is_finite() { 0.01 * most.abs().max(1.0) } else { 0.0 };
+        Some((most + room).min(f64::from(f32::MAX)) as f32)
     }
 
     /// Number of tokens of the whole row.
