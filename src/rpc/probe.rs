@@ -39,7 +39,7 @@ fn hint(why: &str, access: &Access) -> &'static str {
         "; if the server speaks TLS, give --tls-ca"
     } else if why.contains("CertificateRequired") {
         "; the server asks for a certificate: give --tls-cert and --tls-key"
-    } else if why.contains("UnknownIssuer") {
+    } else if ["UnknownIssuer", "BadSignature"].iter().any(|sign| why.contains(sign)) {
         "; --tls-ca has not signed the server's certificate"
     } else if why.contains("NotValidForName") {
         "; the server's certificate has another name: give --tls-name"
