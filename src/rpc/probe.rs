@@ -27,23 +27,20 @@ pub async fn check(address: &str, access: &Access, service: &str) -> Result<(), 
     }
 }
 
+/// Signs of a server that ended a connection since it could not, or would not, speak with this client: its alert may be
+/// read as a frame, or be lost with the connection.
+const CUT: [&str; 5] = ["FRAME_SIZE_ERROR", "InvalidContentType", "connection closed", "broken pipe", "reset"];
+
 /// What to do about a connection that fails because one side speaks TLS and the other does not, or shows nothing.
 fn hint(why: &str, access: &Access) -> &'static str {
-    let is_plain = access.tls.is_none();
-    // A plain client takes the server's alert for a frame.
-    if is_plain
-        && ["FRAME_SIZE_ERROR", "InvalidContentType", "connection closed", "broken pipe"]
-            .iter()
-            .any(|sign| why.contains(sign))
-    {
-        "; if the server speaks TLS, give --tls-ca"
-    } else if why.contains("CertificateRequired") {
-        "; the server asks for a certificate: give --tls-cert and --tls-key"
-    } else if ["UnknownIssuer", "BadSignature"].iter().any(|sign| why.contains(sign)) {
-        "; --tls-ca has not signed the server's certificate"
-    } else if why.contains("NotValidForName") {
-        "; the server's certificate has another name: give --tls-name"
-    } else {
-        ""
+    let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
+    match &access.tls {
+        None if has(&CUT) => "; if the server speaks TLS, give --tls-ca",
+        Some(_) if has(&["UnknownIssuer", "BadSignature"]) => "; --tls-ca has not signed the server's certificate",
+        Some(_) if has(&["NotValidForName"]) => "; the server's certificate has another name: give --tls-name",
+        Some(tls) if tls.identity.is_none() && (has(&["CertificateRequired"]) || has(&CUT)) => {
+            "; if the server asks for a certificate, give --tls-cert and --tls-key"
+        }
+        _ => "",
     }
 }

@@ -32,9 +32,13 @@ fn mistakes_are_told_apart() {
 
 #[test]
 fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
-    let row =
-        Listed::new(7, entries(&[(5, 1.0), (1, 1.0), (3, 2.0), (2, f32::NEG_INFINITY)]), (0.0, false), Beyond::Mark)
-            .expect("a row");
+    let row = Listed::new(
+        7,
+        entries(&[(5, 1.0), (1, 1.0), (3, 2.0), (2, f32::NEG_INFINITY)]),
+        (f32::NEG_INFINITY, false),
+        Beyond::Mark,
+    )
+    .expect("a row");
     let whole: Vec<f32> =
         row.expanded().chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four"))).collect();
     let ranks = Ranks::new(row.entries().to_vec());
