@@ -35,11 +35,11 @@ pub(in crate::backend::cpu) trait Sums: Real {
     unsafe fn sum_add(sum: Self::Sum, powers: [Self::Float; GROUP]) -> Self::Sum;
     /// Masses with the same sum.
     unsafe fn sum_mass(sum: Self::Sum) -> Self::Mass;
-    /// Adds the integer parts, which are those of a [narrow](Simd::narrow) block.
+    /// Adds the integer parts of exponents whose masses are added up as [`Self::Narrow`].
     unsafe fn narrow_sum(sum: Self::Narrow, powers: [Self::Float; GROUP]) -> Self::Narrow;
 
     /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents of at least
-    /// [`Y_FLOOR`](crate::sampling::mass::Y_FLOOR), which have these powers.
+    /// [`Y_FLOOR`], which have these powers.
     #[inline(always)]
     unsafe fn terms_add(mut terms: Self::Mass, y: [Self::Float; GROUP], _powers: [Self::Float; GROUP]) -> Self::Mass {
         // SAFETY: passed on.
