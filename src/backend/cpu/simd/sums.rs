@@ -35,7 +35,7 @@ pub(in crate::backend::cpu) trait Sums: Real {
     unsafe fn sum_add(sum: Self::Sum, powers: [Self::Float; GROUP]) -> Self::Sum;
     /// Masses with the same sum.
     unsafe fn sum_mass(sum: Self::Sum) -> Self::Mass;
-    /// Adds the integer parts of exponents whose masses are added up as [`Self::Narrow`].
+    /// Adds the integer parts of exponents whose masses are added up as `Narrow`.
     unsafe fn narrow_sum(sum: Self::Narrow, powers: [Self::Float; GROUP]) -> Self::Narrow;
 
     /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents of at least
