@@ -18,14 +18,21 @@ pub(super) fn command() -> clap::Command {
     let version = env!("CARGO_PKG_VERSION");
     clap::Command::new(INJECT)
         .about("Add the sidecar to the pods of Kubernetes manifests; all else comes out as it went in")
-        .after_help("kubectl get deployment worker -o yaml | croupier inject | kubectl apply -f -")
+        .after_help(
+            "kubectl get deployment worker -o yaml | croupier inject --image=REGISTRY/croupier | kubectl apply -f -\n\n\
+             Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs, CronJobs and of \
+             themselves, in documents or a List. Those with the annotation croupier/inject: disabled are left alone, and so \
+             are those that were injected with the same flags; with others it is refused: inject the manifest as it was before.",
+        )
         .arg(Arg::new("file").value_name("FILE").help("The manifests [default: standard input]"))
         .arg(option(
             "container",
             "NAME",
             "The worker's container [default: the only one]; pods without it are left alone",
         ))
-        .arg(option("image", "IMAGE", "").help(format!("The image, with or without a tag [default: {DEFAULT_IMAGE}]")))
+        .arg(option("image", "IMAGE", "").help(format!(
+            "The image, with or without a tag; none is published, the Dockerfile builds it [default: {DEFAULT_IMAGE}]"
+        )))
         .arg(option("tag", "TAG", "").help(format!("The image's tag, where it has none [default: {version}]")))
         .arg(option("admin-port", "PORT", "Port of /metrics in the pod [default: that of the chart, 9464]"))
         .arg(
