@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _regions
 from ._regions import Region
-from ._session import DTYPES, Rows, as_rows
+from ._session import DTYPES, Rows, as_rows, filled
 from .errors import CroupierError
 from .schema import pb
 
@@ -91,14 +91,7 @@ class RankSession:
 
     def placed(self, logits: Any) -> Rows:
         """The rank's columns, where they can be announced."""
-        array = as_rows(logits, self.columns, self.group.dtype)
-        rows = self.rows(len(array))
-        try:
-            rows.array[:] = array
-        except BaseException:
-            self.discard(rows)
-            raise
-        return rows
+        return filled(self, as_rows(logits, self.columns, self.group.dtype))
 
     def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
         """The step and the message that announces its columns."""

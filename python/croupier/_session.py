@@ -324,14 +324,7 @@ class Session:
         return pb.Step(work=works).SerializeToString(), emits
 
     def _placed(self, logits: Any) -> Rows:
-        array = as_rows(logits, self.columns, self.dtype)
-        rows = self.rows(len(array))
-        try:
-            rows.array[:] = array
-        except BaseException:
-            self.discard(rows)
-            raise
-        return rows
+        return filled(self, as_rows(logits, self.columns, self.dtype))
 
     def encode(self, step: InFlight) -> bytes:
         head = pb.Step(step_id=step.step_id, close_sequence_ids=step.close)
@@ -381,6 +374,17 @@ class Session:
                 self.sequences.pop(sequence.id, None)
                 raise CroupierError(f"sequence {sequence.id}: {opened.error.field}: {opened.error.message}")
         return step, result
+
+
+def filled(place: Any, array: Any) -> Rows:
+    """Rows of `place`, which gives and takes them back, with these values in them."""
+    rows = place.rows(len(array))
+    try:
+        rows.array[:] = array
+    except BaseException:
+        place.discard(rows)
+        raise
+    return rows
 
 
 def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:

@@ -256,16 +256,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, B
 /// See [`BenchError`]. Refusals and failed rows are not errors but part of the report.
 pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     check(&args)?;
-    let spawned = args.spawn.map(child::Child::server).transpose()?;
-    let addr = match (&spawned, &args.addr) {
-        (Some(child), _) => child.addr().clone(),
-        (None, Some(addr)) => addr.clone(),
-        (None, None) => Address::default(),
-    };
-    let server = match &spawned {
-        Some(child) => child.wait_until_ready().await?,
-        None => client::server_info(&addr, &args.access).await?,
-    };
+    let Target { _spawned, addr, server } = Target::of(&args).await?;
     let baseline = args.baseline.then(|| child::Child::baseline(addr.transport())).transpose()?;
     if let Some(child) = &baseline {
         child.wait_until_ready().await?;
@@ -291,6 +282,30 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     }
     progress.finish();
     Ok(Report::new(&args, &addr, server, rounds))
+}
+
+/// The server that is measured.
+struct Target {
+    /// The one that was started for it, which ends with this.
+    _spawned: Option<child::Child>,
+    addr: Address,
+    server: crate::proto::GetServerInfoResponse,
+}
+
+impl Target {
+    async fn of(args: &BenchArgs) -> Result<Self, BenchError> {
+        let spawned = args.spawn.map(child::Child::server).transpose()?;
+        let addr = match (&spawned, &args.addr) {
+            (Some(child), _) => child.addr().clone(),
+            (None, Some(addr)) => addr.clone(),
+            (None, None) => Address::default(),
+        };
+        let server = match &spawned {
+            Some(child) => child.wait_until_ready().await?,
+            None => client::server_info(&addr, &args.access).await?,
+        };
+        Ok(Self { _spawned: spawned, addr, server })
+    }
 }
 
 fn check(args: &BenchArgs) -> Result<(), BenchError> {

@@ -10,7 +10,7 @@ use super::progress::{Counter, Progress};
 use super::region::{Leased, SideClient};
 use super::shard_report::{ShardReport, ShardRound};
 use super::writer::{Writer, WriterArgs};
-use super::{Address, BenchArgs, BenchError, LogitsPath, child, client};
+use super::{Address, BenchArgs, BenchError, LogitsPath, Target, client};
 use crate::dial::Access;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
@@ -40,16 +40,7 @@ pub(super) fn step_id(turn: u64, groups: usize, group: usize) -> u64 {
 
 /// Measures whole rows and every number of shards, alternately.
 pub(super) async fn run(args: &BenchArgs) -> Result<ShardReport, BenchError> {
-    let spawned = args.spawn.map(child::Child::server).transpose()?;
-    let addr = match (&spawned, &args.addr) {
-        (Some(child), _) => child.addr().clone(),
-        (None, Some(addr)) => addr.clone(),
-        (None, None) => Address::default(),
-    };
-    let server = match &spawned {
-        Some(child) => child.wait_until_ready().await?,
-        None => client::server_info(&addr, &args.access).await?,
-    };
+    let Target { _spawned, addr, server } = Target::of(args).await?;
     let pool = RowPool::new(args);
     let progress = Progress::start(args);
     let mut rounds = Vec::new();

@@ -13,7 +13,6 @@ use crate::proto::attach_request::Request;
 use crate::proto::attach_response::Response;
 use crate::region::{Guest, TOKEN_LIFE};
 use std::collections::VecDeque;
-use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -152,10 +151,7 @@ impl AttachStream {
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
             Some(Err(status)) => {
-                // The codec's errors are ours, all others the transport's.
-                if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Error>()) {
-                    self.shared.metrics.refused(error.reason());
-                }
+                self.shared.broken(&status);
                 self.end(status);
             }
             None => self.requests = None,

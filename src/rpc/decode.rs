@@ -20,7 +20,6 @@ use crate::proto::decode_response::Response;
 use crate::region::TOKEN_LIFE;
 use crate::trace::context::Context as TraceContext;
 use std::collections::VecDeque;
-use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -194,10 +193,7 @@ impl DecodeStream {
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
             Some(Err(status)) => {
-                // The codec's errors are ours, all others the transport's.
-                if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Error>()) {
-                    self.shared.metrics.refused(error.reason());
-                }
+                self.shared.broken(&status);
                 self.end(status);
             }
             None => self.requests = None,

@@ -146,6 +146,13 @@ impl Shared {
         status::from_error(error)
     }
 
+    /// Counts what ended a stream of requests, if that is ours: the codec's errors are, all others the transport's.
+    fn broken(&self, status: &Status) {
+        if let Some(error) = std::error::Error::source(status).and_then(|source| source.downcast_ref::<Error>()) {
+            self.metrics.refused(error.reason());
+        }
+    }
+
     /// Takes note of a message of Decode or Sample that came in.
     fn received(&self, message: &impl Message) -> Received {
         let bytes = message.encoded_len();
