@@ -26,7 +26,7 @@ impl Distribution {
     }
 }
 
-/// Distinct rows beyond those of one message: more than a core's caches hold at usual vocabularies.
+/// Distinct rows beyond those of one message, at least: more than a core's caches hold at usual vocabularies.
 const ROWS: usize = 64;
 /// What the pool may take; fewer distinct rows where a row is very long.
 const MOST_BYTES: usize = 256 << 20;
@@ -41,7 +41,9 @@ pub(super) struct RowPool {
     /// With the columns that are elsewhere.
     whole_row_bytes: usize,
     rows_per_message: usize,
-    starts: usize,
+    /// Messages take these in turn, as a worker takes its slots: rows that were read a moment ago would still be in a cache,
+    /// where those that a device has written are not.
+    slots: usize,
 }
 
 impl RowPool {
@@ -52,14 +54,15 @@ impl RowPool {
     /// Some columns of the same rows.
     pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
         let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
-        let extra = ROWS.min((MOST_BYTES / whole_row_bytes).saturating_sub(rows_per_message)).max(1);
+        let most = (MOST_BYTES / whole_row_bytes / rows_per_message).max(1);
+        let slots = (1 + ROWS.div_ceil(rows_per_message)).min(most);
         let row_bytes = columns.len() * args.dtype.size();
-        let mut bytes = Vec::with_capacity((rows_per_message + extra) * row_bytes);
-        for row in 0..rows_per_message + extra {
+        let mut bytes = Vec::with_capacity(slots * rows_per_message * row_bytes);
+        for row in 0..slots * rows_per_message {
             bytes.extend(args.dtype.encode(&row_of(args.distribution, columns.clone(), args.seed, row as u32)));
         }
         let bytes = bytes.into();
-        Self { bytes, columns, row_bytes, whole_row_bytes, rows_per_message, starts: extra + 1 }
+        Self { bytes, columns, row_bytes, whole_row_bytes, rows_per_message, slots }
     }
 
     /// The logits of a group's next message: no copy.
@@ -75,7 +78,7 @@ impl RowPool {
     }
 
     fn first_row(&self, turn: u64) -> usize {
-        (turn % self.starts as u64) as usize
+        (turn % self.slots as u64) as usize * self.rows_per_message
     }
 
     /// Bytes of all whole rows.
@@ -122,7 +125,7 @@ mod tests {
         let args = BenchArgs { vocab: 64, message_bytes: 3 * 256, batch: 8, ..Default::default() };
         let pool = RowPool::new(&args);
         let seen: std::collections::HashSet<_> = (0..200).map(|turn| pool.slice(3, turn)).collect();
-        assert_eq!(seen.len(), pool.starts);
+        assert_eq!(seen.len(), pool.slots);
         assert!(seen.iter().all(|bytes| bytes.len() == 3 * 256));
     }
 
@@ -130,7 +133,7 @@ mod tests {
     fn columns_are_those_of_the_whole_rows() {
         let args = BenchArgs { vocab: 64, message_bytes: 3 * 256, batch: 8, ..Default::default() };
         let (whole, part) = (RowPool::new(&args), RowPool::of_columns(&args, 10..30));
-        assert_eq!((part.whole_bytes(), part.starts), (whole.bytes.len(), whole.starts));
+        assert_eq!((part.whole_bytes(), part.slots), (whole.bytes.len(), whole.slots));
         for turn in [0, 5, 63, 64, 65] {
             assert_eq!(part.offset(turn), whole.offset(turn));
             let (rows, columns) = (whole.slice(2, turn), part.slice(2, turn));

@@ -28,6 +28,8 @@ pub(super) fn map(_: &OwnedFd, _: usize, _: bool) -> io::Result<NonNull<u8>> {
     no()
 }
 
+pub(super) fn join_pages(_: NonNull<u8>, _: usize) {}
+
 /// # Safety
 /// None is needed: nothing is mapped.
 pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}

@@ -16,10 +16,11 @@ pub const IS_SUPPORTED: bool = cfg!(target_os = "linux");
 const WORD: usize = size_of::<u64>();
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Places that a row is read at in turn.
-const PLACES: usize = 8;
-/// How far ahead of the reading each place is asked for.
-const AHEAD: usize = 512;
+
+/// How far ahead of the reading lines are asked for. A piece is scanned behind each copy of one, so that the processor by itself
+/// does not get to the loads of the pieces behind.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 1024;
 
 /// A mapping of memory whose size nobody can change.
 #[derive(Debug)]
@@ -29,9 +30,9 @@ pub struct Memory {
     descriptor: OwnedFd,
 }
 
-// SAFETY: the mapping is this value's alone, and is only read, by atomic loads.
+// SAFETY: the mapping is this value's alone, and is only read, by volatile and atomic loads.
 unsafe impl Send for Memory {}
-// SAFETY: as above; atomic loads may run on several threads at once.
+// SAFETY: as above; such loads may run on several threads at once.
 unsafe impl Sync for Memory {}
 
 /// `len` rounded up to whole pages.
@@ -48,6 +49,7 @@ impl Memory {
     pub fn create(len: usize) -> io::Result<Self> {
         let descriptor = system::make(len)?;
         let at = system::map(&descriptor, len, false)?;
+        system::join_pages(at, len);
         Ok(Self { at, len, descriptor })
     }
 
@@ -67,72 +69,48 @@ impl Foreign for Memory {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let end = offset.checked_add(to.len());
         assert!(end.is_some_and(|end| end <= self.len), "a row lies in its region; this is a bug");
-        // Up to the first aligned word, words, the rest. The mapping itself starts at a page.
+        // Up to the first aligned word, whole lines or words, the rest. The mapping itself starts at a page.
         let head = (offset.next_multiple_of(WORD) - offset).min(to.len());
         let (first, rest) = to.split_at_mut(head);
         self.copy_bytes(offset, first);
-        let words = rest.len() / WORD * WORD;
-        let (middle, last) = rest.split_at_mut(words);
-        self.copy_words(offset + head, middle);
-        self.copy_bytes(offset + head + words, last);
+        let middle = offset + head;
+        let lines = if middle.is_multiple_of(LINE) { self.copy_lines(middle, rest) } else { 0 };
+        let words = lines + (rest.len() - lines) / WORD * WORD;
+        self.copy_words(middle + lines, &mut rest[lines..words]);
+        self.copy_bytes(middle + words, &mut rest[words..]);
     }
 }
 
 impl Memory {
-    /// Copies whole words from an aligned offset; `offset + to.len()` is within the mapping. At several places in turn,
-    /// since a row comes from memory, and memory gives more to who asks in several places: 41 us for 128,256 f32 where
-    /// one place takes 54 to 61, and memcpy 43 to 48.
-    fn copy_words(&self, offset: usize, to: &mut [u8]) {
-        let part = to.len() / PLACES / LINE * LINE;
-        let (parts, rest) = to.split_at_mut(part * PLACES);
-        if part > 0 {
-            let mut places: [_; PLACES] = std::array::from_fn(|_| [].chunks_exact_mut(LINE));
-            for (place, part) in places.iter_mut().zip(parts.chunks_exact_mut(part)) {
-                *place = part.chunks_exact_mut(LINE);
-            }
-            for at in (offset..offset + part).step_by(LINE) {
-                for (i, place) in places.iter_mut().enumerate() {
-                    let from = at + i * part;
-                    self.prefetch(from + AHEAD);
-                    if let Some(line) = place.next() {
-                        self.copy_line(from, line);
-                    }
-                }
-            }
+    /// Copies whole cache lines from an aligned offset as long as there are, if this processor has vectors for it; gives
+    /// how many bytes. `offset + to.len()` is within the mapping.
+    fn copy_lines(&self, offset: usize, to: &mut [u8]) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx") {
+            let whole = to.len() / LINE * LINE;
+            // SAFETY: the lines lie in the mapping, as the caller checked, and begin at multiples of their length, as the
+            // mapping does. Nothing in this program refers to it: it is no memory of Rust's, of which volatile reads may
+            // be made whatever others write.
+            unsafe { copy_lines(self.at.as_ptr().add(offset), &mut to[..whole]) };
+            return whole;
         }
-        self.copy_line(offset + part * PLACES, rest);
+        let _ = (offset, to);
+        0
     }
 
-    /// Copies a few whole words; as [`Self::copy_words`].
-    #[inline(always)]
-    fn copy_line(&self, offset: usize, to: &mut [u8]) {
+    /// Copies whole words from an aligned offset; as [`Self::copy_lines`].
+    fn copy_words(&self, offset: usize, to: &mut [u8]) {
         for (i, word) in to.chunks_exact_mut(WORD).enumerate() {
-            // SAFETY: the word lies in the mapping, as the caller checked, and is aligned; every access of this process
-            // to it is an atomic load.
+            // SAFETY: the word lies in the mapping, as the caller checked, and is aligned; an atomic load may meet a write.
             let from = unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset + i * WORD).cast()) };
             word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
         }
     }
 
-    /// Asks for a cache line, which may lie outside the mapping.
-    #[inline(always)]
-    fn prefetch(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let line = self.at.as_ptr().wrapping_add(offset).cast_const().cast();
-            // SAFETY: a prefetch is a hint: it reads nothing and cannot fault, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
-    }
-
-    /// Copies single bytes; `offset + to.len()` is within the mapping.
+    /// Copies single bytes; as [`Self::copy_lines`].
     fn copy_bytes(&self, offset: usize, to: &mut [u8]) {
         for (i, byte) in to.iter_mut().enumerate() {
-            // SAFETY: the caller checked that the byte lies in the mapping; every access of this process to it is an
-            // atomic load.
+            // SAFETY: the caller checked that the byte lies in the mapping; an atomic load may meet a write.
             let from = unsafe { AtomicU8::from_ptr(self.at.as_ptr().add(offset + i)) };
             *byte = from.load(Ordering::Relaxed);
         }
@@ -146,5 +124,27 @@ impl Drop for Memory {
         // A worker may keep its own mapping for as long as it likes. The pages go all the same: they are counted here,
         // and what it touches from now on is counted where it runs.
         let _ = system::free_pages(&self.descriptor, self.len);
+    }
+}
+
+/// Copies cache lines, and asks for those that follow, which may lie outside the mapping.
+///
+/// # Safety
+/// `from` begins a cache line of memory that is mapped and not Rust's, `to.len()` bytes of it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn copy_lines(from: *const u8, to: &mut [u8]) {
+    use std::arch::x86_64::{__m256i, _MM_HINT_T0, _mm_prefetch, _mm256_storeu_si256};
+    for (i, line) in to.chunks_exact_mut(LINE).enumerate() {
+        // SAFETY: as promised by the caller; a prefetch reads nothing and cannot fault, whatever the address.
+        unsafe {
+            let at = from.add(i * LINE);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+            let halves = at.cast::<__m256i>();
+            let (low, high) = (halves.read_volatile(), halves.add(1).read_volatile());
+            let line = line.as_mut_ptr().cast::<__m256i>();
+            _mm256_storeu_si256(line, low);
+            _mm256_storeu_si256(line.add(1), high);
+        }
     }
 }

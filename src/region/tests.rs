@@ -30,6 +30,25 @@ fn what_the_worker_writes_is_what_is_read_at_any_offset_and_length() {
 }
 
 #[test]
+fn a_region_of_huge_pages_and_some_more_is_read_as_it_was_written() {
+    let len = memory::whole_pages((4 << 20) + 5000);
+    let memory = Memory::create(len).expect("memory");
+    let descriptor = memory.descriptor().try_clone_to_owned().expect("a descriptor");
+    let mut window = worker::Window::map(&descriptor, len).expect("a mapping");
+    let written: Vec<u8> = (0..len).map(|i| (i * 7 % 253) as u8).collect();
+    let mut read = vec![1; len];
+    memory.copy(0, &mut read);
+    assert!(read.iter().all(|&byte| byte == 0), "new memory is zeros");
+    window.write(0, &written);
+    memory.copy(0, &mut read);
+    assert!(read == written);
+    for boundary in [2 << 20, 4 << 20] {
+        memory.copy(boundary - 100, &mut read[..200]);
+        assert_eq!(read[..200], written[boundary - 100..boundary + 100]);
+    }
+}
+
+#[test]
 fn room_is_taken_while_a_region_is_looked_at_and_comes_back() {
     let regions = regions(|_| {});
     let invitation = regions.invite().expect("a token");

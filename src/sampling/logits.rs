@@ -47,9 +47,12 @@ impl Dtype {
     }
 }
 
+/// Bytes that are read of a foreign row at once: whole blocks of any backend, so few that reading ahead goes on meanwhile.
+pub const PIECE: usize = 512;
+
 /// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
 pub trait Foreign: std::fmt::Debug + Sync {
-    /// Copies its bytes from `offset` on.
+    /// Copies its bytes from `offset` on, and asks for those that follow.
     ///
     /// # Panics
     /// If it does not have so many, which is a bug: places are checked where messages are read.
@@ -135,19 +138,26 @@ impl<'a> Logits<'a> {
         matches!(self.place, Place::Foreign { .. })
     }
 
+    /// Copies some of its bytes, from byte `from` on; each look at them may differ where they are foreign.
+    ///
+    /// # Panics
+    /// If it has not so many.
+    pub fn copy_from(&self, from: usize, to: &mut [u8]) {
+        assert!(from + to.len() <= self.byte_len(), "a part lies in its row; this is a bug");
+        match self.place {
+            Place::Here(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+            Place::Foreign { memory, offset, .. } => memory.copy(offset + from, to),
+            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
+        }
+    }
+
     /// Copies its bytes, which are looked at once.
     ///
     /// # Panics
     /// If `to` has another length.
     pub fn copy_to(&self, to: &mut [u8]) {
-        match self.place {
-            Place::Here(bytes) => to.copy_from_slice(bytes),
-            Place::Foreign { memory, offset, len } => {
-                assert_eq!(to.len(), len, "a row is copied whole; this is a bug");
-                memory.copy(offset, to);
-            }
-            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
-        }
+        assert_eq!(to.len(), self.byte_len(), "a row is copied whole; this is a bug");
+        self.copy_from(0, to);
     }
 
     /// The row as a copy of it in `to` if it is foreign, else itself.

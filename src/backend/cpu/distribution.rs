@@ -18,7 +18,7 @@ pub(super) use race::Runner;
 
 use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;
-use super::passes::{BLOCK, Keep, Range, Sample, Weigh};
+use super::passes::{BLOCK, Keep, Range, Sample, Weigh, blocks};
 use super::search::{self, Anchor, Goal, Guess, SearchStore};
 use super::select;
 use super::view::View;
@@ -120,8 +120,8 @@ impl Distribution {
         let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
         let all = Self::all(weigh);
         let top_k = if (filters.top_k as usize) < view.vocab_size() { filters.top_k as usize } else { 0 };
-        if top_k > 0 && top_k <= LIST_K.min(view.blocks()) {
-            select::top(view, top_k, &mut store.keys);
+        if let Some(listed) = first_only(filters, view.vocab_size()) {
+            select::top(view, listed, &mut store.keys);
             store.weigh_keys(view, weigh);
             let total = store.masses.iter().sum();
             return all.list((filters.top_p < 1.0).then(|| top_p_need(filters.top_p, total)), need, store);
@@ -330,6 +330,12 @@ impl Distribution {
         }
         unreachable!("the block's kept masses sum to its sum")
     }
+}
+
+/// How many of the first tokens are all that these filters look at; `None` if they look at more. Of rows without a chain.
+pub(super) fn first_only(filters: &Filters, vocab_size: usize) -> Option<usize> {
+    let top_k = if filters.temperature == 0.0 { 1 } else { filters.top_k as usize };
+    (top_k > 0 && top_k < vocab_size && top_k <= LIST_K.min(blocks(vocab_size))).then_some(top_k)
 }
 
 /// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little low, to be safe

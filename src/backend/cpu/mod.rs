@@ -104,10 +104,7 @@ impl Backend for CpuBackend {
                 // As long as its list: the specification is as fast as anything.
                 return crate::sampling::sample_row(&job.logits, &job.spec);
             }
-            // A row that was just copied is near.
-            let far = far && !job.logits.is_foreign();
-            let own = |job: &RowJob<'_>| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, scratch));
-            OWN.with_borrow_mut(|rows| rows.with_row(job, own))
+            OWN.with_borrow_mut(|own| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, own, scratch)))
         };
         self.spread(jobs, bytes, sample)
     }

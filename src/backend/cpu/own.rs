@@ -1,9 +1,17 @@
-//! Foreign rows, copied into this thread's own memory before anything looks at them.
+//! Foreign rows: the first look at them, by copying into this thread's own memory.
 //!
 //! The passes look at a row several times and rely on seeing the same values each time. A worker may write its region
-//! meanwhile, so its rows are read once. Why not in place: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
+//! meanwhile, so what is looked at again is copied first. Why, and which rows are copied whole:
+//! `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
+use super::distribution;
+use super::level::{Level, Passes};
+use super::passes::{BLOCK, Scan, blocks};
+use super::select;
+use super::view;
 use crate::backend::{RowJob, VerifyJob};
+use crate::sampling::logits::{Logits, PIECE};
+use crate::sampling::row::{Action, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
 /// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
@@ -14,18 +22,32 @@ const KEPT_LINES: usize = (4 << 20) / size_of::<Line>();
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+const _: () = assert!(PIECE.is_multiple_of(BLOCK * 4), "a piece is whole blocks of any number format");
+
 /// One thread's memory for foreign rows.
 #[derive(Debug, Default)]
 pub(super) struct OwnRows(Vec<Line>);
 
 impl OwnRows {
-    /// Does `work` with the job, its row copied if it is foreign.
-    pub(super) fn with_row<R>(&mut self, job: &RowJob<'_>, work: impl FnOnce(&RowJob<'_>) -> R) -> R {
-        if !job.logits.is_foreign() {
-            return work(job);
+    /// A job's row as it may be looked at from now on, and the block maxima of its first look. Of a foreign row the blocks
+    /// that cannot matter may be hidden: their maxima are −∞, and they are not there.
+    pub(super) fn look<'a>(
+        &'a mut self,
+        level: Level,
+        job: &RowJob<'a>,
+        far: bool,
+        maxima: &mut Vec<f32>,
+    ) -> (Logits<'a>, Scan) {
+        let (row, passes) = (job.logits, level.passes(job.logits.dtype()));
+        if !row.is_foreign() {
+            return (row, view::scan(passes, &row, far, maxima));
         }
-        let logits = job.logits.taken(self.room(job.logits.byte_len()));
-        work(&RowJob { logits, spec: job.spec })
+        view::room_for_maxima(&row, maxima);
+        let own = self.room(row.byte_len());
+        let scan = first_only(&job.spec, row.vocab_size())
+            .and_then(|first| look_at_few(passes, &row, own, first, maxima))
+            .unwrap_or_else(|| take(passes, &row, own, maxima));
+        (Logits::new(row.dtype(), own), scan)
     }
 
     /// Does `work` with the job, its foreign rows copied.
@@ -56,3 +78,64 @@ impl OwnRows {
         &mut bytemuck::cast_slice_mut(&mut self.0)[..bytes]
     }
 }
+
+/// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
+fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
+    let draws = matches!(spec.action, Action::Draw { .. }) && spec.logprobs.is_none() && spec.report.is_none();
+    let plain = spec.chain.is_none() && spec.mark.is_none() && !spec.has_state() && view::untouched(spec);
+    if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
+}
+
+/// Copies the whole row, and looks at each piece while it is in the first cache.
+fn take(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f32]) -> Scan {
+    each_piece(row, |first, from, len| {
+        let piece = &mut own[from..from + len];
+        row.copy_from(from, piece);
+        passes.scan(piece, &mut maxima[first..])
+    })
+}
+
+/// Looks at the row where it is, and copies only the blocks in which its `first` tokens lie. `None` if what is copied is
+/// not what was seen, since somebody writes there: then nothing of this holds.
+fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, maxima: &mut [f32]) -> Option<Scan> {
+    let mut piece = [Line::zeroed(); PIECE / size_of::<Line>()];
+    let piece: &mut [u8] = bytemuck::cast_slice_mut(&mut piece);
+    let scan = each_piece(row, |first, from, len| {
+        row.copy_from(from, &mut piece[..len]);
+        passes.scan(&piece[..len], &mut maxima[first..])
+    });
+    if scan.nan || !scan.max.is_finite() {
+        return Some(scan);
+    }
+    let bound = select::bound_of_top(passes, (maxima, scan.max), first);
+    let size = BLOCK * row.dtype().size();
+    for block in 0..blocks(row.vocab_size()) {
+        if maxima[block] < bound {
+            maxima[block] = f32::NEG_INFINITY;
+            continue;
+        }
+        let end = own.len().min((block + 1) * size);
+        let values = &mut own[block * size..end];
+        row.copy_from(block * size, values);
+        let mut again = [f32::NEG_INFINITY];
+        let seen = passes.scan(values, &mut again);
+        if seen.nan || again[0].to_bits() != maxima[block].to_bits() {
+            return None;
+        }
+    }
+    Some(scan)
+}
+
+/// Goes through a row of memory piece by piece, with the piece's first block, where it begins and its length in bytes.
+fn each_piece(row: &Logits<'_>, mut look: impl FnMut(usize, usize, usize) -> Scan) -> Scan {
+    let (bytes, block) = (row.byte_len(), BLOCK * row.dtype().size());
+    let mut all = Scan { max: f32::NEG_INFINITY, nan: false };
+    for from in (0..bytes).step_by(PIECE) {
+        let scan = look(from / block, from, PIECE.min(bytes - from));
+        all = Scan { max: if scan.max > all.max { scan.max } else { all.max }, nan: all.nan | scan.nan };
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,8 @@
 use super::distribution::{Distribution, Store, Wanted};
 use super::keep;
 use super::level::Level;
+use super::own::OwnRows;
+use super::passes::Scan;
 use super::report;
 use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
@@ -33,6 +35,17 @@ pub(super) fn prepare(
     store: &mut ViewStore,
 ) -> Result<f32, RowError> {
     let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, far, maxima);
+    prepare_scanned(level, job, scan, maxima, store)
+}
+
+/// The same of a row that was scanned.
+fn prepare_scanned(
+    level: Level,
+    job: &RowJob<'_>,
+    scan: Scan,
+    maxima: &[f32],
+    store: &mut ViewStore,
+) -> Result<f32, RowError> {
     if scan.nan {
         return Err(RowError::Nan);
     }
@@ -45,9 +58,17 @@ pub(super) fn prepare(
 }
 
 /// Samples or scores one row, which may be [far](view::scan).
-pub(super) fn sample_row(level: Level, job: &RowJob<'_>, far: bool, scratch: &mut Scratch) -> RowResult {
+pub(super) fn sample_row(
+    level: Level,
+    job: &RowJob<'_>,
+    far: bool,
+    own: &mut OwnRows,
+    scratch: &mut Scratch,
+) -> RowResult {
     let Scratch { maxima, view, processed: processed_store, keys, .. } = scratch;
-    let max = prepare(level, job, far, maxima, view)?;
+    let (logits, scan) = own.look(level, job, far, maxima);
+    let job = &RowJob { logits, spec: job.spec };
+    let max = prepare_scanned(level, job, scan, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
     let adjusted = View::again(&raw, &job.spec, view);
     let wanted = job.spec.logprobs;

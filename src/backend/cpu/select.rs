@@ -4,21 +4,22 @@
 //! above t, in blocks whose maximum does. Only those blocks are read again.
 
 use super::keys::{ascending, from_ascending};
+use super::level::Passes;
 use super::view::View;
 
 /// A bound that at least `k` tokens reach, and not many more. `f32::MIN`, which every token reaches that
-/// has a chance at all, when there are fewer blocks with one.
-pub(super) fn bound_of_top(view: &View<'_>, k: usize) -> f32 {
-    let count = |bound| view.passes().count_ge(view.maxima, bound);
+/// has a chance at all, when there are fewer blocks with one. From the maxima of a row's blocks, padded, and their largest.
+pub(super) fn bound_of_top(passes: Passes, (maxima, max): (&[f32], f32), k: usize) -> f32 {
+    let count = |bound| passes.count_ge(maxima, bound);
     if count(f32::MIN) < k {
         return f32::MIN;
     }
     // Invariant: `low` is reached by at least k blocks, `high` by fewer. Strides that double find the scale
     // of the row in a few counts; halving the integers alone would spend eight on exponents.
-    let (mut low, mut high) = (f32::MIN, ascending(view.max) + 1);
+    let (mut low, mut high) = (f32::MIN, ascending(max) + 1);
     let mut stride = 1.0f32;
     while low == f32::MIN && stride < f32::MAX {
-        let reach = (view.max - stride).max(f32::MIN);
+        let reach = (max - stride).max(f32::MIN);
         if count(reach) >= k {
             low = reach
         } else {
@@ -47,7 +48,7 @@ pub(super) fn top(view: &View<'_>, k: usize, keys: &mut Vec<u64>) {
     if k == 0 {
         return keys.clear();
     }
-    view.collect(bound_of_top(view, k), keys);
+    view.collect(bound_of_top(view.passes(), (view.maxima, view.max), k), keys);
     if keys.len() > k {
         keys.select_nth_unstable(k - 1);
         keys.truncate(k);

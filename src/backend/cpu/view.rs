@@ -52,16 +52,20 @@ pub(super) struct ViewStore {
 }
 
 /// Whether a row is taken as it is.
-fn untouched(spec: &RowSpec<'_>) -> bool {
+pub(super) fn untouched(spec: &RowSpec<'_>) -> bool {
     spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none() && spec.greens().is_none()
 }
 
 /// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
 pub(super) fn scan(passes: Passes, row: &Logits<'_>, far: bool, maxima: &mut Vec<f32>) -> Scan {
-    let count = blocks(row.vocab_size());
-    maxima.clear();
-    maxima.resize(count.next_multiple_of(PAD), f32::NEG_INFINITY);
+    room_for_maxima(row, maxima);
     if far { passes.far_scan(row.bytes(), maxima) } else { passes.scan(row.bytes(), maxima) }
+}
+
+/// One −∞ for each block of `row`, padded.
+pub(super) fn room_for_maxima(row: &Logits<'_>, maxima: &mut Vec<f32>) {
+    maxima.clear();
+    maxima.resize(blocks(row.vocab_size()).next_multiple_of(PAD), f32::NEG_INFINITY);
 }
 
 impl<'a> View<'a> {

@@ -98,7 +98,11 @@ impl Whole<'_, '_> {
     /// About how far from the centre the tokens that have a mass of `need` are: of the tokens near the top all, of the others a
     /// sample.
     fn guess(&self, need: u64, of: impl Fn(f32) -> f32, sample: &mut Sample) -> f32 {
-        let bound = select::bound_of_top(self.view, TOP_BLOCKS.min(self.view.blocks()));
+        let bound = select::bound_of_top(
+            self.view.passes(),
+            (self.view.maxima, self.view.max),
+            TOP_BLOCKS.min(self.view.blocks()),
+        );
         let mut top = vec![];
         self.view.collect(bound, &mut top);
         self.view.sample(self.weigh, bound, sample);

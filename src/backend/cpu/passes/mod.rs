@@ -42,6 +42,7 @@ pub(super) use weigh::{kept_sums, masses, split, sums, total};
 use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Values per block.
 pub(super) const BLOCK: usize = 128;
@@ -201,7 +202,8 @@ impl Values {
 struct Blocks<'a, F> {
     row: &'a [u8],
     full: usize,
-    tail: [u8; BLOCK * 4],
+    /// Written only where the row ends within a block: a pass over a few blocks has no time for half a kilobyte of zeros.
+    tail: MaybeUninit<[u8; BLOCK * 4]>,
     format: PhantomData<F>,
 }
 
@@ -209,15 +211,16 @@ impl<'a, F: Format> Blocks<'a, F> {
     #[inline(always)]
     fn new(row: &'a [u8]) -> Self {
         let full = row.len() / (BLOCK * F::SIZE);
-        let mut tail = [0; BLOCK * 4];
+        let mut blocks = Self { row, full, tail: MaybeUninit::uninit(), format: PhantomData };
         let rest = &row[full * BLOCK * F::SIZE..];
         if !rest.is_empty() {
+            let tail = blocks.tail.write([0; BLOCK * 4]);
             for (at, byte) in tail.iter_mut().enumerate() {
                 *byte = F::NEG_INFINITY[at % 4];
             }
             tail[..rest.len()].copy_from_slice(rest);
         }
-        Self { row, full, tail, format: PhantomData }
+        blocks
     }
 
     #[inline(always)]
@@ -228,7 +231,7 @@ impl<'a, F: Format> Blocks<'a, F> {
     /// BLOCK values, readable at any alignment.
     #[inline(always)]
     fn get(&self, block: usize) -> *const u8 {
-        if block < self.full { self.row[block * BLOCK * F::SIZE..].as_ptr() } else { self.tail.as_ptr() }
+        if block < self.full { self.row[block * BLOCK * F::SIZE..].as_ptr() } else { self.tail.as_ptr().cast() }
     }
 }
 

@@ -1,0 +1,137 @@
+use super::*;
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::sampling::adjust::{Adjusts, Penalties};
+use crate::sampling::logits::{Dtype, Foreign};
+use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::row::{Filters, LogprobsMode, LogprobsSpec, RowResult};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Memory that shows `later` from the given number of copied bytes on.
+#[derive(Debug)]
+struct Rewritten {
+    first: Vec<u8>,
+    later: Vec<u8>,
+    left: AtomicUsize,
+}
+
+impl Foreign for Rewritten {
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        let left = self.left.load(Ordering::Relaxed);
+        let from = if left > 0 { &self.first } else { &self.later };
+        to.copy_from_slice(&from[offset..offset + to.len()]);
+        self.left.store(left.saturating_sub(to.len()), Ordering::Relaxed);
+    }
+}
+
+fn spec(filters: Filters, turn: u64) -> RowSpec<'static> {
+    RowSpec {
+        filters,
+        chain: None,
+        penalties: Penalties::OFF,
+        adjusts: Adjusts::default(),
+        banned: &[],
+        allowed: None,
+        mark: None,
+        action: Action::Draw { uniform: uniform(7, turn, Purpose::Sample) },
+        logprobs: None,
+        report: None,
+    }
+}
+
+fn noise(seed: u64, vocab: usize) -> Vec<f32> {
+    let value = |at: usize| (uniform(seed, at as u64, Purpose::Sample) >> 40) as f32 / 2e6;
+    (0..vocab).map(|at| value(at).floor() / 4.0).collect()
+}
+
+fn filters() -> Vec<Filters> {
+    let all = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let of = |top_k| Filters { top_k, ..all };
+    vec![
+        all,
+        Filters { temperature: 0.0, ..all },
+        of(1),
+        of(2),
+        of(7),
+        of(50),
+        Filters { top_p: 0.6, min_p: 0.1, ..of(20) },
+    ]
+}
+
+fn run(level: Level, logits: Logits<'_>, spec: RowSpec<'_>) -> RowResult {
+    CpuBackend::with_level(1, level).run(&[RowJob { logits, spec }]).remove(0)
+}
+
+#[test]
+fn foreign_rows_give_what_rows_of_ones_own_give() {
+    for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+        for (dtype, vocab) in
+            Dtype::ALL.into_iter().flat_map(|dtype| [1, 127, 128, 513, 1024, 9000].map(|v| (dtype, v)))
+        {
+            let bytes = dtype.encode(&noise(vocab as u64, vocab));
+            let memory = Rewritten { first: [&[0; 24], &bytes[..]].concat(), later: vec![], left: usize::MAX.into() };
+            for (turn, filters) in (0..).zip(filters()) {
+                let top = LogprobsSpec { mode: LogprobsMode::Raw, top_n: 3, tokens: &[] };
+                for logprobs in [None, Some(top)] {
+                    let spec = RowSpec { logprobs, ..spec(filters, turn) };
+                    let own = run(level, Logits::new(dtype, &bytes), spec);
+                    let foreign = run(level, Logits::foreign(dtype, &memory, 24, vocab), spec);
+                    assert_eq!(foreign, own, "{level:?} {dtype:?} {vocab} {filters:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn of_first_tokens_only_the_blocks_that_hold_them_are_copied() {
+    let vocab = 128 * BLOCK;
+    let mut logits = vec![0.0; vocab];
+    (logits[5 * BLOCK + 3], logits[77 * BLOCK]) = (9.0, 8.0);
+    let memory = Rewritten { first: Dtype::F32.encode(&logits), later: vec![], left: usize::MAX.into() };
+    let row = Logits::foreign(Dtype::F32, &memory, 0, vocab);
+    let (mut own, mut maxima) = (OwnRows::default(), vec![]);
+    for (top_k, shown) in [(1, vec![5]), (2, vec![5, 77])] {
+        let filters = Filters { top_k, ..filters()[0] };
+        own.look(Level::detect(), &RowJob { logits: row, spec: spec(filters, 0) }, false, &mut maxima);
+        let there: Vec<usize> = (0..maxima.len()).filter(|&block| maxima[block] > f32::NEG_INFINITY).collect();
+        assert_eq!(there, shown);
+    }
+}
+
+#[test]
+fn a_row_that_is_rewritten_meanwhile_is_one_of_both_or_a_mixture_and_never_a_panic() {
+    let vocab = 3000;
+    let (first, later) = (noise(1, vocab), noise(2, vocab));
+    let bytes = |values: &[f32]| Dtype::F32.encode(values);
+    let mut poison = later.clone();
+    poison.iter_mut().step_by(3).for_each(|x| *x = f32::NAN);
+    for (turn, filters) in (0..).zip(filters()) {
+        for left in (0..3 * vocab * 4).step_by(1021) {
+            for next in [&later, &poison] {
+                let memory = Rewritten { first: bytes(&first), later: bytes(next), left: left.into() };
+                let row = run(Level::detect(), Logits::foreign(Dtype::F32, &memory, 0, vocab), spec(filters, turn));
+                let Ok(output) = row else { continue };
+                assert!((output.token as usize) < vocab);
+                if left == 0 {
+                    assert_eq!(
+                        Ok(output),
+                        run(Level::detect(), Logits::new(Dtype::F32, &bytes(next)), spec(filters, turn))
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_seen_to_change_is_read_again_as_a_whole() {
+    let vocab = 3000;
+    let (first, later) = (noise(1, vocab), noise(2, vocab));
+    // The first look sees the one, every later one the other.
+    let memory =
+        || Rewritten { first: Dtype::F32.encode(&first), later: Dtype::F32.encode(&later), left: (vocab * 4).into() };
+    let greedy = spec(filters()[1], 0);
+    let seen = run(Level::detect(), Logits::foreign(Dtype::F32, &memory(), 0, vocab), greedy);
+    assert_eq!(seen, run(Level::detect(), Logits::new(Dtype::F32, &Dtype::F32.encode(&later)), greedy));
+}
