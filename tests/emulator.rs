@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
+#[path = "support/emulator.rs"]
+mod build;
 mod cases;
 #[path = "support/drafts.rs"]
 mod drafts;

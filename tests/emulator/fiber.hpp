@@ -1,7 +1,5 @@
 // Stacks to run threads on, one at a time: a switch costs some ten nanoseconds, and the order is this program's to choose.
 #pragma once
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -10,6 +8,15 @@
 #include <cstdlib>
 #ifndef __x86_64__
 #include <ucontext.h>
+#endif
+#ifndef EMULATOR_UNSANITIZED
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+// Nobody to tell.
+inline void __asan_unpoison_memory_region(const volatile void*, size_t) {}
+inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
+inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 #endif
 
 namespace emulator {
@@ -21,7 +28,8 @@ constexpr size_t kStackBytes = 96 << 10;
 extern "C" void emulator_switch(void** from, void* to);
 asm(R"(
 .text
-.globl emulator_switch
+.weak emulator_switch
+.hidden emulator_switch
 emulator_switch:
     pushq %rbp
     pushq %rbx

@@ -1,6 +1,6 @@
 //! The programs that run the kernels on a CPU, driven from Rust.
 
-#![allow(clippy::print_stderr)]
+pub(crate) use crate::build::{FOLDER, built};
 
 use croupier::backend::cuda::abi::{self, MAX_TEAM, SCRATCH_BYTES, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::{Asked, Kernel};
@@ -13,27 +13,6 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-
-pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/emulator");
-const SKIPPED: i32 = 77;
-
-/// Whether the programs are there; built once. Without a C++ compiler the tests are skipped, loudly.
-pub(crate) fn built() -> bool {
-    static BUILT: OnceLock<bool> = OnceLock::new();
-    *BUILT.get_or_init(|| {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/emulator-build");
-        let status = Command::new("bash").arg(script).status();
-        match status.map(|status| status.code()) {
-            Ok(Some(0)) => true,
-            Ok(Some(SKIPPED)) | Err(_) => {
-                eprintln!("SKIPPED: the kernels were NOT run: no C++ compiler");
-                false
-            }
-            Ok(code) => panic!("the kernels do not compile for the CPU: {code:?}"),
-        }
-    })
-}
 
 /// One build of the kernels, running.
 pub(crate) struct Emulator {

@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include "../../kernels/sample.cu"
+#include "kernels.hpp"
 
 namespace {
 
 struct Request {
-    u32 kernel;  // sample_rows_f32, _f16, _bf16, weigh_rows_f32, _f16, _bf16
+    u32 kernel;  // its place in kKernels
     u32 rows;
     u32 team_size;
     u32 teams;
@@ -39,9 +40,7 @@ void check_clean(const Scratch& scratch) {
 }
 
 void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scratch>& scratch) {
-    constexpr decltype(&sample_rows_f32) kKernels[] = {sample_rows_f32, sample_rows_f16, sample_rows_bf16,
-                                                      weigh_rows_f32,  weigh_rows_f16,  weigh_rows_bf16};
-    auto kernel = kKernels[request.kernel];
+    auto kernel = kKernels[request.kernel].run;
     emulator::Machine::self().launch(
         emulator::Index{request.team_size, request.teams, 1}, kThreads, request.shared_bytes, request.seed,
         [&] { kernel(inputs, outputs, scratch.data(), request.rows, request.slice_chunks, request.cached_vectors); });

@@ -1,0 +1,129 @@
+// A CUDA driver without a GPU, for tests: a libcuda.so.1 over host memory. Kernels run in the emulator (tests/emulator).
+//
+// It is as strict as the interface allows. What is asked of a stream happens as late as it may: when somebody waits for it.
+// So memory that is read or written over too early is seen. Device memory can be touched only while the driver works, and
+// has something in it that nobody wrote. What the real driver may let pass or not, it refuses.
+//
+// It is set up by the environment:
+//
+//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID]], where the UUID has 32 hexadecimal
+//                              digits; default "9.0". Unless said, device N is "Fake GPU N", 0000000000000000000000000000000N.
+//   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
+//   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
+//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4
+//   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:
+//                                init      the N-th cuInit fails
+//                                allocate  the N-th allocation fails, on the device, pinned, or to be shared
+//                                copy      the N-th copy fails when it happens, and everything after it
+//                                launch    the N-th launch fails when it happens, and everything after it
+//                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
+//   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
+//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define CUDA_API extern "C" __attribute__((visibility("default")))
+
+namespace driver {
+
+#define DRIVER_RESULTS(X)                                                                        \
+    X(kSuccess, 0, "CUDA_SUCCESS", "no error")                                                   \
+    X(kInvalidValue, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument")                          \
+    X(kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                              \
+    X(kNotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error")                  \
+    X(kNoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected")              \
+    X(kInvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                \
+    X(kInvalidImage, 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid")          \
+    X(kInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context")              \
+    X(kMapFailed, 205, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed")               \
+    X(kNoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device") \
+    X(kEccUncorrectable, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered") \
+    X(kUnsupportedPtx, 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain.") \
+    X(kInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle")               \
+    X(kNotFound, 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                          \
+    X(kNotReady, 600, "CUDA_ERROR_NOT_READY", "device not ready")                                \
+    X(kIllegalAddress, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered") \
+    X(kLaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")              \
+    X(kCooperativeTooLarge, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch") \
+    X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                 \
+    X(kSystemMismatch, 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination") \
+    X(kInvalidCluster, 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size")           \
+    X(kUnknown, 999, "CUDA_ERROR_UNKNOWN", "unknown error")
+
+enum Result : int {
+#define DRIVER_RESULT(name, code, symbol, text) name = code,
+    DRIVER_RESULTS(DRIVER_RESULT)
+#undef DRIVER_RESULT
+};
+
+using Address = unsigned long long;  // CUdeviceptr
+
+// A device and its primary context, which are one here.
+struct Device {
+    int ordinal = 0;
+    std::string name;
+    uint8_t uuid[16] = {};
+    int major = 0, minor = 0;
+    size_t used = 0;
+    unsigned retained = 0;
+    // What stays once something went wrong.
+    Result broken = kSuccess;
+};
+
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil };
+
+struct Config {
+    std::vector<std::unique_ptr<Device>> devices;
+    int version;
+    size_t memory;
+    int multiprocessors;
+
+    static Config& get();  // read once
+    // Whether this is the call that a fault was planted at, and what it gives. Each call counts.
+    bool is_planted(Fault fault, Result* result);
+};
+
+// One call into the driver: they come one at a time. Constructed first in each function.
+class Call {
+  public:
+    explicit Call(const char* name);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // What the call is refused with, where it needs cuInit, or a current context that is not broken.
+    Result initialised();
+    Result context();
+    // Notes the result for the log.
+    Result operator()(Result done) { return result = done; }
+
+    Device& device() const { return *current(); }
+    static Device*& current();
+
+  private:
+    const char* name;
+    Result result = kSuccess;
+    std::unique_lock<std::recursive_mutex> lock;
+};
+
+// Every function begins so: takes the lock, and goes on only where it may.
+#define DRIVER_CALL(needs)                                            \
+    driver::Call call(__func__);                                      \
+    if (driver::Result refused = call.needs()) return call(refused)
+
+Device* device_at(int ordinal);
+// That a block may ask for.
+int most_shared_bytes(const Device& device);
+std::string hex(const uint8_t (&uuid)[16]);
+
+// Runs all that was asked of a device. Gives what went wrong, which then stays.
+Result finish_all(Device& device);
+
+}  // namespace driver

@@ -1,0 +1,36 @@
+// The kernels in the emulator, for one kind of team: compiled twice.
+
+// C functions of one name would be one function, also in two namespaces: here they are not.
+#undef __global__
+#define __global__ typedef int Ignored; static
+
+namespace {
+#include "../../kernels/sample.cu"
+#include "../emulator/kernels.hpp"
+}  // namespace
+
+#include "launch.hpp"
+
+namespace driver {
+
+#if CROUPIER_CLUSTER
+std::vector<Kernel> clustered_kernels() {
+#else
+std::vector<Kernel> cooperative_kernels() {
+#endif
+    std::vector<Kernel> kernels;
+    for (const NamedKernel& named : kKernels) {
+        auto kernel = named.run;
+        kernels.push_back(Kernel{named.name, kThreads, [kernel](const Grid& grid, const Arguments& told) {
+            auto inputs = reinterpret_cast<const u8*>(told.inputs);
+            auto outputs = reinterpret_cast<u8*>(told.outputs);
+            auto scratch = reinterpret_cast<Scratch*>(told.scratch);
+            emulator::Machine::self().launch(
+                emulator::Index{grid.team_size, grid.teams, 1}, grid.threads, grid.shared_bytes, told.rows,
+                [&] { kernel(inputs, outputs, scratch, told.rows, told.slice_chunks, told.cached_vectors); });
+        }});
+    }
+    return kernels;
+}
+
+}  // namespace driver

@@ -1,0 +1,157 @@
+// Modules, functions, launches.
+#include "launch.hpp"
+
+#include <cstring>
+
+#include "memory.hpp"
+#include "stream.hpp"
+
+namespace driver {
+namespace {
+
+struct Function {
+    Kernel kernel;
+    Device* device;
+    bool has_clusters;
+    unsigned most_shared_bytes = 48 << 10;
+};
+
+struct Module {
+    std::vector<Function> functions;
+};
+
+std::vector<std::unique_ptr<Module>> modules;
+
+// Of an image with machine code. The kernels' is of CUDA 13.0, for compute capabilities 8, 9 and 10 (scripts/kernels).
+constexpr unsigned kFatbinMagic = 0xBA55ED50;
+constexpr int kFatbinVersion = 13000, kFirstMajor = 8, kLastMajor = 10;
+
+struct LaunchAttribute {
+    int id;
+    int unused;
+    union {
+        struct {
+            unsigned x, y, z;
+        } cluster;
+        int cooperative;
+        char bytes[64];
+    };
+};
+
+struct LaunchConfig {  // CUlaunchConfig
+    unsigned grid[3], block[3], shared_bytes;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+constexpr int kCooperative = 2, kClusterDimension = 4;
+
+template <class T>
+T argument(void** arguments, size_t i) {
+    T value;
+    memcpy(&value, arguments[i], sizeof value);
+    return value;
+}
+
+// Whether the blocks of a team can meet, by what the launch says of them.
+Result check_teams(const LaunchConfig& config, const Function& function) {
+    bool is_cooperative = false;
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < config.attribute_count; ++i) {
+        const LaunchAttribute& attribute = config.attributes[i];
+        if (attribute.id == kCooperative) is_cooperative = attribute.cooperative != 0;
+        if (attribute.id == kClusterDimension) cluster = attribute.cluster.x * attribute.cluster.y * attribute.cluster.z;
+    }
+    unsigned team_size = config.grid[0], blocks = config.grid[0] * config.grid[1];
+    if (cluster > 8 || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
+    if (config.grid[0] % cluster != 0) return kInvalidValue;
+    if (is_cooperative && blocks > unsigned(Config::get().multiprocessors)) return kCooperativeTooLarge;
+    // A GPU would wait for ever, or read what is not there.
+    bool can_meet = team_size == 1 || (function.has_clusters ? cluster == team_size : is_cooperative);
+    return can_meet ? kSuccess : kInvalidValue;
+}
+
+Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
+    Result planted;
+    if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
+    Opened opened;
+    function.kernel.run(grid, arguments);
+    // A bit of the first row's largest logit or total; enough that no result can be right.
+    if (Config::get().is_planted(Fault::kSpoil, &planted)) *reinterpret_cast<unsigned char*>(arguments.outputs) ^= 1;
+    return kSuccess;
+}
+
+}  // namespace
+}  // namespace driver
+
+using namespace driver;
+
+CUDA_API Result cuModuleLoadData(Module** to, const void* image) {
+    DRIVER_CALL(context);
+    if (to == nullptr || image == nullptr) return call(kInvalidValue);
+    Device& device = call.device();
+    unsigned magic;
+    memcpy(&magic, image, sizeof magic);
+    bool is_compiled = magic == kFatbinMagic;
+    if (!is_compiled && strstr(static_cast<const char*>(image), ".version") == nullptr) return call(kInvalidImage);
+    bool has_code = Config::get().version >= kFatbinVersion && device.major >= kFirstMajor && device.major <= kLastMajor;
+    if (is_compiled && !has_code) return call(kNoBinary);
+    bool has_clusters = is_compiled && device.major >= 9;
+    auto module = std::make_unique<Module>();
+    for (Kernel& kernel : has_clusters ? clustered_kernels() : cooperative_kernels()) {
+        module->functions.push_back(Function{std::move(kernel), &device, has_clusters});
+    }
+    *to = module.get();
+    modules.push_back(std::move(module));
+    return kSuccess;
+}
+
+CUDA_API Result cuModuleUnload(Module*) {
+    DRIVER_CALL(context);
+    return call(finish_all(call.device()));
+}
+
+CUDA_API Result cuModuleGetFunction(Function** to, Module* module, const char* name) {
+    DRIVER_CALL(context);
+    if (to == nullptr || module == nullptr || name == nullptr) return call(kInvalidValue);
+    for (Function& function : module->functions) {
+        if (strcmp(function.kernel.name, name) != 0) continue;
+        *to = &function;
+        return kSuccess;
+    }
+    return call(kNotFound);
+}
+
+CUDA_API Result cuFuncSetAttribute(Function* function, int attribute, int value) {
+    DRIVER_CALL(context);
+    int most = most_shared_bytes(*function->device);
+    if (attribute != 8 || value < 0 || value > most) return call(kInvalidValue);  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+    function->most_shared_bytes = unsigned(value);
+    return kSuccess;
+}
+
+CUDA_API Result cuFuncGetAttribute(int* value, int attribute, Function* function) {
+    DRIVER_CALL(context);
+    if (attribute == 0) *value = int(function->kernel.threads);  // MAX_THREADS_PER_BLOCK
+    else if (attribute == 8) *value = int(function->most_shared_bytes);
+    else return call(kInvalidValue);
+    return kSuccess;
+}
+
+CUDA_API Result cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** told, void** extra) {
+    DRIVER_CALL(context);
+    if (config == nullptr || function == nullptr || told == nullptr || extra != nullptr) return call(kInvalidValue);
+    Device& device = call.device();
+    auto stream = stream_of(device, config->stream);
+    if (stream == nullptr || function->device != &device) return call(kInvalidHandle);
+    Grid grid{config->grid[0], config->grid[1], config->block[0], config->shared_bytes};
+    bool is_laid = grid.team_size > 0 && grid.teams > 0 && config->grid[2] == 1 && config->block[1] == 1 && config->block[2] == 1;
+    if (!is_laid || grid.threads != function->kernel.threads) return call(kInvalidValue);
+    if (grid.shared_bytes > function->most_shared_bytes) return call(kInvalidValue);
+    if (Result refused = check_teams(*config, *function)) return call(refused);
+    Arguments arguments{argument<Address>(told, 0),  argument<Address>(told, 1),  argument<Address>(told, 2),
+                        argument<unsigned>(told, 3), argument<unsigned>(told, 4), argument<unsigned>(told, 5)};
+    ask(device, *stream, [=] { return launch(*function, grid, arguments); });
+    return kSuccess;
+}
