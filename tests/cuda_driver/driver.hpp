@@ -18,6 +18,7 @@
 //                                launch    the N-th launch fails when it happens, and everything after it
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
+//   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
 #pragma once
 #include <cstddef>

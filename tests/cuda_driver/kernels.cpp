@@ -21,7 +21,7 @@ std::vector<Kernel> cooperative_kernels() {
     std::vector<Kernel> kernels;
     for (const NamedKernel& named : kKernels) {
         auto kernel = named.run;
-        kernels.push_back(Kernel{named.name, kThreads, [kernel](const Grid& grid, const Arguments& told) {
+        kernels.push_back(Kernel{named.name, CROUPIER_CLUSTER != 0, kThreads, [kernel](const Grid& grid, const Arguments& told) {
             auto inputs = reinterpret_cast<const u8*>(told.inputs);
             auto outputs = reinterpret_cast<u8*>(told.outputs);
             auto scratch = reinterpret_cast<Scratch*>(told.scratch);

@@ -18,6 +18,7 @@ struct Grid {
 
 struct Kernel {
     const char* name;
+    bool has_clusters;
     unsigned threads;  // of a block, as it was compiled
     std::function<void(const Grid&, const Arguments&)> run;
 };

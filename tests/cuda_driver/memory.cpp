@@ -13,6 +13,7 @@
 namespace driver {
 
 std::map<Address, Range> ranges;
+std::map<Address, size_t> uploaded;
 
 namespace {
 

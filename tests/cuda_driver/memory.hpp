@@ -39,6 +39,8 @@ struct Range {
 
 // By address.
 extern std::map<Address, Range> ranges;
+// Bytes of the last copy from the host to an address.
+extern std::map<Address, size_t> uploaded;
 
 // The range that holds an address, if any.
 Range* range_of(Address address);

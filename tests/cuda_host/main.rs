@@ -6,4 +6,10 @@
 
 #[path = "../support/emulator.rs"]
 mod build;
+mod choice;
 mod driver;
+mod faults;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod tokens;

@@ -34,6 +34,9 @@ struct SharedMemory {
 enum Access { kRead, kWrite, kAtomic };
 
 inline void check(Array& array, unsigned i, Access access) {
+#ifdef EMULATOR_UNSANITIZED
+    return (void)array, (void)i, (void)access;  // the other builds look
+#endif
     Thread& thread = *Machine::self().current;
     uint32_t me = thread.index.x, now = thread.block->barrier.times;
     if (i >= array.count) fault("thread %u is out of bounds of shared memory: %u of %u", me, i, array.count);
@@ -65,6 +68,9 @@ inline void check(Array& array, unsigned i, Access access) {
 
 // A read of what another block of the team has, which must have been written before the team's last barrier.
 inline void check_far(Array& array, unsigned i, const Block& owner) {
+#ifdef EMULATOR_UNSANITIZED
+    return (void)array, (void)i, (void)owner;
+#endif
     Thread& thread = *Machine::self().current;
     uint32_t me = thread.index.x, team_now = Machine::self().team().times;
     if (owner.has_ended) fault("thread %u reads shared memory of a block that has ended", me);

@@ -219,7 +219,7 @@ impl Worker {
 
     /// The next message; `None` at the end of the stream.
     pub async fn reply(&mut self) -> Result<Option<Response>, Status> {
-        let reply = tokio::time::timeout(Duration::from_secs(10), self.replies.message()).await;
+        let reply = tokio::time::timeout(Duration::from_secs(60), self.replies.message()).await;
         Ok(reply.expect("an answer in time")?.map(|reply| reply.response.expect("a response")))
     }
 

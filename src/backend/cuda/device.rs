@@ -1,8 +1,9 @@
-//! One GPU: finding it, its kernels, and one launch at a time per slot. All `unsafe` of the backend is here.
+//! One GPU: its kernels, and one launch at a time per slot.
 
 use super::OpenError;
 use super::abi::{SCRATCH_BYTES, THREADS};
 use super::ask::Kernel;
+use super::choose::{attribute, choose};
 use super::machine::Launch;
 use super::shape::{self, Shape};
 use crate::sampling::logits::Dtype;
@@ -20,11 +21,6 @@ static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compi
 /// For every driver from R535 on, which compiles it for its GPU.
 static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
 
-/// CUDA 12.2, which came with R535: the oldest that reads the PTX.
-const OLDEST_DRIVER: i32 = 12_020;
-/// Ampere.
-const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
-
 /// By kernel, then by number format.
 type Functions = [[sys::CUfunction; 3]; 2];
 
@@ -40,66 +36,13 @@ pub(super) struct Device {
 // SAFETY: driver handles may be used from any thread; `enter` makes the context current in the one that does.
 unsafe impl Send for Device {}
 
-/// Which device: an index, or a UUID as nvidia-smi shows it.
-fn find(wanted: &str) -> Result<sys::CUdevice, OpenError> {
-    let count = result::device::get_count()?;
-    let missing = || OpenError::NoDevice(format!("there is no device {wanted}; there are {count}"));
-    if let Ok(index) = wanted.parse::<i32>() {
-        return if (0..count).contains(&index) { Ok(result::device::get(index)?) } else { Err(missing()) };
-    }
-    for index in 0..count {
-        let device = result::device::get(index)?;
-        if uuid(device)?.eq_ignore_ascii_case(wanted) {
-            return Ok(device);
-        }
-    }
-    Err(missing())
-}
-
-fn uuid(device: sys::CUdevice) -> Result<String, DriverError> {
-    let bytes = result::device::get_uuid(device)?.bytes;
-    let hex =
-        |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{:02x}", *b as u8)).collect::<String>();
-    Ok(format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)))
-}
-
-fn driver_version() -> Result<i32, DriverError> {
-    let mut version = 0;
-    // SAFETY: the pointer is to a live integer.
-    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
-    Ok(version)
-}
-
 impl Device {
     /// Opens a device.
     pub(super) fn open(wanted: &str) -> Result<Self, OpenError> {
-        // SAFETY: loading the driver's library runs its initialisers, as every program that uses a GPU does.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(OpenError::NoDriver);
-        }
-        result::init().map_err(|error| OpenError::NoDevice(error.to_string()))?;
-        let version = driver_version()?;
-        if version < OLDEST_DRIVER {
-            return Err(OpenError::Unsupported(format!(
-                "the driver knows CUDA {}.{}, and 12.2 (R535) is the oldest that works",
-                version / 1000,
-                version % 1000 / 10
-            )));
-        }
-        let device = find(wanted)?;
-        // SAFETY: `device` came from the driver.
-        let attribute = |which| unsafe { result::device::get_attribute(device, which) };
-        let capability = (
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        );
-        let name =
-            format!("{} ({}.{}, {})", result::device::get_name(device)?, capability.0, capability.1, uuid(device)?);
-        if capability < OLDEST_CAPABILITY {
-            return Err(OpenError::Unsupported(format!("{name} is older than compute capability 8.0")));
-        }
-        let shared_bytes = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let choice = choose(wanted)?;
+        let (device, capability) = (choice.device, choice.capability);
+        let shared_bytes = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         // SAFETY: `device` came from the driver; the context is kept for the life of the process.
         let context = unsafe { result::primary_ctx::retain(device)? };
         // SAFETY: the context was just retained.
@@ -112,7 +55,7 @@ impl Device {
             shared_bytes: shared_bytes.unsigned_abs(),
             clusters,
         };
-        Ok(Self { context, kernels, name, facts })
+        Ok(Self { context, kernels, name: choice.to_string(), facts })
     }
 
     /// Makes the device that of the calling thread.

@@ -2,11 +2,12 @@
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), [`mod@shape`] (how a batch
-//! is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file (what goes there), `device` (the
-//! driver). Then [`mod@verify`] for drafts.
+//! is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file (what goes there), `choose` and
+//! `device` (the driver). Then [`mod@verify`] for drafts.
 
 pub mod abi;
 pub mod ask;
+mod choose;
 mod device;
 mod gpu;
 mod keep;

@@ -1,0 +1,93 @@
+//! Which device, and whether it and the driver are recent enough.
+
+use super::OpenError;
+use cudarc::driver::{DriverError, result, sys};
+use std::fmt;
+use sys::CUdevice_attribute_enum as Attribute;
+
+/// CUDA 12.2, which came with R535: the oldest that reads the PTX.
+const OLDEST_DRIVER: i32 = 12_020;
+/// Ampere.
+const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
+
+/// A device, and what it is called.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) device: sys::CUdevice,
+    /// Compute capability.
+    pub(super) capability: (i32, i32),
+    name: String,
+    uuid: String,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}.{}, {})", self.name, self.capability.0, self.capability.1, self.uuid)
+    }
+}
+
+impl Choice {
+    fn of(device: sys::CUdevice) -> Result<Self, DriverError> {
+        let capability = (
+            attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        Ok(Self { device, capability, name: result::device::get_name(device)?, uuid: uuid(device)? })
+    }
+}
+
+/// The device of an index, or of a UUID as nvidia-smi shows it.
+pub(super) fn choose(wanted: &str) -> Result<Choice, OpenError> {
+    // SAFETY: loading the driver's library runs its initialisers, as every program that uses a GPU does.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(OpenError::NoDriver);
+    }
+    result::init().map_err(|error| OpenError::NoDevice(error.to_string()))?;
+    let version = driver_version()?;
+    if version < OLDEST_DRIVER {
+        return Err(OpenError::Unsupported(format!(
+            "the driver knows CUDA {}.{}, and 12.2 (R535) is the oldest that works",
+            version / 1000,
+            version % 1000 / 10
+        )));
+    }
+    let choice = find(wanted)?;
+    if choice.capability < OLDEST_CAPABILITY {
+        return Err(OpenError::Unsupported(format!("{choice} is older than compute capability 8.0")));
+    }
+    Ok(choice)
+}
+
+fn find(wanted: &str) -> Result<Choice, OpenError> {
+    let devices = 0..result::device::get_count()?;
+    let devices = devices.map(|index| Choice::of(result::device::get(index)?)).collect::<Result<Vec<_>, _>>()?;
+    let index = wanted.parse::<usize>();
+    let is_wanted = |at: usize, device: &Choice| {
+        index.as_ref().map_or(device.uuid.eq_ignore_ascii_case(wanted), |&index| index == at)
+    };
+    if let Some(at) = devices.iter().enumerate().position(|(at, device)| is_wanted(at, device)) {
+        return Ok(devices.into_iter().nth(at).expect("it was found there"));
+    }
+    let list: Vec<String> = devices.iter().enumerate().map(|(at, device)| format!("{at}: {device}")).collect();
+    Err(OpenError::NoDevice(format!("there is no device {wanted}; there are {}", list.join(", "))))
+}
+
+/// What the driver says of a device.
+pub(super) fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, DriverError> {
+    // SAFETY: `device` came from the driver.
+    unsafe { result::device::get_attribute(device, which) }
+}
+
+fn uuid(device: sys::CUdevice) -> Result<String, DriverError> {
+    let bytes = result::device::get_uuid(device)?.bytes;
+    let hex =
+        |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{:02x}", *b as u8)).collect::<String>();
+    Ok(format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)))
+}
+
+fn driver_version() -> Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: the pointer is to a live integer.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    Ok(version)
+}

@@ -1,0 +1,79 @@
+#include "answers.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "memory.hpp"
+
+namespace driver {
+namespace {
+
+constexpr char kUnwritten = char(0xCD);
+
+struct Hash {
+    uint64_t value = 0x243F6A8885A308D3;
+
+    void take(uint64_t word) {
+        value = (value ^ word) * 0x9E3779B97F4A7C15;
+        value ^= value >> 29;
+    }
+    void take(const char* bytes, size_t count) {
+        take(count);
+        uint64_t word;
+        for (size_t at = 0; at < count; at += sizeof word) {
+            word = 0;
+            memcpy(&word, bytes + at, count - at < sizeof word ? count - at : sizeof word);
+            take(word);
+        }
+    }
+};
+
+std::string place(const char* folder, const Kernel& kernel, const Grid& grid, const Arguments& told) {
+    Hash hash;
+    for (unsigned word : {grid.team_size, grid.teams, grid.shared_bytes, told.rows, told.slice_chunks, told.cached_vectors}) {
+        hash.take(word);
+    }
+    hash.take(kernel.has_clusters);
+    hash.take(reinterpret_cast<const char*>(told.inputs), uploaded[told.inputs]);
+    char name[64];
+    snprintf(name, sizeof name, "/%s-%016llx", kernel.name, static_cast<unsigned long long>(hash.value));
+    return std::string(folder) + name;
+}
+
+bool read_from(const std::string& path, char* outputs, size_t room) {
+    FILE* file = fopen(path.c_str(), "rb");
+    if (file == nullptr) return false;
+    size_t bytes = fread(outputs, 1, room, file);
+    fclose(file);
+    return bytes > 0;
+}
+
+// Whole or not at all, whoever else writes the same.
+void write_to(const std::string& path, const char* outputs, size_t room) {
+    while (room > 0 && outputs[room - 1] == kUnwritten) --room;
+    std::string unfinished = path + "." + std::to_string(getpid());
+    FILE* file = fopen(unfinished.c_str(), "wb");
+    if (file == nullptr) return;
+    bool is_whole = fwrite(outputs, 1, room, file) == room;
+    if (fclose(file) == 0 && is_whole) rename(unfinished.c_str(), path.c_str());
+}
+
+}  // namespace
+
+void run_or_remember(const Kernel& kernel, const Grid& grid, const Arguments& arguments) {
+    static const char* const folder = getenv("FAKE_CUDA_ANSWERS");
+    char* outputs = reinterpret_cast<char*>(arguments.outputs);
+    const Range* range = range_of(arguments.outputs);
+    if (folder == nullptr || range == nullptr) return kernel.run(grid, arguments);
+    size_t room = size_t(range->at + range->bytes - outputs);
+    memset(outputs, kUnwritten, room);
+    std::string path = place(folder, kernel, grid, arguments);
+    if (read_from(path, outputs, room)) return;
+    kernel.run(grid, arguments);
+    write_to(path, outputs, room);
+}
+
+}  // namespace driver

@@ -1,0 +1,85 @@
+//! Which device is used, when none is, and what is said about it.
+
+use crate::server::{field, start};
+use crate::support::*;
+use croupier::proto::GetServerInfoRequest;
+use croupier::proto::sampler_client::SamplerClient;
+
+const TWO: (&str, &str) =
+    ("FAKE_CUDA_DEVICES", "9.0,First,0a0b0c0d0000000000000000000000ff;8.6,Second,deadbeef1234123412340123456789ab");
+const FIRST: &str = "First (9.0, GPU-0a0b0c0d-0000-0000-0000-0000000000ff)";
+const SECOND: &str = "Second (8.6, GPU-deadbeef-1234-1234-1234-0123456789ab)";
+
+#[tokio::test]
+async fn auto_takes_the_gpu_and_says_so_once_it_has_proved_itself() {
+    let Some(mut server) = start(&["--backend=auto"], &[TWO]) else { return };
+    let ready = server.ready();
+    assert_eq!((field(&ready, "backend"), field(&ready, "device")), ("cuda".to_owned(), FIRST.to_owned()));
+    // Everything that warms it up has happened by now.
+    let launches = server.calls("cuLaunchKernelEx");
+    assert!(launches > 100, "{launches}");
+    let build = server.page("/metrics").await;
+    let build = build.lines().find(|line| line.starts_with("croupier_build_info{")).unwrap().to_owned();
+    assert!(build.contains("backend=\"cuda\"") && build.contains(FIRST), "{build}");
+    let mut client = SamplerClient::new(server.channel().await);
+    let info = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.backend.as_str(), info.device.as_str()), ("cuda", FIRST));
+    assert_eq!(server.calls("cuLaunchKernelEx"), launches);
+
+    // It is the device that samples.
+    let mut worker = server.worker(config()).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
+    assert_eq!(server.calls("cuLaunchKernelEx"), launches + 1);
+}
+
+#[test]
+fn a_device_is_found_by_its_uuid() {
+    let Some(mut server) = start(&["--backend=cuda", "--device=GPU-DEADBEEF-1234-1234-1234-0123456789AB"], &[TWO])
+    else {
+        return;
+    };
+    assert_eq!(field(&server.ready(), "device"), SECOND);
+}
+
+/// A refusal, and how it looks with `auto`: the CPU samples, and the reason is told.
+fn refused(flags: &[&str], driver: &[(&str, &str)], reasons: &[&str]) {
+    let cuda = [&["--backend=cuda"], flags].concat();
+    let Some(mut server) = start(&cuda, driver) else { return };
+    let (code, log) = server.ended();
+    assert_eq!(code, 1, "{log}");
+    reasons.iter().for_each(|reason| assert!(log.contains(reason), "{reason} is missing in:\n{log}"));
+    assert!(!server.socket().exists());
+
+    let mut server = start(&[&["--backend=auto"], flags].concat(), driver).unwrap();
+    assert_eq!(field(&server.ready(), "backend"), "cpu");
+    let log = server.log();
+    reasons.iter().for_each(|reason| assert!(log.contains(reason), "{reason} is missing in:\n{log}"));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_those_that_are() {
+    let list = [format!("0: {FIRST}"), format!("1: {SECOND}")];
+    for device in ["2", "7", "GPU-deadbeef-1234-1234-1234-0123456789ac"] {
+        let flag = format!("--device={device}");
+        let named = format!("there is no device {device}");
+        refused(&[&flag], &[TWO], &[&named, &list[0], &list[1]]);
+    }
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_refused() {
+    refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver knows CUDA 12.1", "12.2 (R535)"]);
+}
+
+#[test]
+fn a_device_that_is_too_old_is_refused() {
+    let reasons = ["Fake GPU 0 (7.5, GPU-", "older than compute capability 8.0"];
+    refused(&[], &[("FAKE_CUDA_DEVICES", "7.5")], &reasons);
+}
+
+#[test]
+fn a_driver_that_does_not_start_is_refused() {
+    refused(&[], &[("FAKE_CUDA_FAULTS", "init@1=803")], &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"]);
+    refused(&[], &[("FAKE_CUDA_DEVICES", "")], &["CUDA_ERROR_NO_DEVICE"]);
+}

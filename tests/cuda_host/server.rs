@@ -1,0 +1,131 @@
+//! A server process on a driver without a GPU, and what is seen of it from outside.
+
+use crate::build::{FOLDER, built};
+use crate::support::Worker;
+use croupier::proto::StreamConfig;
+use croupier::proto::decode_request::Request;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use tonic::transport::{Channel, Endpoint};
+
+/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+pub const NEVER: Duration = Duration::from_secs(240);
+
+/// One process, which does not outlive its test.
+pub struct Server {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts a server with these flags and settings of the driver (tests/cuda_driver/driver.hpp). None without a C++ compiler.
+pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
+    built().then(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        command.args(["serve", "--listen=none", "--admin=127.0.0.1:0", "--threads=1", "--log-format=json"]).args(flags);
+        command.arg("--uds").arg(dir.path().join("s")).env("FAKE_CUDA_LOG", dir.path().join("calls"));
+        command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());
+        command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers"));
+        if driver.iter().any(|(_, value)| value.contains(WHEN_ARMED)) {
+            command.env("FAKE_CUDA_ARMED", dir.path().join("armed"));
+            command.envs(driver.iter().map(|(name, value)| (name, value.trim_start_matches(WHEN_ARMED))));
+        }
+        let process = command.stderr(std::fs::File::create(dir.path().join("log")).unwrap()).spawn().unwrap();
+        Server { process, dir }
+    })
+}
+
+/// Before a fault that is planted only once the server is [armed](Server::arm).
+pub const WHEN_ARMED: &str = "armed:";
+
+impl Server {
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Calls of the driver that have ended, by a function whose name begins so.
+    pub fn calls(&self, function: &str) -> usize {
+        let log = std::fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
+        log.lines().filter(|line| line.split(' ').nth(1).is_some_and(|name| name.starts_with(function))).count()
+    }
+
+    /// From now on the driver's calls count for faults.
+    pub fn arm(&self) {
+        std::fs::write(self.dir.path().join("armed"), "").unwrap();
+    }
+
+    /// Waits until it is ready, and gives the line that says so.
+    pub fn ready(&mut self) -> serde_json::Value {
+        let start = Instant::now();
+        loop {
+            let log = self.log();
+            let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            if let Some(line) = lines.into_iter().find(|line| field(line, "message") == "ready") {
+                return line;
+            }
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none() && start.elapsed() < NEVER, "not ready ({ended:?}):\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for its end, and gives the code and what was logged.
+    pub fn ended(&mut self) -> (i32, String) {
+        let start = Instant::now();
+        while self.process.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < NEVER, "it does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let code = self.process.wait().unwrap().code();
+        (code.unwrap_or_else(|| panic!("a signal ended it:\n{}", self.log())), self.log())
+    }
+
+    /// A page of its admin port. It is ready.
+    pub async fn page(&mut self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let admin = field(&self.ready(), "admin");
+        let mut stream = tokio::net::TcpStream::connect(admin).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// The value of one series.
+    pub async fn series(&mut self, series: &str) -> f64 {
+        let page = self.page("/metrics").await;
+        let found = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("{series} is missing in:\n{page}"))
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub async fn channel(&self) -> Channel {
+        Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap().connect().await.unwrap()
+    }
+
+    /// A configured stream.
+    pub async fn worker(&self, config: StreamConfig) -> Worker {
+        let mut worker = Worker::over(self.channel().await).await.unwrap();
+        worker.send(Request::Config(config)).await;
+        worker.ready().await;
+        worker
+    }
+}
+
+/// A field of a logged line, as text.
+pub fn field(line: &serde_json::Value, name: &str) -> String {
+    let value = line.get(name).or_else(|| line.get("fields")?.get(name));
+    value.and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+}
