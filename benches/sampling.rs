@@ -163,11 +163,13 @@ fn marks() -> impl Iterator<Item = Job> {
     let race = Some(Mark::Race(Some(Race { key: 7, context: 9 })));
     let few = Filters { top_k: 50, top_p: 0.9, ..OFF };
     const PLAYED: &[Step] = &[Step::Temperature, Step::TopK, Step::TopP, Step::Tournament];
+    const ALL_PLAYED: &[Step] = &[Step::Temperature, Step::Tournament];
     let jobs = [
         Job { name: "kgw lefthash, k 50 p .9", filters: few, mark: left, goal: "-/6", ..PLAIN },
         Job { name: "kgw lefthash, temperature only", mark: left, goal: "-/6", ..PLAIN },
         Job { name: "kgw selfhash 4, k 50 p .9", filters: few, mark: own, ..PLAIN },
         Job { name: "synthid 30, k 50 p .9", filters: few, steps: PLAYED, goal: "-/6", ..PLAIN },
+        Job { name: "synthid 30, temperature only", steps: ALL_PLAYED, goal: "-/6", ..PLAIN },
         Job { name: "gumbel, k 50 p .9", filters: few, mark: race, goal: "-/6", ..PLAIN },
         Job { name: "gumbel, temperature only", mark: race, goal: "-/6", ..PLAIN },
     ];

@@ -12,7 +12,7 @@ mod rows;
 use cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
-use croupier::params::state::SamplerState;
+use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::chain::Step;
 use croupier::sampling::distribution::Distribution;
@@ -108,6 +108,11 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => share().prop_map(Step::EtaCutoff),
         1 => (0.0f32..3.0).prop_map(Step::TopNSigma),
         2 => share().prop_map(Step::TypicalP),
+        1 => share().prop_map(Step::TypicalAbove),
+        1 => share().prop_map(Step::TypicalTies),
+        1 => share().prop_map(Step::Tfs),
+        4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
+            .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
         1 => Just(Step::PLess),
         1 => Just(Step::TopP),
         1 => Just(Step::TopK),
@@ -116,16 +121,27 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => Just(Step::MirostatV2 { tau: 5.0, eta: 0.1 }),
         1 => Just(Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
     ];
-    let beside = || prop_oneof![2 => Just(None), 2 => Just(Some(Step::Temperature)), 1 => Just(Some(Step::MinP))];
+    let beside = || {
+        let some = [Step::MinP, Step::TopP, Step::TopK, Step::TopKTies, Step::TopNSigma(1.0), Step::Skew(0.4)];
+        let others = prop::sample::select(some.to_vec()).prop_map(Some);
+        prop_oneof![4 => Just(None), 4 => Just(Some(Step::Temperature)), 3 => others]
+    };
     let min_keep = prop_oneof![4 => Just(1u32), 1 => 2..50u32, 1 => 1000..3000u32];
-    let state = prop_oneof![2 => Just(None), 1 => (0.0f64..15.0).prop_map(Some)];
+    let average = prop_oneof![
+        Just(Average { sum: 0.0, weight: 0.0 }),
+        (0.0f64..10.0).prop_map(|sum| Average { sum, weight: 10.0 })
+    ];
+    let state = prop_oneof![2 => Just(None), 1 => (0.0f64..15.0, average).prop_map(Some)];
     let chain = (beside(), step, beside(), min_keep, prop::collection::vec(0..300u32, 0..3), any::<u64>(), state);
-    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, mirostat_mu)| Chained {
+    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, state)| Chained {
         steps: before.into_iter().chain([step]).chain(behind).collect(),
         min_keep,
         protected: ascending(protected, 300),
         xtc,
-        state: SamplerState { mirostat_mu, ..SamplerState::default() },
+        state: SamplerState {
+            mirostat_mu: state.map(|state| state.0),
+            adaptive: state.map(|state| state.1).filter(|_| matches!(step, Step::AdaptiveP { .. })),
+        },
         tournament: None,
     })
 }

@@ -3,7 +3,9 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
+use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
@@ -95,6 +97,68 @@ fn cuts_equal_the_specification() {
                     let got = backend.run(&[job]).remove(0);
                     let touched = adjusts.len();
                     assert_eq!(got, expected, "{}, {name}, {dtype:?}, {filters:?}, {touched} touched", level.name());
+                }
+            }
+        }
+    }
+}
+
+/// What a chain may do without a list where nothing but a token is wanted.
+fn chains() -> Vec<(Vec<Step>, SamplerState)> {
+    let mut chains: Vec<Vec<Step>> = vec![];
+    chains.extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![Step::TypicalP(p)]));
+    chains.extend([0.25, 0.9].map(|p| vec![Step::Temperature, Step::TypicalAbove(p), Step::Temperature]));
+    chains.extend([0.25, 0.9].map(|p| vec![Step::TypicalTies(p)]));
+    chains.extend([-1.0, 0.3, 2.0].map(|by| vec![Step::TopP, Step::Temperature, Step::Skew(by)]));
+    chains.extend([Step::TopK, Step::TopKTies, Step::TopNSigma(1.0)].map(|cut| vec![cut, Step::Skew(0.3)]));
+    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
+    chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
+    let mut all: Vec<(Vec<Step>, SamplerState)> =
+        chains.into_iter().map(|steps| (steps, SamplerState::default())).collect();
+    for target in [0.0, 1e-30, 4e-5, 1e-4, 0.03, 0.3, 0.5, 1.0] {
+        let adaptive = Some(Average { sum: 0.0, weight: 0.0 });
+        let steps = vec![Step::AdaptiveP { target, decay: 0.9 }, Step::Temperature];
+        all.push((steps, SamplerState { adaptive, mirostat_mu: None }));
+    }
+    all
+}
+
+#[test]
+fn tokens_of_chains_equal_the_specification() {
+    let mut backends: Vec<(Level, CpuBackend)> = Level::ALL
+        .into_iter()
+        .filter(|level| level.is_available())
+        .map(|level| (level, CpuBackend::with_level(1, level)))
+        .collect();
+    let touched: Vec<TokenAdjust> = (0..40)
+        .map(|i| TokenAdjust { token: i * 601, flags: TokenAdjust::SEEN, bias: (i % 3) as f32 - 1.0, output_count: 0 })
+        .collect();
+    for (name, row) in rows() {
+        for (turn, (steps, state)) in chains().into_iter().enumerate() {
+            let dtype = if name.starts_with("as far") { Dtype::F32 } else { Dtype::ALL[turn % 3] };
+            let bytes = dtype.encode(&row);
+            let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state, tournament: None };
+            let filters = Filters { temperature: EXACT, top_k: 6000, top_p: 0.95, min_p: 0.0 };
+            for (turn, uniform) in
+                [0, u64::MAX, 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1)].into_iter().enumerate()
+            {
+                let spec = RowSpec {
+                    filters,
+                    chain: Some(chain),
+                    penalties: Penalties::OFF,
+                    adjusts: if turn == 1 { touched.as_slice().into() } else { [][..].into() },
+                    banned: &[],
+                    allowed: None,
+                    mark: None,
+                    action: Action::Draw { uniform },
+                    logprobs: None,
+                    report: None,
+                };
+                let job = RowJob { logits: Logits::new(dtype, &bytes), spec };
+                let expected = sample_row(&job.logits, &job.spec);
+                for (level, backend) in &mut backends {
+                    let got = backend.run(&[job]).remove(0);
+                    assert_eq!(got, expected, "{}, {name}, {dtype:?}, {steps:?}, uniform {uniform}", level.name());
                 }
             }
         }

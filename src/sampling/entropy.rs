@@ -27,6 +27,14 @@ pub fn count(real: f64) -> u64 {
     (real + SHIFT).to_bits() - SHIFT.to_bits()
 }
 
+/// An integer below 2^52 as a real number. A conversion is one operation for each number alone, these are for vectors of them.
+#[must_use]
+#[inline]
+pub fn real(count: u64) -> f64 {
+    const SHIFT: f64 = (1u64 << 52) as f64;
+    f64::from_bits(count | SHIFT.to_bits()) - SHIFT
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

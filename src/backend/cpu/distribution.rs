@@ -150,9 +150,9 @@ impl Distribution {
         if self.weigh == weigh { self } else { Self { weigh, ..self }.keep(view, 0, store) }
     }
 
-    /// The same tokens as in another, not added up yet; of one without least mass.
-    pub(super) fn cut_as(self, other: &Self) -> Self {
-        Self { last_key: other.last_key, ..self }
+    /// What is left up to a key, not added up yet.
+    pub(super) fn up_to(self, last_key: u64) -> Self {
+        Self { last_key, ..self }
     }
 
     /// The first `n` and what is equal to the last of them, not added up yet.

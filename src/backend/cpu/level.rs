@@ -1,6 +1,6 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, BLOCK, Keep, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh};
+use super::passes::{self, Adapt, BLOCK, Keep, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
@@ -104,6 +104,7 @@ struct Table {
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
     kept_sums: KeptSums,
+    range_sums: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64]) -> u64,
     shaped_sums: unsafe fn(&[u8], &[f32], Shape, &mut [u64]) -> u64,
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
     between: unsafe fn(&[u8], &[f32], Range, &mut Values),
@@ -114,6 +115,8 @@ struct Table {
     widen: unsafe fn(&[u8], usize, &mut [f32]),
     terms: unsafe fn(&[u8], &[f32], Weigh) -> Terms,
     squares: unsafe fn(&[u8], &[f32], Weigh) -> Squares,
+    weights: unsafe fn(&[u8], &[f32], Weigh, &mut [f32]) -> u64,
+    adapted: unsafe fn(&[f32], Adapt<'_>, &mut [u64]) -> u64,
     count_ge: unsafe fn(&[f32], f32) -> usize,
     sum_ge: unsafe fn(&[f32], &[u64], f32) -> u64,
     sampled_ge: unsafe fn(&Sample, f32) -> f32,
@@ -137,6 +140,7 @@ macro_rules! tables {
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
                 kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
+                range_sums(row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64]) -> u64,
                 shaped_sums(row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64,
                 collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
                 between(row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) -> (),
@@ -147,8 +151,15 @@ macro_rules! tables {
                 widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
                 terms(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms,
                 squares(row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares,
+                weights(row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64,
                 raised(row: &[u8], greens: &Greenlist, values: &mut [f32], maxima: &mut [f32]) -> (),
             );
+
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn adapted(weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
+                // SAFETY: as for the passes above.
+                unsafe { passes::adapted::<$simd>(weights, by, sums) }
+            }
 
             $(#[target_feature(enable = $features)])?
             pub(super) unsafe fn count_ge(values: &[f32], bound: f32) -> usize {
@@ -194,6 +205,7 @@ macro_rules! tables {
                     total: total::<F>,
                     split: split::<F>,
                     kept_sums: kept_sums::<F>,
+                    range_sums: range_sums::<F>,
                     shaped_sums: shaped_sums::<F>,
                     collect: collect::<F>,
                     between: between::<F>,
@@ -204,7 +216,9 @@ macro_rules! tables {
                     widen: widen::<F>,
                     terms: terms::<F>,
                     squares: squares::<F>,
+                    weights: weights::<F>,
                     raised: raised::<F>,
+                    adapted,
                     count_ge,
                     sum_ge,
                     sampled_ge,
@@ -256,6 +270,11 @@ impl Passes {
     pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
+    }
+
+    pub(super) fn range_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.range_sums)(row, maxima, weigh, range, sums) }
     }
 
     pub(super) fn shaped_sums(self, row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64 {
@@ -336,6 +355,16 @@ impl Passes {
     pub(super) fn masses(self, values: &[f32], weigh: Weigh, masses: &mut [u64]) {
         // SAFETY: as above.
         unsafe { (self.0.masses)(values, weigh, masses) }
+    }
+
+    pub(super) fn weights(self, row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.weights)(row, maxima, weigh, out) }
+    }
+
+    pub(super) fn adapted(self, weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.adapted)(weights, by, sums) }
     }
 
     pub(super) fn raise(self, greens: &Greenlist, values: &mut [f32]) {

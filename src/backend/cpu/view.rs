@@ -5,6 +5,7 @@
 //! pass over the side blocks, which lie together like a short row, completes the result. When most
 //! blocks are touched, or only listed tokens are allowed, the side blocks are the whole row.
 
+mod lists;
 mod store;
 
 use super::keys;
@@ -186,6 +187,11 @@ impl<'a> View<'a> {
         self.by_block(sums, |passes, row, maxima, sums| passes.kept_sums(row, maxima, weigh, keep, sums))
     }
 
+    /// As [`View::sums`], of the values in a range; others may exceed the maximum.
+    pub(super) fn range_sums(&self, weigh: Weigh, range: Range, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| passes.range_sums(row, maxima, weigh, range, sums))
+    }
+
     /// As [`View::sums`], of reshaped logits.
     pub(super) fn shaped_sums(&self, shape: Shape, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.shaped_sums(row, maxima, shape, sums))
@@ -247,17 +253,23 @@ impl<'a> View<'a> {
     /// row in ascending order, as many as is returned, then those of the side blocks.
     pub(super) fn between(&self, count: bool, weigh: Weigh, range: Range, inside: &mut Values) -> usize {
         inside.clear();
-        self.passes.between(self.row.bytes(), self.plain, range, inside);
-        let from = inside.tokens.len();
-        self.side.passes.between(self.side.bytes(), self.side.maxima, range, inside);
-        // The last pass was over the side blocks; its tokens count from their start.
-        inside.tokens[from..].iter_mut().for_each(|token| *token = self.side.token(*token));
+        let from = self.list(range, inside);
         inside.masses.resize(inside.tokens.len(), u64::from(count));
         if !count {
             inside.pad();
             self.passes.masses(&inside.logits, weigh, &mut inside.masses);
             inside.unpad();
         }
+        from
+    }
+
+    /// Appends tokens and logits in `range`: those of the row, up to the place that is returned, then those of the side blocks.
+    fn list(&self, range: Range, inside: &mut Values) -> usize {
+        self.passes.between(self.row.bytes(), self.plain, range, inside);
+        let from = inside.tokens.len();
+        self.side.passes.between(self.side.bytes(), self.side.maxima, range, inside);
+        // The last pass was over the side blocks; its tokens count from their start.
+        inside.tokens[from..].iter_mut().for_each(|token| *token = self.side.token(*token));
         from
     }
 

@@ -10,6 +10,7 @@
 
 use crate::params::state::Average;
 use crate::sampling::candidates::Candidates;
+use crate::sampling::entropy::real;
 use crate::sampling::observed::Share;
 
 /// The width of the curve around the target.
@@ -29,8 +30,42 @@ pub fn adapted(target: f32, average: Average) -> f64 {
 pub fn curve(adapted: f64, total: u64) -> impl Fn(u64) -> f32 + Copy {
     let total = total as f64;
     move |mass| {
-        let d = (mass as f64 / total - adapted).abs() / WIDTH;
+        let d = (real(mass) / total - adapted).abs() / WIDTH;
         (-SHARPNESS * d * d / (1.0 + d)) as f32
+    }
+}
+
+/// The curve with a single division, for loops over many masses.
+///
+/// Of an adapted target above 0 it takes masses up to [`most`](Self::most): these are so far from the target that a difference
+/// of two rounded numbers is as good as they are. Then what is rounded to f32 here is within 26 roundings of an f64, less than
+/// 2^-48 of it, of what is rounded there; [`bounds`](Self::bounds) leave 2^-46 on both sides.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Near {
+    per_mass: f64,
+    target: f64,
+    /// The largest mass that it takes.
+    pub most: f32,
+}
+
+impl Near {
+    const LOW: f64 = -SHARPNESS * (1.0 + 1.0 / (1u64 << 46) as f64);
+    const HIGH: f64 = -SHARPNESS * (1.0 - 1.0 / (1u64 << 46) as f64);
+
+    /// Of [`curve`] with the same.
+    #[must_use]
+    pub fn new(adapted: f64, total: u64) -> Self {
+        let most = if adapted > 0.0 { (0.49 * adapted * total as f64) as f32 } else { f32::INFINITY };
+        Self { per_mass: 1.0 / (total as f64 * WIDTH), target: adapted / WIDTH, most }
+    }
+
+    /// Two numbers between which the new logit of a mass lies; where they are one, that is it.
+    #[must_use]
+    #[inline(always)]
+    pub fn bounds(&self, mass: f32) -> [f32; 2] {
+        let d = (f64::from(mass) * self.per_mass - self.target).abs();
+        let quotient = d * d / (1.0 + d);
+        [(quotient * Self::LOW) as f32, (quotient * Self::HIGH) as f32]
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, min_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::smoothing::Curve;
-use crate::sampling::samplers::{cutoffs, mirostat, tail_free, temperature, top_h, xtc};
+use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h, xtc};
 
 /// A row of which every candidate is left.
 pub(super) struct Whole<'a, 'v> {
@@ -50,6 +50,12 @@ pub(super) enum Next {
     Smooth(Curve),
     /// A draw along all candidates, if it is the last step.
     Along(f32),
+    /// All but a flat tail.
+    TailFree(f32),
+    /// What is typical.
+    Typical(TypicalRule, f32),
+    /// New logits by masses.
+    Adapt(f64),
     /// A list, to do the step on.
     List,
 }
@@ -66,10 +72,6 @@ pub(super) enum Cut {
     FirstAndTies(usize),
     /// A nucleus.
     Prefix(f32),
-    /// What is typical.
-    Typical(TypicalRule, f32),
-    /// All but a flat tail.
-    TailFree(f32),
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
@@ -108,7 +110,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// Lists what a cut leaves, and says how it is weighed; `None` if a list of all is the way.
-    pub(super) fn cut(&self, cut: Cut, lists: &mut Store, store: &mut ChainStore) -> Option<Weigh> {
+    pub(super) fn cut(&self, cut: Cut, store: &mut ChainStore) -> Option<Weigh> {
         let from = |low: f32| Range { low: low.max(f32::MIN), high: f32::INFINITY };
         let left = match cut {
             Cut::First(n) if n > LIST_K.min(self.view.blocks()) => return None,
@@ -124,19 +126,10 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let last = keys.last().map(|&last| keys::logit(last));
                 self.list(from(last.filter(|_| keys.len() == n).unwrap_or(f32::NEG_INFINITY)), store)
             }
-            Cut::TailFree(z) => {
-                let mut left = self.list(from(distribution::reach_of(self.weigh, tail_free::LISTED)), store);
-                let candidates = self.view.count(f32::MIN) as usize;
-                if !left.tail_free_of(candidates, z) {
-                    return None;
-                }
-                left
-            }
-            Cut::Typical(rule, p) => return self.typical(rule, p, lists.sample(), store),
             Cut::Mass(need) => {
                 let mut left = self.list(from(distribution::reach_of(self.weigh, need)), store);
                 if left.len() < self.min_keep {
-                    return self.cut(Cut::First(self.min_keep), lists, store);
+                    return self.cut(Cut::First(self.min_keep), store);
                 }
                 left.keep_mass(need);
                 left
@@ -144,7 +137,7 @@ impl<'a, 'v> Whole<'a, 'v> {
             Cut::Logit(least) => {
                 let left = self.list(from(least), store);
                 if left.len() < self.min_keep {
-                    return self.cut(Cut::First(self.min_keep), lists, store);
+                    return self.cut(Cut::First(self.min_keep), store);
                 }
                 left
             }
@@ -179,7 +172,11 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::XtcExpected { probability, threshold } => Next::Lower(probability, threshold),
             Step::Smoothing { factor, curve } => Next::Smooth(Curve::new(factor, curve)),
             Step::Skew(by) => Next::Along(by),
-            Step::AdaptiveP { .. } | Step::Tournament => Next::List,
+            Step::AdaptiveP { target, .. } => {
+                let average = chain.state.adaptive;
+                average.map_or(Next::Done, |average| Next::Adapt(adaptive_p::adapted(target, average)))
+            }
+            Step::Tournament => Next::List,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
@@ -199,10 +196,10 @@ impl<'a, 'v> Whole<'a, 'v> {
             }
             Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.view.moments().least(n))),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share).max(self.min_keep))),
-            Step::TypicalP(p) => Next::Cut(Cut::Typical(TypicalRule::Reached, p)),
-            Step::TypicalAbove(p) => Next::Cut(Cut::Typical(TypicalRule::Above, p)),
-            Step::TypicalTies(p) => Next::Cut(Cut::Typical(TypicalRule::Ties, p)),
-            Step::Tfs(z) => Next::Cut(Cut::TailFree(z)),
+            Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
+            Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),
+            Step::TypicalTies(p) => Next::Typical(TypicalRule::Ties, p),
+            Step::Tfs(z) => Next::TailFree(z),
         }
     }
 

@@ -4,11 +4,14 @@
 //! the order finds the [crossing](cut) where its prefix ends. The filter that comes first
 //! decides what is [listed](listing) at all.
 
+mod adapt;
 mod cut;
+mod interval;
 mod listing;
 mod shaped;
 mod sort;
 mod steps;
+mod tail;
 mod typical;
 mod whole;
 mod xtc;
@@ -44,6 +47,8 @@ pub(super) struct ChainStore {
     seen: Option<Seen>,
     /// What is left where that is no list.
     shaped: Shaped,
+    /// Masses of all tokens, on the way to that.
+    weights: Vec<f32>,
     /// What is drawn from along, where it is not by token ids.
     along: Option<Along>,
 }

@@ -5,11 +5,13 @@ use super::ChainStore;
 use super::listing::Whole;
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::{BLOCK, MOST_Y, Shape, Weigh};
+use crate::backend::cpu::passes::{BLOCK, MOST_Y, Range, Shape, Weigh};
 use crate::backend::cpu::view::View;
 use crate::params::Step;
 use crate::sampling::mass;
+use crate::sampling::observed::Share;
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::adaptive_p;
 use crate::sampling::samplers::smoothing::Curve;
 
 /// Tokens that do not follow the rule, at most; more are listed with all others.
@@ -28,9 +30,65 @@ pub(in crate::backend::cpu) struct Shaped {
 enum Rule {
     Plain(Weigh),
     Shape(Shape),
+    Adapted(Adapted),
+    Typical(Typical),
+}
+
+/// What typical sampling leaves of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Typical {
+    pub(super) weigh: Weigh,
+    /// What is left whatever its token.
+    pub(super) inside: Range,
+    /// Logits at both ends of it that are left up to a key: those that deviate as much as the last.
+    pub(super) ties: [Range; 2],
+    pub(super) last: u64,
+}
+
+impl Typical {
+    /// Whether a token is left.
+    pub(super) fn keeps(&self, token: u32, logit: f32) -> bool {
+        let within = |range: Range| (range.low..range.high).contains(&logit);
+        within(self.inside) || self.ties.into_iter().any(within) && keys::key(token, logit) <= self.last
+    }
+}
+
+/// What adaptive-p makes of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Adapted {
+    /// How the row was weighed before, and its total mass.
+    pub(super) before: (Weigh, u64),
+    /// The adapted target.
+    pub(super) target: f64,
+    /// How new logits are weighed.
+    pub(super) weigh: Weigh,
+}
+
+impl Adapted {
+    /// The mass that a logit had before.
+    fn mass_before(&self, logit: f32) -> u64 {
+        let (Weigh { max, scale }, _) = self.before;
+        mass::mass(mass::exponent(logit, max, scale))
+    }
+
+    fn exponent(&self, logit: f32) -> f32 {
+        if logit == f32::NEG_INFINITY {
+            return logit;
+        }
+        let new = adaptive_p::curve(self.target, self.before.1)(self.mass_before(logit));
+        mass::exponent(new, self.weigh.max, self.weigh.scale)
+    }
 }
 
 impl Rule {
+    /// The mass of a token with this logit.
+    fn mass_of(&self, token: u32, logit: f32) -> u64 {
+        match self {
+            Self::Typical(typical) if !typical.keeps(token, logit) => 0,
+            _ => self.mass(logit),
+        }
+    }
+
     /// The mass of a logit; also of one that is larger than what masses are relative to.
     fn mass(&self, logit: f32) -> u64 {
         mass::mass(self.exponent(logit))
@@ -40,6 +98,8 @@ impl Rule {
         match self {
             Self::Plain(weigh) => mass::exponent(logit, weigh.max, weigh.scale),
             Self::Shape(shape) => shape.exponent(logit),
+            Self::Adapted(adapted) => adapted.exponent(logit),
+            Self::Typical(Typical { weigh, .. }) => mass::exponent(logit, weigh.max, weigh.scale),
         }
     }
 
@@ -47,6 +107,7 @@ impl Rule {
         match *self {
             Self::Plain(weigh) => view.sums(weigh, sums),
             Self::Shape(shape) => view.shaped_sums(shape, sums),
+            Self::Adapted(_) | Self::Typical(_) => unreachable!("its sums are made beside it; this is a bug"),
         }
     }
 }
@@ -62,8 +123,26 @@ impl Shaped {
     pub(in crate::backend::cpu) fn mass_of(&self, token: u32, logit: f32) -> u64 {
         match self.patches.binary_search_by_key(&token, |patch| patch.0) {
             Ok(at) => self.patches[at].1,
-            Err(_) => self.rule.mass(logit),
+            Err(_) => self.rule.mass_of(token, logit),
         }
+    }
+
+    /// A token's part of what adaptive-p saw, if it was on.
+    pub(in crate::backend::cpu) fn seen(&self, logit: f32) -> Option<Share> {
+        match self.rule {
+            Rule::Adapted(adapted) => Some(Share { mass: adapted.mass_before(logit), total: adapted.before.1 }),
+            Rule::Plain(_) | Rule::Shape(_) | Rule::Typical(_) => None,
+        }
+    }
+
+    /// Of typical sampling.
+    pub(super) fn typical(typical: Typical) -> Self {
+        Self { rule: Rule::Typical(typical), patches: vec![] }
+    }
+
+    /// Of adaptive-p.
+    pub(super) fn adapted(adapted: Adapted) -> Self {
+        Self { rule: Rule::Adapted(adapted), patches: vec![] }
     }
 
     /// Inverse CDF in token-id order, by the mass of each block.

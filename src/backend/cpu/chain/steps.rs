@@ -10,7 +10,6 @@ use crate::sampling::chain::{Chain, Step, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mark::tournament::{self, Tournament};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
-use crate::sampling::observed::Seen;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
@@ -191,12 +190,7 @@ impl Left<'_> {
     }
 
     fn tail_free(&mut self, z: f32) {
-        self.tail_free_of(self.len(), z);
-    }
-
-    /// Tail-free sampling of so many candidates, of which all that may count are in the list. Whether the list holds what
-    /// is left.
-    pub(super) fn tail_free_of(&mut self, candidates: usize, z: f32) -> bool {
+        let candidates = self.len();
         let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
         let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LISTED);
         let heavy: Vec<f32> = heavy.map(|(&logit, _)| logit).collect();
@@ -207,11 +201,7 @@ impl Left<'_> {
         masses.iter_mut().for_each(|mass| *mass = tail_free::counted(*mass));
         let kept = tail_free::kept(&masses[..heavy.len()], candidates, z).max(self.min_keep);
         if kept > heavy.len() {
-            let here = candidates == self.len();
-            if here {
-                self.keep_first(kept);
-            }
-            return here;
+            return self.keep_first(kept);
         }
         // Of those that are equal to the last one that is kept, the first tokens.
         let bound = sorted[kept - 1];
@@ -220,7 +210,6 @@ impl Left<'_> {
         let mut ties: Vec<u32> = ties.map(|(&token, _)| token).collect();
         ties.sort_unstable();
         self.retain_up_to(Some(keys::key(ties[equal - 1], bound)), |_, _| false);
-        true
     }
 
     fn top_n_sigma(&mut self, n: f32) {
@@ -245,16 +234,6 @@ impl Left<'_> {
         let keys = self.store.first_keys(mirostat::LOOKED_AT.min(self.len()));
         let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
         self.keep_first(mirostat::first(first, self.len(), mu));
-    }
-
-    /// Adaptive-p.
-    fn adapt(&mut self, adapted: f64) {
-        let total = self.total();
-        self.store.seen = Some(Seen { masses: self.store.in_token_order(0).collect(), total });
-        let (curve, Values { logits, masses, .. }) = (adaptive_p::curve(adapted, total), &mut self.store.values);
-        logits.iter_mut().zip(masses.iter()).for_each(|(logit, &mass)| *logit = curve(mass));
-        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
     }
 
     /// SynthID's tournament.

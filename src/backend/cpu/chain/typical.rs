@@ -2,20 +2,29 @@
 
 use super::cut::{Along, Bins, Place, Ruler};
 use super::listing::Whole;
+use super::whole::{Done, Rest};
 use super::{ChainStore, Left};
+use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Sample, Weigh};
 use crate::backend::cpu::select;
-use crate::params::TypicalRule;
+use crate::params::{Step, TypicalRule};
 use crate::sampling::mass::{MASS_BITS, exponent, mass};
+use crate::sampling::row::Filters;
 use crate::sampling::samplers::typical::{centre, deviation, need};
 
 /// Half widths that are tried, each four times the one before, before everything is listed.
 const TRIES: u32 = 4;
 /// The tokens at or above the maxima of so many blocks are near the top.
 const TOP_BLOCKS: usize = 64;
-/// Bisection steps of a half width: to a sixteenth.
-const STEPS: usize = 10;
+/// Bisection steps of a half width.
+const STEPS: usize = 14;
+/// With more than one token in so many left, they are not listed.
+const LIST_SHARE: f32 = 16.0;
+/// Standard deviations that a sample is trusted to be within.
+const DEVIATIONS: f32 = 2.0;
+/// As if at least this share of the mass were left out, for what a sample may miss.
+const LEAST_REST: f32 = 0.02;
 
 impl Left<'_> {
     pub(super) fn typical(&mut self, rule: TypicalRule, p: f32) {
@@ -39,7 +48,7 @@ impl Left<'_> {
     }
 
     /// With which candidate, and with what deviation, the nearest to the centre have a mass of `need`.
-    fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Place)> {
+    pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Place)> {
         let mut bins = std::mem::take(&mut self.store.bins);
         let place = self.along(centre).crossing(|at| self.store.values.masses[at], need, &mut bins);
         self.store.bins = bins;
@@ -59,24 +68,48 @@ impl Left<'_> {
 }
 
 /// The last place that typical sampling keeps, with what is as far from the centre.
-fn typical_last(rule: TypicalRule, (deviation, key): Place) -> Place {
+pub(super) fn typical_last(rule: TypicalRule, (deviation, key): Place) -> Place {
     (deviation, if rule == TypicalRule::Ties { u64::MAX } else { key })
 }
 
+/// What typical sampling asks of a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) rule: TypicalRule,
+    /// The mass that is enough.
+    pub(super) need: u64,
+    pub(super) centre: f32,
+}
+
 impl Whole<'_, '_> {
-    /// Lists what typical sampling leaves, and says how it is weighed; `None` if a list of all is the way.
+    /// Typical sampling.
     pub(super) fn typical(
-        &self,
-        rule: TypicalRule,
-        p: f32,
-        sample: &mut Sample,
-        store: &mut ChainStore,
-    ) -> Option<Weigh> {
+        &mut self,
+        (rule, p): (TypicalRule, f32),
+        (behind, rest): (&[Step], Rest),
+        filters: &Filters,
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
         let (entropy, total) = self.entropy();
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
+        let (asked, guess) = (Asked { rule, need, centre }, self.guess((centre, total), lists.sample()));
+        if self.is_for_a_token()
+            && rest.only_weighs()
+            && guess.share_within(guess.width(need as f32)) * LIST_SHARE > 1.0
+        {
+            let total = self.interval(asked, &guess, (behind, filters), (lists, store));
+            if let Some(total) = total {
+                return Done::Shaped(total);
+            }
+        }
+        self.listed(asked, &guess, store).map_or(Done::Not, Done::Listed)
+    }
+
+    /// Lists what typical sampling leaves, and says how it is weighed; `None` if a list of all is the way.
+    fn listed(&self, Asked { rule, need, centre }: Asked, guess: &Guess, store: &mut ChainStore) -> Option<Weigh> {
         let Weigh { max, scale } = self.weigh;
         let of = |logit: f32| deviation(exponent(logit, max, scale), centre);
-        let guess = self.guess(need, of, sample);
+        let guess = (guess.width(need as f32) * 1.1).max(0.25);
         for attempt in 0..TRIES {
             let width = guess * (1u32 << (2 * attempt)) as f32;
             let logit = |y: f32| max + y / scale;
@@ -95,9 +128,9 @@ impl Whole<'_, '_> {
         None
     }
 
-    /// About how far from the centre the tokens that have a mass of `need` are: of the tokens near the top all, of the others a
-    /// sample.
-    fn guess(&self, need: u64, of: impl Fn(f32) -> f32, sample: &mut Sample) -> f32 {
+    /// About how far from the centre tokens are, and what they weigh: of the tokens near the top all, of the others a sample, as if
+    /// it had all that is left of the total.
+    fn guess(&self, (centre, total): (f32, u64), sample: &mut Sample) -> Guess {
         let bound = select::bound_of_top(
             self.view.passes(),
             (self.view.maxima, self.view.max),
@@ -106,17 +139,50 @@ impl Whole<'_, '_> {
         let mut top = vec![];
         self.view.collect(bound, &mut top);
         self.view.sample(self.weigh, bound, sample);
-        let per_sampled = self.view.vocab_size() as f32 / sample.taken as f32;
         let Weigh { max, scale } = self.weigh;
-        let of_top = top.iter().map(|&key| keys::logit(key)).map(|x| (of(x), mass(exponent(x, max, scale)) as f32));
-        let sampled = sample.logits.iter().zip(&sample.weights).map(|(&x, &weight)| (of(x), weight * per_sampled));
-        let (deviations, weights): (Vec<f32>, Vec<f32>) = of_top.chain(sampled).unzip();
+        let of = |logit: f32| deviation(exponent(logit, max, scale), centre);
+        let top = top.iter().map(|&key| keys::logit(key)).map(|x| (of(x), mass(exponent(x, max, scale)) as f32));
+        let (mut deviations, mut weights): (Vec<f32>, Vec<f32>) = top.unzip();
+        let (above, below) = (weights.iter().sum::<f32>(), sample.weights.iter().sum::<f32>());
+        let (per_sampled, sampled) = ((total as f32 - above).max(0.0) / below.max(1.0), weights.len());
+        deviations.extend(sample.logits.iter().map(|&x| of(x)));
+        weights.extend(sample.weights.iter().map(|&weight| weight * per_sampled));
+        Guess { deviations, weights, sampled }
+    }
+}
+
+/// What is known of a row's deviations before it is read for them.
+pub(super) struct Guess {
+    deviations: Vec<f32>,
+    weights: Vec<f32>,
+    /// From here on a sample.
+    sampled: usize,
+}
+
+impl Guess {
+    /// About how far from the centre the tokens that have this mass are.
+    pub(super) fn width(&self, need: f32) -> f32 {
         let (mut low, mut high) = (0.0, MASS_BITS as f32);
         for _ in 0..STEPS {
             let middle = (low + high) / 2.0;
-            if weight_within(&deviations, &weights, middle) >= need as f32 { high = middle } else { low = middle }
+            if weight_within(&self.deviations, &self.weights, middle) >= need { high = middle } else { low = middle }
         }
-        (high * 1.1).max(0.25)
+        high
+    }
+
+    /// About the share of all tokens within this distance.
+    fn share_within(&self, most: f32) -> f32 {
+        let sampled = &self.deviations[self.sampled..];
+        let within = sampled.iter().filter(|&&deviation| deviation <= most).count();
+        within as f32 / sampled.len().max(1) as f32
+    }
+
+    /// How far off a guessed mass is: a few standard deviations of a sum over the sample.
+    pub(super) fn doubt(&self, need: f32) -> f32 {
+        let sampled = &self.weights[self.sampled..];
+        let (sum, squares) = sampled.iter().fold((0.0, 1.0), |(sum, squares), w| (sum + w, squares + w * w));
+        let rest = (sum - need).max(sum * LEAST_REST).min(need.max(1.0));
+        DEVIATIONS * (squares / sum.max(1.0) * rest).sqrt()
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) enum Rest {
     Nothing,
     /// Only temperatures.
     Temperatures,
+    /// Temperatures, and at the very end a skew.
+    Skewed,
     /// Steps that look at masses alone, so that it is all the same to them whether tokens without mass are there.
     Masses,
     /// Anything.
@@ -30,6 +32,10 @@ impl Rest {
             Self::Nothing
         } else if active.clone().all(|step| matches!(step, Step::Temperature)) {
             Self::Temperatures
+        } else if let Some((Step::Skew(_), before)) = steps.split_last()
+            && Self::of(before, filters, chain).only_weighs()
+        {
+            Self::Skewed
         } else if active.all(looks_at_masses) {
             Self::Masses
         } else {
@@ -105,6 +111,9 @@ impl Whole<'_, '_> {
         match next {
             Next::Done => Done::Nothing,
             Next::List => Done::Not,
+            Next::TailFree(z) => self.tail_free(z, (behind, rest), (filters, chain), (lists, store)),
+            Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
+            Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),
             Next::Exclude(threshold, stops) => {
                 self.exclude((threshold, stops), (behind, rest), (filters, chain), (lists, store))
             }
@@ -122,21 +131,47 @@ impl Whole<'_, '_> {
             },
             Next::Cut(Cut::Prefix(top_p)) => {
                 let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                if rest.only_weighs() && cut.is_whole() && self.min_keep == 1 {
+                if self.may_stay(rest, chain) && cut.is_whole() && self.min_keep == 1 {
                     self.cool_by(behind, filters);
-                    return Done::Whole(cut.weighed(self.view, self.weigh, lists));
+                    let left = cut.weighed(self.view, self.weigh, lists);
+                    return Done::Whole(self.along_cut(left, f64::from(top_p), behind, lists));
                 }
                 let left = self.list_cut(&cut, lists, store);
                 if left.len() >= self.min_keep {
                     return Done::Listed(left.weigh);
                 }
-                self.cut(Cut::First(self.min_keep), lists, store).map_or(Done::Not, Done::Listed)
+                self.cut(Cut::First(self.min_keep), store).map_or(Done::Not, Done::Listed)
             }
-            Next::Cut(cut) => match self.cut_in_place(&cut, (behind, rest), filters, lists) {
+            Next::Cut(cut) => match self.cut_in_place(&cut, (behind, rest), (filters, chain), lists) {
                 Some(whole) => Done::Whole(whole),
-                None => self.cut(cut, lists, store).map_or(Done::Not, Done::Listed),
+                None => self.cut(cut, store).map_or(Done::Not, Done::Listed),
             },
         }
+    }
+
+    /// Whether a row of which a prefix of the order is left needs no list for what comes.
+    pub(super) fn may_stay(&self, rest: Rest, chain: &Chain<'_>) -> bool {
+        rest.only_weighs() || rest == Rest::Skewed && self.is_for_a_token() && chain.state.is_empty()
+    }
+
+    /// What is left, or where a skew is the last step the token that it draws; about this share of the mass is left.
+    fn along_cut(&self, left: Distribution, share: f64, steps: &[Step], lists: &mut Store) -> Distribution {
+        let (Some(&Step::Skew(by)), Wanted::Token(uniform)) = (steps.last(), self.wanted) else { return left };
+        let (drawn, total) = (skew::share(skew::power(by), uniform), left.total());
+        let point = skew::point(drawn, total);
+        Distribution::all(self.weigh).along(self.view, (drawn * share, |_| point), lists)
+    }
+
+    /// What is left up to a key, where only weighing comes, or what a skew draws from that.
+    pub(super) fn cut_at(
+        &mut self,
+        last: u64,
+        (steps, filters): (&[Step], &Filters),
+        lists: &mut Store,
+    ) -> Distribution {
+        self.cool_by(steps, filters);
+        let left = Distribution::all(self.weigh).up_to(last).keep(self.view, 0, lists);
+        self.along_cut(left, 1.0, steps, lists)
     }
 
     /// What a cut leaves, where only weighing comes after it and it leaves more than a short list.
@@ -144,26 +179,25 @@ impl Whole<'_, '_> {
         &mut self,
         cut: &Cut,
         (steps, rest): (&[Step], Rest),
-        filters: &Filters,
+        (filters, chain): (&Filters, &Chain<'_>),
         lists: &mut Store,
     ) -> Option<Distribution> {
         let (all, vocab_size) = (Distribution::all(self.weigh), self.view.vocab_size());
         let is_long = |n: usize| n > LIST_K.min(self.view.blocks()) && n < vocab_size;
+        let stays = self.may_stay(rest, chain);
         let left = match *cut {
             Cut::Mass(_) | Cut::Logit(_) if self.min_keep > 1 => return None,
             Cut::Mass(need) if rest == Rest::Nothing => {
                 let low = reach_of(self.weigh, need);
                 return (!all.is_rare(self.view, low, lists.sample())).then(|| all.keep(self.view, need, lists));
             }
-            Cut::Logit(least) if rest.only_weighs() && !all.is_rare(self.view, least, lists.sample()) => {
-                all.down_to(least)
-            }
-            Cut::First(n) if rest.only_weighs() && is_long(n) => all.first(n, self.view, lists),
-            Cut::FirstAndTies(n) if rest.only_weighs() && is_long(n) => all.first_and_ties(n, self.view, lists),
+            Cut::Logit(least) if stays && !all.is_rare(self.view, least, lists.sample()) => all.down_to(least),
+            Cut::First(n) if stays && is_long(n) => all.first(n, self.view, lists),
+            Cut::FirstAndTies(n) if stays && is_long(n) => all.first_and_ties(n, self.view, lists),
             _ => return None,
         };
-        self.cool_by(steps, filters);
-        Some(Distribution::all(self.weigh).cut_as(&left).keep(self.view, 0, lists))
+        let (_, last, _) = left.kept_by();
+        Some(self.cut_at(last, (steps, filters), lists))
     }
 
     /// Temperatures, and what does nothing.
@@ -191,7 +225,7 @@ impl Whole<'_, '_> {
                 Done::Shaped(self.shaped(shape, lists, store))
             }
             Rest::Masses => Done::From(self.reach_on(curve)),
-            Rest::Steps => Done::Not,
+            Rest::Skewed | Rest::Steps => Done::Not,
         }
     }
 }

@@ -28,14 +28,18 @@ impl Distribution {
 
     /// What samplers learn from a token.
     pub(in crate::backend::cpu) fn observed(&self, view: &View<'_>, token: u32, store: &Store) -> Observed {
-        let listed = self.kind == Kind::Chain;
         let mass = match self.kind {
             Kind::Chain => store.chain.mass_of(token),
             Kind::Shaped => store.chain.shaped().mass_of(token, view.value(token)),
             _ => self.mass_of(token, view.value(token)),
         };
         let drawn = Share { mass, total: self.total };
-        Observed { drawn, seen: store.chain.seen(token).filter(|_| listed).unwrap_or(drawn) }
+        let seen = match self.kind {
+            Kind::Chain => store.chain.seen(token),
+            Kind::Shaped => store.chain.shaped().seen(view.value(token)),
+            _ => None,
+        };
+        Observed { drawn, seen: seen.unwrap_or(drawn) }
     }
 
     /// Keys of what is left, if it is a list of tokens in order.

@@ -9,6 +9,7 @@
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
+//! | [`range_sums`] | blocks reaching `low` | mass by block of the values in `low..high` |
 //! | [`shaped_sums`] | blocks with mass | mass of each block of a row whose logits are reshaped |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
@@ -17,6 +18,8 @@
 //! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`terms`] | blocks with mass | entropy terms and the total |
 //! | [`squares`] | blocks with mass | squares of masses and the total |
+//! | [`weights`] | blocks with a candidate | every mass, and the total |
+//! | [`adapted`] | such masses | mass of each block of what adaptive-p makes of them |
 //! | [`raised`] | the row | the row with greens raised, its block maxima |
 //! | [`raise`], [`race_words`] | no row | what marks do, by block |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
@@ -25,6 +28,7 @@
 //! Every function requires the level's instructions. Slices are checked by their callers: block slices
 //! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
 
+mod adapt;
 mod find;
 mod mark;
 mod measure;
@@ -32,12 +36,13 @@ mod moments;
 mod shaped;
 mod weigh;
 
+pub(super) use adapt::{Adapt, adapted, weights};
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
 pub(super) use mark::{Words, race_words, raise, raised};
 pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
 pub(super) use shaped::{Shape, shaped_sums};
-pub(super) use weigh::{kept_sums, masses, split, sums, total};
+pub(super) use weigh::{kept_sums, masses, range_sums, split, sums, total};
 
 use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
@@ -125,7 +130,7 @@ pub(super) struct Split {
 }
 
 /// Bounds of a list of values.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
     /// Inclusive; finite.
     pub(super) low: f32,

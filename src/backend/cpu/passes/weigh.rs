@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Split, Weigh, exponent, exponents, load};
+use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Range, Split, Weigh, exponent, exponents, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
@@ -136,6 +136,41 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
                     for i in 0..GROUP {
                         let kept = S::where_gt(powers[i], load::<S, F>(at, v + i), above);
                         powers[i] = S::where_ge(kept, kept, need);
+                    }
+                    sum = S::sum_add(sum, powers);
+                }
+                sums[b] = S::mass_sum(S::sum_mass(sum));
+                total += sums[b];
+            }
+        }
+        total
+    }
+}
+
+/// As [`sums`], of the values in a range; others may exceed the maximum.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn range_sums<S: Sums, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    weigh: Weigh,
+    range: Range,
+    sums: &mut [u64],
+) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
+        let (low, high) = (S::splat(range.low), S::splat(range.high));
+        let mut total = 0;
+        for b in 0..rows.count() {
+            sums[b] = 0;
+            if maxima[b] >= range.low && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
+                let (at, mut sum) = (rows.get(b), S::sum_zero());
+                for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+                    let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
+                    for i in 0..GROUP {
+                        let x = load::<S, F>(at, v + i);
+                        powers[i] = S::where_gt(S::where_ge(powers[i], x, low), high, x);
                     }
                     sum = S::sum_add(sum, powers);
                 }

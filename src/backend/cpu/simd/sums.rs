@@ -38,6 +38,9 @@ pub(in crate::backend::cpu) trait Sums: Real {
     /// Adds the integer parts of exponents whose masses are added up as `Narrow`.
     unsafe fn narrow_sum(sum: Self::Narrow, powers: [Self::Float; GROUP]) -> Self::Narrow;
 
+    /// The integer part of a power, as a float; -1 where the value that it was made of is −∞.
+    unsafe fn weight(power: Self::Float, x: Self::Float) -> Self::Float;
+
     /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents of at least
     /// [`Y_FLOOR`], which have these powers.
     #[inline(always)]
@@ -70,6 +73,10 @@ impl Sums for Portable {
     #[inline(always)]
     unsafe fn where_gt(value: Self::Float, x: Self::Float, bound: Self::Float) -> Self::Float {
         std::array::from_fn(|i| if x[i] > bound[i] { value[i] } else { 0.0 })
+    }
+    #[inline(always)]
+    unsafe fn weight(power: Self::Float, x: Self::Float) -> Self::Float {
+        std::array::from_fn(|i| if x[i] > f32::NEG_INFINITY { (power[i] as u64) as f32 } else { -1.0 })
     }
     #[inline(always)]
     unsafe fn sum_zero() -> Self::Mass {
@@ -114,6 +121,14 @@ impl Sums for Avx512 {
     #[inline(always)]
     unsafe fn where_gt(value: __m512, x: __m512, bound: __m512) -> __m512 {
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, bound), value) }
+    }
+    #[inline(always)]
+    unsafe fn weight(power: __m512, x: __m512) -> __m512 {
+        unsafe {
+            let floor = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(power);
+            let is_there = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(f32::NEG_INFINITY));
+            _mm512_mask_mov_ps(_mm512_set1_ps(-1.0), is_there, floor)
+        }
     }
     #[inline(always)]
     unsafe fn sum_zero() -> [__m512i; 2] {
@@ -203,6 +218,13 @@ impl Sums for Avx2 {
     #[inline(always)]
     unsafe fn where_gt(value: __m256, x: __m256, bound: __m256) -> __m256 {
         unsafe { _mm256_and_ps(value, _mm256_cmp_ps::<_CMP_GT_OQ>(x, bound)) }
+    }
+    #[inline(always)]
+    unsafe fn weight(power: __m256, x: __m256) -> __m256 {
+        unsafe {
+            let is_there = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(f32::NEG_INFINITY));
+            _mm256_blendv_ps(_mm256_set1_ps(-1.0), _mm256_floor_ps(power), is_there)
+        }
     }
     #[inline(always)]
     unsafe fn sum_zero() -> [__m256d; 2] {

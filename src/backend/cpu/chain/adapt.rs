@@ -1,0 +1,120 @@
+//! Adaptive-p: on a list, and on a whole row, which is weighed twice: its masses are kept for the second time.
+
+use super::listing::Whole;
+use super::shaped::{Adapted, Shaped};
+use super::whole::{Done, Rest};
+use super::{ChainStore, Left};
+use crate::backend::cpu::distribution::Store;
+use crate::backend::cpu::passes::{Adapt, BLOCK, Values, Weigh};
+use crate::params::Step;
+use crate::sampling::mass::{self, MASS_ONE};
+use crate::sampling::observed::Seen;
+use crate::sampling::row::Filters;
+use crate::sampling::samplers::adaptive_p::{self, Near};
+
+impl Left<'_> {
+    /// Adaptive-p.
+    pub(super) fn adapt(&mut self, adapted: f64) {
+        let total = self.total();
+        self.store.seen = Some(Seen { masses: self.store.in_order(), total });
+        let (curve, Values { logits, masses, .. }) = (adaptive_p::curve(adapted, total), &mut self.store.values);
+        logits.iter_mut().zip(masses.iter()).for_each(|(logit, &mass)| *logit = curve(mass));
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.weigh();
+    }
+}
+
+impl ChainStore {
+    /// Tokens and masses, ascending ids.
+    fn in_order(&self) -> Vec<(u32, u64)> {
+        let Values { tokens, masses, .. } = &self.values;
+        if self.plain == tokens.len() {
+            return tokens.iter().copied().zip(masses.iter().copied()).collect();
+        }
+        self.in_token_order(0).collect()
+    }
+}
+
+impl Whole<'_, '_> {
+    /// Adaptive-p of an adapted target where nothing but a token is wanted and only weighing comes.
+    pub(super) fn adapt(
+        &mut self,
+        target: f64,
+        (behind, rest): (&[Step], Rest),
+        filters: &Filters,
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        if !self.is_for_a_token() || !rest.only_weighs() {
+            return Done::Not;
+        }
+        let total = self.view.weights(self.weigh, &mut store.weights);
+        let (curve, near) = (adaptive_p::curve(target, total), Near::new(target, total));
+        let Some(max) = largest(&store.weights, target, total) else { return Done::Not };
+        let before = (self.weigh, total);
+        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
+        self.cool_by(behind, filters);
+        let weigh = Weigh { max, scale: self.weigh.scale };
+        let mut sums = lists.take_sums();
+        // Every one is written.
+        sums.resize(self.view.blocks(), 0);
+        let by = Adapt { near, exact: &curve, weigh };
+        let total = self.view.passes().adapted(&store.weights, by, &mut sums);
+        lists.give_sums(sums);
+        store.shaped = Shaped::adapted(Adapted { before, target, weigh });
+        Done::Shaped(total)
+    }
+}
+
+/// The largest new logit; `None` where rounding might make it that of another mass than the one that is nearest to the target.
+///
+/// Masses differ by 2^-24 of the larger one at least, and away from the target a logit differs by no less, which is far more
+/// than rounding, but for masses so small that a target hides them: only of those `None` may come.
+fn largest(weights: &[f32], target: f64, total: u64) -> Option<f32> {
+    let (curve, near) = (adaptive_p::curve(target, total), Near::new(target, total));
+    if target * total as f64 >= MASS_ONE as f64 {
+        return Some(curve(MASS_ONE));
+    }
+    if target == 0.0 {
+        return Some(curve(least(weights) as u64));
+    }
+    // All that are about as likely as the target or more, each by itself; and the largest of the others.
+    let (mut first, mut below) = (f32::NEG_INFINITY, -1.0f32);
+    for weights in weights.chunks_exact(BLOCK) {
+        let most = most(weights);
+        if most <= near.most {
+            below = below.max(most);
+            continue;
+        }
+        for &weight in weights {
+            if weight > near.most {
+                first = first.max(curve(weight as u64));
+            } else {
+                below = below.max(weight);
+            }
+        }
+    }
+    let [low, high] = near.bounds(below);
+    if below < 0.0 || high <= first {
+        return Some(first);
+    }
+    (low == high).then(|| first.max(low))
+}
+
+/// The largest of some weights. Lane-wise and by their bits, so that it compiles to vectors: floats of one sign stand in the
+/// order of their bits, and a negative one below all others.
+fn most(weights: &[f32]) -> f32 {
+    let mut lanes = [i32::MIN; 16];
+    for chunk in weights.chunks_exact(lanes.len()) {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, weight)| *lane = weight.to_bits().cast_signed().max(*lane));
+    }
+    f32::from_bits(lanes.into_iter().fold(i32::MIN, i32::max).cast_unsigned())
+}
+
+/// The least of some weights that is not negative.
+fn least(weights: &[f32]) -> f32 {
+    let mut lanes = [u32::MAX; 16];
+    for chunk in weights.chunks_exact(lanes.len()) {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, weight)| *lane = weight.to_bits().min(*lane));
+    }
+    f32::from_bits(lanes.into_iter().fold(u32::MAX, u32::min))
+}

@@ -1,0 +1,39 @@
+//! Lists that samplers make of a view.
+
+use super::View;
+use crate::backend::cpu::passes::{BLOCK, Range, Values, Weigh};
+
+impl View<'_> {
+    /// The mass of each token as a float, -1 of one that is masked, in whole blocks; and their total.
+    pub(in crate::backend::cpu) fn weights(&self, weigh: Weigh, weights: &mut Vec<f32>) -> u64 {
+        let (count, side) = (self.blocks() * BLOCK, self.side.values.len());
+        // Every one is written, so what was there is not taken out first.
+        weights.resize(count + side, 0.0);
+        let (row, beside) = weights.split_at_mut(count);
+        let mut total = if side < count { self.passes.weights(self.row.bytes(), self.plain, weigh, row) } else { 0 };
+        total += self.side.passes.weights(self.side.bytes(), self.side.maxima, weigh, beside);
+        for (&block, side) in self.side.blocks.iter().zip(beside.chunks_exact(BLOCK)) {
+            row[block as usize * BLOCK..][..BLOCK].copy_from_slice(side);
+        }
+        weights.truncate(count);
+        total
+    }
+
+    /// Tokens and logits in `range`, in no order.
+    pub(in crate::backend::cpu) fn tokens(&self, range: Range, inside: &mut Values) {
+        inside.clear();
+        self.list(range, inside);
+    }
+
+    /// The values in two ranges with their masses, in no order.
+    pub(in crate::backend::cpu) fn in_both(&self, weigh: Weigh, ranges: [Range; 2], inside: &mut Values) {
+        inside.clear();
+        for range in ranges {
+            self.list(range, inside);
+        }
+        inside.masses.resize(inside.tokens.len(), 0);
+        inside.pad();
+        self.passes.masses(&inside.logits, weigh, &mut inside.masses);
+        inside.unpad();
+    }
+}
