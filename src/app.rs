@@ -11,7 +11,7 @@ use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, UPKEEP_INTERVAL};
 use crate::otlp::Collector;
-use crate::region::Regions;
+use crate::region::{DeviceSide, Regions};
 use crate::rpc::health::{Health, State};
 use crate::rpc::uds::UdsListener;
 use crate::rpc::{Given, RegionSide, Service};
@@ -195,6 +195,7 @@ impl App {
             background.spawn(async move { served.await.unwrap_or_else(|error| tracing::error!(%error, "admin port")) });
         }
         let limits = Arc::new(self.config.limits.clone());
+        let device = device_side(&*self.backend, &self.config, &self.metrics);
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
         let engine_ended = watch_thread(thread)?;
         let pulse = engine.pulse();
@@ -202,7 +203,7 @@ impl App {
         let regions = self.regions.map(|listener| {
             let (count, bytes) = (self.metrics.regions.clone(), self.metrics.region_bytes.clone());
             let socket = listener.path().to_owned();
-            (listener, RegionSide { regions: Regions::new(&limits, count, bytes), socket })
+            (listener, RegionSide { regions: Regions::with_device(&limits, count, bytes, device), socket })
         });
         let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
@@ -225,6 +226,14 @@ impl App {
         self.addresses.log_ready(&self.info);
         serving.run(stop, engine_ended, exporting, &health, &self.config).await
     }
+}
+
+/// The memory of the backend's device, where workers may have some.
+fn device_side(backend: &dyn Backend, config: &Config, metrics: &Metrics) -> Option<DeviceSide> {
+    let limit = config.limits.max_device_region_bytes;
+    let memory = backend.device_memory().filter(|_| limit > 0)?;
+    metrics.device_region_capacity.set(limit as f64);
+    Some(DeviceSide::new(memory, limit, metrics.device_region_bytes.clone(), config.device_ipc))
 }
 
 async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {

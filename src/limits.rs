@@ -40,6 +40,8 @@ pub struct Limits {
     pub max_bytes_per_region: usize,
     /// Bytes of all regions on the server.
     pub max_region_bytes: usize,
+    /// Bytes of all regions on the device.
+    pub max_device_region_bytes: usize,
     /// Ranks of one stream that hold columns of its vocabulary, rank 0 included.
     pub max_ranks_per_stream: usize,
     /// Ranks above 0 attached on the server, or about to be.
@@ -74,6 +76,7 @@ impl Default for Limits {
             max_regions_per_stream: 4,
             max_bytes_per_region: 256 << 20,
             max_region_bytes: 512 << 20,
+            max_device_region_bytes: 512 << 20,
             max_ranks_per_stream: 64,
             max_attached_ranks: 256,
             max_shards_ahead: 8,

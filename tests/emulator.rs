@@ -12,6 +12,8 @@ mod drafts;
 mod harness;
 #[path = "emulator/machine.rs"]
 mod machine;
+#[path = "emulator/on_device.rs"]
+mod on_device;
 #[path = "emulator/plain.rs"]
 mod plain;
 #[path = "support/rows.rs"]

@@ -5,11 +5,14 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod device_memory;
 
 pub use crate::sampling::row::RowJob;
 pub use crate::speculative::job::{VerifyJob, VerifyResult};
+pub use device_memory::DeviceMemory;
 
 use crate::sampling::row::RowResult;
+use std::sync::Arc;
 
 /// What a backend is, for logs, `GetServerInfo` and the info metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,11 @@ pub trait Backend: Send {
     /// Rows that this backend could not do and handed to another, by reason, since the caller last set them to 0.
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {
         &mut []
+    }
+
+    /// The memory of its device, where workers may have some of it. Asked for once, before the first batch.
+    fn device_memory(&self) -> Option<Arc<dyn DeviceMemory>> {
+        None
     }
 }
 

@@ -73,7 +73,7 @@ impl SideClient {
     /// # Errors
     /// [`SideError`].
     pub fn lease(&mut self, bytes: u64) -> Result<Leased, SideError> {
-        self.map(Request::Lease(LeaseRegion { bytes }))
+        self.map(Request::Lease(LeaseRegion { bytes, device: None }))
     }
 
     /// Maps a region that is leased already.

@@ -128,6 +128,8 @@ pub struct Config {
     pub lame_duck: Duration,
     /// After this much draining, streams still open are cut.
     pub drain_timeout: Duration,
+    /// Whether workers may lend GPU buffers by legacy IPC handles.
+    pub device_ipc: bool,
     /// Whether gRPC server reflection is served.
     pub reflection: bool,
     /// HTTP/2 sizes.
@@ -178,6 +180,7 @@ impl Default for Config {
             engine_stall_timeout: Duration::from_secs(60),
             lame_duck: Duration::ZERO,
             drain_timeout: Duration::from_secs(25),
+            device_ipc: false,
             reflection: false,
             http2: Http2 {
                 stream_window: 16 << 20,

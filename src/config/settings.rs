@@ -163,6 +163,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         "How long after a stop signal streams may go on, lame-duck included; what is left is cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
     ),
     setting!(
+        "device-ipc",
+        "BOOL",
+        device_ipc,
+        values::boolean,
+        ToString::to_string,
+        "Take GPU buffers that workers lend by a legacy CUDA IPC handle. A worker that frees one too early can end the server, and all who use it"
+    ),
+    setting!(
         "reflection",
         "BOOL",
         reflection,
@@ -257,6 +265,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         usize,
         4096..=1 << 46,
         "Memory of the shared memory regions of all streams. With it the server refuses to lease more; counts towards the memory of this process, whoever writes it"
+    ),
+    size!(
+        "max-device-region-bytes",
+        limits.max_device_region_bytes,
+        usize,
+        0..=1 << 46,
+        "GPU memory of the regions of all streams, where the backend is cuda. It is taken from the GPU when a worker leases it; 0 offers none"
     ),
     limit!(
         "max-ranks-per-stream",

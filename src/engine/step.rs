@@ -135,7 +135,7 @@ impl LogitsBlock {
     ) -> Result<Self, FieldError> {
         let RegionRows { offset, rows, row_stride } = place;
         let (row_bytes, stride_bytes) = row_sizes(dtype, vocab_size, row_stride)?;
-        let len = region.memory().len() as u64;
+        let len = region.len() as u64;
         if !offset.is_multiple_of(dtype.size() as u64) {
             let message = format!("is {offset}, not a multiple of the value size {}", dtype.size());
             return Err(FieldError::new("offset", message));
@@ -212,6 +212,7 @@ impl LogitsBlock {
                 _ => DataPath::TopN,
             },
             Data::Inline(_) => DataPath::Inline,
+            Data::Region { region, .. } if region.device().is_some() => DataPath::DeviceMemory,
             Data::Region { .. } => DataPath::SharedMemory,
             Data::Sharded(_) => DataPath::VocabShards,
         }

@@ -131,15 +131,19 @@ catalog! {
         "Connections that may be open on all transports together (max_connections).");
     HANDED_OVER = Def::counter("croupier_backend_handed_over_rows_total", Unit::Count,
         "Rows that the device has no kernel for and the CPU did in the same batch, by reason.");
-    REGIONS = Def::gauge("croupier_regions", Unit::Count, "Shared memory regions leased to workers.");
+    REGIONS = Def::gauge("croupier_regions", Unit::Count, "Regions of shared and of device memory leased to workers, or lent by them.");
     REGION_BYTES = Def::gauge("croupier_region_bytes", Unit::Bytes,
         "Memory of regions, those that a step still reads after their release included.");
     REGION_BYTES_CAPACITY = Def::gauge("croupier_region_capacity_bytes", Unit::Bytes,
         "Memory that regions may take (max_region_bytes).");
+    DEVICE_REGION_BYTES = Def::gauge("croupier_device_region_bytes", Unit::Bytes,
+        "Device memory of regions, those that a step still reads after their release included; what workers lend is theirs.");
+    DEVICE_REGION_BYTES_CAPACITY = Def::gauge("croupier_device_region_capacity_bytes", Unit::Bytes,
+        "Device memory that regions may take (max_device_region_bytes); 0 where there is no device.");
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
         "Requests for a region, by what came of them: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by the way their logits came: inline, shared_memory, vocab_shards, top_n where all rows are lists, or none for steps without.");
+        "Steps accepted, by the way their logits came: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without.");
     SHARDS = Def::counter("croupier_shards_total", Unit::Count,
         "Shards announced by ranks above 0, by the way their columns came.");
     SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");

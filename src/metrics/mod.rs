@@ -125,6 +125,8 @@ pub struct Handles {
     reloads: Vec<Vec<Counter>>,
     pub regions: Gauge,
     pub region_bytes: Gauge,
+    pub device_region_bytes: Gauge,
+    pub device_region_capacity: Gauge,
     /// In the order of [`Lease`].
     leases: Vec<Counter>,
     /// In the order of [`DataPath`].
@@ -310,6 +312,8 @@ impl Handles {
             reloads: labels::SECRETS.iter().map(|what| reloads(r, what)).collect(),
             regions: cat::REGIONS.as_gauge(r, &[]),
             region_bytes: cat::REGION_BYTES.as_gauge(r, &[]),
+            device_region_bytes: cat::DEVICE_REGION_BYTES.as_gauge(r, &[]),
+            device_region_capacity: cat::DEVICE_REGION_BYTES_CAPACITY.as_gauge(r, &[]),
             leases: LEASES.iter().map(|&l| cat::REGION_LEASES.as_counter(r, &[("result", l)])).collect(),
             steps: DATA_PATHS.iter().map(|&p| cat::STEPS.as_counter(r, &[("data_path", p)])).collect(),
             handed_over: labels::HANDED_OVER

@@ -13,10 +13,12 @@ pub enum DataPath {
     VocabShards,
     /// In the message, the largest of each row.
     TopN,
+    /// In a region on the device.
+    DeviceMemory,
 }
 
 /// Values of the label `data_path`, in the order of [`DataPath`].
-pub(super) const DATA_PATHS: [&str; 5] = ["none", "inline", "shared_memory", "vocab_shards", "top_n"];
+pub(super) const DATA_PATHS: [&str; 6] = ["none", "inline", "shared_memory", "vocab_shards", "top_n", "device_memory"];
 
 impl DataPath {
     /// Its name, as in server info.
@@ -41,8 +43,23 @@ pub enum Lease {
     System,
     /// The stream ended meanwhile.
     StreamEnded,
+    /// The regions on the device have no room together.
+    DeviceRegionBytes,
+    /// The device has no memory, or does not open what a worker lends.
+    Device,
+    /// It was to be on a device that this server does not sample on.
+    WrongDevice,
 }
 
 /// Values of the label `result`, in the order of [`Lease`].
-pub(super) const LEASES: [&str; 6] =
-    ["granted", "invalid", "too_many_regions", "region_bytes", "system", "stream_ended"];
+pub(super) const LEASES: [&str; 9] = [
+    "granted",
+    "invalid",
+    "too_many_regions",
+    "region_bytes",
+    "system",
+    "stream_ended",
+    "device_region_bytes",
+    "device",
+    "wrong_device",
+];

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Recorder};
 /// Why a step's rows had not all of their columns, the label `reason`.
 pub const SHARD_FAILURES: [&str; 6] = ["not_attached", "not_announced", "deadline", "left", "left_out", "rows"];
 /// Ways for one shard to get here.
-const WAYS: [DataPath; 2] = [DataPath::Inline, DataPath::SharedMemory];
+const WAYS: [DataPath; 3] = [DataPath::Inline, DataPath::SharedMemory, DataPath::DeviceMemory];
 
 /// Handles of shards.
 #[derive(Debug)]
@@ -37,7 +37,8 @@ impl Shards {
 
     /// A shard was announced.
     pub fn announced(&self, way: DataPath) {
-        self.announced[usize::from(way == DataPath::SharedMemory)].increment(1);
+        let ways = WAYS.iter().zip(&self.announced);
+        ways.filter(|(known, _)| **known == way).for_each(|(_, announced)| announced.increment(1));
     }
 
     /// A step had not all of its shards, for one of [`SHARD_FAILURES`].

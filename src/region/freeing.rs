@@ -5,17 +5,53 @@
 //! room until it is freed.
 
 use super::Memory;
+use super::device::DeviceBacking;
 use crate::permits::Permit;
 use std::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 /// Regions up to this size are freed where they are dropped: that takes less than to wake a thread for long.
 const AT_ONCE: usize = 1 << 20;
 
-/// Memory, and the room that it takes.
+/// Memory, and the room that it takes. It is freed in this order.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) memory: Memory,
-    pub(super) _room: (Permit, Permit),
+    pub(super) memory: Backing,
+    /// Bytes, of memory that was made here, and one region.
+    pub(super) _room: (Option<Permit>, Permit),
+    pub(super) gone: Gone,
+}
+
+/// Where the memory of a region is.
+#[derive(Debug)]
+pub(super) enum Backing {
+    Host(Memory),
+    Device(DeviceBacking),
+}
+
+/// Tells when it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Gone(pub(super) CancellationToken);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Held {
+    /// What tells when it is freed.
+    pub(super) fn gone(&self) -> CancellationToken {
+        self.gone.0.clone()
+    }
+
+    /// Whether it takes a while to give up: much memory, or that of a device, which is waited for.
+    fn is_slow(&self) -> bool {
+        match &self.memory {
+            Backing::Host(memory) => memory.len() > AT_ONCE,
+            Backing::Device(_) => true,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,9 +80,9 @@ impl Freeing {
         Self(started.ok().map(|_| tasks))
     }
 
-    /// Frees memory, soon if it is much.
+    /// Frees memory, soon if it takes a while.
     pub(super) fn free(&self, held: Held) {
-        if let Some(tasks) = self.0.as_ref().filter(|_| held.memory.len() > AT_ONCE) {
+        if let Some(tasks) = self.0.as_ref().filter(|_| held.is_slow()) {
             // Should the thread be gone, it is dropped here.
             let _ = tasks.send(Task::Free(held));
         }

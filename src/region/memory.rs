@@ -60,7 +60,9 @@ impl Memory {
         self.len
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// What another process maps.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }

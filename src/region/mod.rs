@@ -3,8 +3,10 @@
 //! The server makes the memory, sealed and with every page in place, and hands over its descriptor; the worker can do
 //! nothing to it but write. A region belongs to one stream, and to the side connection that asked for it: it goes with
 //! whichever ends first. Reading order: this file (who may have what), [`memory`] (the memory itself), [`pass`] (how a
-//! descriptor travels), [`worker`] (the other end), `freeing` (where memory goes).
+//! descriptor travels), [`worker`] (the other end), `freeing` (where memory goes), `device` (memory of a GPU).
 
+mod device;
+mod error;
 mod freeing;
 mod memory;
 pub mod pass;
@@ -16,16 +18,19 @@ mod system;
 mod token;
 pub mod worker;
 
-use freeing::{Freeing, Held};
+pub use device::{DeviceError, DeviceSide, Loan};
+pub use error::{LeaseError, LookUpError};
+use freeing::{Backing, Freeing, Gone, Held};
 pub use memory::{IS_SUPPORTED, Memory};
 pub use token::Token;
 
 use crate::limits::Limits;
-use crate::permits::{Counter, Permit};
+use crate::permits::Counter;
+use crate::sampling::logits::Foreign;
 use metrics::Gauge;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +50,7 @@ pub struct Regions {
     max_per_stream: usize,
     max_bytes: usize,
     freeing: Freeing,
+    device: Option<DeviceSide>,
 }
 
 #[derive(Debug)]
@@ -98,54 +104,16 @@ pub struct Region {
     freeing: Freeing,
 }
 
-/// Why a region was not leased.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
-    /// No bytes, or more than one region may have.
-    #[error("is {bytes}, must be in 1 ..= {limit} (max_bytes_per_region)")]
-    Size {
-        /// How many were asked for.
-        bytes: u64,
-        /// `Limits.max_bytes_per_region`.
-        limit: usize,
-    },
-    /// The stream has as many as it may.
-    #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
-    TooMany(usize),
-    /// The server's regions take as much memory as they may.
-    #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
-    NoRoom(usize),
-    /// The system gives none.
-    #[error("the system gives no memory: {0}")]
-    System(#[from] io::Error),
-    /// The stream is gone.
-    #[error("the stream has ended")]
-    Ended,
-}
-
-/// Why a reference to a region is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum LookUpError {
-    /// The stream has no such region.
-    #[error("no region {id} is leased to this stream; lease one first")]
-    Unknown {
-        /// The id.
-        id: u64,
-    },
-    /// The region of that id is another one now.
-    #[error("is {generation}, the region leased under this id has generation {current}")]
-    Stale {
-        /// The generation sent.
-        generation: u64,
-        /// The one in force.
-        current: u64,
-    },
-}
-
 impl Regions {
     /// No regions yet. `count` shows how many there are, `bytes` their memory.
     #[must_use]
     pub fn new(limits: &Limits, count: Gauge, bytes: Gauge) -> Arc<Self> {
+        Self::with_device(limits, count, bytes, None)
+    }
+
+    /// The same, also on a device.
+    #[must_use]
+    pub fn with_device(limits: &Limits, count: Gauge, bytes: Gauge, device: Option<DeviceSide>) -> Arc<Self> {
         Arc::new(Self {
             tokens: Mutex::default(),
             bytes: Counter::new(limits.max_region_bytes, bytes),
@@ -154,6 +122,7 @@ impl Regions {
             max_per_stream: limits.max_regions_per_stream,
             max_bytes: limits.max_bytes_per_region,
             freeing: Freeing::start(),
+            device,
         })
     }
 
@@ -198,21 +167,24 @@ impl Regions {
     /// # Errors
     /// [`LeaseError`]; nothing is kept then.
     pub fn lease(&self, stream: &StreamRegions, bytes: u64) -> Result<Arc<Region>, LeaseError> {
+        let len = memory::whole_pages(self.size(stream, bytes)?);
+        let room = self.room(|| self.bytes.take(len).zip(self.count.take(1))).ok_or(LeaseError::NoRoom(len))?;
+        let memory = Backing::Host(Memory::create(len)?);
+        self.insert(stream, Held { memory, _room: (Some(room.0), room.1), gone: Gone::default() })
+    }
+
+    /// The size of one more region of a stream.
+    fn size(&self, stream: &StreamRegions, bytes: u64) -> Result<usize, LeaseError> {
         let size = || LeaseError::Size { bytes, limit: self.max_bytes };
         let len = usize::try_from(bytes).ok().filter(|&len| len > 0 && len <= self.max_bytes).ok_or_else(size)?;
         if lock(&stream.leases).len() >= self.max_per_stream {
             return Err(LeaseError::TooMany(self.max_per_stream));
         }
-        let len = memory::whole_pages(len);
-        let room = self.room(len).ok_or(LeaseError::NoRoom(len))?;
-        let held = Some(Held { memory: Memory::create(len)?, _room: room });
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
-        stream.insert(self.max_per_stream, |id| Region { id, generation, held, freeing: self.freeing.clone() })
+        Ok(len)
     }
 
     /// Room for a region; where there is none, that of regions which were given up before is waited for.
-    fn room(&self, len: usize) -> Option<(Permit, Permit)> {
-        let take = || self.bytes.take(len).zip(self.count.take(1));
+    fn room<R>(&self, take: impl Fn() -> Option<R>) -> Option<R> {
         take().or_else(|| {
             self.freeing.settle();
             take()
@@ -234,16 +206,18 @@ impl StreamRegions {
         Ok(Arc::clone(region))
     }
 
-    /// Ends a lease. Steps under way keep the memory until they are answered.
+    /// Ends a lease. Steps under way keep the memory until they are answered. For memory that the worker lent: what tells
+    /// when the server has let go of it.
     ///
     /// # Errors
     /// [`LookUpError`].
-    pub fn release(&self, id: u64, generation: u64) -> Result<(), LookUpError> {
+    pub fn release(&self, id: u64, generation: u64) -> Result<Option<CancellationToken>, LookUpError> {
         let region = self.get(id, generation)?;
         // Unmapping takes a while, also what is done at once; not under the lock.
         let leased = lock(&self.leases).remove(&id);
+        let gone = region.is_lent().then(|| region.held().gone());
         drop((region, leased));
-        Ok(())
+        Ok(gone)
     }
 
     /// Ends every lease, for good.
@@ -323,18 +297,51 @@ impl Region {
     }
 
     /// Its memory.
-    ///
-    /// # Panics
-    /// Never: it is there until the region is dropped.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
-        &self.held.as_ref().expect("it is there until the region is dropped; this is a bug").memory
+    pub fn memory(&self) -> &dyn Foreign {
+        match &self.held().memory {
+            Backing::Host(memory) => memory,
+            Backing::Device(device) => &*device.memory,
+        }
     }
 
-    /// What the worker maps.
+    /// Its length in bytes.
     #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.memory().descriptor()
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        match &self.held().memory {
+            Backing::Host(memory) => memory.len(),
+            Backing::Device(device) => device.len,
+        }
+    }
+
+    /// The UUID of the device that it is on; none for the host's memory.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match &self.held().memory {
+            Backing::Host(_) => None,
+            Backing::Device(device) => Some(&device.device),
+        }
+    }
+
+    /// What the worker maps; none for memory that it lent.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.held().memory {
+            Backing::Host(memory) => Some(memory.descriptor()),
+            Backing::Device(device) => device.descriptor.as_ref().map(AsFd::as_fd),
+        }
+    }
+
+    /// Whether it is memory that the worker lent.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.descriptor().is_none()
+    }
+
+    /// It is there until the region is dropped.
+    fn held(&self) -> &Held {
+        self.held.as_ref().expect("it is there until the region is dropped; this is a bug")
     }
 }
 

@@ -112,7 +112,7 @@ impl DecodeStream {
         Ok(Due::Ready(Box::new(Response::Ready(proto::StreamReady {
             server_version: info::VERSION.to_owned(),
             backend: self.shared.info.name.to_owned(),
-            limits: Some(info::wire_limits(limits, self.shared.side.is_some())),
+            limits: Some(info::wire_limits(limits, self.shared.offered())),
             region_offer,
             shard_offer,
         }))))

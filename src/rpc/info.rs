@@ -12,38 +12,55 @@ use crate::sampling::logits::Dtype;
 /// Version of this server.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Where regions may be leased.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offered<'a> {
+    /// In shared memory.
+    pub(super) regions: bool,
+    /// On this device.
+    pub(super) device: Option<&'a str>,
+}
+
 /// The answer to `GetServerInfo`.
 pub(super) fn server_info(
     backend: &BackendInfo,
     limits: &Limits,
     presets: &Presets,
-    regions: bool,
+    offered: Offered<'_>,
 ) -> proto::GetServerInfoResponse {
     proto::GetServerInfoResponse {
         version: VERSION.to_owned(),
         backend: backend.name.to_owned(),
         device: backend.device.clone(),
         parallelism: saturated(backend.parallelism),
-        limits: Some(wire_limits(limits, regions)),
-        data_paths: [DataPath::Inline, DataPath::SharedMemory, DataPath::VocabShards]
-            .iter()
-            .filter(|path| regions || **path != DataPath::SharedMemory)
-            .map(|path| path.name().to_owned())
-            .collect(),
+        limits: Some(wire_limits(limits, offered)),
+        data_paths: data_paths(offered),
         work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         presets: presets.iter().map(preset).collect(),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
+        device_uuid: offered.device.unwrap_or_default().to_owned(),
     }
+}
+
+fn data_paths(offered: Offered<'_>) -> Vec<String> {
+    let all = [
+        (DataPath::Inline, true),
+        (DataPath::SharedMemory, offered.regions),
+        (DataPath::VocabShards, true),
+        (DataPath::DeviceMemory, offered.device.is_some()),
+    ];
+    all.iter().filter(|(_, is)| *is).map(|(path, _)| path.name().to_owned()).collect()
 }
 
 fn preset(preset: &Preset) -> proto::Preset {
     proto::Preset { name: preset.name.clone(), description: preset.description.clone() }
 }
 
-/// The limits in force. Without `regions` there may be none.
-pub(super) fn wire_limits(limits: &Limits, regions: bool) -> proto::Limits {
-    let of_regions = |limit: usize| if regions { limit } else { 0 };
+/// The limits in force.
+pub(super) fn wire_limits(limits: &Limits, offered: Offered<'_>) -> proto::Limits {
+    let of_regions = |limit: usize| if offered.regions { limit } else { 0 };
+    let of_device = |limit: usize| if offered.device.is_some() { limit } else { 0 };
     proto::Limits {
         max_vocab_size: limits.max_vocab_size,
         max_message_bytes: limits.max_message_bytes as u64,
@@ -60,6 +77,7 @@ pub(super) fn wire_limits(limits: &Limits, regions: bool) -> proto::Limits {
         max_regions_per_stream: saturated(of_regions(limits.max_regions_per_stream)),
         max_bytes_per_region: of_regions(limits.max_bytes_per_region) as u64,
         max_region_bytes: of_regions(limits.max_region_bytes) as u64,
+        max_device_region_bytes: of_device(limits.max_device_region_bytes) as u64,
         max_ranks_per_stream: saturated(limits.max_ranks_per_stream),
         max_attached_ranks: saturated(limits.max_attached_ranks),
         max_shards_ahead: saturated(limits.max_shards_ahead),

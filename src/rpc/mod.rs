@@ -14,6 +14,7 @@ mod held;
 mod info;
 pub mod listener;
 pub mod probe;
+mod refusals;
 pub mod regions;
 mod sample;
 pub mod server;
@@ -36,6 +37,7 @@ use crate::trace::Tracer;
 use attach::AttachStream;
 use convert::params::SeedSource;
 use decode::DecodeStream;
+use info::Offered;
 use prost::Message;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -136,6 +138,12 @@ impl Service {
 }
 
 impl Shared {
+    /// Where regions may be.
+    fn offered(&self) -> Offered<'_> {
+        let side = self.side.as_ref();
+        Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
+    }
+
     fn admit(&self) -> Result<(), Error> {
         if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
     }
@@ -234,8 +242,8 @@ impl Sampler for Service {
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
         let started = Instant::now();
         let shared = &self.shared;
-        let regions = shared.side.is_some();
-        let info = info::server_info(&shared.info, &shared.limits, &shared.given.presets, regions);
+        let offered = shared.offered();
+        let info = info::server_info(&shared.info, &shared.limits, &shared.given.presets, offered);
         self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
         Ok(Response::new(info))
     }

@@ -5,13 +5,14 @@
 //! it ends, for whatever reason, the stream's regions end with it.
 
 use super::listener::{Connection, Guard, incoming};
+use super::refusals::{not_found, not_leased, outcome, refusal};
 use super::uds::UdsListener;
 use crate::error::Reason;
 use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
 use crate::proto::{self, RegionReply, RegionRequest};
-use crate::region::{LeaseError, LookUpError, Region, Regions, Role, StreamRegions, Token, pass};
+use crate::region::{LeaseError, Loan, Region, Regions, Role, StreamRegions, Token, pass};
 use prost::Message;
 use std::io;
 use std::os::fd::AsFd;
@@ -131,50 +132,95 @@ impl Side {
     }
 
     async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> (Reply, Option<Arc<Region>>) {
-        let lease = match request {
+        let request = match request {
             Request::Attach(proto::AttachRegion { region_id, generation }) => {
                 return match stream.get(region_id, generation) {
-                    Ok(region) => (leased(&region), Some(region)),
+                    Ok(region) if region.is_lent() => {
+                        let message = "is a buffer that its worker lent; the server has no descriptor of it";
+                        let field = "attach.region_id";
+                        (Reply::Error(refusal(Code::FailedPrecondition, "LENT_REGION", field, message)), None)
+                    }
+                    Ok(region) => (self.leased(&region), Some(region)),
                     Err(error) => (Reply::Error(not_found(error, "attach")), None),
                 };
             }
-            Request::Lease(_) | Request::Release(_) if matches!(role, Role::Guest(_)) => {
-                self.metrics.lease(Lease::Invalid);
-                let message = "a rank may attach regions; rank 0 leases and releases them";
-                return (Reply::Error(refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)), None);
-            }
-            Request::Hello(_) => {
+            request => request,
+        };
+        let is_owners = !matches!(request, Request::Hello(_));
+        if is_owners && matches!(role, Role::Guest(_)) {
+            self.metrics.lease(Lease::Invalid);
+            let message = "a rank may attach regions; rank 0 leases and releases them";
+            return (Reply::Error(refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)), None);
+        }
+        match request {
+            Request::Hello(_) | Request::Attach(_) => {
                 self.metrics.lease(Lease::Invalid);
                 let message = "comes first, and once";
-                return (Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", message)), None);
+                (Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", message)), None)
             }
-            Request::Release(proto::ReleaseRegion { region_id, generation }) => {
-                let reply = match stream.release(region_id, generation) {
-                    Ok(()) => Reply::Released(proto::RegionReleased { region_id, generation }),
-                    Err(error) => Reply::Error(not_found(error, "release")),
-                };
-                return (reply, None);
+            Request::Release(release) => (released(stream, release).await, None),
+            Request::Lease(lease) => {
+                self.made("lease", stream, move |regions, stream| match lease.device {
+                    None => regions.lease(stream, lease.bytes),
+                    Some(device) => regions.lease_on_device(stream, &device.uuid, lease.bytes),
+                })
+                .await
             }
-            Request::Lease(lease) => lease,
-        };
-        match self.lease(stream, lease.bytes).await {
-            Ok(region) => {
-                self.metrics.lease(Lease::Granted);
-                (leased(&region), Some(region))
-            }
-            Err(error) => {
-                tracing::info!(%error, "a region was not leased");
-                self.metrics.lease(outcome(&error));
-                (Reply::Error(not_leased(&error)), None)
+            Request::Lend(lend) => {
+                self.made("lend", stream, move |regions, stream| {
+                    let proto::LendRegion { uuid, ipc_handle, offset, bytes } = &lend;
+                    regions.borrow(stream, &Loan { uuid, handle: ipc_handle, offset: *offset, bytes: *bytes })
+                })
+                .await
             }
         }
     }
 
-    /// Makes a region. Its pages are cleared meanwhile, which takes too long for a thread that serves others.
-    async fn lease(&self, stream: &Arc<StreamRegions>, bytes: u64) -> Result<Arc<Region>, LeaseError> {
+    /// Makes a region. Its memory is cleared meanwhile, which takes too long for a thread that serves others.
+    async fn made(
+        &self,
+        request: &str,
+        stream: &Arc<StreamRegions>,
+        make: impl FnOnce(&Regions, &StreamRegions) -> Result<Arc<Region>, LeaseError> + Send + 'static,
+    ) -> (Reply, Option<Arc<Region>>) {
         let (regions, stream) = (Arc::clone(&self.regions), Arc::clone(stream));
-        let made = tokio::task::spawn_blocking(move || regions.lease(&stream, bytes)).await;
-        made.unwrap_or_else(|failed| Err(LeaseError::System(io::Error::other(failed))))
+        let made = tokio::task::spawn_blocking(move || make(&regions, &stream)).await;
+        match made.unwrap_or_else(|failed| Err(LeaseError::System(io::Error::other(failed)))) {
+            Ok(region) => {
+                self.metrics.lease(Lease::Granted);
+                (self.leased(&region), Some(region))
+            }
+            Err(error) => {
+                tracing::info!(%error, "a region was not leased");
+                self.metrics.lease(outcome(&error));
+                (Reply::Error(not_leased(request, &error)), None)
+            }
+        }
+    }
+
+    fn leased(&self, region: &Region) -> Reply {
+        let granularity = if region.is_lent() { 0 } else { self.regions.granularity_of(region) };
+        Reply::Leased(proto::RegionLease {
+            region_id: region.id(),
+            generation: region.generation(),
+            bytes: region.len() as u64,
+            device_uuid: region.device().unwrap_or_default().to_owned(),
+            granularity: granularity as u64,
+        })
+    }
+}
+
+/// Ends a lease; of a buffer that is lent, waits until it is closed.
+async fn released(stream: &StreamRegions, release: proto::ReleaseRegion) -> Reply {
+    let proto::ReleaseRegion { region_id, generation } = release;
+    match stream.release(region_id, generation) {
+        Ok(gone) => {
+            if let Some(gone) = gone {
+                gone.cancelled().await;
+            }
+            Reply::Released(proto::RegionReleased { region_id, generation })
+        }
+        Err(error) => Reply::Error(not_found(error, "release")),
     }
 }
 
@@ -184,45 +230,6 @@ async fn has_left(role: &Role) {
         Role::Owner => std::future::pending().await,
         Role::Guest(over) => over.cancelled().await,
     }
-}
-
-fn leased(region: &Region) -> Reply {
-    let (region_id, generation, bytes) = (region.id(), region.generation(), region.memory().len() as u64);
-    Reply::Leased(proto::RegionLease { region_id, generation, bytes })
-}
-
-fn outcome(error: &LeaseError) -> Lease {
-    match error {
-        LeaseError::Size { .. } => Lease::Invalid,
-        LeaseError::TooMany(_) => Lease::TooManyRegions,
-        LeaseError::NoRoom(_) => Lease::RegionBytes,
-        LeaseError::System(_) => Lease::System,
-        LeaseError::Ended => Lease::StreamEnded,
-    }
-}
-
-fn not_leased(error: &LeaseError) -> proto::RegionError {
-    let (code, reason, field) = match error {
-        LeaseError::Size { .. } => (Code::InvalidArgument, "INVALID_FIELD", "lease.bytes"),
-        LeaseError::TooMany(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
-        LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
-        LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
-        LeaseError::Ended => (Code::FailedPrecondition, "STREAM_ENDED", ""),
-    };
-    refusal(code, reason, field, &error.to_string())
-}
-
-fn not_found(error: LookUpError, request: &str) -> proto::RegionError {
-    let (code, reason, field) = match error {
-        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "region_id"),
-        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "generation"),
-    };
-    refusal(code, reason, &format!("{request}.{field}"), &error.to_string())
-}
-
-fn refusal(code: Code, reason: &str, field: &str, message: &str) -> proto::RegionError {
-    let (reason, field, message) = (reason.to_owned(), field.to_owned(), message.to_owned());
-    proto::RegionError { code: code.into(), reason, field, message }
 }
 
 /// The next request, or what is wrong with it; `None` at the end. Descriptors that come along are closed by the kernel:
@@ -253,9 +260,9 @@ async fn write(connection: &mut Connection<UnixStream>, reply: Reply, region: Op
     bytes.extend_from_slice(&u32::try_from(reply.len()).unwrap_or(u32::MAX).to_le_bytes());
     bytes.extend_from_slice(&reply);
     let mut sent = 0;
-    if let Some(region) = region {
+    if let Some(descriptor) = region.and_then(Region::descriptor) {
         let socket = connection.get_ref();
-        let send = || pass::send(socket.as_fd(), &bytes, Some(region.descriptor()));
+        let send = || pass::send(socket.as_fd(), &bytes, Some(descriptor));
         sent = socket.async_io(Interest::WRITABLE, send).await?;
     }
     connection.write_all(&bytes[sent..]).await

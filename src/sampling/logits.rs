@@ -57,6 +57,11 @@ pub trait Foreign: std::fmt::Debug + Sync {
     /// # Panics
     /// If it does not have so many, which is a bug: places are checked where messages are read.
     fn copy(&self, offset: usize, to: &mut [u8]);
+
+    /// Where the device that samples finds it, if it is memory of that device.
+    fn device_address(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A row of `vocab_size` logits, borrowed from the message or region it arrived in.
@@ -136,6 +141,15 @@ impl<'a> Logits<'a> {
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         matches!(self.place, Place::Foreign { .. })
+    }
+
+    /// Where the device finds it, if it is in memory of the device.
+    #[must_use]
+    pub fn device_address(&self) -> Option<u64> {
+        match self.place {
+            Place::Foreign { memory, offset, .. } => memory.device_address().map(|address| address + offset as u64),
+            Place::Here(_) | Place::Listed(_) => None,
+        }
     }
 
     /// Copies some of its bytes, from byte `from` on; each look at them may differ where they are foreign.

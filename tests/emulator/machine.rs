@@ -4,11 +4,12 @@
 use super::cases::{self, Case, case, summary};
 use super::drafts::{self, recipe, together};
 use super::harness::{Emulator, built, config};
+use super::on_device::{OnDevice, device_bytes};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::abi::{self, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::has_kernel;
-use croupier::backend::cuda::machine::{Launch, Machine, SLOTS};
+use croupier::backend::cuda::machine::{DeviceRow, Launch, Machine, SLOTS, uploads};
 use croupier::backend::cuda::shape::{self, shared_bytes};
 use croupier::backend::{Backend, DeviceLost, RowJob, VerifyJob};
 use croupier::sampling::kept::Kept;
@@ -17,6 +18,8 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Room for one launch.
@@ -33,13 +36,15 @@ enum Event {
 #[derive(Default)]
 struct Slot {
     inputs: Vec<u8>,
+    /// The inputs of the last launch, as they are on the device.
+    uploaded: Vec<u8>,
     outputs: Vec<u8>,
     /// What the launch under way wrote, which nobody sees before it is finished.
     written: Option<Vec<u8>>,
 }
 
 /// The emulator as a machine, and a log of what it was told.
-struct Emulated {
+pub(crate) struct Emulated {
     emulator: Emulator,
     slots: [Slot; SLOTS],
     events: Vec<Event>,
@@ -49,6 +54,10 @@ struct Emulated {
     panics: bool,
     /// Changes what launches wrote.
     spoil: fn(&mut [u8]),
+    /// Bytes that were uploaded, and brought back.
+    pub(crate) moved: (usize, usize),
+    /// Whether rows of drafts may be held.
+    pub(crate) holds: bool,
 }
 
 impl Emulated {
@@ -61,6 +70,8 @@ impl Emulated {
             good_for: usize::MAX,
             panics: false,
             spoil: |_| (),
+            moved: (0, 0),
+            holds: true,
         }
     }
 }
@@ -91,15 +102,22 @@ impl Machine for Emulated {
         &mut self.slots[slot].inputs
     }
 
-    fn begin(&mut self, slot: usize, launch: &Launch) -> Result<(), Self::Error> {
+    fn begin(&mut self, slot: usize, launch: &Launch, rows: &[DeviceRow]) -> Result<(), Self::Error> {
         assert!(self.slots[slot].written.is_none(), "a slot has one launch");
         if self.good_for == 0 {
             return Err("it was good for so many launches");
         }
         self.good_for -= 1;
         self.events.push(Event::Begun(slot));
-        let inputs = &self.slots[slot].inputs[..launch.inputs];
-        self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, inputs));
+        let inputs = &self.slots[slot].inputs;
+        let mut uploaded = vec![0xAB; launch.inputs];
+        for part in uploads(launch.inputs, rows) {
+            self.moved.0 += part.len();
+            uploaded[part.clone()].copy_from_slice(&inputs[part]);
+        }
+        rows.iter().for_each(|row| uploaded[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
+        self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, &uploaded));
+        self.slots[slot].uploaded = uploaded;
         self.slots[slot].outputs = vec![0xCD; launch.outputs];
         Ok(())
     }
@@ -112,9 +130,24 @@ impl Machine for Emulated {
         (self.spoil)(&mut slot.outputs);
         Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
     }
+
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), Self::Error> {
+        let slot = &mut self.slots[slot];
+        for part in parts {
+            self.moved.1 += part.len();
+            slot.inputs[part.clone()].copy_from_slice(&slot.uploaded[part.clone()]);
+        }
+        Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
+    }
+
+    fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error> {
+        let mut held = vec![0xBA; bytes];
+        rows.iter().for_each(|row| held[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
+        Ok(self.holds.then(|| Arc::new(OnDevice::of(held)) as Arc<dyn Foreign + Send>))
+    }
 }
 
-fn backend(build: &str) -> CudaBackend<Emulated> {
+pub(crate) fn backend(build: &str) -> CudaBackend<Emulated> {
     CudaBackend::on(Emulated::start(build), Box::new(CpuBackend::new(1)), ROOM).in_pieces_of(PIECE)
 }
 

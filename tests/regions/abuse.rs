@@ -45,7 +45,7 @@ async fn rows_overwritten_while_they_are_read_give_a_token_or_a_row_error() {
     let (mut worker, mut side, _other) = leased(&server, StreamConfig { vocab_size: WIDE, ..config() }).await;
     let mut region = blocking(|| side.lease(8 * u64::from(WIDE) * 4).unwrap());
     let stop = AtomicBool::new(false);
-    let lease = region.lease;
+    let lease = region.lease.clone();
     let opens = (1..).zip(roads()).map(|(id, params)| open(id, params)).collect();
     assert!(worker.step(open_step(opens)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
     let (mut tokens, mut errors) = (0, 0);
@@ -117,7 +117,7 @@ async fn holes_and_lost_mappings_are_the_workers_own_loss() {
     // Zeros: the smallest id wins.
     let step = Step { work: vec![sample_work(1)], logits: at(place(&region, 0, 1)), ..Default::default() };
     assert_eq!(token(&worker.step(step.clone()).await.work[0]), 0);
-    let lease = region.lease;
+    let lease = region.lease.clone();
     drop(region);
     assert_eq!(token(&worker.step(step).await.work[0]), 0, "unmapped by the worker, {lease:?} is still leased");
 }
@@ -135,7 +135,7 @@ async fn descriptors_that_a_worker_sends_are_dropped_by_the_kernel() {
     let folder: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
     let message = {
         use prost::Message;
-        let request = region_request::Request::Lease(LeaseRegion { bytes: 4096 });
+        let request = region_request::Request::Lease(LeaseRegion { bytes: 4096, device: None });
         let message = RegionRequest { request: Some(request) }.encode_to_vec();
         [&(message.len() as u32).to_le_bytes()[..], &message].concat()
     };

@@ -100,7 +100,7 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
     let path = Path::new(&offer.socket_path);
     blocking(|| {
         // Nothing before the token.
-        let early = SideClient::open(path).unwrap().ask(Request::Lease(LeaseRegion { bytes: 4096 }));
+        let early = SideClient::open(path).unwrap().ask(Request::Lease(LeaseRegion { bytes: 4096, device: None }));
         assert!(matches!(early, Ok((Reply::Error(RegionError { ref field, .. }), _)) if field == "hello"), "{early:?}");
         let mut side = SideClient::connect(path, &offer.token).unwrap();
         let twice = side.ask(Request::Hello(RegionHello { token: offer.token.clone() }));

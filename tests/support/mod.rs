@@ -11,7 +11,7 @@ use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
-use croupier::region::Regions;
+use croupier::region::{DeviceSide, Regions};
 use croupier::rpc::listener::Guard;
 use croupier::rpc::uds::UdsListener;
 use croupier::rpc::{Given, RegionSide, Service, regions};
@@ -72,13 +72,17 @@ impl TestServer {
         let limits = Arc::new(limits);
         let info = backend.info();
         let metrics = Metrics::new(&limits, &info);
+        let device = backend.device_memory().map(|memory| {
+            let (limit, bytes) = (limits.max_device_region_bytes, metrics.device_region_bytes.clone());
+            DeviceSide::new(memory, limit, bytes, true)
+        });
         let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
         let given = Given { presets: Config::default().presets, ..Given::default() };
         let stop = CancellationToken::new();
         let mut service = Service::new(engine.clone(), Arc::clone(&limits), given, info, metrics.clone());
         let dir = tempfile::tempdir().unwrap();
         if let Transport::Unix = transport {
-            service = service.with_regions(region_side(dir.path(), &limits, &metrics, &stop));
+            service = service.with_regions(region_side(dir.path(), &limits, &metrics, device, &stop));
         }
         let draining = service.drain_token();
         let router = Server::builder()
@@ -115,6 +119,12 @@ impl TestServer {
             }
         };
         channel.unwrap()
+    }
+
+    /// Where another process finds it, over a Unix socket.
+    pub fn socket(&self) -> std::path::PathBuf {
+        let Address::Unix(dir) = &self.address else { panic!("it listens on TCP") };
+        dir.path().join("socket")
     }
 
     /// A configured stream.
@@ -170,9 +180,15 @@ impl TestServer {
 }
 
 /// Regions, handed out at a socket of their own.
-fn region_side(dir: &Path, limits: &Limits, metrics: &Metrics, stop: &CancellationToken) -> RegionSide {
+fn region_side(
+    dir: &Path,
+    limits: &Limits,
+    metrics: &Metrics,
+    device: Option<DeviceSide>,
+    stop: &CancellationToken,
+) -> RegionSide {
     let socket = dir.join("socket.region");
-    let all = Regions::new(limits, metrics.regions.clone(), metrics.region_bytes.clone());
+    let all = Regions::with_device(limits, metrics.regions.clone(), metrics.region_bytes.clone(), device);
     let tokens = (stop.clone(), stop.clone());
     let guard = Guard::grpc(Arc::new(Semaphore::new(64)), Duration::from_secs(1), tokens, metrics.clone());
     let guard = guard.of(Counted::Region).opening_with(regions::OPENING_BYTES);

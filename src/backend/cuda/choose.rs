@@ -17,7 +17,7 @@ pub(super) struct Choice {
     /// Compute capability.
     pub(super) capability: (i32, i32),
     name: String,
-    uuid: String,
+    pub(super) uuid: String,
 }
 
 impl fmt::Display for Choice {

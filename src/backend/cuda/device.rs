@@ -4,11 +4,14 @@ use super::OpenError;
 use super::abi::{SCRATCH_BYTES, THREADS};
 use super::ask::Kernel;
 use super::choose::{attribute, choose};
-use super::machine::Launch;
+use super::lend::{CudaMemory, Room};
+use super::machine::{DeviceRow, Launch, uploads};
 use super::shape::{self, Shape};
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_uint, c_void};
+use std::ops::Range;
+use std::sync::Arc;
 use sys::CUdevice_attribute_enum as Attribute;
 use sys::cudaError_enum as Code;
 
@@ -27,8 +30,10 @@ type Functions = [[sys::CUfunction; 3]; 2];
 /// An open device. It is driven by one thread at a time, whichever that is.
 #[derive(Debug)]
 pub(super) struct Device {
+    device: sys::CUdevice,
     context: sys::CUcontext,
     kernels: Functions,
+    uuid: String,
     pub(super) name: String,
     pub(super) facts: shape::Device,
 }
@@ -55,7 +60,8 @@ impl Device {
             shared_bytes: shared_bytes.unsigned_abs(),
             clusters,
         };
-        Ok(Self { context, kernels, name: choice.to_string(), facts })
+        let name = choice.to_string();
+        Ok(Self { device, context, kernels, uuid: choice.uuid, name, facts })
     }
 
     /// Makes the device that of the calling thread.
@@ -64,11 +70,28 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }
     }
 
+    /// Its memory for workers, where it has such.
+    pub(super) fn memory(&self) -> Result<Option<CudaMemory>, DriverError> {
+        CudaMemory::of(self.device, self.context, self.uuid.clone())
+    }
+
     /// Begins a launch: upload, kernel, download, in the order of the slot's stream.
-    pub(super) fn begin(&self, slot: &mut Slot, launch: &Launch) -> Result<(), DriverError> {
-        let inputs = &slot.inputs.host()[..launch.inputs];
-        // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
-        unsafe { result::memcpy_htod_async(slot.inputs.device, inputs, slot.stream)? };
+    ///
+    /// Rows that are on the device are copied there, between upload and kernel: who writes them may do so at any time, and
+    /// a kernel looks at a row several times.
+    pub(super) fn begin(&self, slot: &mut Slot, launch: &Launch, rows: &[DeviceRow]) -> Result<(), DriverError> {
+        let inputs = &slot.inputs;
+        for part in uploads(launch.inputs, rows) {
+            let to = inputs.device + part.start as u64;
+            // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
+            unsafe { result::memcpy_htod_async(to, &inputs.host()[part], slot.stream)? };
+        }
+        for &DeviceRow { from, to, bytes } in rows {
+            assert!(to + bytes <= inputs.bytes, "a row has its place in the inputs; this is a bug");
+            // SAFETY: the row lies in a region, which lives until its step is answered and is given up only when the device
+            // has done its work; its place is the slot's, as was just checked.
+            unsafe { result::memcpy_dtod_async(inputs.device + to as u64, from, bytes, slot.stream)? };
+        }
         self.launch(slot, launch)?;
         let (from, stream) = (slot.outputs.device, slot.stream);
         // SAFETY: as for the upload.
@@ -122,6 +145,27 @@ impl Device {
         let copy =
             || unsafe { result::memcpy_dtod_async(memory.device, memory.device + half as u64, half, slot.stream) };
         Ok((timed(slot.stream, copy)?, 2 * half))
+    }
+
+    /// Brings parts of a launch's inputs back, as they are on the device.
+    pub(super) fn bring(&self, slot: &mut Slot, parts: &[Range<usize>]) -> Result<(), DriverError> {
+        for part in parts {
+            let (from, stream) = (slot.inputs.device + part.start as u64, slot.stream);
+            // SAFETY: both places are the slot's, and no launch of it is under way.
+            unsafe { result::memcpy_dtoh_async(&mut slot.inputs.host_mut()[part.clone()], from, stream)? };
+        }
+        self.finish(slot)
+    }
+
+    /// Room for rows.
+    pub(super) fn room(&self, bytes: usize) -> Result<Arc<Room>, DriverError> {
+        Ok(Arc::new(Room::new(self.context, bytes)?))
+    }
+
+    /// Copies rows on the device into such room, and waits.
+    pub(super) fn gather(&self, slot: &Slot, rows: &[DeviceRow], room: &Room) -> Result<(), DriverError> {
+        rows.iter().try_for_each(|row| room.take(row, slot.stream))?;
+        self.finish(slot)
     }
 
     /// Waits for the slot's launch.

@@ -2,9 +2,17 @@
 
 use super::OpenError;
 use super::device::{Device, Slot, Staging};
-use super::machine::{Launch, Machine, SLOTS};
+use super::lend::Room;
+use super::machine::{DeviceRow, Launch, Machine, SLOTS};
 use super::shape;
+use crate::backend::DeviceMemory;
+use crate::sampling::logits::Foreign;
 use cudarc::driver::DriverError;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Room for the rows of drafts that are on the device. As many as one batch may have by default; others go through the host.
+const HELD_BYTES: usize = 66 << 20;
 
 /// An open device with its slots.
 #[derive(Debug)]
@@ -13,6 +21,8 @@ pub struct Gpu {
     pub(super) slots: [Slot; SLOTS],
     /// What empties the caches before a launch is timed. Made once: such memory is kept for the life of the process.
     pub(super) flush: Option<Staging>,
+    /// Where rows of drafts are held. Made when there is the first.
+    held: Option<Arc<Room>>,
 }
 
 impl Gpu {
@@ -21,7 +31,7 @@ impl Gpu {
         let device = Device::open(wanted)?;
         let slot = || Slot::new(inputs, outputs, device.facts.scratch_blocks() as usize);
         let slots = [slot()?, slot()?];
-        Ok(Self { device, slots, flush: None })
+        Ok(Self { device, slots, flush: None, held: None })
     }
 }
 
@@ -36,6 +46,14 @@ impl Machine for Gpu {
         self.device.facts
     }
 
+    fn memory(&self) -> Option<Arc<dyn DeviceMemory>> {
+        let memory = self.device.memory().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the device lends no memory to workers");
+            None
+        });
+        Some(Arc::new(memory?))
+    }
+
     fn enter(&mut self) -> Result<(), DriverError> {
         self.device.enter()
     }
@@ -44,13 +62,27 @@ impl Machine for Gpu {
         self.slots[slot].inputs.host_mut()
     }
 
-    fn begin(&mut self, slot: usize, launch: &Launch) -> Result<(), DriverError> {
-        self.device.begin(&mut self.slots[slot], launch)
+    fn begin(&mut self, slot: usize, launch: &Launch, rows: &[DeviceRow]) -> Result<(), DriverError> {
+        self.device.begin(&mut self.slots[slot], launch, rows)
     }
 
     fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), DriverError> {
         let slot = &self.slots[slot];
         self.device.finish(slot)?;
         Ok((slot.inputs.host(), slot.outputs.host()))
+    }
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), DriverError> {
+        let slot = &mut self.slots[slot];
+        self.device.bring(slot, parts)?;
+        Ok((slot.inputs.host(), slot.outputs.host()))
+    }
+
+    fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, DriverError> {
+        if self.held.is_none() {
+            self.held = self.device.room(HELD_BYTES).inspect_err(|error| tracing::debug!(%error, "drafts")).ok();
+        }
+        let Some(room) = self.held.clone().filter(|room| bytes <= room.len()) else { return Ok(None) };
+        self.device.gather(&self.slots[0], rows, &room)?;
+        Ok(Some(room))
     }
 }

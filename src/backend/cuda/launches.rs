@@ -121,7 +121,7 @@ impl<M: Machine> Launches<M> {
         };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
-        self.machine.begin(slot, &launch)?;
+        self.machine.begin(slot, &launch, &packer.device_rows())?;
         self.busy[slot] = true;
         Ok(launch)
     }
@@ -129,6 +129,12 @@ impl<M: Machine> Launches<M> {
     fn finish(&mut self, launched: &Launched, asked: &[Asked<'_>], to: &mut [Option<Answer>]) -> Result<(), M::Error> {
         let (inputs, outputs) = self.machine.finish(launched.slot)?;
         self.busy[launched.slot] = false;
+        let rows = launched.rows.iter().map(|&row| &asked[row]);
+        let lacking = self.packers[launched.slot].lacking(rows, outputs);
+        let (inputs, outputs) = match lacking.as_slice() {
+            [] => (inputs, outputs),
+            lacking => self.machine.bring(launched.slot, lacking)?,
+        };
         for (at, &row) in launched.rows.iter().enumerate() {
             to[row] = Some(self.packers[launched.slot].answer(at, &asked[row], inputs, outputs));
         }

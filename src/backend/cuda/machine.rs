@@ -2,8 +2,13 @@
 
 use super::ask::Kernel;
 use super::shape::{self, Shape};
-use crate::sampling::logits::Dtype;
+use crate::backend::DeviceMemory;
+use crate::sampling::logits::{Dtype, Foreign};
+use std::ops::Range;
+use std::sync::Arc;
 
+/// Rows begin at multiples of this many bytes and may be read up to one.
+pub const ALIGNMENT: usize = 16;
 /// Launches that may be under way at once: one runs while the next is packed and uploaded.
 pub const SLOTS: usize = 2;
 
@@ -24,6 +29,25 @@ pub struct Launch {
     pub outputs: usize,
 }
 
+/// A row that a worker wrote on the device: copied there, into a launch's inputs, before the launch looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceRow {
+    /// Where it is.
+    pub from: u64,
+    /// Where it goes, in the inputs.
+    pub to: usize,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// What is uploaded of so many bytes of inputs: all but the rows that are on the device, which are in ascending order.
+/// What fills a row up to a multiple of [`ALIGNMENT`] is nobody's.
+pub fn uploads(inputs: usize, rows: &[DeviceRow]) -> impl Iterator<Item = Range<usize>> {
+    let begins = std::iter::once(0).chain(rows.iter().map(|row| (row.to + row.bytes).next_multiple_of(ALIGNMENT)));
+    let ends = rows.iter().map(|row| row.to).chain(std::iter::once(inputs));
+    begins.zip(ends).map(|(begin, end)| begin..end).filter(|range| !range.is_empty())
+}
+
 /// A machine that runs the kernels, driven by one thread. Each slot has memory for the inputs and outputs of one launch,
 /// and what one slot does overlaps what the other does.
 pub trait Machine: Send {
@@ -36,6 +60,11 @@ pub trait Machine: Send {
     /// What decides how launches are laid out.
     fn facts(&self) -> shape::Device;
 
+    /// Its memory for workers.
+    fn memory(&self) -> Option<Arc<dyn DeviceMemory>> {
+        None
+    }
+
     /// Makes it that of the calling thread.
     ///
     /// # Errors
@@ -45,15 +74,46 @@ pub trait Machine: Send {
     /// Where the inputs of a slot's next launch are written; nobody does so while a launch of the slot is under way.
     fn inputs(&mut self, slot: usize) -> &mut [u8];
 
-    /// Begins a launch over the inputs that were written, and does not wait for it.
+    /// Begins a launch over the inputs that were written and rows on the device, and does not wait for it.
     ///
     /// # Errors
     /// When it does not answer.
-    fn begin(&mut self, slot: usize, launch: &Launch) -> Result<(), Self::Error>;
+    fn begin(&mut self, slot: usize, launch: &Launch, rows: &[DeviceRow]) -> Result<(), Self::Error>;
 
     /// Waits for the slot's launch, and gives its inputs and outputs.
     ///
     /// # Errors
     /// When it does not answer.
     fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error>;
+
+    /// The same of a launch that was waited for, with these parts of the inputs as the launch saw them: they were rows on
+    /// the device.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), Self::Error>;
+
+    /// Copies rows into memory of its own, `bytes` bytes of it, which holds them until it is asked the next time. None if
+    /// it has not so much.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_the_device_is_uploaded() {
+        let row = |to, bytes| DeviceRow { from: 0, to, bytes };
+        let of = |inputs, rows: &[DeviceRow]| uploads(inputs, rows).flatten().collect::<Vec<usize>>();
+        let all = |ranges: &[(usize, usize)]| ranges.iter().flat_map(|&(a, b)| a..b).collect::<Vec<usize>>();
+        assert_eq!(of(100, &[]), all(&[(0, 100)]));
+        assert_eq!(of(112, &[row(32, 20), row(64, 16)]), all(&[(0, 32), (80, 112)]));
+        assert_eq!(of(112, &[row(32, 20), row(80, 30)]), all(&[(0, 32), (64, 80)]));
+        // The last row is filled up too.
+        assert_eq!(of(64, &[row(32, 31)]), all(&[(0, 32)]));
+    }
 }

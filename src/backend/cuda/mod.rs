@@ -1,9 +1,9 @@
 //! The CUDA backend: the specification on a GPU.
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
-//! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), [`mod@shape`] (how a batch
-//! is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file (what goes there), `choose` and
-//! `device` (the driver). Then [`mod@verify`] for drafts.
+//! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
+//! others), [`mod@shape`] (how a batch is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file
+//! (what goes there), `choose` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for drafts.
 
 pub mod abi;
 pub mod ask;
@@ -13,22 +13,25 @@ mod gpu;
 mod keep;
 mod known;
 mod launches;
+mod lend;
 pub mod machine;
 pub mod pack;
 pub mod read;
 pub mod shape;
+mod taken;
 pub mod timing;
 pub mod verify;
 mod warm_up;
 
-use super::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
-use crate::sampling::logits::Logits;
+use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 use ask::{Asked, NoKernel, has_kernel, is_read};
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
 use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
+use std::sync::Arc;
+use taken::Taken;
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
 const INPUT_BYTES: usize = 64 << 20;
@@ -186,24 +189,6 @@ fn filled<R>(results: Vec<Option<R>>, others: Vec<R>) -> Vec<R> {
     results.into_iter().filter_map(|done| done.or_else(|| others.next())).collect()
 }
 
-/// A foreign row's bytes, looked at once.
-fn copied(row: &RowJob<'_>) -> Vec<u8> {
-    if !row.logits.is_foreign() {
-        return Vec::new();
-    }
-    let mut bytes = vec![0; row.logits.byte_len()];
-    row.logits.copy_to(&mut bytes);
-    bytes
-}
-
-/// The row over its copy, if there is one.
-fn own<'a>((row, bytes): (&RowJob<'a>, &'a Vec<u8>)) -> RowJob<'a> {
-    if !row.logits.is_foreign() {
-        return *row;
-    }
-    RowJob { logits: Logits::new(row.logits.dtype(), bytes), ..*row }
-}
-
 impl<M: Machine> Backend for CudaBackend<M> {
     fn info(&self) -> BackendInfo {
         let machine = &self.launches.machine;
@@ -220,16 +205,18 @@ impl<M: Machine> Backend for CudaBackend<M> {
         if !foreign {
             return self.try_verify(jobs).unwrap_or_else(|error| self.lost(&error));
         }
-        // A row is looked at in several launches, which must all see the same values.
-        let copies: Vec<Vec<Vec<u8>>> = jobs.iter().map(|job| job.rows.iter().map(copied).collect()).collect();
-        let rows = jobs.iter().zip(&copies);
-        let rows: Vec<Vec<RowJob<'_>>> =
-            rows.map(|(job, copies)| job.rows.iter().zip(copies).map(own).collect()).collect();
+        let machine = &mut self.launches.machine;
+        let taken = machine.enter().and_then(|()| Taken::of(machine, jobs)).unwrap_or_else(|error| self.lost(&error));
+        let rows = taken.rows(jobs);
         let jobs: Vec<VerifyJob<'_>> = jobs.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
         self.try_verify(&jobs).unwrap_or_else(|error| self.lost(&error))
     }
 
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {
         &mut self.handed_over
+    }
+
+    fn device_memory(&self) -> Option<Arc<dyn DeviceMemory>> {
+        self.launches.machine.memory()
     }
 }

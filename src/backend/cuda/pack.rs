@@ -5,6 +5,7 @@ use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
 use super::ask::{Asked, WeighBy, What, listed, row_of};
 use super::keep;
 use super::known::{know_too, merge};
+use super::machine::{ALIGNMENT, DeviceRow};
 use super::read::Answer;
 use crate::backend::cpu::{Proposed, Source, keys};
 use crate::sampling::adjust::TokenAdjust;
@@ -13,9 +14,7 @@ use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
-
-/// Rows begin at multiples of this many bytes and may be read up to one.
-const ALIGNMENT: usize = 16;
+use std::ops::Range;
 
 /// Gathers rows of one launch. Its lists are kept from launch to launch.
 #[derive(Debug)]
@@ -30,6 +29,8 @@ pub struct Packer {
     /// First adjusts of chunks, then requested tokens, of each row.
     words: Vec<u32>,
     logits_bytes: usize,
+    /// Rows that are on the device, within the part of the logits.
+    on_device: Vec<DeviceRow>,
     /// Of reports and what is left.
     told_bytes: usize,
 }
@@ -39,7 +40,7 @@ impl Packer {
     #[must_use]
     pub fn new(chunk: u32) -> Self {
         let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, told_bytes: 0 }
+        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, on_device: vec![], told_bytes: 0 }
     }
 
     /// Forgets the rows.
@@ -49,6 +50,7 @@ impl Packer {
         self.masses.clear();
         self.adjusts.clear();
         self.words.clear();
+        self.on_device.clear();
         self.logits_bytes = 0;
         self.told_bytes = 0;
     }
@@ -140,7 +142,9 @@ impl Packer {
             draft_count: asked.drafts().len() as u32,
             most_left: most_left.unwrap_or(0) as u32,
         });
-        self.logits_bytes += job.logits.byte_len().next_multiple_of(ALIGNMENT);
+        let bytes = job.logits.byte_len();
+        self.on_device.extend(job.logits.device_address().map(|from| DeviceRow { from, to: self.logits_bytes, bytes }));
+        self.logits_bytes += bytes.next_multiple_of(ALIGNMENT);
         self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
     }
@@ -185,7 +189,13 @@ impl Packer {
         self.reports_at() + self.told_bytes
     }
 
-    /// Writes the inputs. `asked` are the rows that were pushed.
+    /// The rows that are on the device, and where in the inputs they go.
+    #[must_use]
+    pub fn device_rows(&self) -> Vec<DeviceRow> {
+        self.on_device.iter().map(|row| DeviceRow { to: row.to + self.logits_at(), ..*row }).collect()
+    }
+
+    /// Writes the inputs, but for rows that are on the device. `asked` are the rows that were pushed.
     ///
     /// # Panics
     /// If `to` is shorter than [`Self::inputs_bytes`].
@@ -197,7 +207,9 @@ impl Packer {
         let mut drafts = self.drafts.iter();
         for ((row, asked), place) in self.rows.iter().zip(asked).zip(rows.chunks_exact_mut(size_of::<abi::RowJob>())) {
             place.copy_from_slice(bytes_of(&self.placed(row)));
-            put(row.logits, &asked.row.logits);
+            if asked.row.logits.device_address().is_none() {
+                put(row.logits, &asked.row.logits);
+            }
             for ((draft, _), placed) in asked.drafts().zip(drafts.by_ref()) {
                 row_of(draft).into_iter().for_each(|row| put(placed.row, &row));
             }
@@ -238,6 +250,27 @@ impl Packer {
             place[8..12].copy_from_slice(&adjust.bias.to_le_bytes());
             place[12..16].copy_from_slice(&adjust.output_count.to_le_bytes());
         }
+    }
+
+    /// The parts of the inputs that are rows on the device which [`Self::answer`] must see: those kept to draw from.
+    #[must_use]
+    pub fn lacking<'a>(&self, asked: impl Iterator<Item = &'a Asked<'a>>, outputs: &[u8]) -> Vec<Range<usize>> {
+        if self.on_device.is_empty() {
+            return Vec::new();
+        }
+        let lacks = |(row, asked): (usize, &Asked<'_>)| {
+            asked.row.logits.device_address()?;
+            asked.most_left()?;
+            let written: Written =
+                bytemuck::pod_read_unaligned(&outputs[row * size_of::<Written>()..][..size_of::<Written>()]);
+            let left: Left = bytemuck::pod_read_unaligned(
+                &outputs[self.reports_at() + self.rows[row].left as usize..][..size_of::<Left>()],
+            );
+            let first = self.logits_at() + self.rows[row].logits as usize;
+            let is_kept = written.status == abi::OK && left.listed == abi::UNLISTED;
+            is_kept.then(|| first..first + asked.row.logits.byte_len())
+        };
+        asked.enumerate().filter_map(lacks).collect()
     }
 
     /// What was written about the row that was pushed as number `row`, and asked so. `inputs` are those that were written.

@@ -64,7 +64,7 @@ impl CudaBackend {
         // The first run uploads, and is not counted.
         let launch = launches.begin(0, which, asked, &rows)?;
         launches.wait(0)?;
-        let Gpu { device, slots: [slot, ..], flush } = &mut launches.machine;
+        let Gpu { device, slots: [slot, ..], flush, .. } = &mut launches.machine;
         let flush = match flush {
             Some(flush) => flush,
             None => flush.insert(Staging::new(FLUSH_BYTES)?),

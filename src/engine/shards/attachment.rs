@@ -119,7 +119,7 @@ impl Attachment {
         }
         let path = block.data_path();
         let room = match path {
-            DataPath::SharedMemory => None,
+            DataPath::SharedMemory | DataPath::DeviceMemory => None,
             _ if bytes > self.shards.bytes.limit() => {
                 return Err(AnnounceError::TooLarge { limit: self.shards.bytes.limit() });
             }

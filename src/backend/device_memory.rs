@@ -1,0 +1,77 @@
+//! What a backend offers of its device's memory, so that a worker's logits can stay there.
+
+use crate::sampling::logits::Foreign;
+use std::os::fd::OwnedFd;
+
+/// Bytes of a legacy IPC handle (`CU_IPC_HANDLE_SIZE`).
+pub const IPC_HANDLE_BYTES: usize = 64;
+
+/// Memory that a worker writes on the device; it is given up when this is dropped, which may wait for the device.
+pub type OnDevice = Box<dyn Foreign + Send>;
+
+/// Memory made here.
+#[derive(Debug)]
+pub struct Allocated {
+    /// The memory, zeros at first.
+    pub memory: OnDevice,
+    /// What another process maps it by.
+    pub descriptor: OwnedFd,
+}
+
+/// Memory that another process lends.
+#[derive(Debug, Clone, Copy)]
+pub struct Lent {
+    /// Of the allocation that it lies in.
+    pub handle: [u8; IPC_HANDLE_BYTES],
+    /// Where in that allocation it begins.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// Why there is no memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceMemoryError {
+    /// The device has no room.
+    #[error("the device is out of memory: {0}")]
+    OutOfMemory(String),
+    /// The handle cannot be opened here.
+    #[error(
+        "cannot be opened: {0}; needed are a process id of its own in a common PID namespace, memory of cudaMalloc, and a process other than this one that still has it"
+    )]
+    Handle(String),
+    /// The allocation ends before.
+    #[error("{offset} and {bytes} bytes more end after the allocation's {len} bytes")]
+    TooShort {
+        /// [`Lent::offset`].
+        offset: u64,
+        /// [`Lent::bytes`].
+        bytes: usize,
+        /// What the allocation has.
+        len: usize,
+    },
+    /// The driver fails otherwise.
+    #[error("the driver fails: {0}")]
+    Driver(String),
+}
+
+/// The memory of one device, from any thread.
+pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
+    /// Which device, as `nvidia-smi -L` shows it.
+    fn uuid(&self) -> &str;
+
+    /// Sizes are multiples of this many bytes.
+    fn granularity(&self) -> usize;
+
+    /// Makes memory of `bytes` bytes, a multiple of the granularity.
+    ///
+    /// # Errors
+    /// [`DeviceMemoryError`]; nothing is kept then.
+    fn allocate(&self, bytes: usize) -> Result<Allocated, DeviceMemoryError>;
+
+    /// Opens memory that another process lends.
+    ///
+    /// # Errors
+    /// [`DeviceMemoryError`]; nothing is kept then.
+    fn open(&self, lent: &Lent) -> Result<OnDevice, DeviceMemoryError>;
+}

@@ -1,0 +1,51 @@
+//! Why there is no region.
+
+use super::DeviceError;
+use std::io;
+
+/// Why a region was not leased.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// No bytes, or more than one region may have.
+    #[error("is {bytes}, must be in 1 ..= {limit} (max_bytes_per_region)")]
+    Size {
+        /// How many were asked for.
+        bytes: u64,
+        /// `Limits.max_bytes_per_region`.
+        limit: usize,
+    },
+    /// The stream has as many as it may.
+    #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
+    TooMany(usize),
+    /// The server's regions take as much memory as they may.
+    #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
+    NoRoom(usize),
+    /// The system gives none.
+    #[error("the system gives no memory: {0}")]
+    System(#[from] io::Error),
+    /// The stream is gone.
+    #[error("the stream has ended")]
+    Ended,
+    /// It was to be on a device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Why a reference to a region is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LookUpError {
+    /// The stream has no such region.
+    #[error("no region {id} is leased to this stream; lease one first")]
+    Unknown {
+        /// The id.
+        id: u64,
+    },
+    /// The region of that id is another one now.
+    #[error("is {generation}, the region leased under this id has generation {current}")]
+    Stale {
+        /// The generation sent.
+        generation: u64,
+        /// The one in force.
+        current: u64,
+    },
+}

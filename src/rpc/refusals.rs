@@ -1,0 +1,66 @@
+//! Why requests on the side socket are refused: code, reason and field of each error, and how it is counted.
+
+use crate::backend::device_memory::DeviceMemoryError;
+use crate::metrics::Lease;
+use crate::proto;
+use crate::region::{DeviceError, LeaseError, LookUpError};
+use tonic::Code;
+
+/// How an error is counted.
+pub(super) fn outcome(error: &LeaseError) -> Lease {
+    match error {
+        LeaseError::Size { .. } | LeaseError::Device(DeviceError::HandleSize(_) | DeviceError::NoIpc) => Lease::Invalid,
+        LeaseError::TooMany(_) => Lease::TooManyRegions,
+        LeaseError::NoRoom(_) => Lease::RegionBytes,
+        LeaseError::System(_) => Lease::System,
+        LeaseError::Ended => Lease::StreamEnded,
+        LeaseError::Device(DeviceError::NoDevice | DeviceError::WrongDevice { .. }) => Lease::WrongDevice,
+        LeaseError::Device(DeviceError::NoRoom(_)) => Lease::DeviceRegionBytes,
+        LeaseError::Device(DeviceError::Refused(_)) => Lease::Device,
+    }
+}
+
+/// The answer to `request` that there is no region for.
+pub(super) fn not_leased(request: &str, error: &LeaseError) -> proto::RegionError {
+    let (code, reason, field) = match error {
+        LeaseError::Size { .. } => (Code::InvalidArgument, "INVALID_FIELD", "bytes"),
+        LeaseError::TooMany(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
+        LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
+        LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
+        LeaseError::Ended => (Code::FailedPrecondition, "STREAM_ENDED", ""),
+        LeaseError::Device(error) => on_device(request, error),
+    };
+    let field = if field.is_empty() { String::new() } else { format!("{request}.{field}") };
+    refusal(code, reason, &field, &error.to_string())
+}
+
+fn on_device(request: &str, error: &DeviceError) -> (Code, &'static str, &'static str) {
+    // A lease says its device in a message of its own.
+    let of = |lend: &'static str, lease: &'static str| if request == "lend" { lend } else { lease };
+    match error {
+        DeviceError::NoDevice => (Code::Unimplemented, "NO_DEVICE", of("uuid", "device")),
+        DeviceError::WrongDevice { .. } => (Code::FailedPrecondition, "WRONG_DEVICE", of("uuid", "device.uuid")),
+        DeviceError::NoIpc => (Code::Unimplemented, "NO_DEVICE_IPC", "ipc_handle"),
+        DeviceError::HandleSize(_) => (Code::InvalidArgument, "INVALID_FIELD", "ipc_handle"),
+        DeviceError::NoRoom(_) => (Code::ResourceExhausted, "DEVICE_REGION_BYTES", ""),
+        DeviceError::Refused(DeviceMemoryError::OutOfMemory(_)) => (Code::ResourceExhausted, "DEVICE_MEMORY", ""),
+        DeviceError::Refused(DeviceMemoryError::Handle(_)) => (Code::FailedPrecondition, "IPC_HANDLE", "ipc_handle"),
+        DeviceError::Refused(DeviceMemoryError::TooShort { .. }) => (Code::InvalidArgument, "INVALID_FIELD", "bytes"),
+        DeviceError::Refused(DeviceMemoryError::Driver(_)) => (Code::Internal, "DEVICE", ""),
+    }
+}
+
+/// The answer to `request` that names a region which is none.
+pub(super) fn not_found(error: LookUpError, request: &str) -> proto::RegionError {
+    let (code, reason, field) = match error {
+        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "region_id"),
+        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "generation"),
+    };
+    refusal(code, reason, &format!("{request}.{field}"), &error.to_string())
+}
+
+/// An answer that refuses.
+pub(super) fn refusal(code: Code, reason: &str, field: &str, message: &str) -> proto::RegionError {
+    let (reason, field, message) = (reason.to_owned(), field.to_owned(), message.to_owned());
+    proto::RegionError { code: code.into(), reason, field, message }
+}

@@ -1,0 +1,172 @@
+//! The same on a GPU, with two processes: the server's, and a worker's that maps a region by the driver and writes it on the
+//! device. Without a GPU it is skipped, and says so; with CROUPIER_TEST_GPU=required there has to be one.
+
+use super::*;
+use croupier::backend::cuda::CudaBackend;
+use cudarc::driver::{result, sys};
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+const SOCKET: &str = "CROUPIER_TEST_GPU_SOCKET";
+const DEVICE: &str = "CROUPIER_TEST_GPU_UUID";
+const COUNT: u64 = 20;
+
+/// A region, mapped on the device.
+struct OnDevice {
+    at: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl OnDevice {
+    /// Maps what a descriptor stands for, in the context of a GPU.
+    fn map(descriptor: &OwnedFd, bytes: usize, uuid: &str) -> Self {
+        result::init().unwrap();
+        let devices = (0..result::device::get_count().unwrap()).map(|index| result::device::get(index).unwrap());
+        let digits = |text: &str| text.bytes().filter(u8::is_ascii_hexdigit).map(char::from).collect::<String>();
+        let hex = |device| result::device::get_uuid(device).unwrap().bytes.map(|b| format!("{:02x}", b as u8)).concat();
+        let wanted = digits(uuid.strip_prefix("GPU-").unwrap());
+        let device = devices.into_iter().find(|&device| hex(device) == wanted).expect("the GPU is seen here");
+        let mut mapped = Self { at: 0, bytes };
+        // SAFETY: the driver's calls as its manual has them for memory of another process; what they write to lives.
+        unsafe {
+            result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
+            let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            let (mut handle, number) = (0, descriptor.as_raw_fd() as usize as *mut std::ffi::c_void);
+            sys::cuMemImportFromShareableHandle(&raw mut handle, number, kind).result().unwrap();
+            sys::cuMemAddressReserve(&raw mut mapped.at, bytes, 0, 0, 0).result().unwrap();
+            sys::cuMemMap(mapped.at, bytes, 0, handle, 0).result().unwrap();
+            let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
+            access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+            access.location.id = device;
+            access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            sys::cuMemSetAccess(mapped.at, bytes, &raw const access, 1).result().unwrap();
+            sys::cuMemRelease(handle).result().unwrap();
+        }
+        mapped
+    }
+
+    /// Memory of one's own, as cudaMalloc gives it, and its legacy handle.
+    fn own(bytes: usize) -> (Self, Vec<u8>) {
+        // SAFETY: plain data, for which zeros are a value.
+        let mut handle: sys::CUipcMemHandle = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is current; what the driver writes to lives.
+        let at = unsafe {
+            let at = result::malloc_sync(bytes).unwrap();
+            sys::cuIpcGetMemHandle(&raw mut handle, at).result().unwrap();
+            at
+        };
+        (Self { at, bytes }, handle.reserved.iter().map(|byte| *byte as u8).collect())
+    }
+
+    /// Writes and waits until it is there.
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.bytes);
+        // SAFETY: the range lies in the mapping.
+        unsafe { result::memcpy_htod_sync(self.at + offset as u64, bytes).unwrap() };
+        result::ctx::synchronize().unwrap();
+    }
+}
+
+/// Parameters that a kernel does, and some that the CPU does.
+fn roads() -> [SamplingParams; 3] {
+    [
+        SamplingParams { top_p: Some(0.9), ..seeded(5) },
+        SamplingParams { temperature: Some(0.0), ..seeded(5) },
+        SamplingParams { typical_p: Some(0.5), ..seeded(5) },
+    ]
+}
+
+/// All tokens of those texts; `place` gives the logits of a step with one row for them all.
+async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) -> Option<step::Logits>) -> Vec<u32> {
+    let opens = (first..).zip(roads()).map(|(id, params)| open(id, params)).collect();
+    worker.step(open_step(opens)).await;
+    let mut tokens = Vec::new();
+    for position in 0..COUNT {
+        let verify = VerifyWork {
+            draft_token_ids: vec![],
+            draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),
+            ..Default::default()
+        };
+        let mut work: Vec<Work> = (first..first + 3).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+        if position % 2 == 1 {
+            work[0].kind = Some(work::Kind::Verify(verify));
+        }
+        let logits = place(&logits(5, position));
+        let result = worker.step(Step { work, logits, ..Default::default() }).await;
+        tokens.extend(result.work.iter().map(token));
+    }
+    tokens
+}
+
+/// Not a test: the worker.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the test below"]
+#[allow(clippy::print_stdout)]
+async fn worker_process() {
+    let (Ok(socket), Ok(uuid)) = (std::env::var(SOCKET), std::env::var(DEVICE)) else { return };
+    let channel = tonic::transport::Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
+    let (mut worker, offer) = Worker::over(channel).await.unwrap().with_regions(config()).await;
+    let mut side = SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap();
+    let (Reply::Leased(lease), descriptors) = blocking(|| side.ask(on(&uuid, REGION)).unwrap()) else { panic!() };
+    let region = OnDevice::map(&descriptors[0], lease.bytes as usize, &uuid);
+    let mut position = 0u64;
+    let tokens = texts(&mut worker, 1, |row| {
+        // Two slots in turn, at odd places.
+        let offset = 4 + (position % 2) * 4000;
+        position += 1;
+        region.write(offset as usize, &bytes(row));
+        at(&lease, offset, 1)
+    });
+    println!("\ntokens {:?}", tokens.await);
+    let (own, ipc_handle) = OnDevice::own(1 << 16);
+    let request = Request::Lend(LendRegion { uuid, ipc_handle, offset: 256, bytes: 10_000 });
+    let (Reply::Leased(loan), _) = blocking(|| side.ask(request).unwrap()) else { panic!() };
+    let tokens = texts(&mut worker, 11, |row| {
+        own.write(256, &bytes(row));
+        at(&loan, 0, 1)
+    });
+    println!("tokens {:?}", tokens.await);
+    blocking(|| side.release(&loan).unwrap());
+    // SAFETY: the server has let go of it.
+    unsafe { result::free_sync(own.at).unwrap() };
+    println!("freed");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::print_stdout)]
+async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
+    let backend = match CudaBackend::open("0", Box::new(CpuBackend::new(1))) {
+        Ok(backend) => backend,
+        Err(reason) => {
+            println!("SKIPPED cuda: {reason}");
+            let required = std::env::var("CROUPIER_TEST_GPU").is_ok_and(|value| value == "required");
+            assert!(!required, "there has to be a GPU: {reason}");
+            return;
+        }
+    };
+    let server = TestServer::with(Transport::Unix, Limits::default(), Box::new(backend)).await;
+    let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert!(info.data_paths.iter().any(|path| path == "device_memory"), "{info:?}");
+    let mut inline_worker = server.worker().await;
+    let expected = texts(&mut inline_worker, 1, |row| inline(&[row.to_vec()])).await;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "gpu::worker_process", "--ignored", "--nocapture"]);
+    command.env(SOCKET, server.socket()).env(DEVICE, &info.device_uuid).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let got: Vec<String> = blocking(|| {
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let told = lines.filter(|line| line.starts_with("tokens ") || line == "freed");
+        told.take(3).collect()
+    });
+    let tokens = format!("tokens {expected:?}");
+    assert_eq!(got, [tokens.clone(), tokens, "freed".to_owned()], "in a leased region, and in a buffer that was lent");
+    assert!(server.series(DEVICE_BYTES) > 0.0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    server.expect_series(DEVICE_BYTES, 0.0).await;
+    server.expect_series("croupier_regions", 0.0).await;
+}

@@ -1,0 +1,104 @@
+//! Regions in device memory, over real sockets: leases, loans, steps, mistakes, limits, and what is left of a worker that is
+//! killed. The device is a fake whose memory is a file, and the CPU samples; tests/emulator has the kernels.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fake;
+mod gpu;
+mod leases;
+mod loans;
+mod steps;
+
+use croupier::backend::Backend;
+use croupier::backend::cpu::CpuBackend;
+use croupier::bench::region::{Leased, SideClient};
+use croupier::limits::Limits;
+use croupier::proto::region_reply::Reply;
+use croupier::proto::region_request::Request;
+use croupier::proto::*;
+use croupier::region::worker::Window;
+use fake::{Device, GRANULARITY, OnFake, UUID};
+use std::path::Path;
+use std::sync::Arc;
+use support::*;
+use tonic::Code;
+
+/// Room for some rows of the vocabulary, in bytes.
+const REGION: u64 = 2 * GRANULARITY as u64;
+const DEVICE_BYTES: &str = "croupier_device_region_bytes";
+
+async fn server() -> (TestServer, Arc<Device>) {
+    server_with(Box::new(CpuBackend::new(2)), |_| {}).await
+}
+
+async fn server_with(backend: Box<dyn Backend>, change: impl FnOnce(&mut Limits)) -> (TestServer, Arc<Device>) {
+    let (max_bytes_per_region, max_device_region_bytes) = (1 << 20, 4 * REGION as usize);
+    let mut limits = Limits { max_bytes_per_region, max_device_region_bytes, ..Limits::default() };
+    change(&mut limits);
+    let device = Arc::new(Device::default());
+    let backend = OnFake { device: Arc::clone(&device), backend };
+    (TestServer::with(Transport::Unix, limits, Box::new(backend)).await, device)
+}
+
+/// A stream and its side connection.
+async fn connected(server: &TestServer, config: StreamConfig) -> (Worker, SideClient) {
+    let (worker, offer) = server.region_worker(config).await;
+    (worker, blocking(|| SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap()))
+}
+
+fn on(uuid: &str, bytes: u64) -> Request {
+    Request::Lease(LeaseRegion { bytes, device: Some(RegionDevice { uuid: uuid.to_owned() }) })
+}
+
+/// What the server answers, and the region where it leases one with a descriptor.
+fn asked(side: &mut SideClient, request: Request) -> Result<Leased, RegionError> {
+    match blocking(|| side.ask(request).unwrap()) {
+        (Reply::Leased(lease), descriptors) => {
+            let [descriptor] = <[_; 1]>::try_from(descriptors).unwrap();
+            let window = Window::map(&descriptor, lease.bytes as usize).unwrap();
+            Ok(Leased { lease, window, descriptor })
+        }
+        (Reply::Error(error), descriptors) if descriptors.is_empty() => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Code, reason and field.
+fn refused(result: Result<impl std::fmt::Debug, RegionError>) -> (Code, String, String) {
+    let error = result.unwrap_err();
+    (Code::from(error.code), error.reason, error.field)
+}
+
+fn blocking<R>(work: impl FnOnce() -> R) -> R {
+    tokio::task::block_in_place(work)
+}
+
+fn at(lease: &RegionLease, offset: u64, rows: u32) -> Option<step::Logits> {
+    let RegionLease { region_id, generation, .. } = *lease;
+    Some(step::Logits::Region(RegionLogits { region_id, generation, offset, rows, row_stride: 0 }))
+}
+
+fn bytes(row: &[f32]) -> Vec<u8> {
+    row.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The text with this seed, as a stream that sends its logits inline gets it.
+async fn inline_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(seed))])).await;
+    let mut tokens = Vec::new();
+    for position in 0..count {
+        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
+    }
+    tokens
+}
+
+/// One token of sequence 1 from the first row.
+async fn sampled(worker: &mut Worker, lease: &RegionLease) -> u32 {
+    let step = Step { work: vec![sample_work(1)], logits: at(lease, 0, 1), ..Default::default() };
+    token(&worker.step(step).await.work[0])
+}

@@ -1,0 +1,169 @@
+//! Rows that a worker wrote on the device, with the emulator as the device.
+
+use super::cases::{self, Case, case, summary};
+use super::drafts::{self, recipe, together};
+use super::harness::{built, config};
+use super::machine::{Emulated, backend};
+use croupier::backend::cuda::CudaBackend;
+use croupier::backend::cuda::ask::has_kernel;
+use croupier::backend::cuda::machine::DeviceRow;
+use croupier::backend::{Backend, RowJob, VerifyJob};
+use croupier::sampling::kept::Kept;
+use croupier::sampling::logits::{Dtype, Foreign, Logits};
+use croupier::sampling::row::{Action, Filters};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What there is at addresses of the device.
+static DEVICE: Mutex<Vec<Arc<Vec<u8>>>> = Mutex::new(Vec::new());
+/// Between the addresses of two rows.
+const APART: u64 = 1 << 32;
+
+/// A row on the device.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    at: usize,
+    bytes: Arc<Vec<u8>>,
+    /// Copies made of it on the host.
+    pub(crate) looks: AtomicUsize,
+}
+
+impl OnDevice {
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        let (mut device, bytes) = (DEVICE.lock().unwrap(), Arc::new(bytes));
+        device.push(Arc::clone(&bytes));
+        Self { at: device.len(), bytes, looks: AtomicUsize::new(0) }
+    }
+}
+
+impl Foreign for OnDevice {
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        to.copy_from_slice(&self.bytes[offset..offset + to.len()]);
+    }
+
+    fn device_address(&self) -> Option<u64> {
+        Some(self.at as u64 * APART)
+    }
+}
+
+pub(crate) fn device_bytes(row: &DeviceRow) -> Vec<u8> {
+    let bytes = Arc::clone(&DEVICE.lock().unwrap()[(row.from / APART) as usize - 1]);
+    bytes[(row.from % APART) as usize..][..row.bytes].to_vec()
+}
+
+/// The same row, on the device.
+fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> RowJob<'a> {
+    let logits = Logits::foreign(row.logits.dtype(), there, gap, row.logits.vocab_size());
+    RowJob { logits, ..*row }
+}
+
+/// Rows on the device and others in one batch, at any alignment: the same results, and the rows are not uploaded.
+#[test]
+fn rows_on_the_device_stay_there() {
+    if !built() {
+        return;
+    }
+    let strategy = prop::collection::vec((case(), any::<bool>(), 0usize..9), 1..12);
+    let result = TestRunner::new(config(30)).run(&strategy, |cases| {
+        thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
+        let mut backend = RUNNING.take().unwrap_or_else(|| backend("narrow"));
+        let own: Vec<RowJob<'_>> = cases.iter().map(|(case, ..)| case.job()).collect();
+        let rows = own.iter().zip(&cases).map(|(job, &(_, is_there, gap))| {
+            let gap = gap * job.logits.dtype().size();
+            (is_there.then(|| OnDevice::of([&vec![0xCC; gap], job.logits.bytes()].concat())), gap)
+        });
+        let rows: Vec<(Option<OnDevice>, usize)> = rows.collect();
+        let jobs: Vec<RowJob<'_>> = own
+            .iter()
+            .zip(&rows)
+            .map(|(job, (row, gap))| match row {
+                Some(row) => moved(job, row, *gap),
+                None => *job,
+            })
+            .collect();
+        for ((case, ..), got) in cases.iter().zip(backend.run(&jobs)) {
+            assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
+        }
+        for (job, (row, _)) in own.iter().zip(&rows) {
+            let looks = row.as_ref().map_or(0, |row| row.looks.load(Ordering::Relaxed));
+            assert_eq!(
+                looks,
+                usize::from(row.is_some() && has_kernel(&job.spec).is_err()),
+                "only a fallback looks at it"
+            );
+        }
+        backend.handed_over().iter_mut().for_each(|(_, rows)| *rows = 0);
+        RUNNING.set(Some(backend));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Only parameters travel; of a row that is kept to draw from, the row comes back, once.
+#[test]
+fn what_moves_of_a_row_on_the_device() {
+    if !built() {
+        return;
+    }
+    let values = cases::row(1, 3000, 1);
+    let row = OnDevice::of(Dtype::F32.encode(&values));
+    let mut backend = backend("narrow");
+    let case = Case::new(Dtype::F32, &values);
+    let got = backend.run(&[moved(&case.job(), &row, 0)]).remove(0);
+    assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+    let (up, back) = std::mem::take(&mut backend.machine().moved);
+    assert!(up < 1000 && back == 0, "{up} bytes went up, {back} came back");
+    // Everything is left, which is no list.
+    let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let case = Case { filters, action: Action::Propose { uniform: 1 << 62 }, ..Case::new(Dtype::F32, &values) };
+    let got = backend.run(&[moved(&case.job(), &row, 0)]).remove(0);
+    assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+    let (up, back) = std::mem::take(&mut backend.machine().moved);
+    assert!(up < 1000 && back == 12_000, "{up} bytes went up, {back} came back");
+    assert_eq!(row.looks.load(Ordering::Relaxed), 0);
+}
+
+/// Drafts whose target rows are on the device: held there, or copied to the host where there is no room to hold them.
+#[test]
+fn drafts_on_the_device_equal_the_specification() {
+    if !built() {
+        return;
+    }
+    let strategy = (prop::collection::vec(recipe(vec![127, 1025], 4), 1..5), any::<bool>());
+    let result = TestRunner::new(config(20)).run(&strategy, |(recipes, holds)| {
+        let cases: Vec<drafts::Case> = recipes.iter().filter_map(drafts::Recipe::case).collect();
+        let backend = RefCell::new(backend("narrow"));
+        backend.borrow_mut().machine().holds = holds;
+        let keep =
+            |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };
+        let mut got = Vec::new();
+        together(&cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
+            let there = |job: &VerifyJob<'_>| -> Vec<OnDevice> {
+                job.rows.iter().map(|row| OnDevice::of(row.logits.bytes().to_vec())).collect()
+            };
+            let there: Vec<Vec<OnDevice>> = jobs.iter().map(there).collect();
+            let mut placed: Vec<Vec<RowJob<'_>>> = Vec::new();
+            for (job, there) in jobs.iter().zip(&there) {
+                let rows = job.rows.iter().zip(there);
+                placed.push(rows.map(|(row, there)| moved(row, there, 0)).collect());
+            }
+            let jobs: Vec<VerifyJob<'_>> =
+                jobs.iter().zip(&placed).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            got = backend.borrow_mut().verify(&jobs);
+            let looks = there.iter().flatten().map(|row| row.looks.load(Ordering::Relaxed));
+            assert!(
+                looks.max() <= Some(usize::from(!holds)),
+                "a row is copied once, and where it is held not to the host"
+            );
+        });
+        for (case, got) in cases.iter().zip(&got) {
+            assert_eq!(drafts::bits(got), drafts::bits(&case.expected()), "{}", drafts::summary(case));
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
