@@ -81,6 +81,10 @@ impl Foreign for Memory {
         self.copy_words(middle + lines, &mut rest[lines..words]);
         self.copy_bytes(middle + words, &mut rest[words..]);
     }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
 }
 
 impl Memory {

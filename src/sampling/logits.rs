@@ -52,11 +52,16 @@ pub const PIECE: usize = 512;
 
 /// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
 pub trait Foreign: std::fmt::Debug + Sync {
-    /// Copies its bytes from `offset` on, and asks for those that follow.
+    /// Copies its bytes from `offset` on: a whole row, or where it [may be read in parts](Self::in_parts) any of them.
     ///
     /// # Panics
     /// If it does not have so many, which is a bug: places are checked where messages are read.
     fn copy(&self, offset: usize, to: &mut [u8]);
+
+    /// Whether a part of a row is to be had, and takes no longer than its share of the row.
+    fn in_parts(&self) -> bool {
+        false
+    }
 
     /// Where the device that samples finds it, if it is memory of that device.
     fn device_address(&self) -> Option<u64> {
@@ -152,10 +157,16 @@ impl<'a> Logits<'a> {
         }
     }
 
+    /// Whether it is foreign and may be [read in parts](Foreign::in_parts).
+    #[must_use]
+    pub fn in_parts(&self) -> bool {
+        matches!(self.place, Place::Foreign { memory, .. } if memory.in_parts())
+    }
+
     /// Copies some of its bytes, from byte `from` on; each look at them may differ where they are foreign.
     ///
     /// # Panics
-    /// If it has not so many.
+    /// If it has not so many, or is foreign and not to be read in parts, and these are not all.
     pub fn copy_from(&self, from: usize, to: &mut [u8]) {
         assert!(from + to.len() <= self.byte_len(), "a part lies in its row; this is a bug");
         match self.place {

@@ -170,3 +170,17 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     server.expect_series(DEVICE_BYTES, 0.0).await;
     server.expect_series("croupier_regions", 0.0).await;
 }
+
+/// The same with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver).
+#[test]
+fn so_are_they_on_a_driver_without_a_gpu() {
+    if !build::built() {
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows", "--nocapture"]);
+    command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).env("CROUPIER_TEST_GPU", "required");
+    let output = command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", build::FOLDER)).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}

@@ -4,6 +4,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+#[path = "../support/emulator.rs"]
+mod build;
 #[path = "../support/mod.rs"]
 mod support;
 

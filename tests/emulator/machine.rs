@@ -188,7 +188,8 @@ fn batches(build: &'static str, count: u32, largest: usize) {
     result.unwrap_or_else(|error| panic!("{error}"));
     let most = most.into_inner();
     println!("up to {} launches a batch", most / 2);
-    assert!(most >= 6, "launches have to overlap for this to show anything");
+    // A few batches may all be small ones by chance; forty were never seen to be.
+    assert!(most >= 6 || count < 40, "launches have to overlap for this to show anything");
 }
 
 #[test]

@@ -44,8 +44,7 @@ impl OwnRows {
         }
         view::room_for_maxima(&row, maxima);
         let own = self.room(row.byte_len());
-        if row.device_address().is_some() {
-            // Each copy from a device takes its time, however little it brings.
+        if !row.in_parts() {
             row.copy_to(own);
             let row = Logits::new(row.dtype(), own);
             return (row, passes.scan(own, maxima));

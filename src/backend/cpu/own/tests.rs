@@ -22,6 +22,10 @@ impl Foreign for Rewritten {
         to.copy_from_slice(&from[offset..offset + to.len()]);
         self.left.store(left.saturating_sub(to.len()), Ordering::Relaxed);
     }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
 }
 
 fn spec(filters: Filters, turn: u64) -> RowSpec<'static> {
@@ -83,27 +87,23 @@ fn foreign_rows_give_what_rows_of_ones_own_give() {
     }
 }
 
-/// Memory of a device, which counts how often it is asked.
+/// Memory that gives whole rows only, as a device's does and several ranks'. It counts how often it is asked.
 #[derive(Debug)]
-struct OnDevice(Vec<u8>, AtomicUsize);
+struct InOnePiece(Vec<u8>, AtomicUsize);
 
-impl Foreign for OnDevice {
+impl Foreign for InOnePiece {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.1.fetch_add(1, Ordering::Relaxed);
         to.copy_from_slice(&self.0[offset..offset + to.len()]);
     }
-
-    fn device_address(&self) -> Option<u64> {
-        Some(0)
-    }
 }
 
 #[test]
-fn a_row_of_a_device_is_copied_once() {
+fn a_row_that_is_not_read_in_parts_is_copied_once() {
     let vocab = 3000;
     let bytes = Dtype::F32.encode(&noise(3, vocab));
     for (turn, filters) in (0..).zip(filters()) {
-        let memory = OnDevice(bytes.clone(), 0.into());
+        let memory = InOnePiece(bytes.clone(), 0.into());
         let spec = spec(filters, turn);
         let row = run(Level::detect(), Logits::foreign(Dtype::F32, &memory, 0, vocab), spec);
         assert_eq!(row, run(Level::detect(), Logits::new(Dtype::F32, &bytes), spec));
