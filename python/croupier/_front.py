@@ -18,15 +18,18 @@ class Front:
     def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
-                 vocab_shards: Iterable[int] | None = None) -> None:
+                 vocab_shards: Iterable[int] | None = None, device: str | None = None) -> None:
         self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots,
-                                vocab_shards)
+                                vocab_shards, device)
         self._address, self._patience = address, reconnect_within
 
     @property
     def data_path(self) -> str:
-        """How logits go: "shared_memory" or "inline"."""
-        return "shared_memory" if self._session.region else "inline"
+        """How logits go: "shared_memory", "device_memory" or "inline"."""
+        region = self._session.region
+        if region is None:
+            return "inline"
+        return "device_memory" if region.on_device else "shared_memory"
 
     @property
     def shard_token(self) -> str:
@@ -57,7 +60,7 @@ class Front:
         self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:
-        """Rows to write logits into, in shared memory where there is some; then give them to `sample` or `step`."""
+        """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`."""
         return self._session.rows(count)
 
     def top_n(self, logits: Any, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:

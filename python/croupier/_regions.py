@@ -8,6 +8,8 @@ import socket
 import struct
 from typing import Any
 
+import numpy as np
+
 from .errors import CroupierError
 from .schema import pb
 
@@ -32,6 +34,8 @@ def attach(offer: Any, number: int, generation: int, address: str) -> Region:
 class Region:
     """A region, mapped."""
 
+    on_device = False
+
     def __init__(self, offer: Any, request: Any, address: str) -> None:
         self._socket = _connect(offer.socket_path, address)
         try:
@@ -40,18 +44,28 @@ class Region:
             if len(descriptors) != 1:
                 raise CroupierError(f"{len(descriptors)} descriptors came with a region")
             try:
-                self.memory = mmap.mmap(descriptors[0], reply.leased.bytes)
+                self._map(descriptors[0], reply.leased)
             finally:
                 os.close(descriptors[0])
         except BaseException:
             self._socket.close()
             raise
         self.id, self.generation = reply.leased.region_id, reply.leased.generation
+
+    def _map(self, descriptor: int, leased: Any) -> None:
+        self.memory = mmap.mmap(descriptor, leased.bytes)
         self.first = _PAGE
 
     def is_lost(self) -> bool:
         """Whether the server freed the pages: then what was written is gone. It frees the first page first."""
         return self.memory[: len(_MAGIC)] != _MAGIC
+
+    def synchronize(self) -> None:
+        """Waits until what was written is there, which here is at once."""
+
+    def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> Any:
+        """Rows at an offset."""
+        return np.frombuffer(self.memory, dtype, count * stride, offset).reshape(count, stride)[:, :columns]
 
     def close(self) -> None:
         """Ends the lease. The mapping goes with its last array."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _regions
+from . import _device, _regions
+from ._device import DeviceArray
 from ._regions import Region
 from ._top_n import TopN
 from .errors import CroupierError, LogitsLost
@@ -28,10 +29,12 @@ DTYPES = {
     "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
     "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
 }
+_DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 _PAGE = 4096
 #: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
 _WITHOUT_SHARDS = 1 << 63
 _OK = pb.ROW_STATUS_OK
+_LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
 _FINISH = {
     pb.FINISH_REASON_EOS: "eos",
     pb.FINISH_REASON_STOP_TOKEN: "stop_token",
@@ -80,10 +83,10 @@ class Sequence:
 
 @dataclass
 class Rows:
-    """Rows of a step, in shared memory where there is some: write them into `array`, then send them."""
+    """Rows of a step, in shared or device memory where there is some: write them into `array`, then send them."""
 
-    array: np.ndarray
-    """Shape (rows, vocab_size)."""
+    array: np.ndarray | DeviceArray
+    """Shape (rows, vocab_size). In device memory it has `__cuda_array_interface__`."""
     slot: int | None = None
     region: Region | None = None
 
@@ -108,13 +111,19 @@ class Session:
     """One stream's memory."""
 
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
-                 data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None) -> None:
+                 data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
+                 device: str | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
-        if data_path not in ("auto", "inline", "shared_memory"):
-            raise ValueError(f"data_path is {data_path!r}, must be auto, inline or shared_memory")
+        if data_path not in _DATA_PATHS:
+            raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
+        if data_path == "device_memory" and vocab_shards is not None:
+            raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+        if device is not None and data_path != "device_memory":
+            raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")
         wire, self.numpy = DTYPES[dtype]
         self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
+        self.device = device or ""
         self.config = pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
                                       eos_token_ids=eos_token_ids, default_params=default_params,
                                       wants_regions=data_path != "inline")
@@ -175,16 +184,23 @@ class Session:
         self.offer = ready.shard_offer
         if self.wanted == "inline":
             return
+        kind = "device memory" if self.wanted == "device_memory" else "shared memory"
         try:
             if not ready.HasField("region_offer"):
-                raise CroupierError("the server offers no shared memory")
-            region = _regions.lease(ready.region_offer, self.slots * self.slot_bytes, address)
+                raise CroupierError(f"the server offers no {kind}")
+            region = self._leased(ready.region_offer, address)
         except (CroupierError, OSError, AttributeError) as error:
-            if self.wanted == "shared_memory":
-                raise CroupierError(f"no shared memory: {error}") from error
+            if self.wanted != "auto":
+                raise CroupierError(f"no {kind}: {error}") from error
             self._move(None)
             return
         self._move(region)
+
+    def _leased(self, offer: Any, address: str) -> Region:
+        size = self.slots * self.slot_bytes
+        if self.wanted == "device_memory":
+            return _device.lease(offer, size, address, self.device)
+        return _regions.lease(offer, size, address)
 
     def _move(self, region: Region | None) -> None:
         """Goes over to another region; steps without a result take their rows along."""
@@ -210,13 +226,16 @@ class Session:
         """Rows in the region of now."""
         if rows.slot is None or rows.region is self.region:
             return rows
+        if rows.region.on_device:
+            # What a GPU was still to write there when the server went nobody knows.
+            raise LogitsLost(_LOST)
         kept = self.rows(len(rows.array))
         kept.array[:] = rows.array
         # Looked at last: what was copied before the pages went is whole.
         if rows.region.is_lost():
             if kept.slot is not None:
                 self.free.append(kept.slot)
-            raise LogitsLost("the server freed the region that the logits were in; send the step again")
+            raise LogitsLost(_LOST)
         return kept
 
     def again(self) -> list[bytes]:
@@ -241,20 +260,22 @@ class Session:
         """Tells once that logits were lost."""
         if self.lost:
             self.lost = False
-            raise LogitsLost("the server freed the region that the logits were in; send the step again")
+            raise LogitsLost(_LOST)
 
     # Steps.
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        on_device = self.region is not None and self.region.on_device
+        if on_device and count > self.max_rows:
+            raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
         if self.region is None or count > self.max_rows:
             return Rows(np.empty((count, self.columns), self.numpy))
         if not self.free:
             raise CroupierError("every slot waits for its step's result; take one first, or ask for more slots")
         slot = self.free.pop(0)
         offset = self.region.first + slot * self.slot_bytes
-        flat = np.frombuffer(self.region.memory, self.numpy, count * self.stride, offset)
-        return Rows(flat.reshape(count, self.stride)[:, : self.columns], slot, self.region)
+        return Rows(self.region.view(self.numpy, count, self.stride, self.columns, offset), slot, self.region)
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent."""
@@ -282,6 +303,7 @@ class Session:
             listed = top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
         if logits is not None:
             rows = self._kept(logits) if isinstance(logits, Rows) else self._placed(logits)
+            self.synchronize()
         step = InFlight(self._number(rows), self.opening, self.closing, wire, emits, rows, listed)
         self.opening, self.closing = [], []
         self.waiting.append(step)
@@ -323,7 +345,14 @@ class Session:
             emits.append(self.sequences.get(item.sequence_id) if item.WhichOneof("kind") in ("sample", "verify") else None)
         return pb.Step(work=works).SerializeToString(), emits
 
+    def synchronize(self) -> None:
+        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
+        if self.region is not None:
+            self.region.synchronize()
+
     def _placed(self, logits: Any) -> Rows:
+        if self.region is not None and self.region.on_device and _device.is_on_device(logits):
+            return filled(self, logits, _device.row_count(logits, self.columns))
         return filled(self, as_rows(logits, self.columns, self.dtype))
 
     def encode(self, step: InFlight) -> bytes:
@@ -376,9 +405,9 @@ class Session:
         return step, result
 
 
-def filled(place: Any, array: Any) -> Rows:
+def filled(place: Any, array: Any, count: int | None = None) -> Rows:
     """Rows of `place`, which gives and takes them back, with these values in them."""
-    rows = place.rows(len(array))
+    rows = place.rows(len(array) if count is None else count)
     try:
         rows.array[:] = array
     except BaseException:
@@ -389,6 +418,9 @@ def filled(place: Any, array: Any) -> Rows:
 
 def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
     """Logits as an array of rows that can be copied to where they go."""
+    if _device.is_on_device(logits):
+        raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
+                         "or give a copy on the host, for a tensor logits.cpu()")
     array = np.asarray(logits)
     if array.ndim == 1:
         array = array[np.newaxis]

@@ -53,6 +53,9 @@ class Stream(Front):
     async def _step(self, logits: Any, work: list[Any]) -> tuple[Any, Any]:
         if self._broken or self._session.waiting:
             raise CroupierError("the stream was left in the middle of a step; connect again")
+        # Here it would hold up the loop; nothing has happened yet if it is cancelled.
+        if logits is not None and self._session.wanted == "device_memory":
+            await asyncio.to_thread(self._session.synchronize)
         message = self._session.step(logits, work)
         try:
             return await self._answered(message)

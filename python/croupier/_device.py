@@ -1,0 +1,118 @@
+"""Device memory: a region on the GPU that the server samples on, as its worker has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._cuda import Mapping, driver
+from ._regions import Region
+from .schema import pb
+
+_BF16 = np.dtype("<u2")
+#: What programs call bf16, which numpy does not have.
+_BF16_NAMES = ("<u2", "<i2", "<V2", "|V2")
+
+
+def lease(offer: Any, size: int, address: str, uuid: str) -> DeviceRegion:
+    """A region of one's own, on the server's GPU, which must be `uuid` where that is not empty."""
+    # Where there is no driver the server need not make memory.
+    driver()
+    request = pb.RegionRequest(lease=pb.LeaseRegion(bytes=size, device=pb.RegionDevice(uuid=uuid)))
+    return DeviceRegion(offer, request, address)
+
+
+class DeviceRegion(Region):
+    """A region on a GPU, mapped."""
+
+    on_device = True
+
+    def _map(self, descriptor: int, leased: Any) -> None:
+        self._mapping: Mapping | None = Mapping(descriptor, leased.bytes, leased.device_uuid)
+        self.first = 0
+
+    def is_lost(self) -> bool:
+        """Rows are not read back from a region that was left."""
+        return True
+
+    def synchronize(self) -> None:
+        """Waits until what was asked of the GPU is done."""
+        self._mapping.synchronize()
+
+    def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> DeviceArray:
+        """Rows at an offset."""
+        return DeviceArray(self._mapping, self._mapping.address + offset, dtype, (count, columns), stride)
+
+    def close(self) -> None:
+        """Ends the lease. The mapping goes with its last array."""
+        super().close()
+        self._mapping = None
+
+
+class DeviceArray:
+    """Rows on a GPU. `torch.as_tensor(array, device=f"cuda:{array.device}")` is the same memory, and so is what any
+    library makes of `__cuda_array_interface__`. `array[:] = logits` copies them there, from the GPU or the host."""
+
+    def __init__(self, mapping: Mapping, address: int, dtype: np.dtype, shape: tuple[int, int], stride: int) -> None:
+        self._mapping, self._address, self._row = mapping, address, stride * dtype.itemsize
+        self.dtype, self.shape, self.device = dtype, shape, mapping.device
+        """The GPU's ordinal in this process is `device`."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "shape": self.shape, "strides": (self._row, self.dtype.itemsize),
+                "typestr": self.dtype.str, "data": (self._address, False), "stream": None}
+
+    def __setitem__(self, where: Any, logits: Any) -> None:
+        if where != slice(None):
+            raise IndexError("rows on a GPU are written as a whole, array[:] = logits, or by a library for GPUs")
+        if is_on_device(logits):
+            self._copy(logits)
+        else:
+            self._upload(np.broadcast_to(np.asarray(logits, self.dtype), self.shape))
+
+    def _copy(self, logits: Any) -> None:
+        facts = logits.__cuda_array_interface__
+        shape, itemsize = tuple(facts["shape"]), self.dtype.itemsize
+        shape = (1, *shape) if len(shape) == 1 else shape
+        if shape != self.shape:
+            raise ValueError(f"logits have the shape {shape}, must be {self.shape}")
+        is_bf16 = self.dtype == _BF16 and facts["typestr"] in _BF16_NAMES
+        if not is_bf16 and facts["typestr"] != self.dtype.str:
+            raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {self.dtype.str}, the stream's dtype")
+        strides = facts.get("strides") or (shape[1] * itemsize, itemsize)
+        if strides[-1] != itemsize:
+            raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
+        if shape[0]:
+            # One row has one stride only, or none that means anything.
+            self._mapping.copy(self._address, self._row, facts["data"][0], strides[0] if shape[0] > 1 else self._row,
+                               shape[1] * itemsize, shape[0])
+
+    def _upload(self, logits: np.ndarray) -> None:
+        count, columns = self.shape
+        whole = self._row // self.dtype.itemsize
+        rows = logits
+        if whole != columns:
+            # One copy is sooner done than one for each row.
+            rows = np.zeros((count, whole), self.dtype)
+            rows[:, :columns] = logits
+        rows = np.ascontiguousarray(rows)
+        if count:
+            self._mapping.upload(self._address, rows.ctypes.data, rows.nbytes)
+
+
+def is_on_device(logits: Any) -> bool:
+    """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
+    return hasattr(logits, "__cuda_array_interface__")
+
+
+def row_count(logits: Any, columns: int) -> int:
+    """How many rows of so many columns there are."""
+    shape = tuple(logits.__cuda_array_interface__["shape"])
+    if len(shape) not in (1, 2) or shape[-1] != columns:
+        raise ValueError(f"logits have the shape {shape}, must be (rows, {columns})")
+    return shape[0] if len(shape) == 2 else 1
