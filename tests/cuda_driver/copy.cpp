@@ -34,7 +34,11 @@ Result copy(Call& call, Side to, Side from, size_t bytes, void* stream_handle, b
     if (stream == nullptr) return kInvalidHandle;
     if (bytes == 0) return kSuccess;
     if (!may(to, bytes, PROT_WRITE) || !may(from, bytes, PROT_READ)) return kInvalidValue;
-    if (!from.is_device) uploaded[to.at] = bytes;
+    if (!from.is_device) {
+        uploaded[to.at] = bytes;
+    } else if (to.is_device) {
+        uploaded[Address(range_of(to.at)->at)] = 0;
+    }
     if (!from.is_device && !is_pinned(pointer(from.at), bytes)) {
         // The caller may use it for something else as soon as the call returns.
         std::string staged(static_cast<const char*>(pointer(from.at)), bytes);

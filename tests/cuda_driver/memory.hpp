@@ -39,7 +39,7 @@ struct Range {
 
 // By address.
 extern std::map<Address, Range> ranges;
-// Bytes of the last copy from the host to an address.
+// Bytes of the last copy from the host to an address; 0 where another from the device into the same range came behind it.
 extern std::map<Address, size_t> uploaded;
 
 // The range that holds an address, if any.
