@@ -67,7 +67,7 @@ fn random_batches(build: &str, batches: u32, largest: usize) {
 
 #[test]
 fn random_batches_of_narrow_blocks_equal_the_specification() {
-    random_batches("narrow", 400, 6);
+    random_batches("narrow", 300, 6);
 }
 
 #[test]

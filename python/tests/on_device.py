@@ -5,12 +5,14 @@ import ctypes
 import gc
 import os
 import pathlib
+import shutil
 from ctypes import byref, c_uint64, c_void_p
 
 import numpy as np
 import pytest
 
 import croupier
+from conftest import Server
 from croupier import _session
 from croupier._cuda import driver
 
@@ -33,9 +35,13 @@ def batch(position, texts=TEXTS):
     return np.stack([logits(text, position) for text in texts])
 
 
-@pytest.fixture
-def gpu(serve):
-    return serve("--backend=cuda", "--threads=1")
+@pytest.fixture(scope="module")
+def gpu():
+    """One for all tests: it proves itself by some hundred launches before it is ready."""
+    server = Server("--backend=cuda", "--threads=1")
+    yield server
+    server.kill()
+    shutil.rmtree(server.folder, ignore_errors=True)
 
 
 @pytest.fixture

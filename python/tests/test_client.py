@@ -152,7 +152,8 @@ def test_without_a_server_it_gives_up_in_time(server):
         croupier.connect(server.uds, VOCAB)
 
 
-def test_a_lost_region_is_told_and_not_sampled(server):
+def test_a_lost_region_is_told_and_not_sampled(serve):
+    server = serve("--drain-timeout=1s")
     with croupier.connect(server.uds, VOCAB, data_path="shared_memory") as stream:
         sequence = stream.open(**params(1))
         first = stream.sample(write(stream, [1], 0), [sequence])
