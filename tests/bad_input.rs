@@ -14,17 +14,6 @@ use tonic::Code;
 const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
 
-/// The first tokens of the text with this seed, as a stream of its own gives them.
-async fn tokens_of(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
-    let mut worker = server.worker().await;
-    worker.step(open_step(vec![open(1, seeded(seed))])).await;
-    let mut tokens = Vec::new();
-    for position in 0..count {
-        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
-    }
-    tokens
-}
-
 #[tokio::test]
 async fn a_bad_configuration_ends_the_stream_and_names_the_field() {
     let server = TestServer::start().await;
@@ -112,7 +101,7 @@ fn misshapen() -> Vec<(Code, &'static str, Step)> {
 #[tokio::test]
 async fn a_misshapen_step_ends_the_stream_after_the_replies_before_it() {
     let server = TestServer::start().await;
-    let expected = tokens_of(&server, 5, 1).await;
+    let expected = inline_tokens(&server, 5, 1).await;
     for (code, field, step) in misshapen() {
         let mut worker = server.worker().await;
         let mut good = sample_step(&[(1, logits(5, 0))]);
@@ -220,7 +209,7 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
 async fn a_bad_parameter_fails_its_sequence_alone() {
     let server = TestServer::start().await;
     let cases = bad_params();
-    let expected = tokens_of(&server, 5, cases.len() as u64).await;
+    let expected = inline_tokens(&server, 5, cases.len() as u64).await;
     server.expect_sequences(0).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
@@ -267,7 +256,7 @@ async fn odd_but_right_parameters_are_taken() {
 async fn a_bad_opening_says_what_is_wrong_with_it() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    let expected = tokens_of(&server, 5, 2).await;
+    let expected = inline_tokens(&server, 5, 2).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     assert_eq!(token(&worker.step(sample_step(&[(1, logits(5, 0))])).await.work[0]), expected[0]);
     let result = worker
@@ -300,7 +289,7 @@ async fn a_bad_opening_says_what_is_wrong_with_it() {
 #[tokio::test]
 async fn a_bad_row_fails_alone_and_its_sequence_goes_on() {
     let server = TestServer::start().await;
-    let (expected, neighbour) = (tokens_of(&server, 5, 1).await, tokens_of(&server, 6, 8).await);
+    let (expected, neighbour) = (inline_tokens(&server, 5, 1).await, inline_tokens(&server, 6, 8).await);
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(5)), open(2, seeded(6))])).await;
     let all = |value| vec![value; VOCAB as usize];
@@ -382,7 +371,7 @@ async fn bad_work_fails_alone() {
         (RowStatus::InvalidWork, at(0, score_work(None, score(vec![1], wanted(1, 9))))),
         (RowStatus::InvalidWork, at(0, score_work(None, score(vec![1], wanted(1, 2))))),
     ];
-    let (expected, own) = (tokens_of(&server, 5, cases.len() as u64).await, tokens_of(&server, 6, 1).await);
+    let (expected, own) = (inline_tokens(&server, 5, cases.len() as u64).await, inline_tokens(&server, 6, 1).await);
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(5)), open(3, seeded(6))])).await;
     for ((status, work), (position, expected)) in cases.into_iter().zip((0..).zip(expected)) {

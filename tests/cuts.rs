@@ -61,16 +61,24 @@ fn filters() -> Vec<Filters> {
     all
 }
 
+/// One of each level that this processor has.
+fn backends() -> Vec<(Level, CpuBackend)> {
+    let levels = Level::ALL.into_iter().filter(|level| level.is_available());
+    levels.map(|level| (level, CpuBackend::with_level(1, level))).collect()
+}
+
+/// Some tokens that were seen, with a bias.
+fn touched() -> Vec<TokenAdjust> {
+    let touched = |i: u32| {
+        let bias = (i % 3) as f32 - 1.0;
+        TokenAdjust { token: i * 601, flags: TokenAdjust::SEEN, bias, output_count: 0 }
+    };
+    (0..40).map(touched).collect()
+}
+
 #[test]
 fn cuts_equal_the_specification() {
-    let mut backends: Vec<(Level, CpuBackend)> = Level::ALL
-        .into_iter()
-        .filter(|level| level.is_available())
-        .map(|level| (level, CpuBackend::with_level(1, level)))
-        .collect();
-    let touched: Vec<TokenAdjust> = (0..40)
-        .map(|i| TokenAdjust { token: i * 601, flags: TokenAdjust::SEEN, bias: (i % 3) as f32 - 1.0, output_count: 0 })
-        .collect();
+    let (mut backends, touched) = (backends(), touched());
     for (name, row) in rows() {
         for (turn, filters) in filters().into_iter().enumerate() {
             let dtype = Dtype::ALL[turn % 3];
@@ -125,14 +133,7 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
 
 #[test]
 fn tokens_of_chains_equal_the_specification() {
-    let mut backends: Vec<(Level, CpuBackend)> = Level::ALL
-        .into_iter()
-        .filter(|level| level.is_available())
-        .map(|level| (level, CpuBackend::with_level(1, level)))
-        .collect();
-    let touched: Vec<TokenAdjust> = (0..40)
-        .map(|i| TokenAdjust { token: i * 601, flags: TokenAdjust::SEEN, bias: (i % 3) as f32 - 1.0, output_count: 0 })
-        .collect();
+    let (mut backends, touched) = (backends(), touched());
     for (name, row) in rows() {
         for (turn, (steps, state)) in chains().into_iter().enumerate() {
             let dtype = if name.starts_with("as far") { Dtype::F32 } else { Dtype::ALL[turn % 3] };

@@ -88,17 +88,6 @@ fn bytes(row: &[f32]) -> Vec<u8> {
     row.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The text with this seed, as a stream that sends its logits inline gets it.
-async fn inline_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
-    let mut worker = server.worker().await;
-    worker.step(open_step(vec![open(1, seeded(seed))])).await;
-    let mut tokens = Vec::new();
-    for position in 0..count {
-        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
-    }
-    tokens
-}
-
 /// One token of sequence 1 from the first row.
 async fn sampled(worker: &mut Worker, lease: &RegionLease) -> u32 {
     let step = Step { work: vec![sample_work(1)], logits: at(lease, 0, 1), ..Default::default() };

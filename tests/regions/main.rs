@@ -73,17 +73,6 @@ fn refused(result: Result<impl std::fmt::Debug, SideError>) -> RegionError {
     }
 }
 
-/// The text with this seed, as a stream that sends its logits inline gets it.
-async fn inline_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
-    let mut worker = server.worker().await;
-    worker.step(open_step(vec![open(1, seeded(seed))])).await;
-    let mut tokens = Vec::new();
-    for position in 0..count {
-        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
-    }
-    tokens
-}
-
 /// One token of sequence 1 from row 0 of the region, which is written first.
 async fn region_token(worker: &mut Worker, region: &mut Leased, row: &[f32]) -> u32 {
     region.window.write(0, &bytes(row));

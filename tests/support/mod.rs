@@ -383,3 +383,14 @@ impl Backend for Gate {
         CpuBackend::new(1).verify(jobs)
     }
 }
+
+/// The text with this seed, as a stream that sends its logits inline gets it.
+pub async fn inline_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(seed))])).await;
+    let mut tokens = Vec::new();
+    for position in 0..count {
+        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
+    }
+    tokens
+}
