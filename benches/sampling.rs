@@ -23,6 +23,8 @@ use croupier::sampling::mark::race::Race;
 use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
+use croupier::sampling::samplers::infill::Infill;
+use croupier::vocabulary::Vocabulary;
 use std::hint::black_box;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -128,6 +130,8 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("epsilon 3e-4", &[Step::Temperature, Step::EpsilonCutoff(3e-4)]),
         ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
         ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),
+        ("infill behind top-k 40", &[Step::TopK, Step::Infill]),
+        ("infill, nothing before", &[Step::Infill]),
         ("p-less", &[Step::Temperature, Step::PLess]),
         ("mirostat 1, tau 5", &[Step::Temperature, Step::MirostatV1 { tau: 5.0, eta: 0.1 }]),
         ("mirostat 2, tau 5", &[Step::Temperature, Step::MirostatV2 { tau: 5.0, eta: 0.1 }]),
@@ -227,9 +231,21 @@ fn state(steps: &[Step]) -> SamplerState {
 
 /// Thirty layers.
 fn tournament() -> Tournament<'static> {
-    static KEYS: [u64; 30] = [7; 30];
+    static KEYS: [u64; 30] = [
+        654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421,
+        521, 129, 669, 732, 225, 90, 960,
+    ];
     static TABLE: LazyLock<Arc<Table>> = LazyLock::new(|| Table::of(&SynthidParams::new(vec![])));
     Tournament { context: 11, keys: &KEYS, table: &TABLE }
+}
+
+/// Every token a short text of three letters.
+fn infill() -> Infill<'static> {
+    static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
+        let text = |token: u32| (0..4).map(|place| b"abc"[token as usize / 3usize.pow(place) % 3]).collect();
+        Vocabulary::new(&(0..1 << 17).map(|token| Some(text(token))).collect::<Vec<_>>(), b"")
+    });
+    Infill { vocabulary: &TEXTS, ends: &[2] }
 }
 
 /// Rows of one kind, encoded.
@@ -264,6 +280,7 @@ impl Rows {
                     protected: &[],
                     xtc: 0,
                     state: state(job.steps),
+                    infill: job.steps.contains(&Step::Infill).then(infill),
                     tournament: job.steps.contains(&Step::Tournament).then(tournament),
                 }),
                 penalties: if job.penalised { penalties } else { Penalties::OFF },

@@ -205,7 +205,11 @@ impl App {
             let socket = listener.path().to_owned();
             (listener, RegionSide { regions: Regions::with_device(&limits, count, bytes, device), socket })
         });
-        let given = Given { defaults: self.config.defaults.clone(), presets: self.config.presets.clone() };
+        let given = Given {
+            defaults: self.config.defaults.clone(),
+            presets: self.config.presets.clone(),
+            vocabulary: self.config.vocabulary.clone(),
+        };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
         let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
         let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
@@ -295,7 +299,8 @@ pub fn run(config: Config) -> ExitCode {
 }
 
 fn run_logged(config: Config) -> Result<Drained, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("croupier-io").build()?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(config.io_threads()).enable_all().thread_name("croupier-io").build()?;
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
     {

@@ -30,6 +30,7 @@ pub mod tls;
 pub mod tokens;
 pub mod top;
 pub mod trace;
+pub mod vocabulary;
 pub mod watermark;
 
 /// The wire types, generated from `proto/croupier/v1/sampler.proto`.

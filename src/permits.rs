@@ -32,6 +32,14 @@ impl Counter {
         self.reserve(amount).then(|| Permit { counter: Arc::clone(self), amount })
     }
 
+    /// Takes `amount`, past the limit if need be. Nobody else gets room until there is some again.
+    #[must_use]
+    pub fn take_anyway(self: &Arc<Self>, amount: usize) -> Permit {
+        let mut permit = Permit { counter: Arc::clone(self), amount: 0 };
+        permit.set(amount);
+        permit
+    }
+
     /// Counts `more` in, unless there is less room than that.
     fn reserve(&self, more: usize) -> bool {
         let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
@@ -129,6 +137,10 @@ mod tests {
         assert!(one.resize(6) && one.resize(1) && other.resize(9));
         assert_eq!(counter.used(), 10);
         drop(other);
+        assert_eq!(counter.used(), 1);
+        let more = counter.take_anyway(12);
+        assert!(counter.used() == 13 && counter.take(0).is_none() && !one.resize(2));
+        drop(more);
         assert_eq!(counter.used(), 1);
         drop(one);
         assert_eq!(counter.used(), 0);

@@ -18,12 +18,13 @@ use croupier::sampling::chain::Step;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
-use croupier::sampling::row::{Action, Filters, RowResult, RowSpec};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, RowResult, RowSpec};
 use croupier::sampling::sample_row;
 use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use rows::ascending;
+use rows::played;
+use rows::{ascending, infill};
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
     let mut all: Vec<(String, Box<dyn Backend>)> = vec![];
@@ -114,6 +115,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
             .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
         1 => Just(Step::PLess),
+        2 => Just(Step::Infill),
         1 => Just(Step::TopP),
         1 => Just(Step::TopK),
         1 => Just(Step::TopKTies),
@@ -132,8 +134,9 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         (0.0f64..10.0).prop_map(|sum| Average { sum, weight: 10.0 })
     ];
     let state = prop_oneof![2 => Just(None), 1 => (0.0f64..15.0, average).prop_map(Some)];
-    let chain = (beside(), step, beside(), min_keep, prop::collection::vec(0..300u32, 0..3), any::<u64>(), state);
-    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, state)| Chained {
+    let chain =
+        (beside(), step, beside(), min_keep, prop::collection::vec(0..300u32, 0..3), any::<u64>(), (state, infill()));
+    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, (state, infill))| Chained {
         steps: before.into_iter().chain([step]).chain(behind).collect(),
         min_keep,
         protected: ascending(protected, 300),
@@ -142,6 +145,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
             mirostat_mu: state.map(|state| state.0),
             adaptive: state.map(|state| state.1).filter(|_| matches!(step, Step::AdaptiveP { .. })),
         },
+        infill,
         tournament: None,
     })
 }
@@ -170,6 +174,74 @@ proptest! {
             case.adjusts = (0..3).map(|i| TokenAdjust { token: i * 49, flags: 2, bias: 0.5, output_count: 1 }).collect();
             case.banned = vec![1, 140];
         }
+        for uniform in uniforms(&case, uniform) {
+            case.action = Action::Draw { uniform };
+            check(&case);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(100))]
+
+    /// Tournaments among all tokens, or most of them.
+    #[test]
+    fn tokens_of_tournaments_are_those_of_the_specification(
+        vocab in prop_oneof![3 => 100..9000usize, 1 => 1..300usize],
+        shape in prop_oneof![4 => 0..3u8, 1 => 0..SHAPES],
+        (seed, uniform) in any::<(u64, u64)>(),
+        dtype in prop::sample::select(&Dtype::ALL[..]),
+        temperature in 0.05f32..3.0,
+        min_p in prop_oneof![3 => Just(0.0f32), 1 => 1e-6f32..1e-2],
+        played in played(),
+        shown in prop::option::weighted(0.2, Just((3, LogprobsMode::Processed, vec![0]))),
+        adjusted in any::<bool>(),
+    ) {
+        let mut case = Case::new(dtype, &row(shape, vocab, seed));
+        case.filters = Filters { temperature, min_p, top_k: 0, top_p: 1.0 };
+        let cut = (min_p > 0.0).then_some(Step::MinP);
+        let steps = [Step::Temperature].into_iter().chain(cut).chain([Step::Tournament]).collect();
+        case.chain = Some(Chained { steps, min_keep: 1, tournament: Some(played), ..Chained::default() });
+        case.logprobs = shown;
+        if adjusted && vocab > 3 {
+            case.adjusts = vec![TokenAdjust { token: 1, flags: 2, bias: 0.5, output_count: 1 }];
+            case.banned = vec![2];
+        }
+        for uniform in uniforms(&case, uniform) {
+            case.action = Action::Draw { uniform };
+            check(&case);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(200))]
+
+    /// Marked rows of which only the first tokens are asked for: tokens are raised where that may matter, and what is largest may be
+    /// banned or touched otherwise.
+    #[test]
+    fn first_tokens_of_marked_rows_are_those_of_the_specification(
+        vocab in 150..9000usize,
+        shape in prop_oneof![4 => 0..3u8, 1 => 0..SHAPES],
+        (seed, uniform) in any::<(u64, u64)>(),
+        dtype in prop::sample::select(&Dtype::ALL[..]),
+        filters in filters(),
+        top_k in prop_oneof![3 => 1..20u32, 1 => 20..70u32],
+        mark in mark(),
+        touched in prop::collection::vec((0..30usize, any::<bool>(), -9.0f32..9.0), 0..8),
+    ) {
+        let logits = row(shape, vocab, seed);
+        let mut case = Case::new(dtype, &logits);
+        (case.filters, case.mark, case.logprobs) = (Filters { top_k, ..filters }, Some(mark), None);
+        let mut order: Vec<usize> = (0..vocab).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let mut touched: Vec<_> = touched.into_iter().map(|(at, ban, bias)| (order[at] as u32, ban, bias)).collect();
+        touched.sort_by_key(|touched| touched.0);
+        touched.dedup_by_key(|touched| touched.0);
+        case.banned = touched.iter().filter(|touched| touched.1).map(|touched| touched.0).collect();
+        let adjusted = touched.iter().filter(|touched| !touched.1);
+        let adjust = |&(token, _, bias): &(u32, bool, f32)| TokenAdjust { token, flags: 2, bias, output_count: 1 };
+        case.adjusts = adjusted.map(adjust).collect();
         for uniform in uniforms(&case, uniform) {
             case.action = Action::Draw { uniform };
             check(&case);

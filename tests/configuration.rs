@@ -54,6 +54,33 @@ fn mistakes_end_the_program_with_code_2_and_a_list() {
 }
 
 #[test]
+fn a_wrong_vocabulary_ends_the_program_with_its_name_and_the_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("tokenizer.json");
+    let cases = [
+        (None, "cannot be read"),
+        (Some("[\"a\",\n 7]"), "expected a string at line 2 column 2"),
+        (Some("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}"), "model.type is \"WordPiece\""),
+        (Some("texts"), "is neither a tokenizer.json nor a JSON array of texts"),
+    ];
+    for (written, expected) in cases {
+        written.iter().for_each(|text| std::fs::write(&path, text).expect("it is written"));
+        let file = path.display().to_string();
+        let output = croupier(&["serve", "--threads=0", "--vocabulary", &file]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)));
+        for part in ["2 mistakes", "--threads", &format!("{file}: "), expected] {
+            assert!(told.contains(part), "{part} is missing in:\n{told}");
+        }
+        // Who only asks how a server is does not read it.
+        let config = dir.path().join("croupier.toml");
+        std::fs::write(&config, format!("vocabulary = \"{file}\"\nlisten = \"127.0.0.1:1\"\n")).expect("it is written");
+        let output = croupier(&["healthcheck", "--config", &config.display().to_string(), "--timeout", "50ms"]);
+        assert_ne!(output.status.code(), Some(i32::from(EXIT_CONFIG)), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn help_goes_to_stdout_with_code_0() {
     for args in [&["--help"][..], &["serve", "--help"], &["healthcheck", "--help"], &["--version"]] {
         let output = croupier(args);

@@ -14,6 +14,9 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::samplers::infill::Infill;
+use croupier::vocabulary::Vocabulary;
+use std::sync::LazyLock;
 
 #[path = "support/chi_square.rs"]
 mod chi_square;
@@ -34,6 +37,22 @@ fn random(seed: u64, index: u64) -> f64 {
 
 fn row(vocab: usize, spread: f64, seed: u64) -> Vec<f32> {
     (0..vocab as u64).map(|i| (spread * (0..3).map(|j| random(seed, 3 * i + j) - 0.5).sum::<f64>()) as f32).collect()
+}
+
+/// What a token says: none where that is empty.
+fn text(token: usize) -> String {
+    let letters = (0..token % 5).map(|place| if token >> (place + 3) & 1 == 1 { 'a' } else { 'b' });
+    letters.collect()
+}
+
+/// Tokens that end a text; the second is in every row.
+const ENDS: [u32; 2] = [1_000_000, 5];
+
+fn known() -> Infill<'static> {
+    static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
+        Vocabulary::new(&(0..500).map(|token| Some(text(token).into_bytes())).collect::<Vec<_>>(), b"")
+    });
+    Infill { vocabulary: &TEXTS, ends: &ENDS }
 }
 
 /// A step of a kind, with a random parameter.
@@ -63,12 +82,13 @@ fn step(kind: usize, seed: u64) -> Step {
         20 => Step::TopKTies,
         21 => Step::TypicalAbove(0.05 + 0.9 * share),
         22 => Step::TypicalTies(0.05 + 0.9 * share),
+        24 => Step::Infill,
         23 => Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
         _ => Step::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
-const KINDS: usize = 25;
+const KINDS: usize = 26;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -81,15 +101,25 @@ fn definitions() {
                 let case = seed + 100 * first as u64 + 10_000 * second as u64;
                 let logits = row(30 + 40 * seed as usize, 3.0 + seed as f64, case);
                 let steps = [step(first, case), step(second, case + 50)];
-                let mut naive = Naive::new(&logits);
+                // Random rows are large in any place, so some of these are choices of XTC's.
+                let (min_keep, protected): (u32, &[u32]) =
+                    [(1, &[][..]), (4, &[2, 9, 17, 25]), (12, &[1])][seed as usize % 3];
+                let mut naive = Naive { min_keep: min_keep as usize, protected, ..Naive::new(&logits) };
                 steps.iter().for_each(|&step| naive.apply(step));
                 if naive.near {
                     left_out += 1;
                     continue;
                 }
                 let all = logits.iter().enumerate().map(|(t, &logit)| Candidate { token: t as u32, logit }).collect();
-                let chain =
-                    Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state: STATE, tournament: None };
+                let chain = Chain {
+                    steps: &steps,
+                    min_keep,
+                    protected,
+                    xtc: 0,
+                    state: STATE,
+                    infill: Some(known()),
+                    tournament: None,
+                };
                 let left = chain::run(all, &FILTERS, &chain);
                 let mut tokens: Vec<usize> = left.kept().iter().map(|w| w.candidate.token as usize).collect();
                 tokens.sort_unstable();
@@ -114,7 +144,7 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 11] = [
+    let chains: [(&str, &[Step]); 12] = [
         ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
@@ -125,6 +155,7 @@ fn draws() {
         ("adaptive-p behind min-p", &[Step::MinP, Step::AdaptiveP { target: 0.1, decay: 0.9 }]),
         ("skew behind top-p", &[Step::TopP, Step::Skew(0.7)]),
         ("xtc on average", &[Step::XtcExpected { probability: 0.5, threshold: 0.03 }]),
+        ("infill behind top-k", &[Step::TopK, Step::Infill, Step::Temperature]),
         ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
@@ -137,7 +168,15 @@ fn draws() {
         for position in 0..DRAWS {
             let spec = RowSpec {
                 filters: FILTERS,
-                chain: Some(Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: STATE, tournament: None }),
+                chain: Some(Chain {
+                    steps,
+                    min_keep: 1,
+                    protected: &[],
+                    xtc: 0,
+                    state: STATE,
+                    infill: Some(known()),
+                    tournament: None,
+                }),
                 penalties: Penalties::OFF,
                 adjusts: Adjusts::default(),
                 banned: &[],

@@ -274,3 +274,33 @@ async fn a_token_counts_64_bytes_towards_the_rows_of_a_step() {
     let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.limits.unwrap().max_top_n, 16_384);
 }
+
+#[tokio::test]
+async fn a_step_goes_through_so_many_entries_of_lists() {
+    let server = TestServer::start().await;
+    let (vocab_size, entries) = (1 << 20, 1 << 17);
+    let logit_bias = (0..entries).map(|token_id| LogitBias { token_id, bias: -1.0 }).collect();
+    let default_params = Some(SamplingParams { temperature: Some(0.0), logit_bias, ..Default::default() });
+    let mut worker = server.worker_with(StreamConfig { vocab_size, default_params, ..config() }).await;
+    worker.step(open_step((1..=129).map(|id| open(id, seeded(id))).collect())).await;
+    let listed = |rest: f32| TopNRows {
+        counts: vec![2],
+        token_ids: vec![vocab_size - 1, vocab_size - 2],
+        logits: Dtype::F32.encode(&[5.0, 4.0]),
+        rest_logsumexp: vec![rest],
+        ..Default::default()
+    };
+    let step = |ids: std::ops::RangeInclusive<u64>, rest: f32| Step {
+        work: ids.map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect(),
+        top_n: Some(listed(rest)),
+        ..Default::default()
+    };
+    // 128 rows of 2^17 entries are as many as may be.
+    let result = worker.step(step(1..=129, 1.0)).await;
+    assert!(result.work[..128].iter().all(|work| token(work) == vocab_size - 1));
+    assert_eq!(result.work[128].status(), RowStatus::InvalidWork);
+    assert!(result.work[128].message.contains("top_n: would go through"), "{}", result.work[128].message);
+    // The next step has room again, and where no other token can be emitted none is gone through.
+    assert_eq!(token(&worker.step(step(129..=129, 1.0)).await.work[0]), vocab_size - 1);
+    assert!(worker.step(step(1..=129, f32::NEG_INFINITY)).await.work.iter().all(|work| token(work) == vocab_size - 1));
+}

@@ -19,9 +19,10 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::Purpose;
 use croupier::sequence::Sequence;
 use croupier::sequence::rules::Rules;
+use croupier::vocabulary::Vocabulary;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::corpus::{self, Learned};
+use support::corpus::{self, END_OF_TEXT, Learned};
 use support::ngram::MAX_ORDER;
 use support::screen::Style;
 use support::{Result, say};
@@ -104,6 +105,8 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
         ("p_less", with(|p| p.samplers.p_less = true)),
+        ("infill, k 40, p .9", with(|p| (p.samplers.infill, p.top_k, p.top_p) = (true, 40, 0.9))),
+        ("infill, k 40, T 0.3", with(|p| (p.samplers.infill, p.top_k, p.temperature) = (true, 40, 0.3))),
         ("mirostat 1, tau 3", with(|p| (p.samplers.mirostat, p.samplers.mirostat_tau) = (1, 3.0))),
         ("mirostat 2, tau 3", with(|p| (p.samplers.mirostat, p.samplers.mirostat_tau) = (2, 3.0))),
         ("adaptive_p 0.1, min_p 0.01", with(|p| (p.min_p, p.samplers.adaptive_target) = (0.01, 0.1))),
@@ -126,10 +129,17 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
 }
 
 /// What is left of a row behind an output, and the token that the seed draws.
-fn sample(row: &[u8], params: SamplingParams, seed: u64, output: &[u32]) -> Result<(Distribution, u32)> {
+fn sample(
+    (row, texts): (&[u8], &Arc<Vocabulary>),
+    params: SamplingParams,
+    seed: u64,
+    output: &[u32],
+) -> Result<(Distribution, u32)> {
     let logits = Logits::new(Dtype::F32, row);
     params.validate(logits.vocab_size() as u32, 20)?;
-    let sequence = Sequence::open(Arc::new(Rules::new(params, &[])), seed, &[], output);
+    let rules = Rules::new(params, &[END_OF_TEXT]).with_vocabulary(Some(Arc::clone(texts)));
+    rules.validate()?;
+    let sequence = Sequence::open(Arc::new(rules), seed, &[], output);
     let spec = sequence.spec(sequence.draw(Purpose::Sample));
     let token = croupier::sampling::sample_row(&logits, &spec)?.token;
     Ok((Distribution::of(&logits, &spec)?, token))
@@ -143,13 +153,18 @@ async fn main() -> Result<()> {
     let mut row = vec![0.0; model.vocab_size()];
     model.logits(&context, &mut row);
     let row = Dtype::F32.encode(&row);
+    let text = |token: u32| Some(corpus::text(&tokenizer, &[token])).filter(|text| !text.is_empty());
+    let texts = Arc::new(Vocabulary::new(&(0..model.vocab_size() as u32).map(text).collect::<Vec<_>>(), b""));
 
     let style = Style::detect();
     say(&format!("{:?}, and what may come next of {} tokens\n", args.text, model.vocab_size()))?;
     say(&style.bold(&table::head()))?;
     for (name, params) in lines(args.temperature) {
-        let (left, token) = sample(&row, params, args.seed, &context)?;
-        let piece = |token: u32| table::shown(&corpus::text(&tokenizer, &[token]));
+        let (left, token) = sample((&row, &texts), params, args.seed, &context)?;
+        let piece = |token: u32| match token {
+            END_OF_TEXT => "(the end)".to_owned(),
+            token => table::shown(&corpus::text(&tokenizer, &[token])),
+        };
         say(&Line::new(name, &left, token).show(style, piece))?;
     }
     say("\nEntropy in bits. \"draws\" is the token of this seed; the bars are the likeliest tokens' probabilities.")

@@ -32,6 +32,13 @@ pub struct SideReport {
     pub failures: BTreeMap<String, u64>,
 }
 
+impl SideReport {
+    /// Whether there are tokens, and no stream broke on the way: rates are over the whole of each round.
+    pub(super) fn is_complete(&self) -> bool {
+        self.tokens_per_second > 0.0 && !self.failures.keys().any(|reason| reason.starts_with("stream "))
+    }
+}
+
 /// One round: Croupier and, if asked for, the bare stream beside it.
 #[derive(Debug)]
 pub(super) struct RoundReport {

@@ -74,10 +74,7 @@ impl Stop {
             n => format!("{n} mistakes"),
         };
         let list: String = problems.iter().map(|p| format!("  {p}\n")).collect();
-        Self {
-            text: format!("croupier: {count} in the configuration, nothing was started:\n{list}"),
-            code: EXIT_CONFIG,
-        }
+        Self { text: format!("croupier: {count}, nothing was done:\n{list}"), code: EXIT_CONFIG }
     }
 
     /// Tells it and gives the exit code.
@@ -109,7 +106,7 @@ pub fn command_line() -> clap::Command {
         let arg = option(s.name, s.value, s.help);
         let help = format!("{} [default: {}] [env: {}]", s.help, s.default(), s.env());
         let is_switch = s.value == "BOOL";
-        let arg = if is_switch { arg.num_args(0..=1).require_equals(true).default_missing_value("true") } else { arg };
+        let arg = if is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg };
         command.arg(arg.help(help))
     });
     clap::Command::new("croupier")
@@ -172,8 +169,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             bench::writer_args(sub, problems).map(Command::BenchWriter).map_err(|p| Stop::mistakes(&p))
         }
         Some((_, sub)) => {
-            let (config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
+            let (mut config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
             secrets::check(&config, &mut problems);
+            config.read_vocabulary(&mut problems);
             if problems.is_empty() { Ok(Command::Serve(Box::new(config))) } else { Err(Stop::mistakes(&problems)) }
         }
         None => Err(Stop::mistakes(&problems)),

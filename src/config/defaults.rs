@@ -76,6 +76,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_p_decay, float),
     parameter!(samplers.top_p_min, float),
     parameter!(samplers.p_less, Value::as_bool),
+    parameter!(samplers.infill, Value::as_bool),
     parameter!(samplers.skew, float),
     parameter!(samplers.return_sampler_state, Value::as_bool),
     parameter!(history.dry_multiplier, float),
@@ -126,7 +127,8 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
         // Checked alone, so that one mistake does not hide the next.
         let mut alone = SamplingParams::default();
         if (parameter.set)(&mut alone, value).is_none() {
-            problems.push(format!("{name}.{key}: {value} is not a value for it"));
+            let off = (parameter.show)(&SamplingParams::default());
+            problems.push(format!("{name}.{key}: {value} is not a value for it; its default is {off}"));
         } else if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
             && e.field == key.as_str()
         {

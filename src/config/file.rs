@@ -83,7 +83,9 @@ fn scalar(value: &Value) -> Option<String> {
 pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(key, known) {
         Some(near) => format!("{path}: there is no such key; did you mean {near}?"),
-        None => format!("{path}: there is no such key; see croupier serve --help"),
+        None => format!(
+            "{path}: there is no such key; docs/configuration.md lists them, and croupier serve --help the settings"
+        ),
     }
 }
 

@@ -11,7 +11,19 @@ pub(super) const INJECT: &str = "inject";
 /// Settings that follow from where the sidecar is put.
 const OWN_SETTINGS: [&str; 5] = ["listen", "uds", "admin", "lame-duck", "drain-timeout"];
 /// Units of Kubernetes' quantities.
-const UNITS: [&str; 11] = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti", "Pi"];
+const UNITS: [(&str, f64); 11] = [
+    ("", 1.0),
+    ("m", 1e-3),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("Ki", 1024.0),
+    ("Mi", 1048576.0),
+    ("Gi", 1073741824.0),
+    ("Ti", 1099511627776.0),
+    ("Pi", 1125899906842624.0),
+];
 
 /// `croupier inject` as clap sees it.
 pub(super) fn command() -> clap::Command {
@@ -70,6 +82,17 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
         memory_request: reader.read("memory-request", None, quantity),
         memory_limit: reader.read("memory-limit", None, quantity),
     };
+    for (what, request, limit) in
+        [("cpu", &args.cpu_request, &args.cpu_limit), ("memory", &args.memory_request, &args.memory_limit)]
+    {
+        if let (Some(request), Some(limit)) = (request, limit)
+            && amount(request) > amount(limit)
+        {
+            reader.note(format!(
+                "--{what}-request: {request} is above --{what}-limit {limit}; Kubernetes takes no such pod"
+            ));
+        }
+    }
     reader.end(args)
 }
 
@@ -99,10 +122,16 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
 
 /// A quantity of Kubernetes.
 fn quantity(text: &str) -> Result<String, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    match number.parse::<f64>() {
-        Ok(number) if number > 0.0 && UNITS.contains(&unit) => Ok(text.to_owned()),
+    match amount(text) {
+        Some(number) if number > 0.0 => Ok(text.to_owned()),
         _ => Err(format!("\"{text}\" is not a quantity; write for example 2, 500m or 1Gi")),
     }
+}
+
+/// How much it is.
+fn amount(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<f64>().ok().map(|number| number * factor)
 }

@@ -38,8 +38,10 @@ use crate::params::SamplingParams;
 use crate::params::presets::Presets;
 use crate::region;
 use crate::tls;
+use crate::vocabulary::Vocabulary;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Exit code for mistakes in the configuration.
@@ -112,6 +114,8 @@ pub struct Config {
     pub device: String,
     /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
     pub threads: Option<usize>,
+    /// Threads that read and write messages; `None`: as many as may run, within reason. See [`Config::io_threads`].
+    pub io_threads: Option<usize>,
     /// Instructions the CPU backend uses; `None`: the fastest that this CPU has.
     pub simd: Option<Level>,
     /// A connection must have sent its HTTP/2 preface by then.
@@ -150,6 +154,10 @@ pub struct Config {
     pub presets_file: Option<PathBuf>,
     /// Named parameter sets.
     pub presets: Presets,
+    /// The file with texts of tokens.
+    pub vocabulary_file: Option<PathBuf>,
+    /// What is in it; read for a server only.
+    pub vocabulary: Option<Arc<Vocabulary>>,
 }
 
 /// A size as settings say it, in bytes; `None` if it is none.
@@ -172,6 +180,7 @@ impl Default for Config {
             backend: BackendChoice::Cpu,
             device: "0".to_owned(),
             threads: None,
+            io_threads: None,
             simd: None,
             first_byte_timeout: Duration::from_secs(5),
             keepalive_interval: Duration::from_secs(10),
@@ -196,6 +205,8 @@ impl Default for Config {
             defaults: SamplingParams::default(),
             presets_file: None,
             presets: presets::shipped(),
+            vocabulary_file: None,
+            vocabulary: None,
         }
     }
 }
@@ -238,8 +249,20 @@ impl Config {
     /// Threads that sample. Unless set, what the CPU quota and affinity of this process leave it.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+        self.threads.unwrap_or_else(allowed_threads)
     }
+
+    /// Threads that read and write messages. Unless set, few of them where there are many cores: eight copy messages about as
+    /// fast as memory takes them.
+    #[must_use]
+    pub fn io_threads(&self) -> usize {
+        self.io_threads.unwrap_or_else(|| allowed_threads().min(8))
+    }
+}
+
+/// What the CPU quota and affinity of this process leave it.
+fn allowed_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use super::settings::{SETTINGS, Setting, env_name};
 use super::values::LONGEST_SOCKET_PATH;
 use super::{Config, defaults, file, presets};
+use crate::vocabulary::Vocabulary;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The flag that names the file.
 pub(super) const CONFIG: &str = "config";
@@ -21,6 +23,7 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     let path = flags(CONFIG).or_else(|| env(&env_name(CONFIG)));
     let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
     let mut config = Config::default();
+    let mut unread = Vec::new();
     for setting in SETTINGS {
         let found = flags(setting.name)
             .map(|text| (format!("--{}", setting.name), text))
@@ -30,12 +33,21 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
             && let Err(message) = (setting.set)(&mut config, &text)
         {
             problems.push(format!("{origin}: {message}"));
+            unread.push(setting.name);
         }
     }
     config.defaults = defaults::read(file::DEFAULTS, &file.defaults, &config.limits, &mut problems).params;
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
-    cross_check(&config, &mut problems);
+    cross_check(&config, &unread, &mut problems);
     (config, problems)
+}
+
+impl Config {
+    /// Reads the texts of tokens. A server's business alone, as it may take a while; every mistake goes into `problems`.
+    pub(super) fn read_vocabulary(&mut self, problems: &mut Vec<String>) {
+        let read = self.vocabulary_file.as_deref().map(Vocabulary::read).transpose();
+        self.vocabulary = read.map_err(|problem| problems.push(problem)).ok().flatten().map(Arc::new);
+    }
 }
 
 fn in_file(path: &Option<String>, setting: &Setting) -> String {
@@ -56,11 +68,15 @@ pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, St
     alike.collect()
 }
 
-/// What no setting can know alone.
-fn cross_check(config: &Config, problems: &mut Vec<String>) {
+/// What no setting can know alone. `unread` have a mistake of their own.
+fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
     let limits = &config.limits;
+    let is_closed = config.listen.is_none() && config.uds.is_none();
     let wrong = [
-        (config.listen.is_none() && config.uds.is_none(), "listen and uds are both off; nobody could connect"),
+        (
+            is_closed && !unread.iter().any(|name| ["listen", "uds"].contains(name)),
+            "listen and uds are both off; nobody could connect",
+        ),
         (
             config.listen.is_some_and(|a| a.port() != 0 && config.admin == Some(a)),
             "listen and admin are the same address; give them different ports",
@@ -71,15 +87,15 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
         ),
         (
             limits.max_sequences_per_stream > limits.max_sequences,
-            "max-sequences-per-stream is above max-sequences; lower it",
+            "max-sequences-per-stream is above max-sequences; lower it, or raise max-sequences",
         ),
         (
             limits.max_message_bytes > limits.max_bytes_in_flight,
-            "max-message-bytes is above max-bytes-in-flight, so the largest message could never be taken; lower it",
+            "max-message-bytes is above max-bytes-in-flight, so the largest message could never be taken; lower it, or raise max-bytes-in-flight",
         ),
         (
             limits.max_message_bytes > limits.max_row_bytes_per_step,
-            "max-message-bytes is above max-row-bytes-per-step, so the rows of the largest message could never be sampled; lower it",
+            "max-message-bytes is above max-row-bytes-per-step, so the rows of the largest message could never be sampled; lower it, or raise max-row-bytes-per-step",
         ),
         (
             config.tls.cert.is_some() != config.tls.key.is_some(),
@@ -96,7 +112,7 @@ fn cross_check(config: &Config, problems: &mut Vec<String>) {
         ),
         (
             limits.max_bytes_per_region > limits.max_region_bytes,
-            "max-bytes-per-region is above max-region-bytes, so the largest region could never be leased; lower it",
+            "max-bytes-per-region is above max-region-bytes, so the largest region could never be leased; lower it, or raise max-region-bytes",
         ),
         (
             config.region_socket().is_some_and(|path| path.as_os_str().len() > LONGEST_SOCKET_PATH),

@@ -96,6 +96,11 @@ pub(super) static SETTINGS: &[Setting] = &[
         |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), SHIPPED),
         "TOML file with presets, named sets of sampling parameters that clients choose with params.preset; shipped: those that come with the program"
     ),
+    path!(
+        "vocabulary",
+        vocabulary_file,
+        "File with the texts of tokens, for params.infill: a tokenizer.json of Hugging Face (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server has no texts. Read once"
+    ),
     setting!(
         "device",
         "GPU",
@@ -111,6 +116,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         |t| if t == "auto" { Ok(None) } else { values::count(t, 1..=1024).map(Some) },
         |n: &Option<usize>| show_option(*n, "auto"),
         "Threads that sample; auto: as many as the CPU quota and affinity of the process allow. Lower it to leave cores to a worker beside it"
+    ),
+    setting!(
+        "io-threads",
+        "N",
+        io_threads,
+        |t| if t == "auto" { Ok(None) } else { values::count(t, 1..=1024).map(Some) },
+        |n: &Option<usize>| show_option(*n, "auto"),
+        "Threads that read and write messages; auto: as many as the CPU quota and affinity allow, at most 8. With 1 a step through shared memory comes back some 10% sooner, and several streams of inline logits wait for each other"
     ),
     setting!(
         "simd",
@@ -304,7 +317,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.shard_timeout,
         |t| values::duration(t, POSITIVE),
         |d: &Duration| show_duration(*d),
-        "How long a step waits for the columns of other ranks, from when its turn came; then its rows fail. Raise it where ranks may be late, as when a kernel is compiled at its first use"
+        "How long a step waits for the columns of other ranks, from when its turn came, or from when it was received if the step before it waited in vain; then its rows fail. Raise it where ranks may be late, as when a kernel is compiled at its first use"
     ),
     limit!(
         "max-model-labels",

@@ -196,6 +196,7 @@ fn values_are_read_with_their_units() {
             "1.5s",
             "--keepalive-interval=0",
             "--reflection",
+            "--io-threads=5",
             "--listen=localhost:1",
             "--log-format=json",
         ],
@@ -205,6 +206,7 @@ fn values_are_read_with_their_units() {
     assert_eq!(config.drain_timeout, Duration::from_millis(1500));
     assert_eq!(config.keepalive_interval, Duration::ZERO);
     assert_eq!((config.reflection, config.log_format, config.threads()), (true, LogFormat::Json, 3));
+    assert_eq!(config.io_threads(), 5);
     assert_eq!(config.listen, "127.0.0.1:1".parse().ok());
 }
 
@@ -272,6 +274,27 @@ fn every_mistake_in_presets_is_told() {
         assert!(told.contains(&format!("{path}: {part}")), "{part}: {told}");
     }
     assert!(mistakes(&["--presets=/nowhere.toml"], &[]).contains("/nowhere.toml: cannot be read"));
+}
+
+#[test]
+fn a_slip_is_told_once_and_with_what_was_meant() {
+    let only = |args: &[&str]| {
+        let text = mistakes(args, &[]);
+        assert!(text.starts_with("croupier: 1 mistake, nothing was done:\n"), "{text}");
+        text.lines().nth(1).unwrap_or_default().trim().to_owned()
+    };
+    assert_eq!(only(&["--log-level=wran"]), "--log-level: \"wran\" is not a log level; did you mean warn?");
+    assert!(only(&["--log-level=info,croupier"]).contains("\"croupier\" is not a log level"));
+    assert!(parse_with(&["--log-level=info,croupier::rpc=debug,h2=off"], &[]).is_ok());
+    assert!(only(&["--listen=none", "--uds=/no/such/folder/c.sock"]).starts_with("--uds: "));
+    assert!(
+        only(&["inject", "--memory-request=4Gi", "--memory-limit=3000Mi"]).contains("is above --memory-limit 3000Mi")
+    );
+    assert!(only(&["inject", "--cpu-request=2500m", "--cpu-limit=2"]).contains("is above --cpu-limit 2"));
+    assert!(parse_with(&["inject", "--cpu-request=2000m", "--cpu-limit=2"], &[]).is_ok());
+    for args in [&["--reflection", "true"][..], &["--reflection"], &["--reflection=true"]] {
+        assert!(config(args, &[]).reflection, "{args:?}");
+    }
 }
 
 #[test]

@@ -209,9 +209,20 @@ pub(super) fn simd(text: &str) -> Result<Option<Level>, String> {
 
 /// A filter of log lines.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
+    // A lone word that is no level is a target to the filter: a slip of a letter would silence everything.
+    let is_level =
+        |word: &&str| word.contains(['=', '[', ':']) || word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    if let Some(word) = text.split(',').map(str::trim).find(|word| !is_level(word)) {
+        let near = super::file::nearest(word, ["off", "error", "warn", "info", "debug", "trace"].into_iter());
+        let hint = near.map_or_else(
+            || "write for example info, or info,croupier=debug".to_owned(),
+            |near| format!("did you mean {near}?"),
+        );
+        return Err(format!("\"{word}\" is not a log level; {hint}"));
+    }
     match tracing_subscriber::EnvFilter::try_new(text) {
-        Ok(_) if !text.trim().is_empty() => Ok(text.to_owned()),
-        _ => Err(format!("\"{text}\" is not a log filter; write for example info, or info,croupier=debug")),
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(format!("\"{text}\" is not a log filter; write for example info, or info,croupier=debug")),
     }
 }
 

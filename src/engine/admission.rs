@@ -14,6 +14,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Admission {
     queued: Arc<Counter>,
+    /// Steps that wait for their shards, and those behind them: they may wait for seconds, and must not keep others out.
+    held: Arc<Counter>,
     bytes: Arc<Counter>,
     rows: Arc<Counter>,
     streams: Arc<Counter>,
@@ -25,7 +27,7 @@ pub(super) struct Admission {
 /// The room of one step.
 #[derive(Debug)]
 pub(super) struct StepPermits {
-    /// Its place in the queue, given back when a batch takes it.
+    /// Its place in the queue, given back when a batch takes it; before that, its place among those held back.
     pub(super) queued: Permit,
     /// Its bytes and rows, given back with its reply.
     pub(super) _in_flight: (Permit, Permit),
@@ -35,6 +37,7 @@ impl Admission {
     pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
         Self {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
+            held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             bytes: Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone()),
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
@@ -46,7 +49,21 @@ impl Admission {
 
     /// Room for a step, or what there is too little of.
     pub(super) fn step(&self, step: &Step) -> Result<StepPermits, Refusal> {
-        let queued = self.queued.take(1).ok_or(Refusal::QueueFull)?;
+        self.place(step, &self.queued)
+    }
+
+    /// The same for a step that is held back until it need not wait for shards.
+    pub(super) fn held_step(&self, step: &Step) -> Result<StepPermits, Refusal> {
+        self.place(step, &self.held)
+    }
+
+    /// A step that was held back is queued. It was let in before, so there is a place for it.
+    pub(super) fn release(&self, permits: &mut StepPermits) {
+        permits.queued = self.queued.take_anyway(1);
+    }
+
+    fn place(&self, step: &Step, places: &Arc<Counter>) -> Result<StepPermits, Refusal> {
+        let queued = places.take(1).ok_or(Refusal::QueueFull)?;
         let bytes = self.bytes.take(step.message_bytes).ok_or(Refusal::BytesInFlight)?;
         let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         Ok(StepPermits { queued, _in_flight: (bytes, rows) })
@@ -73,6 +90,12 @@ impl Admission {
     /// Room for what is remembered of sequences.
     pub(super) fn state(&self) -> Arc<Counter> {
         Arc::clone(&self.state)
+    }
+
+    /// Bytes of messages and replies, for tests.
+    #[cfg(test)]
+    pub(super) fn bytes_in_flight(&self) -> usize {
+        self.bytes.used()
     }
 
     /// Sequences open on the server, or about to be.

@@ -1,7 +1,7 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
-use super::plan::{Explained, Planned, plan_work, unknown_sequence};
+use super::plan::{Costs, MAX_LISTED_ENTRIES, Planned, plan_work, unknown_sequence};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
@@ -23,6 +23,8 @@ pub(super) struct Batch {
     pub(super) rows: usize,
     /// Bytes of the rows that its steps use.
     row_bytes: usize,
+    /// Entries that its top-n rows go through.
+    entries: usize,
     pub(super) results: Results,
 }
 
@@ -39,14 +41,15 @@ pub(super) struct Taken {
 
 impl Batch {
     pub(super) fn new(number: u64, now: Instant) -> Self {
-        Self { number, now, steps: Vec::new(), rows: 0, row_bytes: 0, results: Results::default() }
+        Self { number, now, steps: Vec::new(), rows: 0, row_bytes: 0, entries: 0, results: Results::default() }
     }
 
     /// Whether the step's rows fit. A step alone always does.
     pub(super) fn has_room_for(&self, step: &Step, limits: &Limits) -> bool {
         let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
         self.rows == 0
-            || fits(self.rows, step.rows(), limits.max_rows_per_step)
+            || self.entries < MAX_LISTED_ENTRIES
+                && fits(self.rows, step.rows(), limits.max_rows_per_step)
                 && fits(self.row_bytes, step.row_bytes(), limits.max_row_bytes_per_step)
     }
 
@@ -69,7 +72,7 @@ impl Batch {
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
         let expired = step.deadline.is_some_and(|deadline| self.now > deadline);
         let without_rows = step.logits.failure();
-        let (mut plan, mut explained) = (Vec::with_capacity(step.work.len()), Explained::default());
+        let (mut plan, mut costs) = (Vec::with_capacity(step.work.len()), Costs::default());
         for work in &step.work {
             let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
                 Err(unknown_sequence("the sequence could not be opened in this step"))
@@ -78,11 +81,12 @@ impl Batch {
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
             } else {
-                plan_work(&mut stream.table, work, (&step, &mut explained), self.number, limits)
+                plan_work(&mut stream.table, work, (&step, &mut costs), self.number, limits)
             };
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
             plan.push(planned);
         }
+        self.entries += costs.entries;
         drop(permits.queued);
         self.steps.push(Taken { stream: id, step, open, plan, permits: permits._in_flight });
     }

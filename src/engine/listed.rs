@@ -40,6 +40,11 @@ impl ListedRows {
         tokens.sum::<usize>().saturating_mul(Self::TOKEN_BYTES)
     }
 
+    /// How many of the rows have tokens beside those that are listed.
+    fn rests(&self, rows: Range<usize>) -> usize {
+        self.0.get(rows).into_iter().flatten().flatten().filter(|row| row.has_rest()).count()
+    }
+
     /// Tokens of the longest of some of the rows.
     pub(super) fn most_tokens(&self, rows: Range<usize>) -> usize {
         let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
@@ -81,6 +86,11 @@ impl LogitsBlock {
     /// The most tokens that a distribution over one of these rows may have, beside those of whole rows.
     pub(super) fn most_listed(&self, first_row: u64, count: usize) -> usize {
         self.listed.most_tokens(self.listed_among(first_row, count))
+    }
+
+    /// How many of these rows have tokens beside those that are listed.
+    pub(super) fn rests_among(&self, first_row: u64, count: usize) -> usize {
+        self.listed.rests(self.listed_among(first_row, count))
     }
 
     /// Whether rows that are worked on together are there as they should be: `together`, all whole or all listed.

@@ -12,6 +12,7 @@ mod draft;
 mod listed;
 mod plan;
 mod pulse;
+mod replies;
 mod rows;
 pub mod shards;
 mod state;
@@ -158,7 +159,16 @@ impl StreamHandle {
     /// When there is too little; the step is dropped, untouched.
     pub fn admit(&self, step: Step) -> Result<Admitted, Error> {
         let permits = self.engine.admission.step(&step).map_err(Error::Refused)?;
-        Ok(Admitted(Queued { step, permits }))
+        Ok(Admitted { queued: Queued { step, permits }, held: false })
+    }
+
+    /// Takes the room that a step needs which is held back first: for its shards, or behind one that is.
+    ///
+    /// # Errors
+    /// When there is too little; the step is dropped, untouched.
+    pub fn admit_held(&self, step: Step) -> Result<Admitted, Error> {
+        let permits = self.engine.admission.held_step(&step).map_err(Error::Refused)?;
+        Ok(Admitted { queued: Queued { step, permits }, held: true })
     }
 
     /// Hands an admitted step to the engine.
@@ -166,7 +176,11 @@ impl StreamHandle {
     /// # Errors
     /// When the engine has stopped.
     pub fn hand_over(&self, admitted: Admitted) -> Result<(), Error> {
-        self.queue(admitted.0)
+        let Admitted { mut queued, held } = admitted;
+        if held {
+            self.engine.admission.release(&mut queued.permits);
+        }
+        self.queue(queued)
     }
 
     fn queue(&self, queued: Queued) -> Result<(), Error> {
@@ -186,12 +200,16 @@ impl StreamHandle {
 
 /// A step with the room it needs, on its way to the engine.
 #[derive(Debug)]
-pub struct Admitted(Queued);
+pub struct Admitted {
+    queued: Queued,
+    /// Whether its place is among those held back.
+    held: bool,
+}
 
 impl Admitted {
     /// The step.
     pub fn step(&mut self) -> &mut Step {
-        &mut self.0.step
+        &mut self.queued.step
     }
 }
 

@@ -4,6 +4,7 @@ use super::draft::{Place, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
 use crate::error::Refusal;
 use crate::limits::Limits;
+use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 
@@ -29,14 +30,23 @@ impl Planned {
 /// step, since a result must not depend on what else is in its batch.
 const MAX_EXPLAINED_LOGITS: usize = 1 << 22;
 
-/// Logits of a step that are to be explained so far.
-#[derive(Debug, Default)]
-pub(super) struct Explained(usize);
+/// Entries of biases, bans and penalties that the top-n rows of one step may go through: a row of one token goes through all
+/// that its sequence has, as a whole one does, but costs no whole row's bytes. About a tenth of a second.
+pub(super) const MAX_LISTED_ENTRIES: usize = 1 << 24;
 
-impl Explained {
-    fn add(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
+/// What a step costs so far that is not bounded by the bytes of its rows.
+#[derive(Debug, Default)]
+pub(super) struct Costs {
+    /// Logits that are to be explained.
+    explained: usize,
+    /// Entries that top-n rows go through.
+    pub(super) entries: usize,
+}
+
+impl Costs {
+    fn explain(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
         let logits = rows.saturating_mul(step.logits.row_bytes_in_f32() / size_of::<f32>());
-        let all = self.0.saturating_add(logits);
+        let all = self.explained.saturating_add(logits);
         if all > MAX_EXPLAINED_LOGITS {
             let message = format!(
                 "report.why_not_token_ids: would explain {all} logits of this step, at most {MAX_EXPLAINED_LOGITS}; \
@@ -44,7 +54,20 @@ impl Explained {
             );
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
         }
-        self.0 = all;
+        self.explained = all;
+        Ok(())
+    }
+
+    fn go_through(&mut self, rows: usize, sequence: &Sequence) -> Result<(), RowFailure> {
+        let all = self.entries.saturating_add(rows.saturating_mul(sequence.entries()));
+        if all > MAX_LISTED_ENTRIES {
+            let message = format!(
+                "top_n: would go through {all} entries of logit_bias, bans and penalties in this step, at most \
+                 {MAX_LISTED_ENTRIES}; split the step, or send whole rows"
+            );
+            return Err(RowFailure::new(RowStatus::InvalidWork, message));
+        }
+        self.entries = all;
         Ok(())
     }
 }
@@ -53,7 +76,7 @@ impl Explained {
 pub(super) fn plan_work(
     table: &mut Table,
     work: &Work,
-    (step, explained): (&Step, &mut Explained),
+    (step, costs): (&Step, &mut Costs),
     batch: u64,
     limits: &Limits,
 ) -> Result<Planned, RowFailure> {
@@ -93,7 +116,12 @@ pub(super) fn plan_work(
     step.logits.check(work.first_row, rows, matches!(planned, Planned::Verify(_)))?;
     let explains = |id| table.get(id).is_some_and(Sequence::explains);
     if !matches!(kind, WorkKind::Draft(_)) && work.sequence_id.is_some_and(explains) {
-        explained.add(rows, step)?;
+        costs.explain(rows, step)?;
+    }
+    let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
+    let listed = if is_raw { 0 } else { step.logits.rests_among(work.first_row, rows) };
+    if let Some(sequence) = work.sequence_id.and_then(|id| table.get(id)).filter(|_| listed > 0) {
+        costs.go_through(listed, sequence)?;
     }
     if let Some(id) = work.sequence_id {
         take_room(table, id, work, step)?;

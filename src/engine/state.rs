@@ -8,6 +8,7 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
+use super::replies;
 use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -156,7 +157,7 @@ impl Stream {
         metrics: &Metrics,
         (started, finished): (Instant, Instant),
     ) {
-        let Taken { step, open, plan, permits, .. } = taken;
+        let Taken { step, open, plan, permits: (mut room, rows), .. } = taken;
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
             let sequence = asked.sequence_id;
@@ -165,9 +166,10 @@ impl Stream {
             record(metrics, &self.model, &done);
             work.push(done);
         }
-        let reply = StepReply { id: step.id, open, work, received: step.received, started, finished };
         // Room first, so that who sees the reply also sees the room.
-        drop((permits, step.logits));
+        drop((rows, step.logits));
+        room.set(replies::bytes(&work));
+        let reply = StepReply { id: step.id, open, work, received: step.received, started, finished, room };
         // The channel has room for all steps a stream may have in flight; it fails only when the stream
         // is gone, and then nobody waits for the reply.
         let _ = self.replies.try_send(reply);

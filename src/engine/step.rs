@@ -8,6 +8,7 @@ pub use crate::metrics::{DataPath, Last};
 
 use crate::params::FieldError;
 use crate::params::state::SamplerState;
+use crate::permits::Permit;
 use crate::region::Region;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowOutput};
@@ -245,6 +246,8 @@ pub struct StepReply {
     pub started: Instant,
     /// When the backend's results were there.
     pub finished: Instant,
+    /// What it takes of the bytes in flight, until it is on the wire.
+    pub room: Permit,
 }
 
 /// What came of opening a sequence.

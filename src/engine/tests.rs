@@ -15,6 +15,8 @@ use metrics::Gauge;
 use std::time::Duration;
 use step::*;
 
+mod room;
+
 const VOCAB: u32 = 16;
 
 /// The state, its admission, and a clock that stands still.
@@ -188,25 +190,6 @@ fn a_stream_that_is_gone_costs_nothing() {
     bench.state.apply(Command::Close { stream: 2 });
     assert_eq!((bench.state.streams(), bench.admission.open_sequences()), (0, 0));
     assert_eq!((bench.run(), bench.admission.step(&step(1, vec![], &[])).is_ok()), (0, true));
-}
-
-#[test]
-fn room_is_taken_and_given_back() {
-    let mut bench = Bench::new(|limits| {
-        (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 5 * 64, 1);
-    });
-    let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(|refusal| refusal.reason().name());
-    assert_eq!(refused(&bench, step(1, vec![], &[1; 6])), Some("BYTES_IN_FLIGHT"));
-    let shared = Step { logits: block(1), message_bytes: 64, ..step(1, vec![], &[1; 17]) };
-    assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));
-    let mut replies = bench.stream(1);
-    bench.submit(1, step(1, opens(&[1]), &[1]));
-    bench.submit(1, step(2, opens(&[2]), &[2]));
-    assert_eq!(refused(&bench, step(3, vec![], &[3])), Some("QUEUE_FULL"));
-    bench.run();
-    bench.run();
-    assert_eq!(ids(&mut replies), [1, 2]);
-    assert_eq!(refused(&bench, step(3, vec![], &[3; 5])), None);
 }
 
 #[test]

@@ -167,7 +167,7 @@ catalog! {
         "Times that changed files of certificate or tokens were read; after a failure what was before stays in force.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
-    IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered.");
+    IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered, and of replies not yet sent.");
     IN_FLIGHT_BYTES_CAPACITY = Def::gauge("croupier_in_flight_capacity_bytes", Unit::Bytes,
         "Bytes of messages that may be in flight (max_bytes_in_flight).");
     IN_FLIGHT_ROWS = Def::gauge("croupier_in_flight_rows", Unit::Count, "Rows received and not yet answered.");

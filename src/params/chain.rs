@@ -87,6 +87,8 @@ pub struct SamplerParams {
     pub top_p_reset_token_ids: Vec<u32>,
     /// Keep tokens with at least the sum of the squares of all probabilities.
     pub p_less: bool,
+    /// Ends a text that is filled in where what would follow is not certain.
+    pub infill: bool,
     /// Draws less likely tokens than it would, or with less than 0 more likely ones. -10 ..= 10; 0: off.
     pub skew: f32,
     /// Say with each token what samplers remember.
@@ -133,6 +135,7 @@ impl Off for SamplerParams {
         top_p_min: 1e-6,
         top_p_reset_token_ids: Vec::new(),
         p_less: false,
+        infill: false,
         skew: 0.0,
         return_sampler_state: false,
         report: None,
@@ -246,6 +249,7 @@ impl SamplerParams {
             top_p_min,
             top_p_reset_token_ids,
             p_less,
+            infill,
             skew,
             return_sampler_state,
             report,

@@ -179,13 +179,14 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 8] = [
+    const ANY_VALUE: [&str; 9] = [
         "top_k",
         "max_tokens",
         "ignore_eos",
         "seed",
         "prompt_ignore_length",
         "p_less",
+        "infill",
         "return_sampler_state",
         "xtc_expected",
     ];

@@ -8,7 +8,7 @@ pub enum EngineOrder {
     /// This project's.
     #[default]
     Croupier,
-    /// llama.cpp, `common/sampling.cpp`: temperature last.
+    /// llama.cpp, `common/sampling.cpp`: temperature last. Infill has no place of its own there: it is before it here.
     LlamaCpp,
     /// vLLM V1 and V2: min-p before top-k and top-p.
     Vllm,
@@ -96,7 +96,7 @@ impl EngineOrder {
         use Sampler::*;
         match self {
             Self::Croupier => &Sampler::ALL,
-            Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Temperature, Mirostat, AdaptiveP],
+            Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Infill, Temperature, Mirostat, AdaptiveP],
             Self::Vllm => &[Temperature, MinP, TopK, TopP],
             Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
             Self::TextGenerationWebui => &[

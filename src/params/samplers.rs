@@ -36,6 +36,8 @@ pub enum Sampler {
     PLess,
     /// `mirostat`.
     Mirostat,
+    /// `infill`.
+    Infill,
     /// `adaptive_target`.
     AdaptiveP,
     /// `skew`.
@@ -127,6 +129,8 @@ pub enum Step {
         /// Learning rate.
         eta: f32,
     },
+    /// With what the chain knows of texts. See [`infill`](crate::sampling::samplers::infill).
+    Infill,
     /// See [`adaptive_p`](crate::sampling::samplers::adaptive_p).
     AdaptiveP {
         /// Wanted probability.
@@ -142,7 +146,7 @@ pub enum Step {
 
 impl Sampler {
     /// All of them, in this project's order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Temperature,
         Self::Smoothing,
         Self::TopNSigma,
@@ -158,6 +162,7 @@ impl Sampler {
         Self::PLess,
         Self::Xtc,
         Self::Mirostat,
+        Self::Infill,
         Self::AdaptiveP,
         Self::Skew,
     ];
@@ -181,6 +186,7 @@ impl Sampler {
             Self::Xtc => "xtc_probability",
             Self::PLess => "p_less",
             Self::Mirostat => "mirostat",
+            Self::Infill => "infill",
             Self::AdaptiveP => "adaptive_target",
             Self::Skew => "skew",
         }
@@ -235,6 +241,7 @@ impl Sampler {
                 let step = if first { Step::MirostatV1 { tau, eta } } else { Step::MirostatV2 { tau, eta } };
                 on(params.samplers.mirostat > 0, step)
             }
+            Self::Infill => on(params.samplers.infill, Step::Infill),
             Self::AdaptiveP => {
                 let (target, decay) = (params.samplers.adaptive_target, params.samplers.adaptive_decay);
                 on(target >= 0.0, Step::AdaptiveP { target, decay })
@@ -264,6 +271,7 @@ impl Step {
             Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } | Self::XtcExpected { .. } => Sampler::Xtc,
             Self::PLess => Sampler::PLess,
             Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
+            Self::Infill => Sampler::Infill,
             Self::AdaptiveP { .. } => Sampler::AdaptiveP,
             Self::Skew(_) => Sampler::Skew,
             Self::Tournament => return None,

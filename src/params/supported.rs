@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 72] = [
+pub const SUPPORTED: [&str; 73] = [
     "temperature",
     "top_k",
     "top_p",
@@ -72,6 +72,7 @@ pub const SUPPORTED: [&str; 72] = [
     "report",
     "skew",
     "xtc_expected",
+    "infill",
     "preset",
     "watermark",
 ];

@@ -168,6 +168,11 @@ impl SynthidParams {
             let message = format!("has {} entries, must have 1 to {MAX_LAYERS}: one for each layer", self.keys.len());
             return Err(FieldError::new("keys", message));
         }
+        let again = |i: &usize| self.keys[..*i].contains(&self.keys[*i]);
+        if let Some(i) = (1..self.keys.len()).find(again) {
+            let message = "is there before; layers with equal keys are one layer counted twice, which no detector can make up for";
+            return Err(FieldError::new(format!("keys[{i}]"), message));
+        }
         in_range("ngram_len", self.ngram_len, 2, MAX_NGRAM_LEN, "")?;
         in_range("context_history_size", self.context_history_size, 0, MAX_CONTEXT_HISTORY, "")?;
         in_range("sampling_table_size", self.sampling_table_size, 2, MAX_TABLE_SIZE, "")
@@ -245,6 +250,7 @@ mod tests {
         assert_eq!(synthid(|_| ()), None);
         assert_eq!(synthid(|p| p.keys = vec![]).as_deref(), Some("watermark.synthid.keys"));
         assert_eq!(synthid(|p| p.keys = vec![1; 65]).as_deref(), Some("watermark.synthid.keys"));
+        assert_eq!(synthid(|p| p.keys = vec![7, 1, 7]).as_deref(), Some("watermark.synthid.keys[2]"));
         assert_eq!(synthid(|p| p.ngram_len = 1).as_deref(), Some("watermark.synthid.ngram_len"));
         assert_eq!(synthid(|p| p.ngram_len = 17).as_deref(), Some("watermark.synthid.ngram_len"));
         let history = Some("watermark.synthid.context_history_size");

@@ -5,10 +5,10 @@
 //! decoding anything. It also lets a message that is not protobuf end in INVALID_ARGUMENT, where tonic's
 //! own codec would call that an internal fault.
 
+use super::buffers::{self, Buffers};
 use super::status;
 use crate::error::Error;
 use crate::proto;
-use bytes::Buf;
 use prost::Message;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
 
 /// Decodes messages after a look at them.
 #[derive(Debug)]
-pub(crate) struct Decoder<U>(PhantomData<U>);
+pub(crate) struct Decoder<U>(Buffers, PhantomData<U>);
 
 impl<T, U> Default for Codec<T, U> {
     fn default() -> Self {
@@ -116,7 +116,7 @@ where
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        Decoder(PhantomData)
+        Decoder(Buffers::default(), PhantomData)
     }
 }
 
@@ -125,12 +125,10 @@ impl<U: Message + Default + Looked> TonicDecoder for Decoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // Taken out of the receive buffer, not copied; logits become slices of it.
-        let message = buffer.copy_to_bytes(buffer.remaining());
-        let decoded = match U::SHAPE {
-            Some(shape) => look(&message, shape).and_then(|()| U::decode(message).map_err(malformed)),
-            None => U::decode(message).map_err(malformed),
-        };
+        // Where it is large it is not copied; logits become slices of it.
+        let message = self.0.take(buffer);
+        let looked = U::SHAPE.map_or(Ok(()), |shape| look(&message, shape));
+        let decoded = looked.and_then(|()| buffers::decode(message).map_err(malformed));
         decoded.map(Some).map_err(status_of)
     }
 }

@@ -128,8 +128,7 @@ impl DecodeStream {
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &config.model, &step));
-            let admitted = stream.admit(step)?;
-            self.held.push(admitted);
+            self.held.admit(step, stream)?;
             Ok(path)
         });
         match taken {

@@ -1,6 +1,8 @@
 //! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all behind them.
 
+use crate::engine::step::Step;
 use crate::engine::{Admitted, StreamHandle};
+use crate::error::Error;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::Context;
@@ -15,10 +17,13 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Takes a step in, to be handed over when its turn has come.
-    pub(super) fn push(&mut self, mut admitted: Admitted) {
+    /// Takes a step in if there is room, to be handed over when its turn has come.
+    pub(super) fn admit(&mut self, mut step: Step, stream: &StreamHandle) -> Result<(), Error> {
+        let waits = !self.steps.is_empty() || step.logits.sharded().is_some_and(|sharded| sharded.is_awaited());
+        let mut admitted = if waits { stream.admit_held(step) } else { stream.admit(step) }?;
         admitted.step().logits.sharded().into_iter().for_each(|sharded| sharded.begin());
         self.steps.push_back(admitted);
+        Ok(())
     }
 
     /// Hands over every step that need not wait. The task is woken when the next may go.

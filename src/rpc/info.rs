@@ -4,10 +4,12 @@ use crate::backend::BackendInfo;
 use crate::limits::Limits;
 use crate::metrics::DataPath;
 use crate::params;
-use crate::params::presets::{Preset, Presets};
+use crate::params::presets::Preset;
 use crate::proto;
+use crate::rpc::Given;
 use crate::sampling::listed::MAX_LISTED;
 use crate::sampling::logits::Dtype;
+use crate::vocabulary::Vocabulary;
 
 /// Version of this server.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -25,7 +27,7 @@ pub(super) struct Offered<'a> {
 pub(super) fn server_info(
     backend: &BackendInfo,
     limits: &Limits,
-    presets: &Presets,
+    given: &Given,
     offered: Offered<'_>,
 ) -> proto::GetServerInfoResponse {
     proto::GetServerInfoResponse {
@@ -37,7 +39,8 @@ pub(super) fn server_info(
         data_paths: data_paths(offered),
         work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
-        presets: presets.iter().map(preset).collect(),
+        presets: given.presets.iter().map(preset).collect(),
+        vocabulary: given.vocabulary.as_deref().map(vocabulary),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
         device_uuid: offered.device.unwrap_or_default().to_owned(),
     }
@@ -55,6 +58,14 @@ fn data_paths(offered: Offered<'_>) -> Vec<String> {
 
 fn preset(preset: &Preset) -> proto::Preset {
     proto::Preset { name: preset.name.clone(), description: preset.description.clone() }
+}
+
+fn vocabulary(vocabulary: &Vocabulary) -> proto::Vocabulary {
+    proto::Vocabulary {
+        tokens: saturated(vocabulary.tokens()),
+        texts: saturated(vocabulary.texts()),
+        sha256: vocabulary.sha256(),
+    }
 }
 
 /// The limits in force.

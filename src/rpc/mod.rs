@@ -5,6 +5,7 @@
 
 mod attach;
 pub mod auth;
+mod buffers;
 pub(crate) mod codec;
 mod convert;
 mod decode;
@@ -34,6 +35,7 @@ use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::region::Regions;
 use crate::trace::Tracer;
+use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
 use convert::params::SeedSource;
 use decode::DecodeStream;
@@ -51,13 +53,15 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
-/// Parameters that the server gives.
+/// What the server gives to streams.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// Those that neither a sequence nor its stream gives.
+    /// Parameters that neither a sequence nor its stream gives.
     pub defaults: SamplingParams,
-    /// Those that either can choose by name.
+    /// Parameters that either can choose by name.
     pub presets: Presets,
+    /// Texts of tokens, for samplers that need them.
+    pub vocabulary: Option<Arc<Vocabulary>>,
 }
 
 /// What every call needs.
@@ -243,7 +247,7 @@ impl Sampler for Service {
         let started = Instant::now();
         let shared = &self.shared;
         let offered = shared.offered();
-        let info = info::server_info(&shared.info, &shared.limits, &shared.given.presets, offered);
+        let info = info::server_info(&shared.info, &shared.limits, &shared.given, offered);
         self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
         Ok(Response::new(info))
     }

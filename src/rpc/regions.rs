@@ -191,9 +191,10 @@ impl Side {
                 (self.leased(&region), Some(region))
             }
             Err(error) => {
-                tracing::info!(%error, "a region was not leased");
+                let told = not_leased(request, &error);
+                tracing::info!(field = told.field, error = told.message, "a region was not leased");
                 self.metrics.lease(outcome(&error));
-                (Reply::Error(not_leased(request, &error)), None)
+                (Reply::Error(told), None)
             }
         }
     }

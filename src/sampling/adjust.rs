@@ -167,6 +167,19 @@ impl<'a> Adjusts<'a> {
         self.len_bound() == 0
     }
 
+    /// What is known of one token, as among [all](Self::iter).
+    #[must_use]
+    pub fn get(&self, token: u32) -> Option<TokenAdjust> {
+        let find = |list: &[TokenAdjust]| Some(list[list.binary_search_by_key(&token, |adjust| adjust.token).ok()?]);
+        let known = find(self.over).or_else(|| find(self.base)).filter(|adjust| !adjust.is_idle());
+        let Ok(nudged) = self.nudges.binary_search_by_key(&token, |nudge| nudge.token) else { return known };
+        let bias = self.nudges[nudged].bias;
+        Some(known.map_or(TokenAdjust { token, bias, ..TokenAdjust::default() }, |known| TokenAdjust {
+            bias: known.bias + bias,
+            ..known
+        }))
+    }
+
     /// The entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = TokenAdjust> + use<'a> {
         let (base, over) = (self.base.iter().copied().peekable(), self.over.iter().copied().peekable());
@@ -250,6 +263,14 @@ mod tests {
         let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
         let known: Vec<_> = Adjusts::new(&seen, &[]).nudged(&nudges[2..]).iter().collect();
         assert_eq!(known, [TokenAdjust { bias: 0.0, ..seen[0] }]);
+        // One by one they are the same, those that say nothing too.
+        let idle = [TokenAdjust { token: 1, ..TokenAdjust::default() }];
+        for adjusts in
+            [adjusts, Adjusts::new(&seen, &idle).nudged(&nudges[2..]), Adjusts::new(&base, &idle), Adjusts::default()]
+        {
+            (0..11)
+                .for_each(|token| assert_eq!(adjusts.get(token), adjusts.iter().find(|a| a.token == token), "{token}"));
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Candidates {
     scale: f32,
     /// No filter leaves fewer.
     min_keep: usize,
+    /// What ends the text where nothing else is certain, whether or not it is left; see [`infill`](super::samplers::infill).
+    end: Option<Candidate>,
     /// What the step that gave new logits by mass saw.
     seen: Option<Seen>,
     /// What the step that gave new logits by place saw.
@@ -31,10 +33,16 @@ impl Candidates {
     #[must_use]
     pub fn new(candidates: Vec<Candidate>, min_keep: usize) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
-        let mut new =
-            Self { kept, max: 0.0, temperature: 1.0, scale: mass::scale(1.0), min_keep, seen: None, along: None };
+        let (scale, end) = (mass::scale(1.0), None);
+        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale, min_keep, end, seen: None, along: None };
         new.weigh();
         new
+    }
+
+    /// With what ends the text where nothing else is certain.
+    #[must_use]
+    pub fn with_end(self, end: Option<Candidate>) -> Self {
+        Self { end, ..self }
     }
 
     /// Puts candidates in order and weighs them by the largest.
@@ -197,6 +205,14 @@ impl Candidates {
             self.kept.iter().enumerate().filter(|&(at, w)| !unwanted(at, w)).map(|(_, w)| *w).collect();
         if left.len() >= self.min_keep {
             self.kept = left;
+            self.weigh();
+        }
+    }
+
+    /// Keeps what ends the text alone, unless that is nothing, or fewer than `min_keep`.
+    pub fn keep_end(&mut self) {
+        if let Some(candidate) = self.end.filter(|_| self.min_keep <= 1) {
+            self.kept = vec![Weighted { candidate, mass: 0 }];
             self.weigh();
         }
     }

@@ -9,8 +9,9 @@ use super::candidates::Candidates;
 use super::mark::tournament::Tournament;
 use super::order::Candidate;
 use super::row::Filters;
+use super::samplers::infill::Infill;
 use super::samplers::{
-    adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
+    adaptive_p, cutoffs, infill, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
 };
 use super::{filters, mass};
 pub use crate::params::Step;
@@ -30,6 +31,8 @@ pub struct Chain<'a> {
     pub xtc: u64,
     /// What samplers remember of the tokens before.
     pub state: SamplerState,
+    /// What [`Step::Infill`] needs to know; `None`: it does nothing.
+    pub infill: Option<Infill<'a>>,
     /// What [`Step::Tournament`] plays; `None`: nothing at this position.
     pub tournament: Option<Tournament<'a>>,
 }
@@ -47,7 +50,11 @@ pub fn watched(
     chain: &Chain<'_>,
     mut look: impl FnMut(&Step, &Candidates),
 ) -> Candidates {
-    let mut left = Candidates::new(candidates, chain.min_keep as usize);
+    let end = chain.infill.and_then(|infill| {
+        let logit = |token| candidates.iter().find(|c| c.token == token).map_or(f32::NEG_INFINITY, |c| c.logit);
+        infill.end(logit)
+    });
+    let mut left = Candidates::new(candidates, chain.min_keep as usize).with_end(end);
     for step in chain.steps {
         apply(step, filters, chain, &mut left);
         look(step, &left);
@@ -105,6 +112,7 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::MirostatV2 { .. } => {
             chain.state.mirostat_mu.into_iter().for_each(|mu| left.keep_mass(mirostat::need(mu, left.total())));
         }
+        Step::Infill => chain.infill.iter().for_each(|known| infill::apply(left, known)),
         Step::AdaptiveP { target, .. } => {
             let average = chain.state.adaptive.into_iter();
             average.for_each(|average| adaptive_p::apply(left, adaptive_p::adapted(target, average)));

@@ -26,6 +26,7 @@ pub mod philox;
 pub mod report;
 pub mod row;
 pub mod samplers;
+pub(crate) mod steps;
 
 use distribution::Distribution;
 use kept::Kept;

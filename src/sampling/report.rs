@@ -198,8 +198,15 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
     }
     let usual = usual(spec);
     let state = SamplerState::default();
-    let chain =
-        spec.chain.unwrap_or(Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, tournament: None });
+    let chain = spec.chain.unwrap_or(Chain {
+        steps: &usual,
+        min_keep: 1,
+        protected: &[],
+        xtc: 0,
+        state,
+        infill: None,
+        tournament: None,
+    });
     let mut ids = asked.to_vec();
     ids.sort_unstable();
     ids.dedup();
@@ -209,9 +216,10 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
         for w in left.kept() {
             ids.binary_search(&w.candidate.token).into_iter().for_each(|at| here[at] = true);
         }
-        for (token, cut) in asked.iter().zip(&mut cuts).filter(|(_, cut)| cut.is_none()) {
+        for (token, cut) in asked.iter().zip(&mut cuts) {
             let is_here = ids.binary_search(token).is_ok_and(|at| here[at]);
-            *cut = step.sampler().filter(|_| !is_here);
+            // What ends a text may come back.
+            *cut = cut.or(step.sampler()).filter(|_| !is_here);
         }
     });
     cuts

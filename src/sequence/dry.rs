@@ -19,56 +19,40 @@
 //! source calls a flaw where one breaker lies inside another; here the one that ends last. There breakers are strings,
 //! and every tokenisation of one breaks.
 
+use super::breakers::{Breakers, Place};
 use super::length::{MOST, power};
 use super::repeats::Match;
 use super::text::Text;
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
 
-/// How many of the last tokens come after every sequence breaker, of a text that so many did before its last token.
-pub(super) fn since_breaker(before: u32, text: &Text<'_>, breakers: &Breakers<'_>) -> u32 {
-    if breakers.end_at(text, text.len()) { 0 } else { before.saturating_add(1) }
+/// How far the text is behind its sequence breakers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Since {
+    /// How many of the last tokens come after every breaker.
+    tokens: u32,
+    place: Place,
 }
 
-/// The same from nothing; counts no further than the text or `window`.
-pub(super) fn since_breaker_in(text: &Text<'_>, breakers: &Breakers<'_>, window: usize) -> u32 {
-    let since = (0..text.len().min(window)).find(|&since| breakers.end_at(text, text.len() - since));
-    since.map_or(u32::MAX, |since| since as u32)
-}
-
-/// Sequence breakers, in the order of their last tokens.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Breakers<'a>(&'a [Vec<u32>]);
-
-impl<'a> Breakers<'a> {
-    /// Breakers that were [put in order](Self::order).
-    pub(super) fn new(ordered: &'a [Vec<u32>]) -> Self {
-        Self(ordered)
+impl Since {
+    /// From nothing, after `text`; counts no further than the text or `window`.
+    pub(super) fn after(text: &[u32], breakers: Option<&Breakers>, window: usize) -> Self {
+        let (mut place, mut end) = (Place::default(), 0);
+        if let Some(breakers) = breakers {
+            for (at, &token) in text.iter().enumerate() {
+                place = breakers.next(place, token);
+                end = if breakers.ends(place) { at + 1 } else { end };
+            }
+        }
+        let since = text.len() - end;
+        Self { tokens: if end == 0 || since >= window { u32::MAX } else { since as u32 }, place }
     }
 
-    /// Puts breakers in order.
-    pub(super) fn order(breakers: &mut [Vec<u32>]) {
-        breakers.sort_unstable_by_key(|breaker| breaker.last().copied());
-    }
-
-    /// The longest.
-    pub(super) fn longest(&self) -> usize {
-        self.0.iter().map(Vec::len).max().unwrap_or(0)
-    }
-
-    fn with_last(&self, token: u32) -> impl Iterator<Item = &'a Vec<u32>> {
-        let from = self.0.partition_point(|breaker| breaker.last() < Some(&token));
-        self.0[from..].iter().take_while(move |breaker| breaker.last() == Some(&token))
-    }
-
-    /// Whether one ends at this position.
-    fn end_at(&self, text: &Text<'_>, at: usize) -> bool {
-        let Some(token) = at.checked_sub(1).and_then(|last| text.get(last)) else { return false };
-        self.with_last(token).any(|breaker| text.ends_with(at, breaker))
-    }
-
-    fn is_one(&self, token: u32) -> bool {
-        self.with_last(token).any(|breaker| breaker.len() == 1)
+    /// Takes in one more token.
+    pub(super) fn push(&mut self, token: u32, breakers: Option<&Breakers>) {
+        self.place = breakers.map_or(self.place, |breakers| breakers.next(self.place, token));
+        let ends = breakers.is_some_and(|breakers| breakers.ends(self.place));
+        self.tokens = if ends { 0 } else { self.tokens.saturating_add(1) };
     }
 }
 
@@ -76,14 +60,14 @@ impl<'a> Breakers<'a> {
 /// least `dry_allowed_length` tokens, and maybe some shorter ones.
 pub(super) fn penalise(
     params: &HistoryParams,
-    breakers: &Breakers<'_>,
+    breakers: Option<&Breakers>,
     text: &Text<'_>,
-    (matches, since_breaker): (&[Match], u32),
+    (matches, since): (&[Match], Since),
     nudges: &mut Vec<Nudge>,
 ) {
-    let Some(window) = params.dry_window().filter(|_| since_breaker >= params.dry_allowed_length) else { return };
+    let Some(window) = params.dry_window().filter(|_| since.tokens >= params.dry_allowed_length) else { return };
     let inside = |m: &Match| u32::try_from(window.saturating_sub(text.len() - m.at as usize)).unwrap_or(u32::MAX);
-    let length = |m: &Match| m.len.min(since_breaker).min(inside(m));
+    let length = |m: &Match| m.len.min(since.tokens).min(inside(m));
     let long = matches.iter().filter(|m| length(m) >= params.dry_allowed_length);
     // Token and length in one number: in token order, the longest first.
     let followed = long.filter_map(|m| Some((u64::from(text.get(m.at as usize)?) << 32) | u64::from(!length(m))));
@@ -93,7 +77,8 @@ pub(super) fn penalise(
     nudges.extend(extended.into_iter().filter_map(|packed| {
         let (token, length) = ((packed >> 32) as u32, !(packed as u32));
         let bias = -penalty(params, length - params.dry_allowed_length);
-        (!breakers.is_one(token)).then_some(Nudge { token, bias })
+        let is_breaker = breakers.is_some_and(|breakers| breakers.is_one(token));
+        (!is_breaker).then_some(Nudge { token, bias })
     }));
 }
 
@@ -106,18 +91,17 @@ fn penalty(params: &HistoryParams, excess: u32) -> f32 {
 mod tests {
     use super::super::repeats;
     use super::*;
+    use crate::sampling::steps::steps;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn params(allowed: u32, last_n: i32, breakers: &[Vec<u32>]) -> HistoryParams {
-        let mut breakers = breakers.to_vec();
-        Breakers::order(&mut breakers);
         HistoryParams {
             dry_multiplier: 1.0,
             dry_base: 2.0,
             dry_allowed_length: allowed,
             dry_penalty_last_n: last_n,
-            dry_sequence_breakers: breakers,
+            dry_sequence_breakers: breakers.to_vec(),
             ..HistoryParams::default()
         }
     }
@@ -126,10 +110,11 @@ mod tests {
         let text = Text::new(tokens, &[]);
         let window = params.dry_window().expect("on");
         let breakers = Breakers::new(&params.dry_sequence_breakers);
+        let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
         let context = (params.dry_allowed_length as usize).min(repeats::LONGEST_CONTEXT);
-        let (matches, since) = (repeats::all(tokens, context, window), since_breaker_in(&text, &breakers, window));
+        let (matches, since) = (repeats::all(tokens, context, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
-        penalise(params, &breakers, &text, (&matches, since), &mut nudges);
+        penalise(params, breakers, &text, (&matches, since), &mut nudges);
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
 
@@ -197,7 +182,7 @@ mod tests {
     fn naive(params: &HistoryParams, text: &[u32]) -> Vec<(u32, f32)> {
         let window = params.dry_window().expect("on").min(text.len());
         let breakers = &params.dry_sequence_breakers;
-        let since = (0..text.len()).find(|&i| breakers.iter().any(|b| text[..text.len() - i].ends_with(b)));
+        let since = since(text, breakers);
         let text = &text[text.len() - window..];
         let n = text.len();
         let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
@@ -213,7 +198,48 @@ mod tests {
         longest.into_iter().map(|(token, len)| (token, -2f32.powi(excess(len)))).collect()
     }
 
+    /// From the definition, each breaker at each place.
+    fn since(text: &[u32], breakers: &[Vec<u32>]) -> Option<usize> {
+        (0..text.len()).find(|&since| breakers.iter().any(|breaker| text[..text.len() - since].ends_with(breaker)))
+    }
+
+    #[test]
+    fn breakers_cost_two_steps_a_token_whatever_they_are() {
+        let breakers = Breakers::new(&vec![[vec![9], vec![1; 63]].concat(); 1024]);
+        let text = vec![1; 1 << 15];
+        let opening = |len: usize| steps(|| _ = Since::after(&text[..len], Some(&breakers), len));
+        assert!(
+            opening(1 << 14) <= 2 << 14 && opening(1 << 15) <= 2 << 15,
+            "{} {}",
+            opening(1 << 14),
+            opening(1 << 15)
+        );
+        let mut since = Since::after(&text, Some(&breakers), text.len());
+        let going_on = steps(|| (0..1000).for_each(|_| since.push(1, Some(&breakers))));
+        assert!(going_on <= 2000, "{going_on}");
+        assert_eq!(since.tokens, u32::MAX);
+    }
+
     proptest! {
+        #[test]
+        fn what_is_since_a_breaker_is_that_of_the_definition(
+            text in prop::collection::vec(0u32..3, 0..50),
+            breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..5), 0..5),
+            window in 1usize..60,
+        ) {
+            let automaton = Breakers::new(&breakers);
+            let expected = |len: usize| since(&text[..len], &breakers);
+            let opened = Since::after(&text, Some(&automaton), window);
+            let near = expected(text.len()).filter(|&since| since < window);
+            prop_assert_eq!(opened.tokens, near.map_or(u32::MAX, |since| since as u32));
+            let mut since = Since::after(&[], Some(&automaton), window);
+            for (at, &token) in text.iter().enumerate() {
+                since.push(token, Some(&automaton));
+                prop_assert_eq!(since.tokens, expected(at + 1).map_or(u32::MAX, |since| since as u32));
+            }
+            prop_assert_eq!(since.place, opened.place);
+        }
+
         #[test]
         fn penalties_are_those_of_the_definition(
             text in prop_oneof![prop::collection::vec(0u32..3, 0..50), prop::collection::vec(0u32..5, 0..50)],

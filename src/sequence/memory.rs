@@ -4,6 +4,7 @@
 //! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
 //! and tokens alone, however these came.
 
+use super::breakers::Breakers;
 use super::dry;
 use super::loops::looping;
 use super::mark;
@@ -47,8 +48,8 @@ pub(super) struct MemoryAhead {
 pub(super) struct Now {
     /// Where the end of the text stood before.
     matches: Vec<Match>,
-    /// Tokens since the last sequence breaker.
-    since_breaker: u32,
+    /// How far it is from its sequence breakers.
+    since: dry::Since,
     thinking: Thinking,
     nudges: Vec<Nudge>,
     /// The token that has to come next.
@@ -75,7 +76,7 @@ impl Reach {
         let params = &rules.params().history;
         let dry = params.dry_window().map(|window| ((params.dry_allowed_length as usize).min(LONGEST_CONTEXT), window));
         // A breaker may end where the window begins.
-        let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().longest()));
+        let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Breakers::longest)));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
         let thinking = rules.thinking_budget();
         let keep = [
@@ -124,19 +125,22 @@ impl Memory {
             }
             grams
         };
-        self.grams.ngram = reach.ngram.map(|(context, _)| chained(context));
+        self.grams.ngram = reach.ngram.map(|(context, _)| Grams::latest(context, &self.tokens));
         self.grams.dry = reach.dry.map(|(context, _)| chained(context));
         if let Some((context, window)) = reach.dry {
             self.now.matches = repeats::all(&self.tokens, context, window);
-            self.now.since_breaker = dry::since_breaker_in(&self.text(), &rules.breakers(), window);
+            self.now.since = dry::Since::after(&self.tokens, rules.breakers(), window);
         }
     }
 
     /// Appends an emitted token, the last of `output`. Bans are added to `banned`.
     pub(super) fn push(&mut self, rules: &Rules, token: u32, output: u64, banned: &mut Vec<u32>) {
         let reach = Reach::of(rules);
-        for grams in [&mut self.grams.dry, &mut self.grams.ngram].into_iter().flatten() {
+        if let Some(grams) = &mut self.grams.dry {
             grams.push(&self.tokens, token);
+        }
+        if let Some(grams) = &mut self.grams.ngram {
+            grams.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
         self.now.append(rules, &reach, &Text::new(&self.tokens, &[]), &self.grams);
@@ -225,7 +229,9 @@ impl Now {
     fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index) {
         if let (Some((_, window)), Some(grams)) = (reach.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, grams, window);
-            self.since_breaker = dry::since_breaker(self.since_breaker, text, &rules.breakers());
+            if let Some(last) = text.last(1).next() {
+                self.since.push(last, rules.breakers());
+            }
         }
         if let Some(params) = rules.thinking_budget() {
             self.thinking.append(params, text);
@@ -236,8 +242,8 @@ impl Now {
     fn look(&mut self, rules: &Rules, text: &Text<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
         self.nudges = Vec::new();
         bias::add(rules.sequence_bias(), text, &mut self.nudges);
-        let repeats = (self.matches.as_slice(), self.since_breaker);
-        dry::penalise(&rules.params().history, &rules.breakers(), text, repeats, &mut self.nudges);
+        let repeats = (self.matches.as_slice(), self.since);
+        dry::penalise(&rules.params().history, rules.breakers(), text, repeats, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();
         if let (Some(params), Some(grams)) = (rules.no_repeat_ngram(), &grams.ngram) {

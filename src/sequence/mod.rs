@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bias;
+mod breakers;
 mod chain;
 pub mod drafts;
 mod dry;
@@ -260,6 +261,12 @@ impl Sequence {
     #[must_use]
     pub fn speculation(&self) -> Option<&Speculation> {
         self.speculation.as_deref()
+    }
+
+    /// How many entries of biases, bans and penalties its next row has.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.rules.entries(&self.history)
     }
 
     /// Why it ended, if it has.

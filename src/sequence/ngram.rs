@@ -3,14 +3,17 @@
 //!
 //! With n = `size` tokens: a token is banned if it followed, somewhere in the last `window` tokens of prompt and output (0: 32,768),
 //! the n - 1 tokens that the text ends with; the earlier n-gram must lie in the window as a whole. Tokens of the
-//! whitelist are never banned. Costs as DRY's ([`repeats`]): one step for each place where the last n - 1
-//! tokens stood before, and no more per match than n - 1 comparisons.
+//! whitelist are never banned.
+//!
+//! Only the latest place of each n-gram is chained ([`Grams::push_over`]): what followed there before is no news. So a
+//! token costs a step, and at most n - 1 comparisons, for each *different* token that followed the last n - 1 ones, however
+//! often it did; opening costs a step per token; a row that looks ahead a step more for each token ahead.
 
 use super::in_order_once;
-use super::repeats;
 use super::text::Text;
 use crate::params::history::MAX_LOOK_BACK;
 use crate::params::steering::NoRepeatNgram;
+use crate::sampling::steps::step;
 use crate::speculative::propose::grams::Grams;
 
 /// Tokens of the context that is looked up.
@@ -23,13 +26,25 @@ pub(super) fn window(params: &NoRepeatNgram) -> usize {
     (if params.window == 0 { MAX_LOOK_BACK } else { params.window }) as usize
 }
 
-/// Adds what is banned after `text`. `grams` has chained the kept part with this
-/// [`context`].
+/// Adds what is banned after `text`. `grams` has chained the latest places of the kept part with this [`context`]. The
+/// whitelist is in order.
 pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned: &mut Vec<u32>) {
-    let reach = window(params).saturating_sub(context(params));
-    let followed = repeats::places(text, grams, reach).filter_map(|at| text.get(at));
-    let mut found: Vec<u32> = followed.filter(|token| !params.whitelist.contains(token)).collect();
+    let (n, context) = (text.len(), context(params));
+    let reach = window(params).saturating_sub(context);
+    let is_near = |&at: &usize| n - at <= reach;
+    let mut found = Vec::new();
+    // Positions that look ahead are not chained; they are few.
+    for at in (text.kept_len()..n).rev().take_while(is_near) {
+        step();
+        let place = text.get(at).and_then(|token| Some((found.binary_search(&token).err()?, token)));
+        if let Some((place, token)) = place.filter(|_| text.repeats_before(at, context)) {
+            found.insert(place, token);
+        }
+    }
+    let chained = grams.chain_behind(text.last(context)).take_while(is_near);
+    found.extend(chained.filter(|&at| text.repeats_before(at, context)).filter_map(|at| text.get(at)));
     in_order_once(&mut found);
+    found.retain(|token| params.whitelist.binary_search(token).is_err());
     banned.reserve_exact(found.len());
     banned.extend(found);
 }
@@ -37,16 +52,20 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::steps::steps;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     fn banned(params: &NoRepeatNgram, tokens: &[u32], kept: usize) -> BTreeSet<u32> {
-        let mut grams = Grams::new(context(params), 0);
-        for at in 0..kept {
-            grams.push(&tokens[..at], tokens[at]);
+        // Part of it was there from the start.
+        let opened = kept / 2;
+        let mut grams = Grams::latest(context(params), &tokens[..opened]);
+        for at in opened..kept {
+            grams.push_over(&tokens[..at], tokens[at]);
         }
         let mut banned = Vec::new();
         ban(params, &Text::new(&tokens[..kept], &tokens[kept..]), &grams, &mut banned);
+        assert!(banned.is_sorted_by(|a, b| a < b));
         banned.into_iter().collect()
     }
 
@@ -65,14 +84,58 @@ mod tests {
         assert_eq!((of(2, 0, &[], &[]), of(4, 0, &[], &[1, 1]), of(2, 1, &[], &[1, 1])), (vec![], vec![], vec![]));
     }
 
+    /// Texts that say one thing, that go round, of two tokens by chance, and of pairs that each come once.
+    fn degenerate(len: u32) -> [Vec<u32>; 4] {
+        let chance = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ i << 7).wrapping_mul(0x85EB_CA6B) >> 31;
+        let pairs = |i: u32| if i.is_multiple_of(2) { 0 } else { i };
+        [
+            vec![1; len as usize],
+            (0..len).map(|i| i % 7).collect(),
+            (0..len).map(chance).collect(),
+            (0..len).map(pairs).collect(),
+        ]
+    }
+
+    #[test]
+    fn opening_costs_a_step_a_token_and_a_token_one_for_each_that_followed() {
+        for (size, [whole, half]) in [(2, [1u32 << 15, 1 << 14]), (3, [1 << 15, 1 << 14]), (64, [1 << 13, 1 << 12])] {
+            let params = NoRepeatNgram { size, window: 0, whitelist: (2..4098).collect() };
+            let context = context(&params);
+            for (text, shorter) in degenerate(whole).iter().zip(degenerate(half)) {
+                let opening = |text: &[u32]| steps(|| Grams::latest(context, text));
+                assert!(opening(text) <= whole as usize && opening(&shorter) <= half as usize);
+                let mut grams = Grams::latest(context, text);
+                let end = &text[text.len() - context..];
+                let followed: BTreeSet<_> = text.windows(size as usize).filter(|gram| gram.starts_with(end)).collect();
+                let mut banned = Vec::new();
+                let row = steps(|| ban(&params, &Text::new(text, &[]), &grams, &mut banned));
+                // Others of the same hash are few.
+                assert!(row <= followed.len() + 8, "{row} steps, {} tokens followed", followed.len());
+                let token = text[text.len() / 2];
+                let pushed = steps(|| grams.push_over(text, token));
+                assert!(pushed <= followed.len() + 8, "{pushed} steps, {} tokens followed", followed.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_looks_ahead_costs_a_step_a_token_ahead() {
+        let params = NoRepeatNgram { size: 2, window: 0, whitelist: vec![] };
+        let (text, ahead) = (vec![1; 1 << 15], vec![1; 1000]);
+        let grams = Grams::latest(1, &text);
+        let row = |ahead| steps(|| ban(&params, &Text::new(&text, ahead), &grams, &mut Vec::new()));
+        assert!(row(&ahead) <= 1001 && row(&ahead[..500]) <= 501, "{} {}", row(&ahead), row(&ahead[..500]));
+    }
+
     proptest! {
         #[test]
         fn bans_are_those_of_the_definition(
             text in prop::collection::vec(0u32..3, 0..40),
             cut in 0usize..40,
             (size, window) in (2u32..5, prop_oneof![Just(0), 1u32..45]),
-            whitelist in prop::collection::vec(0u32..3, 0..2),
+            mut whitelist in prop::collection::vec(0u32..3, 0..2),
         ) {
+            in_order_once(&mut whitelist);
             let params = NoRepeatNgram { size, window, whitelist };
             let n = size as usize;
             let seen = if window == 0 { &text[..] } else { &text[text.len().saturating_sub(window as usize)..] };

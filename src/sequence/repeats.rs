@@ -15,6 +15,7 @@
 //! of the window, as it does in llama.cpp for every text. The window has a bound.
 
 use super::text::Text;
+use crate::sampling::steps::step;
 use crate::speculative::propose::grams::Grams;
 
 /// Longest context that is looked up at once; longer matches are found as they grow.
@@ -40,7 +41,9 @@ pub(super) fn all(text: &[u32], context: usize, window: usize) -> Vec<Match> {
     let (mut left, mut right) = (0, 0);
     for k in 1..n {
         let mut len = if k < right { lens[k - left].min(right - k) } else { 0 };
+        step();
         while k + len < n && token(len) == token(k + len) {
+            step();
             len += 1;
         }
         lens[k] = len;
@@ -66,6 +69,7 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, grams: &Grams, window: us
     let reach = window.saturating_sub(context);
     let mut matches = Vec::new();
     for at in ahead.chain(chained).take_while(|&at| n - at <= reach) {
+        step();
         while old.next_if(|m| m.at as usize >= at).is_some() {}
         let before = old.next_if(|m| m.at as usize + 1 == at);
         let len = match before {
@@ -79,15 +83,6 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, grams: &Grams, window: us
     }
     matches.shrink_to_fit();
     matches
-}
-
-/// Positions in the last `reach` tokens before the end behind the tokens that the text ends with, as many as the context
-/// of `grams`, which has chained the kept part; the latest first.
-pub(super) fn places<'a>(text: &'a Text<'a>, grams: &'a Grams, reach: usize) -> impl Iterator<Item = usize> + 'a {
-    let (n, context) = (text.len(), grams.context());
-    let ahead = (text.kept_len()..n).rev();
-    let near = ahead.chain(grams.chain_behind(text.last(context))).take_while(move |&at| n - at <= reach);
-    near.filter(move |&at| text.repeats_before(at, context))
 }
 
 /// Bytes of matches of a text of `len` tokens, at most.

@@ -1,10 +1,12 @@
 //! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
 //! sequences of a stream that have the same ones.
 
+mod infill;
 mod reports;
+mod room;
 
+use super::breakers::Breakers;
 use super::chain::OwnChain;
-use super::dry::Breakers;
 use super::history::{Ahead, History, merge};
 use super::length;
 use super::mark;
@@ -16,13 +18,14 @@ use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
 use crate::params::{Decay, Filters, LogprobsParams, Penalties, SamplingParams, Step};
-use crate::permits::{Counter, Permit};
+use crate::permits::Permit;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::mark::tournament::Table;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 use crate::sampling::samplers::top_p_decay;
+use crate::vocabulary::Vocabulary;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -40,6 +43,10 @@ pub struct Rules {
     ends: Vec<u32>,
     /// For a chain of samplers; `None` where the filters alone will do, and the base has all the lists.
     chain: Option<Box<OwnChain>>,
+    /// Texts of tokens, where the server has them and there is no base.
+    vocabulary: Option<Arc<Vocabulary>>,
+    /// DRY's sequence breakers, if there are any; `None`: those of the base.
+    breakers: Option<Box<Breakers>>,
     /// Of SynthID.
     table: Option<Arc<Table>>,
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
@@ -66,21 +73,24 @@ impl Rules {
         if !params.samplers.xtc_ignore_token_ids.is_empty() {
             drop(take(&mut params.samplers.xtc_ignore_token_ids));
         }
+        if !params.history.dry_sequence_breakers.is_empty() {
+            drop(take(&mut params.history.dry_sequence_breakers));
+        }
         rules
     }
 
     fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
-        if !params.history.dry_sequence_breakers.is_empty() {
-            // Only then, since what is changed takes memory.
-            Breakers::order(&mut params.history.dry_sequence_breakers);
-        }
+        put_in_order(&mut params);
         let chain = OwnChain::of(&params);
+        let breakers = &params.history.dry_sequence_breakers;
+        let breakers = (!breakers.is_empty()).then(|| Box::new(Breakers::new(breakers)));
         // Of the base's mark there is one already; another is made, which takes milliseconds at its largest.
         let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
             Some(base) => base.table.clone(),
             None => params.watermark().and_then(mark::table),
         };
-        let rules = Self { params, fixed: None, allowed: None, eos, ends: Vec::new(), chain, table, base, room: None };
+        let (fixed, allowed, ends, vocabulary, room) = (None, None, Vec::new(), None, None);
+        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, breakers, table, base, room };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
@@ -90,7 +100,7 @@ impl Rules {
         } else {
             Vec::new()
         };
-        Self { fixed, allowed, ends, ..rules }
+        Self { fixed, allowed, ends, ..rules }.with_ends()
     }
 
     /// Whether these rules change other tokens than those they are over.
@@ -123,27 +133,6 @@ impl Rules {
     #[must_use]
     pub fn params(&self) -> &SamplingParams {
         &self.params
-    }
-
-    /// The same rules with the room they take, which is given back with them; `None` if there is too little.
-    #[must_use]
-    pub fn charged(mut self, counter: &Arc<Counter>) -> Option<Arc<Self>> {
-        self.room = Some(counter.take(self.bytes())?);
-        Some(Arc::new(self))
-    }
-
-    /// Bytes they take, those of the base not counted.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
-        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
-        let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
-        let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
-        let is_own = |own: &&Arc<Table>| {
-            self.base.as_ref().and_then(|base| base.table.as_ref()).is_none_or(|base| !Arc::ptr_eq(base, own))
-        };
-        let table = self.table.as_ref().filter(is_own).map_or(0, Table::bytes);
-        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + tokens * size_of::<u32>()
     }
 
     /// Bans and biases, in the order rows take them.
@@ -185,8 +174,8 @@ impl Rules {
     }
 
     /// DRY's sequence breakers.
-    pub(super) fn breakers(&self) -> Breakers<'_> {
-        Breakers::new(self.list(|params| &params.history.dry_sequence_breakers))
+    pub(super) fn breakers(&self) -> Option<&Breakers> {
+        self.inherited(|rules| rules.breakers.as_deref())
     }
 
     /// What n-gram may not come twice.
@@ -368,6 +357,7 @@ impl Rules {
                 protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
                 xtc: uniform(seed, position, Purpose::Xtc),
                 state: SamplerState::default(),
+                infill: self.infill(),
                 tournament: None,
             }),
             penalties: Penalties::OFF,
@@ -383,6 +373,14 @@ impl Rules {
             }),
             report: None,
         }
+    }
+}
+
+/// What is looked up by its tokens. Only where there is something, since what is changed takes memory.
+fn put_in_order(params: &mut SamplingParams) {
+    if params.history.no_repeat_ngram.is_some() {
+        let whitelist = params.history.no_repeat_ngram.as_mut().map(|ngram| &mut ngram.whitelist);
+        whitelist.into_iter().for_each(in_order_once);
     }
 }
 

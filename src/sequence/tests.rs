@@ -108,6 +108,19 @@ fn history_is_counted_only_when_a_penalty_asks() {
 }
 
 #[test]
+fn breakers_are_there_once_and_counted() {
+    let breakers = |params: &mut SamplingParams| params.history.dry_sequence_breakers = vec![vec![7, 8, 9]; 500];
+    let (mut params, plain) = (SamplingParams::default(), Arc::new(Rules::new(SamplingParams::default(), &EOS)));
+    breakers(&mut params);
+    let base = Arc::new(Rules::new(params.clone(), &EOS));
+    assert!(base.bytes() >= plain.bytes() + 500 * (3 * size_of::<u32>() + size_of::<Vec<u32>>()));
+    // Over others only the automaton stays, and none where there are none of its own.
+    let (own, none) = (Rules::over(&plain, params), Rules::over(&base, SamplingParams::default()));
+    assert!((none.bytes() + 4 * 12..base.bytes() / 2).contains(&own.bytes()), "{} {}", own.bytes(), none.bytes());
+    assert!(own.breakers().zip(none.breakers()).is_some_and(|(own, none)| own == none && own.longest() == 3));
+}
+
+#[test]
 fn a_plain_sequence_takes_less_than_a_kibibyte() {
     // With its own parameters over a stream's long lists, and its place in the table.
     let base = SamplingParams { allowed_token_ids: (0..100).collect(), ..SamplingParams::default() };

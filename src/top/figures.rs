@@ -1,7 +1,7 @@
 //! What two scrapes say, in the words of docs/metrics.md.
 
 use super::difference::{Difference, Increase};
-use super::{Scrape, Speculation};
+use super::{Paths, Scrape, Speculation};
 use crate::metrics::STAGES;
 use crate::metrics::catalog::{self as cat, Def};
 use serde::Serialize;
@@ -67,7 +67,7 @@ pub struct Model {
 /// What went wrong, of which there was at least one since the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Error {
-    /// `refused` (connections, calls and steps), `row`, `call`, or `accept`.
+    /// `refused` (connections, calls and steps), `row`, `call`, `lease` (of a region), `shards` (of a step), or `accept`.
     pub kind: &'static str,
     /// The reason's label; of a call its method and code.
     pub reason: String,
@@ -100,7 +100,7 @@ pub struct Figures {
     pub tokens: Count,
     /// Rows received and not yet answered.
     pub rows_in_flight: u64,
-    /// What has a bound.
+    /// What has a bound, but device memory where there is no device.
     pub fill: Vec<Fill>,
     /// Resident memory of the process.
     pub resident_bytes: u64,
@@ -108,6 +108,8 @@ pub struct Figures {
     pub latency: Vec<Latency>,
     /// By model label, those that had work.
     pub models: Vec<Model>,
+    /// How logits came.
+    pub paths: Paths,
     /// Drafts and what became of them.
     pub speculation: Speculation,
     /// What went wrong.
@@ -115,13 +117,17 @@ pub struct Figures {
 }
 
 /// Names, what is used, and what there is.
-const FILL: [(&str, Def, Def); 6] = [
+const FILL: [(&str, Def, Def); 10] = [
     ("queue", cat::QUEUE_DEPTH, cat::QUEUE_CAPACITY),
     ("bytes_in_flight", cat::IN_FLIGHT_BYTES, cat::IN_FLIGHT_BYTES_CAPACITY),
     ("state_bytes", cat::STATE_BYTES, cat::STATE_BYTES_CAPACITY),
     ("sequences", cat::SEQUENCES, cat::SEQUENCES_CAPACITY),
     ("streams", cat::STREAMS, cat::STREAMS_CAPACITY),
     ("connections", cat::CONNECTIONS, cat::CONNECTIONS_CAPACITY),
+    ("region_bytes", cat::REGION_BYTES, cat::REGION_BYTES_CAPACITY),
+    ("device_region_bytes", cat::DEVICE_REGION_BYTES, cat::DEVICE_REGION_BYTES_CAPACITY),
+    ("shard_bytes", cat::SHARD_BYTES, cat::SHARD_BYTES_CAPACITY),
+    ("shard_ranks", cat::SHARD_RANKS, cat::SHARD_RANKS_CAPACITY),
 ];
 
 impl Figures {
@@ -146,10 +152,11 @@ impl Figures {
             restarted: d.restarted,
             tokens: Count::new(d.all(&cat::TOKENS), d.seconds),
             rows_in_flight: d.gauge(&cat::IN_FLIGHT_ROWS) as u64,
-            fill: FILL.iter().map(fill).collect(),
+            fill: FILL.iter().map(fill).filter(|fill| fill.capacity > 0).collect(),
             resident_bytes: d.gauge(&cat::PROCESS_RESIDENT) as u64,
             latency: latency(&d),
             models: models(&d),
+            paths: Paths::of(&d),
             speculation: Speculation::of(&Difference::new(long_before, now)),
             errors: errors(&d),
         }
@@ -204,6 +211,10 @@ fn errors(d: &Difference<'_>) -> Vec<Error> {
     errors.extend(rows.into_iter().map(|([reason, model], n)| error("row", reason.to_owned(), Some(model), n)));
     let failed = calls.into_iter().filter(|([_, code], _)| *code != "OK");
     errors.extend(failed.map(|([method, code], n)| error("call", format!("{method} {code}"), None, n)));
+    let leases = d.by(&cat::REGION_LEASES, ["result"]).into_iter().filter(|([result], _)| *result != "granted");
+    errors.extend(leases.map(|([result], n)| error("lease", result.to_owned(), None, n)));
+    let shards = d.by(&cat::SHARD_FAILURES, ["reason"]);
+    errors.extend(shards.into_iter().map(|([reason], n)| error("shards", reason.to_owned(), None, n)));
     errors.push(error("accept", "accept_errors".to_owned(), None, d.all(&cat::ACCEPT_ERRORS)));
     errors.retain(|e| e.count.total > 0);
     errors

@@ -5,6 +5,7 @@
 
 mod difference;
 mod figures;
+mod paths;
 mod plain;
 mod scrape;
 mod screen;
@@ -14,6 +15,7 @@ mod units;
 mod view;
 
 pub use figures::{Count, Error, Figures, Fill, Latency, Model};
+pub use paths::{HandedOver, Path, Paths};
 pub use scrape::{Scrape, Source};
 pub use screen::{Screen, draw};
 pub use speculation::{Measured, Position, Proposer, Speculation};

@@ -1,10 +1,11 @@
 //! The figures as lines of text, for a terminal and for a page.
 
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
+use super::paths::{HandedOver, Path};
 use super::speculation::{Measured, Position, Proposer};
 use super::table::{column, flow, table};
 use super::units::{bytes, grouped, rate, share, time, uptime};
-use crate::metrics::catalog as cat;
+use crate::metrics::catalog::{self as cat, Def};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
@@ -87,7 +88,7 @@ pub(super) fn header(f: &Figures, theme: Theme, width: usize) -> Vec<Line<'stati
 pub(super) fn sections(f: &Figures, history: &[f64], theme: Theme, width: usize) -> [Vec<Section>; 2] {
     [
         vec![tokens(f, history, theme, width), latency(f, theme, width), fill(f, theme, width)],
-        vec![models(f, theme, width), speculation(f, theme, width), errors(f, theme, width)],
+        vec![models(f, theme, width), paths(f, theme, width), speculation(f, theme, width), errors(f, theme, width)],
     ]
 }
 
@@ -115,8 +116,13 @@ fn tokens(f: &Figures, history: &[f64], theme: Theme, width: usize) -> Section {
     section(theme, "TOKENS", "", lines)
 }
 
+/// Beyond this a histogram knows nothing.
+fn highest(histogram: &Def) -> f64 {
+    histogram.buckets.last().copied().unwrap_or(f64::INFINITY)
+}
+
 fn latency(f: &Figures, theme: Theme, width: usize) -> Section {
-    let highest = cat::STEP_DURATION.buckets.last().copied().unwrap_or(f64::INFINITY);
+    let highest = highest(&cat::STEP_DURATION);
     let columns = [column("stage", 0), column("steps/s", 2), column("p50", 1), column("p90", 3), column("p99", 0)];
     let row = |l: &Latency| {
         let quantiles = [l.p50, l.p90, l.p99].map(|q| plain(time(q, highest)));
@@ -167,6 +173,29 @@ fn models(f: &Figures, theme: Theme, width: usize) -> Section {
         false => table(&columns, |head| theme.dim(head), &rows, width),
     };
     section(theme, "MODELS", "", lines)
+}
+
+fn paths(f: &Figures, theme: Theme, width: usize) -> Section {
+    let paths = &f.paths;
+    let columns = [column("path", 0), column("steps/s", 0), column("shards/s", 1), column("steps", 2)];
+    let row = |p: &Path| {
+        let rates = [&p.steps, &p.shards].map(|count| plain(rate(count.per_second)));
+        [vec![plain(p.data_path.clone())], rates.to_vec(), vec![plain(grouped(p.steps.total))]].concat()
+    };
+    let rows: Vec<_> = paths.used.iter().map(row).collect();
+    let mut lines = match rows.is_empty() {
+        true => vec![Line::from(plain("no steps since the start"))],
+        false => table(&columns, |head| theme.dim(head), &rows, width),
+    };
+    let mut items = Vec::new();
+    if let Some(wait) = paths.shard_wait_p99 {
+        items.push(plain(format!("p99 {} until the last shard", time(Some(wait), highest(&cat::SHARD_WAIT)))));
+    }
+    let left =
+        |h: &HandedOver| plain(format!("{} rows/s of the GPU on the CPU: {}", rate(h.rows.per_second), h.reason));
+    items.extend(paths.handed_over.iter().map(left));
+    lines.extend(flow(items, width));
+    section(theme, "DATA PATHS", &format!("regions {}, ranks {}", grouped(paths.regions), grouped(paths.ranks)), lines)
 }
 
 fn speculation(f: &Figures, theme: Theme, width: usize) -> Section {

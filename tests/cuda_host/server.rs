@@ -29,8 +29,11 @@ impl Drop for Server {
 pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
     built().then(|| {
         let dir = tempfile::tempdir().unwrap();
+        let texts: Vec<String> = (0..300).map(|token| format!("{token:b}")).collect();
+        std::fs::write(dir.path().join("texts.json"), serde_json::to_vec(&texts).unwrap()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
         command.args(["serve", "--listen=none", "--admin=127.0.0.1:0", "--threads=1", "--log-format=json"]).args(flags);
+        command.arg("--vocabulary").arg(dir.path().join("texts.json"));
         command.arg("--uds").arg(dir.path().join("s")).env("FAKE_CUDA_LOG", dir.path().join("calls"));
         command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());
         command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers"));

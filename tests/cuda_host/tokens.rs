@@ -23,6 +23,10 @@ fn sampled() -> Vec<(SamplingParams, Option<&'static str>)> {
     let processed = LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1, 2] };
     let raw = LogprobsParams { top_n: 20, ..Default::default() };
     let report = ReportParams { support_size: true, max_surviving_token_ids: 5, entropy: true, ..Default::default() };
+    // Of three tokens one has a third, so it does not end.
+    let never = vec![LogitBias { token_id: 5, bias: -100.0 }];
+    let infill = SamplingParams { infill: Some(true), top_k: Some(3), stop_token_ids: vec![5], ..seeded(10) };
+    let infill = SamplingParams { logit_bias: never, ..infill };
     vec![
         (SamplingParams { temperature: Some(0.0), logprobs: Some(raw.clone()), ..seeded(1) }, None),
         (seeded(2), None),
@@ -32,6 +36,7 @@ fn sampled() -> Vec<(SamplingParams, Option<&'static str>)> {
         (SamplingParams { logprobs: Some(processed), ..penalised(6) }, None),
         (SamplingParams { allowed_token_ids: (0..40).collect(), ..penalised(7) }, None),
         (SamplingParams { xtc_probability: Some(0.5), xtc_threshold: Some(0.01), ..seeded(8) }, Some("chain")),
+        (infill, Some("chain")),
         (SamplingParams { report: Some(report), ..seeded(9) }, Some("report")),
     ]
 }

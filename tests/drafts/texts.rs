@@ -77,6 +77,8 @@ fn params() -> Vec<SamplingParams> {
             typical_p: Some(0.9),
             ..seeded(9)
         }),
+        // Of three tokens one has a third.
+        limited(SamplingParams { top_k: Some(3), infill: Some(true), stop_token_ids: vec![11], ..seeded(10) }),
     ]
 }
 

@@ -19,7 +19,7 @@ CHARTS = pathlib.Path(sys.argv[1])
 VERSIONS = ["1.29.1", "1.37.0"]
 # Settings that are the chart's own business.
 OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file",
-                "presets", "otlp_endpoint", "otlp_ca", "trace_ratio"}
+                "presets", "vocabulary", "otlp_endpoint", "otlp_ca", "trace_ratio"}
 # Kinds of the Prometheus operator, of KEDA and of cert-manager, whose schemas are not Kubernetes'.
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 # Chart and values of each recipe.

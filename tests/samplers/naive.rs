@@ -1,6 +1,6 @@
 //! The definitions, in f64.
 
-use super::{FILTERS, NEAR, STATE};
+use super::{ENDS, FILTERS, NEAR, STATE, text};
 use croupier::sampling::chain::Step;
 
 /// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
@@ -9,11 +9,16 @@ pub(super) struct Naive {
     pub(super) near: bool,
     /// Whether tokens that are not equal are so near to one another that their order cannot be told.
     pub(super) close: bool,
+    /// No filter leaves fewer.
+    pub(super) min_keep: usize,
+    /// XTC spares them.
+    pub(super) protected: &'static [u32],
 }
 
 impl Naive {
     pub(super) fn new(logits: &[f32]) -> Self {
-        Self { logits: logits.iter().map(|&x| Some(f64::from(x))).collect(), near: false, close: false }
+        let logits = logits.iter().map(|&x| Some(f64::from(x))).collect();
+        Self { logits, near: false, close: false, min_keep: 1, protected: &[] }
     }
 
     pub(super) fn probabilities(&self) -> Vec<f64> {
@@ -53,11 +58,16 @@ impl Naive {
         (0..self.logits.len()).filter(|t| !kept.contains(t)).for_each(|t| self.logits[t] = None);
     }
 
+    /// So many of an order, or `min_keep`.
+    fn keep_first(&mut self, order: &[usize], count: usize) {
+        self.keep(&order[..count.max(self.min_keep).min(order.len())]);
+    }
+
     pub(super) fn keep_from(&mut self, least: f64) {
         let p = self.probabilities();
-        let first = self.by(|t| p[t])[0];
-        let kept: Vec<usize> = self.left().into_iter().filter(|&t| t == first || self.at_least(p[t], least)).collect();
-        self.keep(&kept);
+        let order = self.by(|t| p[t]);
+        let count = order.iter().filter(|&&t| self.at_least(p[t], least)).count();
+        self.keep_first(&order, count);
     }
 
     /// The fewest of `order` whose probability reaches `share`.
@@ -71,7 +81,7 @@ impl Naive {
                 break;
             }
         }
-        self.keep(&order[..kept]);
+        self.keep_first(order, kept);
     }
 
     pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) {
@@ -99,7 +109,7 @@ impl Naive {
             // Random rows have no ties.
             Step::TopK | Step::TopKTies => {
                 let order = self.by(|t| p[t]);
-                self.keep(&order[..order.len().min(FILTERS.top_k as usize)]);
+                self.keep_first(&order, FILTERS.top_k as usize);
             }
             Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
             Step::MinP => self.keep_from(real(FILTERS.min_p) * most),
@@ -114,12 +124,14 @@ impl Naive {
             Step::Tfs(z) => self.tail_free(real(z)),
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
             Step::TopH(share) => self.top_h(real(share)),
-            Step::Xtc { threshold, .. } | Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold)),
+            Step::Xtc { threshold, .. } => self.exclude(real(threshold), false),
+            Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
             Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold)),
             Step::Skew(by) => self.skew(real(by).exp()),
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            Step::Infill => self.infill(),
             // None is played here: src/sampling/mark/tournament.rs compares it with its formula.
             Step::Tournament => {}
             Step::AdaptiveP { target, .. } => {
@@ -161,8 +173,9 @@ impl Naive {
     /// XTC's probabilities, that it happens and that it does not taken together.
     pub(super) fn expect(&mut self, probability: f64, threshold: f64) {
         let without = self.probabilities();
-        let mut happened = Naive { logits: self.logits.clone(), near: false, close: false };
-        happened.exclude(threshold);
+        // It removes nothing, so it need not stop where few would be left.
+        let mut happened = Naive { logits: self.logits.clone(), min_keep: 1, ..*self };
+        happened.exclude(threshold, false);
         self.near |= happened.near;
         let with = happened.probabilities();
         if happened.left() == self.left() {
@@ -185,7 +198,7 @@ impl Naive {
         let n = order.len() as f64;
         let k = ((s - 1.0) * mu.exp2() / (1.0 - n.powf(1.0 - s))).powf(1.0 / s);
         self.near |= (k - k.round()).abs() < 1e-3 * k || (s - 1.0).abs() < 1e-6;
-        self.keep(&order[..order.len().min((k as usize).max(1))]);
+        self.keep_first(&order, k as usize);
     }
 
     pub(super) fn tail_free(&mut self, z: f64) {
@@ -205,7 +218,7 @@ impl Naive {
             }
             kept += 1;
         }
-        self.keep(&order[..kept]);
+        self.keep_first(&order, kept);
     }
 
     pub(super) fn top_n_sigma(&mut self, n: f64) {
@@ -215,13 +228,14 @@ impl Naive {
         let least = self.max() - n * sigma;
         // Distances are in units of 2^-8.
         self.near |= logits.iter().any(|x| (x - least).abs() < n / 256.0);
-        let kept: Vec<usize> = self.left().into_iter().filter(|&t| self.logits[t] >= Some(least)).collect();
-        self.keep(&kept);
+        let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
+        let count = order.iter().filter(|&&t| self.logits[t] >= Some(least)).count();
+        self.keep_first(&order, count);
     }
 
     pub(super) fn top_h(&mut self, share: f64) {
         let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
-        self.keep(&order[..order.len().min(100)]);
+        self.keep_first(&order, 100);
         let (p, most) = (self.probabilities(), share * self.entropy());
         let (mut sum, mut kept) = (0.0, 0);
         for &token in order.iter().take(100) {
@@ -231,15 +245,58 @@ impl Naive {
             }
             kept += 1;
         }
-        self.keep(&order[..kept.max(1)]);
+        self.keep_first(&order, kept);
     }
 
-    pub(super) fn exclude(&mut self, threshold: f64) {
+    /// These, unless that is fewer than `min_keep`.
+    fn keep_unless_few(&mut self, kept: &[usize]) {
+        if kept.len() >= self.min_keep {
+            self.keep(kept);
+        }
+    }
+
+    pub(super) fn infill(&mut self) {
+        let (mut p, is_end) = (self.probabilities(), |t: usize| ENDS.contains(&(t as u32)));
+        let order = self.by(|t| p[t]);
+        let (ends, others): (Vec<usize>, Vec<usize>) = order.iter().partition(|&&t| is_end(t));
+        let sum = |p: &[f64], of: &[usize]| of.iter().map(|&t| p[t]).sum::<f64>();
+        let (end, other) = (3.0 * order.len() as f64 * sum(&p, &ends), sum(&p, &others));
+        if !self.at_least(other, end) {
+            return self.keep_unless_few(&ends);
+        }
+        let mut merged = vec![false; p.len()];
+        for &a in &others {
+            for &b in &others {
+                let is_pair = a != b && !merged[a] && !merged[b] && !text(a).is_empty();
+                if is_pair && text(b).starts_with(&text(a)) {
+                    let (to, from) = if self.at_least(p[a], p[b]) { (a, b) } else { (b, a) };
+                    p[to] += p[from];
+                    (p[from], merged[from]) = (0.0, true);
+                }
+            }
+        }
+        let mut left: Vec<usize> = others.into_iter().filter(|&t| self.at_least(p[t], 0.2)).collect();
+        if left.is_empty() {
+            if self.min_keep > 1 {
+                return;
+            }
+            self.logits[ENDS[1] as usize] = Some(0.0);
+            return self.keep(&[ENDS[1] as usize]);
+        }
+        let least = (sum(&p, &left) + sum(&p, &ends)) / (left.len() as f64 + 1.0);
+        left.retain(|&t| self.at_least(p[t], least));
+        self.keep_unless_few(&[left, ends].concat());
+    }
+
+    pub(super) fn exclude(&mut self, threshold: f64, or_nothing: bool) {
         let p = self.probabilities();
         let choices: Vec<usize> = self.by(|t| p[t]).into_iter().filter(|&t| self.at_least(p[t], threshold)).collect();
-        if let Some((_, out)) = choices.split_last() {
-            let kept: Vec<usize> = self.left().into_iter().filter(|t| !out.contains(t)).collect();
-            self.keep(&kept);
+        let spared = |t: &usize| self.protected.contains(&(*t as u32));
+        if let Some((_, out)) = choices.split_last()
+            && !(or_nothing && out.iter().any(spared))
+        {
+            let kept: Vec<usize> = self.left().into_iter().filter(|t| !out.contains(t) || spared(t)).collect();
+            self.keep_unless_few(&kept);
         }
     }
 }

@@ -110,17 +110,6 @@ fn own_step(columns: &[u32], text: u64, position: u64) -> Step {
     }
 }
 
-/// The text with this seed, as a stream that sends whole rows gets it.
-async fn whole_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
-    let mut worker = server.worker().await;
-    worker.step(open_step(vec![open(1, seeded(seed))])).await;
-    let mut tokens = Vec::new();
-    for position in 0..count {
-        tokens.push(token(&worker.step(sample_step(&[(1, logits(seed, position))])).await.work[0]));
-    }
-    tokens
-}
-
 /// The side socket is spoken to by blocking calls, as a worker does.
 fn blocking<R>(work: impl FnOnce() -> R) -> R {
     tokio::task::block_in_place(work)

@@ -25,7 +25,7 @@ async fn still_deals(server: &TestServer, columns: &[u32]) {
         rank.announce(2, &[logits(9, 0)]).await;
     }
     let dealt = token(&worker.step(own_step(columns, 9, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(server, 9, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(server, 9, 1).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +132,7 @@ async fn a_rank_that_says_something_else_than_rank_0_is_not_let_in() {
         rank.announce(2, &[logits(5, 0)]).await;
     }
     let dealt = super::token(&worker.step(own_step(&columns, 5, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
     // With the stream its token ends.
     drop(worker);
     server.expect_series("croupier_streams", 0.0).await;
@@ -167,7 +167,7 @@ async fn failing(
     let mut rank = Rank::attached(server, &token_of(&ready), &TWO, 1).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     rank.announce(2, &[logits(5, 0)]).await;
-    let expected = whole_tokens(server, 5, 2).await;
+    let expected = inline_tokens(server, 5, 2).await;
     assert_eq!(token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]), expected[0]);
     assert_eq!(rank.done().await, (2, true));
     worker.send_step(own_step(&TWO, 5, 1)).await;

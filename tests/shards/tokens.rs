@@ -150,7 +150,7 @@ async fn any_number_of_shards_gives_the_tokens_of_whole_rows_in_every_dtype() {
 async fn each_place_of_its_own_in_the_region_gives_them_too() {
     let server = server().await;
     let columns = [20, 30];
-    let expected = whole_tokens(&server, 5, 1).await[0];
+    let expected = inline_tokens(&server, 5, 1).await[0];
     let (mut worker, ready) = rank_0(&server, StreamConfig { wants_regions: true, ..sharded(&columns) }).await;
     let (_side, mut region) = lease(&ready);
     let (mut rank, offered) =

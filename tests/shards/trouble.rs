@@ -19,7 +19,7 @@ fn failures(server: &TestServer, reason: &str) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_never_attaches_or_never_announces_fails_the_rows_after_the_timeout() {
     let server = server_with(|limits| limits.shard_timeout = Duration::from_millis(50)).await;
-    let expected = whole_tokens(&server, 5, 2).await;
+    let expected = inline_tokens(&server, 5, 2).await;
     let (mut worker, ready) = rank_0(&server, sharded(&TWO)).await;
     // The opening of the step that fails holds: the sequence goes on with the next one.
     let first = worker.step(Step { open: vec![open(1, seeded(5))], ..own_step(&TWO, 5, 0) }).await;
@@ -60,7 +60,7 @@ async fn the_deadline_of_a_step_holds_while_it_waits() {
     assert_eq!(failures(&server, "deadline"), 1.0);
     ranks[0].announce(3, &[logits(5, 0)]).await;
     let dealt = token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn a_rank_that_leaves_fails_the_step_at_once_and_all_until_it_is_back() {
         rank.announce(4, &[logits(5, 0)]).await;
     }
     let dealt = token(&worker.step(own_step(&columns, 5, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
     assert_eq!(failures(&server, "left"), 2.0);
 }
 
@@ -102,7 +102,7 @@ async fn what_a_rank_announced_before_it_left_is_good() {
     drop(ranks);
     server.expect_series("croupier_shard_ranks", 0.0).await;
     let dealt = token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
     server.expect_series("croupier_shard_bytes", 0.0).await;
 }
 
@@ -122,7 +122,7 @@ async fn who_comes_again_begins_anew() {
     assert_eq!((ready.last_step_id, ready.max_shards_ahead), (0, 8));
     rank.announce(2, &[logits(5, 0)]).await;
     let dealt = super::token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
     assert_eq!(rank.done().await, (2, true));
     drop(rank);
     server.expect_series("croupier_shard_ranks", 0.0).await;
@@ -133,7 +133,7 @@ async fn who_comes_again_begins_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_is_left_out_or_has_other_rows_fails_at_once() {
     let server = server().await;
-    let expected = whole_tokens(&server, 5, 2).await;
+    let expected = inline_tokens(&server, 5, 2).await;
     let (mut worker, mut ranks) = group(&server, &TWO).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     ranks[0].announce(3, &[logits(5, 0)]).await;
@@ -155,7 +155,7 @@ async fn a_step_that_is_left_out_or_has_other_rows_fails_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_may_be_announced_ahead_and_sent_ahead() {
     let server = server().await;
-    let expected = whole_tokens(&server, 5, 12).await;
+    let expected = inline_tokens(&server, 5, 12).await;
     let (mut worker, mut ranks) = group(&server, &[20, 20, 10]).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     // Rank 1 is ahead of rank 0, rank 2 behind.
@@ -188,7 +188,7 @@ async fn no_more_is_held_for_steps_that_never_come_than_may_be() {
     let far = Step { step_id: 11, ..own_step(&TWO, 5, 0) };
     worker.send(decode_request::Request::Step(far)).await;
     let dealt = token(&worker.step_reply().await.unwrap().work[0]);
-    assert_eq!(vec![dealt], whole_tokens(&server, 5, 1).await);
+    assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
     for step_id in 2..11 {
         assert_eq!(ranks[0].done().await, (step_id, false));
     }
@@ -211,7 +211,7 @@ async fn without_room_a_shard_is_refused_and_may_come_again() {
     };
     assert_eq!((refused.reason.as_str(), refused.retry_after_ms), ("SHARD_BYTES", 5));
     assert_eq!(server.series("croupier_rejected_total{reason=\"shard_bytes\"}"), 1.0);
-    let expected = whole_tokens(&server, 5, 3).await;
+    let expected = inline_tokens(&server, 5, 3).await;
     assert_eq!(token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]), expected[0]);
     assert_eq!(ranks[0].done().await, (2, true));
     ranks[0].announce(4, &[logits(5, 2)]).await;
@@ -243,7 +243,7 @@ async fn others_go_on_while_a_step_waits_and_its_own_stream_keeps_its_order() {
     // Behind it: a whole row of another sequence.
     waiting.send_step(sample_step(&[(2, logits(6, 0))])).await;
     // Other streams, with ranks and without.
-    let other = whole_tokens(&server, 7, 5).await;
+    let other = inline_tokens(&server, 7, 5).await;
     assert_eq!(other.len(), 5);
     let (mut busy, mut busy_ranks) = group(&server, &TWO).await;
     busy.step(open_step(vec![open(1, seeded(7))])).await;
@@ -254,8 +254,8 @@ async fn others_go_on_while_a_step_waits_and_its_own_stream_keeps_its_order() {
     ranks[0].announce(2, &[logits(5, 0)]).await;
     let (first, second) = (waiting.step_reply().await.unwrap(), waiting.step_reply().await.unwrap());
     assert_eq!((first.step_id, second.step_id), (2, 3));
-    assert_eq!(vec![token(&first.work[0])], whole_tokens(&server, 5, 1).await);
-    assert_eq!(vec![token(&second.work[0])], whole_tokens(&server, 6, 1).await);
+    assert_eq!(vec![token(&first.work[0])], inline_tokens(&server, 5, 1).await);
+    assert_eq!(vec![token(&second.work[0])], inline_tokens(&server, 6, 1).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

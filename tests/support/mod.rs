@@ -17,6 +17,7 @@ use croupier::rpc::uds::UdsListener;
 use croupier::rpc::{Given, RegionSide, Service, regions};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::RowResult;
+use croupier::vocabulary::Vocabulary;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -68,7 +69,14 @@ impl TestServer {
         Self::with(Transport::Tcp, limits, Box::new(backend)).await
     }
 
+    /// With the shipped presets, and texts of tokens.
     pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
+        let vocabulary = Some(Arc::new(vocabulary()));
+        let given = Given { presets: Config::default().presets, vocabulary, ..Given::default() };
+        Self::given(transport, limits, backend, given).await
+    }
+
+    pub async fn given(transport: Transport, limits: Limits, backend: Box<dyn Backend>, given: Given) -> Self {
         let limits = Arc::new(limits);
         let info = backend.info();
         let metrics = Metrics::new(&limits, &info);
@@ -77,7 +85,6 @@ impl TestServer {
             DeviceSide::new(memory, limit, bytes, true)
         });
         let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
-        let given = Given { presets: Config::default().presets, ..Given::default() };
         let stop = CancellationToken::new();
         let mut service = Service::new(engine.clone(), Arc::clone(&limits), given, info, metrics.clone());
         let dir = tempfile::tempdir().unwrap();
@@ -275,6 +282,15 @@ impl Worker {
     pub fn half_close(&mut self) {
         self.requests = None;
     }
+}
+
+/// The texts of tokens: token 0 has none, then "a", "b", "aa", "ab", "ba", "bb", "aaa" and so on.
+pub fn vocabulary() -> Vocabulary {
+    let text = |token: u32| {
+        let digits = (token + 1).ilog2();
+        (0..digits).rev().map(|digit| if (token + 1) >> digit & 1 == 1 { b'b' } else { b'a' }).collect()
+    };
+    Vocabulary::new(&(0..VOCAB).map(|token| Some(text(token))).collect::<Vec<_>>(), b"")
 }
 
 pub fn config() -> StreamConfig {

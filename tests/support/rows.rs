@@ -8,8 +8,10 @@ use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mark::race::Race;
 use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::row::Filters;
+use croupier::sampling::samplers::infill::Infill;
+use croupier::vocabulary::Vocabulary;
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A small generator, so that rows are long without proptest recording every value.
 pub(crate) struct Lcg(pub(crate) u64);
@@ -106,6 +108,8 @@ pub(crate) struct Chained {
     pub(crate) protected: Vec<u32>,
     pub(crate) xtc: u64,
     pub(crate) state: SamplerState,
+    /// Tokens that end a text.
+    pub(crate) infill: Option<Vec<u32>>,
     pub(crate) tournament: Option<Played>,
 }
 
@@ -119,10 +123,11 @@ pub(crate) struct Played {
 
 impl Chained {
     pub(crate) fn chain(&self) -> Chain<'_> {
-        let Self { steps, min_keep, protected, xtc, state, tournament } = self;
+        let Self { steps, min_keep, protected, xtc, state, infill, tournament } = self;
         let tournament =
             tournament.as_ref().map(|Played { context, keys, table }| Tournament { context: *context, keys, table });
-        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state, tournament }
+        let infill = infill.as_ref().map(|ends| Infill { vocabulary: &TEXTS, ends });
+        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state, infill, tournament }
     }
 }
 
@@ -152,6 +157,7 @@ fn step() -> impl Strategy<Value = Step> {
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcUnlessIgnored { probability, threshold }),
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
         Just(Step::PLess),
+        Just(Step::Infill),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV1 { tau, eta }),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV2 { tau, eta }),
         (share(), 0.0f32..0.99).prop_map(|(target, decay)| Step::AdaptiveP { target, decay }),
@@ -174,20 +180,35 @@ pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
     let protected = prop::collection::vec(0..300u32, 0..4);
     let tournament = prop::option::weighted(0.3, prop::option::weighted(0.9, played()));
-    (steps, min_keep, protected, any::<u64>(), state(), tournament).prop_map(
-        |(mut steps, min_keep, protected, xtc, state, tournament)| {
+    (steps, min_keep, protected, any::<u64>(), (state(), infill()), tournament).prop_map(
+        |(mut steps, min_keep, protected, xtc, (state, infill), tournament)| {
             // The last step, also where nothing is played.
             steps.extend(tournament.as_ref().map(|_| Step::Tournament));
             let (protected, tournament) = (ascending(protected, 300), tournament.flatten());
-            Chained { steps, min_keep, protected, xtc, state, tournament }
+            Chained { steps, min_keep, protected, xtc, state, infill, tournament }
         },
     )
 }
 
+/// Texts in which many begin others, and some are none.
+static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let mut rng = Lcg(5);
+    let mut text = |_| {
+        let length = rng.below(7);
+        (length > 0).then(|| (0..length).map(|_| b"abbb"[rng.below(4) as usize]).collect())
+    };
+    Vocabulary::new(&(0..4000).map(&mut text).collect::<Vec<_>>(), b"")
+});
+
+/// Tokens that end a text, where texts are known.
+pub(crate) fn infill() -> impl Strategy<Value = Option<Vec<u32>>> {
+    prop::option::weighted(0.9, prop::collection::vec(0..300u32, 0..4))
+}
+
 /// Any tournament, also of tables whose size is no power of two.
-fn played() -> impl Strategy<Value = Played> {
-    let size = prop_oneof![3 => Just(1u32 << 16), 1 => 2..3000u32];
-    (any::<u64>(), prop::collection::vec(any::<u64>(), 1..40), size).prop_map(|(context, keys, size)| {
+pub(crate) fn played() -> impl Strategy<Value = Played> {
+    let size = prop_oneof![3 => Just(1u32 << 16), 1 => 2..3000u32, 1 => (1..18u32).prop_map(|bits| 1 << bits)];
+    (any::<u64>(), prop::collection::vec(any::<u64>(), 1..65), size).prop_map(|(context, keys, size)| {
         let params = SynthidParams { sampling_table_size: size, ..SynthidParams::new(vec![]) };
         Played { context, keys, table: Table::of(&params) }
     })

@@ -11,6 +11,7 @@ use std::time::Duration;
 const EMPTY: &str = include_str!("pages/empty.txt");
 const LOAD: [&str; 2] = [include_str!("pages/load-1.txt"), include_str!("pages/load-2.txt")];
 const DRAFTS: [&str; 2] = [include_str!("pages/drafts-1.txt"), include_str!("pages/drafts-2.txt")];
+const PATHS: [&str; 2] = [include_str!("pages/paths-1.txt"), include_str!("pages/paths-2.txt")];
 const PLAIN: Theme = Theme { color: false };
 
 /// A screen that saw these pages, so many seconds apart.
@@ -51,18 +52,19 @@ fn shown(pages: &[&str], apart: u64, width: u16, height: u16) -> String {
 #[test]
 fn recorded_pages_look_as_they_must() {
     let busy = DRAFTS[1].replace("{reason=\"queue_full\"} 0", "{reason=\"queue_full\"} 12");
-    let busy = busy.replace("croupier_queue_depth 1\n", "croupier_queue_depth 4000\n");
+    let busy = busy.replace("croupier_queue_depth 0\n", "croupier_queue_depth 4000\n");
     assert_eq!(busy.len(), DRAFTS[1].len() + 4, "the recorded page has other values there");
     let mut wrong = Vec::new();
     for (name, pages, apart, width, height) in [
-        ("wide", &[DRAFTS[0], &busy][..], 4, 132, 42),
-        ("80-columns", &DRAFTS[..], 4, 80, 62),
-        ("60-columns", &DRAFTS[..], 4, 60, 62),
-        ("40-columns", &DRAFTS[..], 4, 40, 80),
+        ("wide", &[DRAFTS[0], &busy][..], 4, 132, 46),
+        ("80-columns", &DRAFTS[..], 4, 80, 74),
+        ("60-columns", &DRAFTS[..], 4, 60, 74),
+        ("40-columns", &DRAFTS[..], 4, 40, 94),
         ("low", &DRAFTS[..], 4, 80, 12),
-        ("without-drafts", &LOAD[..], 2, 80, 40),
+        ("without-drafts", &LOAD[..], 2, 80, 44),
+        ("paths", &PATHS[..], 2, 80, 48),
         ("empty", &[EMPTY, EMPTY][..], 2, 80, 34),
-        ("restarted", &[LOAD[1], DRAFTS[0]][..], 2, 80, 62),
+        ("restarted", &[LOAD[1], DRAFTS[0]][..], 2, 80, 74),
         ("before-the-second-look", &[EMPTY][..], 2, 80, 3),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/top/screens/{name}.txt"));
@@ -80,7 +82,7 @@ fn recorded_pages_look_as_they_must() {
 #[test]
 fn the_picture_of_the_documentation_is_the_screen() {
     let page = include_str!("../../docs/operations.md");
-    let picture = shown(&DRAFTS, 4, 80, 62);
+    let picture = shown(&DRAFTS, 4, 80, 74);
     let picture = picture.trim_end();
     assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations.md lacks:\n{picture}");
 }
@@ -103,8 +105,48 @@ fn rates_are_differences_over_the_time_between() {
 }
 
 #[test]
+fn each_data_path_is_shown_with_its_own_rates() {
+    let screen = shown(&PATHS, 2, 80, 60);
+    let rate = |begins: &str| (value(PATHS[1], begins) - value(PATHS[0], begins)) / 2.0;
+    for path in ["inline", "shared_memory", "vocab_shards"] {
+        let line =
+            screen.lines().find(|l| l.split(' ').next() == Some(path)).unwrap_or_else(|| panic!("{path} in\n{screen}"));
+        let shown: Vec<f64> = line.split_whitespace().skip(1).map(|n| n.replace(',', "").parse().unwrap()).collect();
+        let [steps, shards] = ["steps", "shards"].map(|of| format!("croupier_{of}_total{{data_path=\"{path}\"}}"));
+        let are = [rate(&steps), rate(&shards), value(PATHS[1], &steps)];
+        // Shown with three digits.
+        let close = |(shown, is): (&f64, f64)| (shown - is).abs() <= is.max(100.0) * 0.005;
+        assert!(shown.len() == 3 && shown.iter().zip(are).all(close), "{are:?} in\n{screen}");
+    }
+    assert!(
+        rate("croupier_shards_total{data_path=\"inline\"}") > 0.0 && screen.contains("regions 1, ranks 3"),
+        "{screen}"
+    );
+    assert!(screen.contains("until the last shard") && !screen.contains("device_memory"), "{screen}");
+    let held = value(PATHS[1], "croupier_region_bytes ");
+    let line = screen.lines().find(|l| l.starts_with("region_bytes")).unwrap();
+    assert!(held > 0.0 && !line.contains(" 0 B "), "{screen}");
+}
+
+#[test]
+fn what_a_gpu_left_and_what_failed_on_the_way_is_told() {
+    let handed = |rows| format!("handed_over_rows_total{{reason=\"chain\"}} {rows}\n");
+    let page = PATHS[1].replace(&handed(0), &handed(400));
+    let page = page.replace(
+        "croupier_shard_failures_total{reason=\"left\"} 0",
+        "croupier_shard_failures_total{reason=\"left\"} 2",
+    );
+    let page = page.replace("_leases_total{result=\"region_bytes\"} 0", "_leases_total{result=\"region_bytes\"} 3");
+    let screen = shown(&[PATHS[0], &page], 2, 80, 60);
+    assert!(screen.contains("200 rows/s of the GPU on the CPU: chain"), "{screen}");
+    let errors: Vec<Vec<&str>> = screen.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert!(errors.contains(&vec!["left", "shards", "2", "1.0", "2"]), "{screen}");
+    assert!(errors.contains(&vec!["region_bytes", "lease", "3", "1.5", "3"]), "{screen}");
+}
+
+#[test]
 fn acceptance_is_shown_beside_what_was_expected() {
-    let screen = shown(&DRAFTS, 4, 80, 62);
+    let screen = shown(&DRAFTS, 4, 80, 74);
     let new = |begins: &str| value(DRAFTS[1], begins) - value(DRAFTS[0], begins);
     let labels = "{model=\"spec-broken\",proposer=\"sent\",position=\"0\"}";
     let metric = |name: &str| new(&format!("croupier_spec_decode_{name}{labels}"));
@@ -138,7 +180,7 @@ fn a_restart_makes_no_negative_rate() {
 #[test]
 fn narrow_windows_keep_what_matters() {
     for width in [60, 40] {
-        let screen = shown(&DRAFTS, 4, width, 90);
+        let screen = shown(&DRAFTS, 4, width, 100);
         for word in
             ["tokens/s", "p99", "rows in flight", "queue", "accepted", "expected", "ERRORS AND REFUSALS", "spec-sent"]
         {

@@ -41,6 +41,7 @@ fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>
                 protected: &[],
                 xtc: 0,
                 state: SamplerState::default(),
+                infill: None,
                 tournament: Some(tournament),
             });
             let spec = RowSpec {

@@ -58,6 +58,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: {{ include "croupier.fullname" . }}-config
   configMap:
     name: {{ include "croupier.fullname" . }}
+{{- with .Values.vocabulary.volume }}
+- name: {{ include "croupier.fullname" $ }}-vocabulary
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .Values.tracing.caSecret }}
 - name: {{ include "croupier.fullname" $ }}-collector
   secret:
@@ -71,6 +75,11 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: {{ include "croupier.fullname" . }}-config
   mountPath: /etc/croupier
   readOnly: true
+{{- if .Values.vocabulary.volume }}
+- name: {{ include "croupier.fullname" . }}-vocabulary
+  mountPath: /etc/croupier-vocabulary
+  readOnly: true
+{{- end }}
 {{- if .Values.tracing.caSecret }}
 - name: {{ include "croupier.fullname" . }}-collector
   mountPath: /etc/croupier-collector

@@ -56,6 +56,9 @@ labels:
 {{- if .Values.presets }}
 presets = "/etc/croupier/presets.toml"
 {{- end }}
+{{- if .Values.vocabulary.volume }}
+vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | quote }}
+{{- end }}
 {{- with .Values.defaults }}
 
 [defaults]

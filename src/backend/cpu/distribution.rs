@@ -97,6 +97,13 @@ impl Distribution {
         Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks }
     }
 
+    /// A token that is all that is left.
+    pub(super) fn one(view: &View<'_>, token: u32) -> Self {
+        let last_key = keys::key(token, view.value(token));
+        let weigh = Weigh { max: view.max, scale: 1.0 };
+        Self { weigh, last_key, need: 0, total: MASS_ONE, kind: Kind::One }
+    }
+
     /// After temperature and filters.
     pub(super) fn processed(
         view: &View<'_>,
@@ -106,8 +113,7 @@ impl Distribution {
     ) -> Self {
         let one = Weigh { max: view.max, scale: 1.0 };
         if filters.temperature == 0.0 {
-            let last_key = keys::key(select::first(view), view.max);
-            return Self { weigh: one, last_key, need: 0, total: MASS_ONE, kind: Kind::One };
+            return Self::one(view, select::first(view));
         }
         if let Some(chain) = chain {
             return match chain::run(view, filters, (chain, wanted), store) {

@@ -1,6 +1,10 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
-use super::passes::{self, Adapt, BLOCK, Keep, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh};
+mod play;
+
+use super::passes::{
+    self, Adapt, BLOCK, Keep, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
+};
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
@@ -122,8 +126,12 @@ struct Table {
     sampled_ge: unsafe fn(&Sample, f32) -> f32,
     masses: unsafe fn(&[f32], Weigh, &mut [u64]),
     raise: unsafe fn(&Greenlist, &mut [f32]),
-    raised: unsafe fn(&[u8], &Greenlist, &mut [f32], &mut [f32]),
+    raised: unsafe fn(&[u8], Raise<'_>, &mut [f32], &mut [f32]),
     race_words: unsafe fn(Race, usize, &mut [u32; BLOCK]) -> u32,
+    patterns: unsafe fn(&[u8], &[u32], &mut [u16]),
+    merge: unsafe fn(&[f32], &mut [f64]),
+    weigh_classes: unsafe fn(&[f32], &[f64], &mut [f64]),
+    layer: unsafe fn(&mut [u64], &[u64], u32, u64) -> [u64; 2],
 }
 
 /// Compiles each pass with a level's instructions, and lists the results for each number format.
@@ -152,50 +160,24 @@ macro_rules! tables {
                 terms(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms,
                 squares(row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares,
                 weights(row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64,
-                raised(row: &[u8], greens: &Greenlist, values: &mut [f32], maxima: &mut [f32]) -> (),
+                raised(row: &[u8], by: Raise<'_>, values: &mut [f32], maxima: &mut [f32]) -> (),
+            );
+            tables!(@plain $simd, ($($features)?),
+                adapted(weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64,
+                count_ge(values: &[f32], bound: f32) -> usize,
+                sum_ge(values: &[f32], masses: &[u64], bound: f32) -> u64,
+                sampled_ge(spread: &Sample, bound: f32) -> f32,
+                masses(values: &[f32], weigh: Weigh, masses: &mut [u64]) -> (),
+                raise(greens: &Greenlist, values: &mut [f32]) -> (),
+                race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32,
             );
 
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn adapted(weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::adapted::<$simd>(weights, by, sums) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn count_ge(values: &[f32], bound: f32) -> usize {
-                // SAFETY: as for the passes above.
-                unsafe { passes::count_ge::<$simd>(values, bound) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn sum_ge(values: &[f32], masses: &[u64], bound: f32) -> u64 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::sum_ge::<$simd>(values, masses, bound) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn sampled_ge(spread: &Sample, bound: f32) -> f32 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::sampled_ge::<$simd>(spread, bound) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn masses(values: &[f32], weigh: Weigh, masses: &mut [u64]) {
-                // SAFETY: as for the passes above.
-                unsafe { passes::masses::<$simd>(values, weigh, masses) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn raise(greens: &Greenlist, values: &mut [f32]) {
-                // SAFETY: as for the passes above.
-                unsafe { passes::raise::<$simd>(greens, values) }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            pub(super) unsafe fn race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
-                // SAFETY: as for the passes above.
-                unsafe { passes::race_words::<$simd>(race, block, out) }
-            }
+            tables!(@safe ($($features)?),
+                patterns(turned: &[u8], begins: &[u32], out: &mut [u16]) -> (),
+                merge(masses: &[f32], sums: &mut [f64]) -> (),
+                weigh_classes(masses: &[f32], products: &[f64], sums: &mut [f64]) -> (),
+                layer(weights: &mut [u64], bits: &[u64], layer: u32, factor: u64) -> [u64; 2],
+            );
 
             pub(super) const fn table<F: Format>() -> Table {
                 Table {
@@ -225,6 +207,10 @@ macro_rules! tables {
                     masses,
                     raise,
                     race_words,
+                    patterns,
+                    merge,
+                    weigh_classes,
+                    layer,
                 }
             }
         }
@@ -233,6 +219,25 @@ macro_rules! tables {
     };
     (@passes $simd:ty, $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
         $(tables!(@pass $simd, $features, $pass $args -> $output);)*
+    };
+    (@plain $simd:ty, $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
+        $(tables!(@without $simd, $features, $pass $args -> $output);)*
+    };
+    (@without $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
+            // SAFETY: as for the passes below.
+            unsafe { passes::$pass::<$simd>($($arg),*) }
+        }
+    };
+    (@safe $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
+        $(tables!(@loop $features, $pass $args -> $output);)*
+    };
+    (@loop ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
+            passes::$pass($($arg),*)
+        }
     };
     (@pass $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
         $(#[target_feature(enable = $features)])?
@@ -372,9 +377,9 @@ impl Passes {
         unsafe { (self.0.raise)(greens, values) }
     }
 
-    pub(super) fn raised(self, row: &[u8], greens: &Greenlist, values: &mut [f32], maxima: &mut [f32]) {
+    pub(super) fn raised(self, row: &[u8], by: Raise<'_>, values: &mut [f32], maxima: &mut [f32]) {
         // SAFETY: as above.
-        unsafe { (self.0.raised)(row, greens, values, maxima) }
+        unsafe { (self.0.raised)(row, by, values, maxima) }
     }
 
     pub(super) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {

@@ -86,8 +86,13 @@ impl OwnRows {
 
 /// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
 fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
+    if spec.mark.is_none() && view::untouched(spec) { first_drawn_from(spec, vocab_size) } else { None }
+}
+
+/// How many of the first tokens, by what their logits become, are all that is asked of a row; `None` where more is.
+pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let draws = matches!(spec.action, Action::Draw { .. }) && spec.logprobs.is_none() && spec.report.is_none();
-    let plain = spec.chain.is_none() && spec.mark.is_none() && !spec.has_state() && view::untouched(spec);
+    let plain = spec.chain.is_none() && !spec.has_state();
     if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
 }
 

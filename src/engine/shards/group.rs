@@ -25,8 +25,10 @@ struct State {
     ranks: Vec<Rank>,
     /// The largest step that rank 0 has sent.
     named: u64,
-    /// The smallest step that shards may still be for: that whose turn it is, or the one after the last that had its turn.
-    floor: u64,
+    /// The last step that had its turn, or that comes before the one whose turn it is; 0 before any. Shards are for later ones.
+    settled: u64,
+    /// Whether the last step that had its turn waited in vain.
+    gave_up: bool,
     /// The step of rank 0 that waits, and how many rows it has.
     waiting: Option<(u64, u64, Waker)>,
     over: bool,
@@ -91,7 +93,7 @@ impl Drop for Hold {
 impl Group {
     pub(super) fn new(layout: Layout, regions: Option<Arc<StreamRegions>>) -> Self {
         let ranks = (1..layout.ranks()).map(|_| Rank::default()).collect();
-        let state = State { ranks, named: 0, floor: 0, waiting: None, over: false };
+        let state = State { ranks, named: 0, settled: 0, gave_up: false, waiting: None, over: false };
         Self { layout, regions, state: Mutex::new(state) }
     }
 
@@ -127,7 +129,7 @@ impl Group {
     /// has announced is forgotten.
     pub(super) fn attach(&self, rank: usize) -> Result<(u64, u64), AttachError> {
         let mut state = lock(&self.state);
-        let (over, settled) = (state.over, state.floor.saturating_sub(1));
+        let (over, settled) = (state.over, state.settled);
         let place = state.ranks.get_mut(rank.wrapping_sub(1)).filter(|_| !over).ok_or(AttachError::UnknownToken)?;
         if place.presence == Presence::Attached {
             return Err(AttachError::Taken { rank });
@@ -159,7 +161,7 @@ impl Group {
     /// Takes in a shard that its rank has counted as outstanding. One that comes too late is given back.
     pub(super) fn announce(&self, shard: Shard) -> Option<Shard> {
         let mut state = lock(&self.state);
-        if state.over || shard.step_id < state.floor {
+        if state.over || shard.step_id <= state.settled {
             return Some(shard);
         }
         if let Some(rank) = state.ranks.get_mut(shard.hold.rank.wrapping_sub(1)) {
@@ -167,6 +169,11 @@ impl Group {
         }
         state.wake_if_settled();
         None
+    }
+
+    /// Whether the step before waited until its time was over.
+    pub(super) fn gave_up(&self) -> bool {
+        lock(&self.state).gave_up
     }
 
     /// A shard is read no more.
@@ -192,7 +199,7 @@ impl Group {
     ) -> Poll<Result<Vec<Shard>, ShardFailure>> {
         let mut state = lock(&self.state);
         // What is older was for no step that came. It goes now, so that what its rank announces next can be read.
-        let stale = state.advance(step_id);
+        let stale = state.advance(step_id.saturating_sub(1));
         let failure = match state.missing(step_id, rows) {
             Ok(None) => None,
             Err(failure) => Some(failure),
@@ -207,7 +214,8 @@ impl Group {
             },
         };
         state.waiting = None;
-        let shards = state.advance(step_id.saturating_add(1));
+        state.gave_up = failure.is_some() && expired.is_some();
+        let shards = state.advance(step_id);
         drop(state);
         drop(stale);
         Poll::Ready(failure.map_or(Ok(shards), Err))
@@ -215,10 +223,10 @@ impl Group {
 }
 
 impl State {
-    /// Steps below this one have had their turn. Gives their shards, to be dropped when the lock is not held.
-    fn advance(&mut self, floor: u64) -> Vec<Shard> {
-        self.floor = floor;
-        self.ranks.iter_mut().flat_map(|rank| rank.below(floor)).collect()
+    /// Steps up to this one have had their turn. Gives their shards, to be dropped when the lock is not held.
+    fn advance(&mut self, settled: u64) -> Vec<Shard> {
+        self.settled = settled;
+        self.ranks.iter_mut().flat_map(|rank| rank.up_to(settled)).collect()
     }
 
     /// The first rank above 0 that a step waits for, or why it need not wait.
@@ -250,9 +258,9 @@ impl State {
 }
 
 impl Rank {
-    /// Its shards for steps below this one.
-    fn below(&mut self, step_id: u64) -> Vec<Shard> {
-        let count = self.announced.iter().take_while(|shard| shard.step_id < step_id).count();
+    /// Its shards for steps up to this one.
+    fn up_to(&mut self, step_id: u64) -> Vec<Shard> {
+        let count = self.announced.iter().take_while(|shard| shard.step_id <= step_id).count();
         self.announced.drain(..count).collect()
     }
 }

@@ -25,7 +25,8 @@ pub struct Awaited {
     shards: Arc<Shards>,
     group: Arc<Group>,
     step_id: u64,
-    /// When its turn came: the steps before it wait no more.
+    received: Instant,
+    /// From when it waits: the steps before it wait no more.
     turn: Option<Instant>,
 }
 
@@ -52,7 +53,8 @@ pub enum ShardFailure {
 
 impl Awaited {
     pub(super) fn new(shards: &Arc<Shards>, group: &Arc<Group>, step_id: u64) -> Self {
-        Self { shards: Arc::clone(shards), group: Arc::clone(group), step_id, turn: None }
+        let received = Instant::now();
+        Self { shards: Arc::clone(shards), group: Arc::clone(group), step_id, received, turn: None }
     }
 
     /// Until when the step waits, and what it is then told.
@@ -93,7 +95,9 @@ impl Sharded {
     /// the task is woken before that if it need not wait so long. To be called once the steps before it wait no more.
     pub fn join(&mut self, now: Instant, deadline: Option<Instant>, context: &mut Context<'_>) -> Option<Instant> {
         let Self::Awaited(awaited, own) = self else { return None };
-        let turn = *awaited.turn.get_or_insert(now);
+        // Ranks that kept the step before it waiting in vain had their time for this one too.
+        let came = || if awaited.group.gave_up() { awaited.received.min(now) } else { now };
+        let turn = *awaited.turn.get_or_insert_with(came);
         let (until, failure) = awaited.until(turn, deadline);
         let expired = (now >= until).then_some(&*failure as &dyn Fn(usize, Presence) -> ShardFailure);
         let metrics = &awaited.shards.metrics.shards;

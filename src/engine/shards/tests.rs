@@ -86,6 +86,23 @@ fn rows_are_put_together_when_the_last_shard_is_there() {
 }
 
 #[test]
+fn the_largest_steps_have_all_of_their_columns_too() {
+    let shards = shards(|_| {});
+    let owner = shards.open(layout(&[5, 7]), None).expect("a token");
+    let rank = attach(&shards, &owner, 1).expect("it is expected");
+    for step_id in [u64::MAX - 1, u64::MAX] {
+        rank.announce(step_id, columns(owner.layout(), 1, &[7, 8]), 0).expect("room");
+        let mut block = step(&owner, step_id, &[7, 8]);
+        assert!(join(&mut block, Instant::now()).is_none());
+        let mut bytes = vec![0; VOCAB as usize * 4];
+        block.row(1).expect("it is there").copy_to(&mut bytes);
+        assert_eq!(bytes, Dtype::F32.encode(&row(8)), "step {step_id}");
+        drop(block);
+        assert_eq!(released(&rank), Some(Released { step_id, joined: true }));
+    }
+}
+
+#[test]
 fn room_comes_back_whatever_becomes_of_a_shard() {
     let shards = shards(|limits| limits.max_shard_bytes = 100);
     let owner = shards.open(layout(&[6, 6]), None).expect("a token");
@@ -144,6 +161,26 @@ fn a_step_waits_until_its_time_and_says_for_whom() {
     let mut block = step(&owner, 4, &[1]);
     assert_eq!(join(&mut block, now), None);
     assert_eq!(failure(&mut block), ShardFailure::Left { rank: 1 });
+}
+
+#[test]
+fn steps_behind_one_that_waited_in_vain_do_not_wait_as_long_again() {
+    let shards = shards(|limits| limits.shard_timeout = Duration::from_secs(5));
+    let owner = shards.open(layout(&[6, 6]), None).expect("a token");
+    let rank = attach(&shards, &owner, 1).expect("it is expected");
+    let second = Duration::from_secs(1);
+    let mut blocks = [1, 2, 3].map(|step_id| step(&owner, step_id, &[1]));
+    let (start, [first, next, last]) = (Instant::now(), &mut blocks);
+    join(first, start);
+    assert_eq!(join(first, start + 5 * second), None);
+    assert_eq!(join(next, start + 5 * second), None, "it was there as long as the first");
+    assert_eq!(failure(next), ShardFailure::NotAnnounced { rank: 1, waited: 5 * second });
+    // One that comes after all is none of these.
+    rank.announce(3, columns(owner.layout(), 1, &[1]), 0).expect("room");
+    assert_eq!(join(last, start + 5 * second), None);
+    assert!(last.failure().is_none());
+    let mut later = step(&owner, 4, &[1]);
+    assert_eq!(join(&mut later, start + 6 * second), Some(start + 11 * second), "the one before it had its shards");
 }
 
 #[test]

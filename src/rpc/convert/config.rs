@@ -30,7 +30,7 @@ pub(in crate::rpc) struct Config {
     /// those that do.
     pub(super) rules: Arc<Rules>,
     pub(super) limits: Arc<Limits>,
-    /// What the server gives: its presets.
+    /// What the server gives: its presets, its vocabulary.
     pub(super) given: Arc<Given>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
@@ -88,7 +88,9 @@ pub(in crate::rpc) fn config(
     let defaults =
         merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
-    let rules = Rules::new(defaults, &eos_token_ids).charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
+    let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
+    rules.validate().map_err(|e| Error::Invalid(e.within("default_params")))?;
+    let rules = rules.charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
     Ok(Config {
         model,
         vocab_size,

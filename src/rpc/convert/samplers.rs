@@ -39,6 +39,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_p_min: wire.top_p_min.unwrap_or(defaults.top_p_min),
         top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
         p_less: wire.p_less.unwrap_or(defaults.p_less),
+        infill: wire.infill.unwrap_or(defaults.infill),
         skew: wire.skew.unwrap_or(defaults.skew),
         report: wire.report.take().map(report::params),
         return_sampler_state: wire.return_sampler_state.unwrap_or(defaults.return_sampler_state),
@@ -102,6 +103,7 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
         Wire::Mirostat => Sampler::Mirostat,
         Wire::AdaptiveP => Sampler::AdaptiveP,
         Wire::Skew => Sampler::Skew,
+        Wire::Infill => Sampler::Infill,
     })
 }
 
@@ -126,6 +128,7 @@ pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
         Sampler::Mirostat => Wire::Mirostat,
         Sampler::AdaptiveP => Wire::AdaptiveP,
         Sampler::Skew => Wire::Skew,
+        Sampler::Infill => Wire::Infill,
     }
 }
 

@@ -207,7 +207,9 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
     let params = merged(wire, defaults, &config.given.presets).map_err(within_params)?;
     let limits = &config.limits;
     params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| OpenError::Invalid(e.within("params")))?;
-    let rules = Rules::over(&config.rules, params).charged(&config.state).ok_or_else(no_state)?;
+    let rules = Rules::over(&config.rules, params);
+    rules.validate().map_err(|e| OpenError::Invalid(e.within("params")))?;
+    let rules = rules.charged(&config.state).ok_or_else(no_state)?;
     Ok((rules, seed))
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Such a row gives what the whole row would have given, bit for bit, or it is refused with what [reaches](Reach) beyond the
 //! list. Nothing is guessed: what is not listed is bounded ([`rest`]), and a row goes its way ([`walk`]) as long as the
-//! bounds leave one answer. All of it costs about as much as the list is long; [`row`] puts it together.
+//! bounds leave one answer. All of it costs about as much as the list is long, whatever is allowed, and where others may be
+//! emitted a look at each entry of biases, bans and penalties, of which a step may have so many (`src/engine/plan.rs`);
+//! [`row`] puts it together.
 //!
 //! Raw logprobs are the exception, since no list can have their exact total: they count the others by their log-sum-exp,
 //! and say so ([`Marks::rounded`]).
@@ -174,7 +176,8 @@ impl Listed {
     }
 
     /// Whether some other token may be emitted.
-    fn has_rest(&self) -> bool {
+    #[must_use]
+    pub fn has_rest(&self) -> bool {
         self.rest > f32::NEG_INFINITY && self.others() > 0
     }
 

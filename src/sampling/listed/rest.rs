@@ -14,6 +14,7 @@ use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::RowSpec;
+use crate::sampling::steps::step;
 
 /// Below this exponent every mass is 0: with room for what the polynomial of 2^y is off by.
 const NO_MASS: f32 = -40.001;
@@ -21,6 +22,8 @@ const NO_MASS: f32 = -40.001;
 const REST_ERROR: f64 = 1e-4;
 /// More than masses are off by, relative to exact ones: the exponent's roundings and the polynomial.
 const MASS_ERROR: f64 = 1e-4;
+/// Allowed tokens that are looked up in a greenlist for the first that is green; it is hardly ever behind these.
+const GREENS: usize = 1024;
 
 /// What the tokens that are not listed can be, after masks, bias and penalties.
 #[derive(Debug, Clone)]
@@ -36,8 +39,8 @@ pub(super) struct Rest {
     count: f64,
     /// Tokens of which more is known, that have part in the sum: at most so much each of it is not theirs.
     known: f64,
-    /// The largest logits that these can have.
-    each: Vec<f32>,
+    /// The largest logits that these and those that are allowed can have, and how many have each.
+    each: Vec<(f32, usize)>,
 }
 
 impl Rest {
@@ -47,14 +50,13 @@ impl Rest {
             return None;
         }
         let least = row.least();
-        let (each, known) = singles(row, spec, least);
+        let Singles { edge, each, known } = singles(row, spec, least);
         let others = spec.allowed.is_none().then(|| generic(row, spec.greens(), least));
-        let edges = others.iter().copied().chain(each.iter().copied());
+        let edges = others.iter().copied().chain(edge);
         let edge = edges.reduce(|first, next| if next.precedes(&first) { next } else { first })?;
         let sum = libm::exp(f64::from(row.rest) - f64::from(least));
         let is_moved = spec.greens().is_some();
         let count = if others.is_some() { row.others() as f64 } else { 0.0 };
-        let each = each.into_iter().map(|each| each.logit).collect();
         Some(Self { edge, least: f64::from(least), is_moved, sum: sum.min(row.others() as f64), count, known, each })
     }
 
@@ -78,7 +80,8 @@ impl Rest {
             return (0, 0);
         }
         // Whatever they are, none is heavier than the edge.
-        let one_by_one = self.most_of_one(max, scale) * (self.count + self.each.len() as f64) + 1.0;
+        let singles: usize = self.each.iter().map(|&(_, count)| count).sum();
+        let one_by_one = self.most_of_one(max, scale) * (self.count + singles as f64) + 1.0;
         if self.is_moved {
             return (0, one_by_one as u64);
         }
@@ -88,7 +91,7 @@ impl Rest {
         let (low, high) = if a >= 1.0 { (powers(least), most) } else { (least, powers(most)) };
         // Those of which more is known have at most 1 each of the sum, whatever they were sent as.
         let at = |logit: f64| libm::exp((logit - max) * a);
-        let each: f64 = self.each.iter().map(|&logit| at(f64::from(logit))).sum();
+        let each: f64 = self.each.iter().map(|&(logit, count)| count as f64 * at(f64::from(logit))).sum();
         let low = (low - self.known) * at(self.least) * MASS_ONE as f64 * (1.0 - MASS_ERROR) - self.count;
         let high = (high * at(self.least) + each) * MASS_ONE as f64 * (1.0 + MASS_ERROR) + 1.0;
         // Below 2^62: at most 2^21 tokens, none much heavier than the first.
@@ -107,32 +110,100 @@ fn generic(row: &Listed, greens: Option<&Greenlist>, least: f32) -> Candidate {
     Candidate { token: if row.ties_in_order { last() } else { 0 }, logit: least }
 }
 
-/// The edges of tokens of which something is known and that are not banned, and how many have part in the sum.
-fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> (Vec<Candidate>, f64) {
-    let is_banned = |token: u32| spec.banned.binary_search(&token).is_ok();
+/// What is known of tokens that are not listed and not banned.
+struct Singles {
+    /// None of them comes before this.
+    edge: Option<Candidate>,
+    /// The largest logits that they can have, and how many have each.
+    each: Vec<(f32, usize)>,
+    /// How many have part in the sum.
+    known: f64,
+}
+
+/// Costs a look at each adjusted and each banned token; of those that are only allowed it takes no more than one, or with a
+/// greenlist [`GREENS`].
+fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
+    let raise = |token: u32| spec.greens().map_or(least, |greens| greens.raise(token, least));
     let is_allowed = |token: u32| spec.allowed.is_none_or(|allowed| allowed.binary_search(&token).is_ok());
-    let raise = |token: u32, logit: f32| spec.greens().map_or(logit, |greens| greens.raise(token, logit));
-    let mut known: f64 = spec.banned.iter().filter(|&&token| row.find(token).is_none()).count() as f64;
-    let mut edges = Vec::new();
+    let listed_bans = row.entries.iter().filter(|entry| spec.banned.binary_search(&entry.token).is_ok()).count();
+    let mut found = Singles { edge: None, each: Vec::new(), known: spec.banned.len() as f64 - listed_bans as f64 };
     // Ascending, as the allowed ones are.
     let mut adjusted = Vec::new();
-    for adjust in spec.adjusts.iter().filter(|adjust| row.find(adjust.token).is_none()) {
-        known += 1.0;
+    // Both lists ascend beside the adjusted tokens.
+    let (mut listed, mut banned) = (row.entries.iter().peekable(), spec.banned.iter().peekable());
+    for adjust in spec.adjusts.iter() {
+        step();
+        while listed.next_if(|entry| entry.token < adjust.token).is_some() {}
+        while banned.next_if(|&&token| token < adjust.token).is_some() {}
+        if listed.peek().is_some_and(|entry| entry.token == adjust.token) {
+            continue;
+        }
+        found.known += 1.0;
         adjusted.push(adjust.token);
-        if !is_banned(adjust.token) && is_allowed(adjust.token) {
-            edges.extend(
-                highest(&adjust, spec, least)
-                    .map(|logit| raise(adjust.token, logit))
-                    .map(|logit| Candidate { token: adjust.token, logit }),
-            );
+        if banned.peek() != Some(&&adjust.token)
+            && is_allowed(adjust.token)
+            && let Some(logit) = highest(&adjust, spec, least)
+        {
+            let logit = spec.greens().map_or(logit, |greens| greens.raise(adjust.token, logit));
+            found.add(Candidate { token: adjust.token, logit }, 1);
         }
     }
-    for &token in spec.allowed.unwrap_or_default() {
-        if row.find(token).is_none() && !is_banned(token) && adjusted.binary_search(&token).is_err() {
-            edges.push(Candidate { token, logit: raise(token, least) });
+    if let Some(allowed) = spec.allowed {
+        let is_more = |token: u32| {
+            step();
+            row.find(token).is_some()
+                || adjusted.binary_search(&token).is_ok()
+                || spec.banned.binary_search(&token).is_ok()
+        };
+        let more =
+            spec.banned.iter().filter(|token| adjusted.binary_search(token).is_err() && row.find(**token).is_none());
+        let more = row.entries.iter().map(|entry| &entry.token).chain(&adjusted).chain(more);
+        let only_allowed = allowed.len() - more.filter(|&&token| is_allowed(token)).count();
+        let most = spec.greens().map_or(least, |greens| least + greens.parts().3);
+        let first = first_of(allowed.iter().copied().filter(|&token| !is_more(token)), raise, most);
+        if let Some(first) = first {
+            found.add(first, 0);
+            found.each.push((least, only_allowed));
         }
     }
-    (edges, known)
+    found
+}
+
+/// The first in the order of tokens in ascending order, which have logits of at most `most`; or what may come
+/// before it, where that takes long to find.
+fn first_of(tokens: impl Iterator<Item = u32>, logit: impl Fn(u32) -> f32, most: f32) -> Option<Candidate> {
+    let mut first: Option<Candidate> = None;
+    for (seen, token) in tokens.enumerate() {
+        step();
+        let next = Candidate { token, logit: if seen < GREENS { logit(token) } else { most } };
+        if first.is_none_or(|first| next.precedes(&first)) {
+            first = Some(next);
+        }
+        if next.logit >= most {
+            break;
+        }
+    }
+    first
+}
+
+impl Singles {
+    /// Adds some, of which this is the first.
+    fn add(&mut self, first: Candidate, count: usize) {
+        if self.edge.is_none_or(|edge| first.precedes(&edge)) {
+            self.edge = Some(first);
+        }
+        if count > 0 {
+            self.each.push((first.logit, count));
+        }
+    }
+}
+
+/// Whether a token cannot be emitted, whatever its logit.
+pub(super) fn is_masked(token: u32, spec: &RowSpec<'_>) -> bool {
+    let is_banned = |adjust: TokenAdjust| adjust.token == token && adjust.flags & TokenAdjust::BANNED != 0;
+    spec.banned.binary_search(&token).is_ok()
+        || spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err())
+        || spec.adjusts.iter().any(is_banned)
 }
 
 /// The largest logit that an adjusted token can have; `None`: it is banned.
@@ -144,3 +215,6 @@ fn highest(adjust: &TokenAdjust, spec: &RowSpec<'_>, least: f32) -> Option<f32> 
     let lengthened = adjust.flags & TokenAdjust::END != 0 && spec.penalties.length != 0.0;
     Some(if lengthened { f32::INFINITY } else { adjust.apply(least, &spec.penalties) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
 
-use super::rest::Rest;
+use super::rest::{self, Rest};
 use super::walk::{certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
 use crate::params::state::SamplerState;
@@ -17,6 +17,7 @@ use crate::sampling::report::{self, Report, ReportSpec};
 use crate::sampling::row::{
     Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult, RowSpec, TokenLogprobs,
 };
+use crate::sampling::samplers::infill::Infill;
 
 /// Samples or scores a listed row.
 ///
@@ -67,6 +68,14 @@ struct Processed {
     distribution: Distribution,
     /// Whether others without a mass may be left in it, and how many of its tokens come before all of them.
     open: Option<usize>,
+}
+
+/// What is known of the token that ends a text where nothing else is certain.
+#[derive(Default)]
+struct End {
+    known: Option<Candidate>,
+    /// Whether it may be one that is not listed.
+    is_open: bool,
 }
 
 impl<'a> Looked<'a> {
@@ -140,14 +149,29 @@ impl<'a> Looked<'a> {
         }
         let usual = report::usual(spec);
         let (state, tournament) = (SamplerState::default(), None);
-        let plain = Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, tournament };
+        let plain = Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, infill: None, tournament };
         let chain = spec.chain.unwrap_or(plain);
-        let mut left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
-        let is_open = walk(&mut left, &spec.filters, &chain, rest.as_ref(), self.row.vocab_size());
+        let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
+        let left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
+        let (mut left, rest) = (left.with_end(end.known), rest.as_ref());
+        let is_open = walk(&mut left, &spec.filters, &chain, (rest, end.is_open), self.row.vocab_size());
         let is_open = is_open.map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
-        let open = rest.as_ref().filter(|_| is_open).map(|rest| certain(&left, rest));
+        let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
         Ok(Processed { distribution: Distribution::listed(adjusted.clone(), left.into_parts(), along), open })
+    }
+
+    /// What ends the text where nothing else is certain.
+    fn end(&self, infill: &Infill<'_>) -> End {
+        for &token in infill.ends {
+            if let Some(&known) = self.adjusted.tokens().iter().find(|c| c.token == token) {
+                return End { known: Some(known), is_open: false };
+            }
+            if self.rest.is_some() && self.row.find(token).is_none() && !rest::is_masked(token, self.spec) {
+                return End { known: None, is_open: true };
+            }
+        }
+        End::default()
     }
 
     fn processed_logprobs(
@@ -257,12 +281,10 @@ fn rank(ranks: &Ranks, rest: Option<&Rest>, token: u32) -> Result<u32, RowError>
 /// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).
 fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
     let mut entries = row.entries.clone();
-    for adjust in spec.adjusts.iter() {
-        if let Some(at) = row.find(adjust.token) {
-            entries[at].logit = adjust.apply(entries[at].logit, &spec.penalties);
-        }
-    }
     for entry in &mut entries {
+        if let Some(adjust) = spec.adjusts.get(entry.token) {
+            entry.logit = adjust.apply(entry.logit, &spec.penalties);
+        }
         if let Some(greens) = spec.greens() {
             entry.logit = greens.raise(entry.token, entry.logit);
         }

@@ -1,4 +1,10 @@
 use super::*;
+use crate::params::state::SamplerState;
+use crate::sampling::adjust::{Adjusts, Penalties};
+use crate::sampling::chain::{Chain, Step};
+use crate::sampling::row::{Action, Filters, RowError, RowSpec};
+use crate::sampling::samplers::infill::Infill;
+use crate::vocabulary::Vocabulary;
 
 fn entries(logits: &[(u32, f32)]) -> Vec<Candidate> {
     logits.iter().map(|&(token, logit)| Candidate { token, logit }).collect()
@@ -45,4 +51,39 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
     for token in 0..7 {
         assert_eq!(ranks.rank(token), crate::sampling::order::rank(&whole, token), "{token}");
     }
+}
+
+/// What comes of eight tokens, six of which are listed with about a sixth each, cut to these by top-k, where infill ends the text
+/// with these tokens.
+fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> {
+    let texts: Vec<_> = (0..8u8).map(|token| Some(vec![b'a' + token])).collect();
+    let infill = Some(Infill { vocabulary: &Vocabulary::new(&texts, b""), ends });
+    let (state, steps) = (SamplerState::default(), [Step::TopK, Step::Infill]);
+    let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state, infill, tournament: None };
+    let spec = RowSpec {
+        filters: Filters { temperature: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0 },
+        chain: Some(chain),
+        penalties: Penalties::OFF,
+        adjusts: Adjusts::default(),
+        banned,
+        allowed: None,
+        mark: None,
+        action: Action::Draw { uniform: 0 },
+        logprobs: None,
+        report: None,
+    };
+    let logits: Vec<(u32, f32)> = (0..7).map(|token| (token, if token < 6 { 1.0 } else { -9.0 })).collect();
+    let row = Listed::new(8, entries(&logits), (-10.0, false), beyond).expect("a row");
+    sample_row(&row, &spec).map(|output| output.token)
+}
+
+#[test]
+fn a_text_that_ends_with_a_token_that_is_not_listed_is_refused() {
+    let refused = Err(RowError::Beyond(Reach::Sampler(Sampler::Infill)));
+    assert_eq!(ended(&[6], &[], Beyond::Refuse), Ok(6), "it is listed, and comes back");
+    assert_eq!(ended(&[7], &[], Beyond::Refuse), refused);
+    assert_eq!(ended(&[7, 6], &[], Beyond::Refuse), refused, "7 would come first");
+    assert_eq!(ended(&[7, 6], &[7], Beyond::Refuse), Ok(6), "7 cannot be emitted");
+    assert_eq!(ended(&[7, 6], &[], Beyond::Mark), Ok(6));
+    assert_eq!(ended(&[7], &[7], Beyond::Refuse), Ok(0), "nothing may end it, so nothing happens");
 }

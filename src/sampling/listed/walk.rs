@@ -10,6 +10,7 @@ use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain, Step};
 use crate::sampling::mass;
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::infill::{self, Stay};
 use crate::sampling::samplers::xtc;
 
 /// Whether others may be left.
@@ -20,7 +21,8 @@ struct Open<'a> {
     cut: bool,
 }
 
-/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens.
+/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens. `is_end_open`: the token that ends a
+/// text where nothing else is certain may be one of them.
 ///
 /// # Errors
 /// What reaches beyond the tokens.
@@ -28,13 +30,14 @@ pub(super) fn walk(
     left: &mut Candidates,
     filters: &Filters,
     chain: &Chain<'_>,
-    rest: Option<&Rest>,
+    (rest, is_end_open): (Option<&Rest>, bool),
     vocab_size: usize,
 ) -> Result<bool, Reach> {
     let mut open = rest.map(|rest| Open { rest, cut: false });
     for step in chain.steps {
         match open {
             Some(beside) => open = beside.take(step, left, filters, chain, vocab_size)?,
+            None if is_end_open && ends(step, left, chain) => return Err(Reach::Sampler(Sampler::Infill)),
             None => chain::apply(step, filters, chain, left),
         }
     }
@@ -43,6 +46,12 @@ pub(super) fn walk(
         Some(Open { rest, .. }) if certain(left, rest) > 0 && rest.has_no_mass(left.max(), left.scale()) => Ok(true),
         Some(_) => Err(Reach::Draw),
     }
+}
+
+/// Whether a step ends the text.
+fn ends(step: &Step, left: &Candidates, chain: &Chain<'_>) -> bool {
+    let known = chain.infill.filter(|_| *step == Step::Infill && chain.min_keep <= 1);
+    known.is_some_and(|known| infill::stay(left, &known) == Stay::End)
 }
 
 /// How many of the tokens, from the first on, none of the others precedes.
@@ -78,6 +87,7 @@ impl<'a> Open<'a> {
                 if xtc::happens(probability, chain.xtc) { Err(Reach::Sampler(Sampler::Xtc)) } else { Ok(Some(self)) }
             }
             Step::Tournament if chain.tournament.is_none() => Ok(Some(self)),
+            Step::Infill if chain.infill.is_none() => Ok(Some(self)),
             _ => Err(step.sampler().map_or(Reach::Draw, Reach::Sampler)),
         };
         if taken.is_ok() {

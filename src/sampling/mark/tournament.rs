@@ -18,21 +18,40 @@
 
 use super::twister::Twister;
 use crate::params::watermark::SynthidParams;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+/// Times the multiplier it is 1: each step of Newton's doubles the bits that are right, of which an odd number has three in itself.
+const INVERSE: u64 = {
+    let (mut inverse, mut step) = (MULTIPLIER, 0);
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(MULTIPLIER.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+};
 /// Fractional bits of the factors.
-const BITS: u32 = 62;
+pub const BITS: u32 = 62;
 const ONE: u64 = 1 << BITS;
 
 /// The table that most use.
 static USUAL: LazyLock<Arc<Table>> = LazyLock::new(|| Arc::new(Table::new(1 << 16, 0)));
 
+/// Tokens that may be looked up side by side.
+pub const TOKENS: usize = 128;
+
 /// Bits by hash.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Table {
     bits: Vec<u64>,
     size: u32,
+    turned: OnceLock<Box<[u8]>>,
+}
+
+impl PartialEq for Table {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.bits, self.size) == (&other.bits, other.size)
+    }
 }
 
 impl Table {
@@ -42,7 +61,7 @@ impl Table {
         for at in 0..size as usize {
             bits[at / 64] |= u64::from(words.word() & 1) << (at % 64);
         }
-        Self { bits, size }
+        Self { bits, size, turned: OnceLock::new() }
     }
 
     /// Of parameters; the usual one is there once.
@@ -57,7 +76,23 @@ impl Table {
     /// Bytes that it takes, none for the usual one.
     #[must_use]
     pub fn bytes(self: &Arc<Self>) -> usize {
-        if Arc::ptr_eq(self, &USUAL) { 0 } else { size_of::<Self>() + self.bits.capacity() * size_of::<u64>() }
+        if Arc::ptr_eq(self, &USUAL) {
+            return 0;
+        }
+        let turned = if self.size.is_power_of_two() { self.size as usize + TOKENS } else { 0 };
+        size_of::<Self>() + self.bits.capacity() * size_of::<u64>() + turned
+    }
+
+    /// Bits, a byte each, in the order in which tokens ask for them, where the size is a power of two: then the hash of token `t` is
+    /// `MULTIPLIER^2 * (t + begin) + 1` modulo the size, so that of tokens in a row the bits stand in a row. The first
+    /// [`TOKENS`] stand behind the last again.
+    #[must_use]
+    pub fn turned(&self) -> Option<&[u8]> {
+        let turned = || {
+            let hash = |at: u64| MULTIPLIER.wrapping_mul(MULTIPLIER).wrapping_mul(at).wrapping_add(1);
+            (0..self.size as usize + TOKENS).map(|at| self.bit(hash(at as u64)) as u8).collect()
+        };
+        self.size.is_power_of_two().then(|| &**self.turned.get_or_init(turned))
     }
 
     /// The bit of a hash.
@@ -104,6 +139,12 @@ pub struct Tournament<'a> {
 }
 
 impl Tournament<'_> {
+    /// Where the bit of token 0 stands in [`Table::turned`], for each layer.
+    pub fn begins(&self) -> impl Iterator<Item = u32> {
+        let begin = |key: &u64| self.context.wrapping_add(key.wrapping_add(1).wrapping_mul(INVERSE));
+        self.keys.iter().map(move |key| (begin(key) & u64::from(self.table.size - 1)) as u32)
+    }
+
     /// A token's bits, the first layer's lowest.
     #[must_use]
     pub fn bits(&self, token: u32) -> u64 {
@@ -116,13 +157,12 @@ impl Tournament<'_> {
     pub fn play(&self, tokens: impl Iterator<Item = (u32, u64)>) -> (Vec<u64>, u64) {
         let mut players: Vec<(u64, u64)> = tokens.map(|(token, mass)| (mass, self.bits(token))).collect();
         let mut total: u64 = players.iter().map(|player| player.0).sum();
-        // Room above, since a layer may double a weight, though not their sum.
-        let shift = total.leading_zeros().saturating_sub(u64::BITS - BITS);
+        let shift = room(total);
         players.iter_mut().for_each(|player| player.0 <<= shift);
         total <<= shift;
         for layer in 0..self.keys.len() {
             let set: u64 = players.iter().map(|&(weight, bits)| weight & (bits >> layer & 1).wrapping_neg()).sum();
-            let factor = ((u128::from(total - set) << BITS) / u128::from(total)) as u64;
+            let factor = factor(total, set);
             total = 0;
             for (weight, bits) in &mut players {
                 let factor = factor + (*bits >> layer & 1) * ONE;
@@ -134,10 +174,28 @@ impl Tournament<'_> {
     }
 }
 
+/// By how many bits masses of this total become weights: there is room above, since a layer may double a weight, though not their sum.
+#[must_use]
+pub fn room(total: u64) -> u32 {
+    total.leading_zeros().saturating_sub(u64::BITS - BITS)
+}
+
+/// What a layer multiplies weights with, where so much of the total has its bit set; these get as much as they are beside it.
+#[must_use]
+pub fn factor(total: u64, set: u64) -> u64 {
+    ((u128::from(total - set) << BITS) / u128::from(total)) as u64
+}
+
 /// The logit of a weight above 0 at temperature 1: the logarithm of its share.
 #[must_use]
 pub fn logit(weight: u64, total: u64) -> f32 {
-    (libm::log(weight as f64) - libm::log(total as f64)) as f32
+    logit_below(weight, libm::log(total as f64))
+}
+
+/// The same, by the logarithm of the total.
+#[must_use]
+pub fn logit_below(weight: u64, total: f64) -> f32 {
+    (libm::log(weight as f64) - total) as f32
 }
 
 #[cfg(test)]
@@ -170,6 +228,26 @@ mod tests {
                 let bits = played.bits(token);
                 for (layer, &key) in KEYS.iter().enumerate() {
                     assert_eq!(bits >> layer & 1, by_formula(&table, &tokens, key), "{tokens:?} {layer}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_of_tokens_in_a_row_stand_in_a_row() {
+        assert_eq!(MULTIPLIER.wrapping_mul(INVERSE), 1);
+        assert_eq!(Table::new(1000, 3).turned(), None);
+        for size in [2, 4, 64, 128, 256, 1 << 16, 1 << 20] {
+            let table = Table::new(size, 3);
+            let turned = table.turned().unwrap();
+            assert_eq!(turned.len(), size as usize + TOKENS);
+            for context in [1, 7 << 40 | 3, u64::MAX] {
+                let played = Tournament { context, keys: &[0, 654, u64::MAX, 1 << 63 | 5], table: &table };
+                for token in [0, 1, 127, 128, 65_535, 128_255, (1 << 20) - 1] {
+                    for (layer, begin) in played.begins().enumerate() {
+                        let bit = turned[(begin + token) as usize % size as usize];
+                        assert_eq!(u64::from(bit), played.bits(token) >> layer & 1, "{size} {context} {token} {layer}");
+                    }
                 }
             }
         }

@@ -67,8 +67,15 @@ fn the_first_sampler_that_removed_a_token_is_named() {
     assert_eq!((report.why_not[2].rank, report.why_not[2].probability), (1, 1.0));
     assert_eq!((report.why_not[1].rank, report.why_not[1].probability), (0, 0.0));
     let steps = [Step::TypicalP(0.6), Step::TopK];
-    let chain =
-        Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default(), tournament: None };
+    let chain = Chain {
+        steps: &steps,
+        min_keep: 1,
+        protected: &[],
+        xtc: 0,
+        state: SamplerState::default(),
+        infill: None,
+        tournament: None,
+    };
     let chained = RowSpec { chain: Some(chain), ..spec(Filters { top_k: 1, ..OFF }, &wanted) };
     // Surprises of 3, 2, 1, 3 bits; the entropy is 1.75: token 1 is nearest, then token 2.
     let report = told(&LOGITS, &chained);

@@ -6,6 +6,7 @@
 
 pub mod adaptive_p;
 pub mod cutoffs;
+pub mod infill;
 pub mod mirostat;
 pub mod skew;
 pub mod smoothing;

@@ -13,6 +13,7 @@ use crate::params::Sampler;
 use crate::params::state::{Average, SamplerState};
 
 mod engines;
+mod infill;
 
 const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -30,7 +31,7 @@ fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
 }
 
 fn chained(steps: &[Step]) -> Chain<'_> {
-    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default(), tournament: None }
+    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default(), infill: None, tournament: None }
 }
 
 /// Tokens that are left, and that the probabilities are those expected.

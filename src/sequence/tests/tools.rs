@@ -3,6 +3,7 @@
 use super::*;
 use crate::params::steering::*;
 use crate::params::watermark::*;
+use crate::sampling::steps::steps;
 
 fn any_mark() -> impl Strategy<Value = Watermark> {
     let kgw = (any::<bool>(), 1u32..4).prop_map(|(own, context_width)| {
@@ -172,6 +173,65 @@ fn a_text_that_says_one_thing_is_opened_in_no_time() {
     let spec = sequence.spec(sequence.draw(Purpose::Sample));
     let adjusts: Vec<_> = spec.adjusts.iter().collect();
     assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
+}
+
+/// A text of a length.
+type Written = fn(u32) -> Vec<u32>;
+
+/// Texts of a length: as they mostly are, then such that repeat themselves in every way.
+fn texts() -> [(&'static str, Written); 4] {
+    fn ordinary(at: u32) -> u32 {
+        let chance = (at.wrapping_mul(0x9E37_79B9) ^ at << 7).wrapping_mul(0x85EB_CA6B);
+        // The rank of a token is log-uniform.
+        f64::from(50_000).powf(f64::from(chance >> 8) / f64::from(1 << 24)) as u32
+    }
+    [
+        ("ordinary", |len| (0..len).map(ordinary).collect()),
+        ("one token", |len| vec![1; len as usize]),
+        ("a loop", |len| (0..len).map(|i| i % 7).collect()),
+        ("two tokens", |len| (0..len).map(|i| ordinary(i) & 1).collect()),
+    ]
+}
+
+/// Of a text twice as long, opening takes twice the steps. A token takes few, or with DRY on a text that repeats itself as many
+/// as there are places.
+#[test]
+fn work_is_linear_in_the_text_once_and_small_for_a_token() {
+    let with = |change: fn(&mut HistoryParams)| {
+        let mut params = SamplingParams::default();
+        change(&mut params.history);
+        Arc::new(Rules::new(params, &[]))
+    };
+    let dry =
+        with(|p| (p.dry_multiplier, p.dry_sequence_breakers) = (1.0, vec![[vec![9], vec![1; 63]].concat(); 1024]));
+    let ngram = with(|p| {
+        p.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 3, window: 0, whitelist: vec![0; 4096] }));
+    });
+    for (tool, rules, is_dry) in [("DRY", dry, true), ("n-grams", ngram, false)] {
+        for (name, text) in texts() {
+            let [half, whole] = [1u32 << 13, 1 << 14].map(|len| {
+                let text = text(len);
+                let opening = steps(|| Sequence::open(Arc::clone(&rules), 1, &text, &[]));
+                let mut sequence = Sequence::open(Arc::clone(&rules), 1, &text, &[]);
+                let tokens = steps(|| text[..100].iter().for_each(|&token| _ = sequence.commit(token)));
+                let score = steps(|| {
+                    let mut ahead = sequence.ahead();
+                    text[..100].iter().for_each(|&token| _ = sequence.grow(&mut ahead, token));
+                });
+                (opening, tokens.max(score) / 100)
+            });
+            let most = 8 << 14;
+            assert!(whole.0 <= most && 2 * half.0 <= most, "{tool}, {name}: {half:?} {whole:?} steps");
+            let most = if !is_dry {
+                120
+            } else if name == "ordinary" {
+                600
+            } else {
+                3 << 14
+            };
+            assert!(whole.1 <= most, "{tool}, {name}: {half:?} {whole:?} steps");
+        }
+    }
 }
 
 #[test]

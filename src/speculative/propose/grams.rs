@@ -3,6 +3,9 @@
 //! What a *position* is and what pushing costs is said in [`index`](super::index). A sequence's own tools against
 //! repetition find what they look for here too.
 
+use crate::sampling::steps::step;
+use std::collections::HashSet;
+
 /// Buckets at first; a power of two.
 const FIRST_BUCKETS: usize = 16;
 /// Ends a chain: no context stands before position 0.
@@ -35,14 +38,66 @@ impl Grams {
         Self { context, hash: 0, leaving, heads, previous: Vec::with_capacity(capacity) }
     }
 
+    /// Of `tokens`, as if one after the other had been [pushed over](Self::push_over), with no more steps than tokens.
+    pub(crate) fn latest(context: usize, tokens: &[u32]) -> Self {
+        // Hashed by chance, so that no text can be made that is slow; what is found does not depend on it.
+        let mut seen = HashSet::with_capacity(tokens.len());
+        let mut is_latest = vec![false; tokens.len()];
+        for at in (context..tokens.len()).rev() {
+            step();
+            is_latest[at] = seen.insert(&tokens[at - context..=at]);
+        }
+        let mut latest = Self::new(context, tokens.len());
+        latest.heads.resize(buckets(tokens.len()), NONE);
+        for (at, &token) in tokens.iter().enumerate() {
+            latest.append(&tokens[..at], token, is_latest[at]);
+        }
+        latest
+    }
+
+    /// As [`push`](Self::push), where the place at which the same token followed the same context before leaves its chain: a
+    /// chain then has the latest place of each token that followed its context, and no other.
+    pub(crate) fn push_over(&mut self, tokens: &[u32], token: u32) {
+        if let Some(first) = tokens.len().checked_sub(self.context) {
+            let is_same = |grams: &Self, at: usize| tokens[at - grams.context..at] == tokens[first..];
+            self.unchain(|grams, at| tokens[at] == token && is_same(grams, at));
+        }
+        self.push(tokens, token);
+    }
+
+    /// Takes one position out of the chain of the last tokens, if it is there.
+    fn unchain(&mut self, is_it: impl Fn(&Self, usize) -> bool) {
+        let bucket = self.bucket();
+        let (mut later, mut at) = (None, self.heads[bucket]);
+        while at != NONE {
+            step();
+            let before = self.previous[at as usize];
+            if is_it(self, at as usize) {
+                match later {
+                    None => self.heads[bucket] = before,
+                    Some(later) => self.previous[later as usize] = before,
+                }
+                return;
+            }
+            (later, at) = (Some(at), before);
+        }
+    }
+
     /// Chains the position behind `tokens`, which `token` is about to follow.
     pub(crate) fn push(&mut self, tokens: &[u32], token: u32) {
+        self.append(tokens, token, true);
+    }
+
+    /// Appends a token; the position before it is chained or not.
+    fn append(&mut self, tokens: &[u32], token: u32, is_chained: bool) {
         let position = tokens.len();
         let mut before = NONE;
         let mut left = 0;
         if let Some(first) = position.checked_sub(self.context) {
             let bucket = self.bucket();
-            before = std::mem::replace(&mut self.heads[bucket], position as u32);
+            if is_chained {
+                before = std::mem::replace(&mut self.heads[bucket], position as u32);
+            }
             left = value(tokens[first]).wrapping_mul(self.leaving);
         }
         push(&mut self.previous, before);
@@ -70,7 +125,10 @@ impl Grams {
         let exists = |&position: &u32| position != NONE;
         let head = Some(self.heads[bucket]).filter(exists);
         let positions = std::iter::successors(head, move |&at| Some(self.previous[at as usize]).filter(exists));
-        positions.map(|position| position as usize)
+        positions.map(|position| {
+            step();
+            position as usize
+        })
     }
 
     fn bucket(&self) -> usize {

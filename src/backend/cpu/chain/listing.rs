@@ -56,6 +56,8 @@ pub(super) enum Next {
     Typical(TypicalRule, f32),
     /// New logits by masses.
     Adapt(f64),
+    /// A tournament.
+    Play,
     /// A list, to do the step on.
     List,
 }
@@ -176,7 +178,8 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let average = chain.state.adaptive;
                 average.map_or(Next::Done, |average| Next::Adapt(adaptive_p::adapted(target, average)))
             }
-            Step::Tournament => Next::List,
+            Step::Infill => Next::List,
+            Step::Tournament => Next::Play,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),

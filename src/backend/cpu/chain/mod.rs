@@ -6,8 +6,11 @@
 
 mod adapt;
 mod cut;
+mod doubt;
+mod infill;
 mod interval;
 mod listing;
+mod play;
 mod shaped;
 mod sort;
 mod steps;
@@ -25,10 +28,12 @@ use crate::sampling::chain::Chain;
 use crate::sampling::entropy;
 use crate::sampling::mass::{self, exponent};
 use crate::sampling::observed::{Seen, Share};
+use crate::sampling::order::Candidate;
 use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
 use crate::sampling::samplers::skew::Along;
 use cut::Bins;
 use listing::{Started, Whole};
+use play::Field;
 use shaped::Shaped;
 use sort::Sorter;
 
@@ -49,6 +54,10 @@ pub(super) struct ChainStore {
     shaped: Shaped,
     /// Masses of all tokens, on the way to that.
     weights: Vec<f32>,
+    /// What plays a tournament of them.
+    field: Field,
+    /// What ends the text where nothing else is certain.
+    end: Option<Candidate>,
     /// What is drawn from along, where it is not by token ids.
     along: Option<Along>,
 }
@@ -90,6 +99,9 @@ pub(super) fn run(
 ) -> Outcome {
     let mut store = std::mem::take(&mut lists.chain);
     (store.seen, store.along) = (None, None);
+    let has = |token: u32| (token as usize) < view.vocab_size();
+    let logit = |token| if has(token) { view.value(token) } else { f32::NEG_INFINITY };
+    store.end = chain.infill.and_then(|known| known.end(logit));
     let outcome = match Whole::new(view, chain, wanted).start(filters, chain, (lists, &mut store)) {
         Started::Whole(distribution) => Outcome::Whole(distribution),
         Started::Shaped(total) => Outcome::Shaped(total),

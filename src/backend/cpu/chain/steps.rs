@@ -8,7 +8,6 @@ use crate::backend::cpu::view;
 use crate::params::TypicalRule;
 use crate::sampling::chain::{Chain, Step, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
-use crate::sampling::mark::tournament::{self, Tournament};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
@@ -56,6 +55,7 @@ impl Left<'_> {
             Step::MirostatV2 { .. } => {
                 chain.state.mirostat_mu.into_iter().for_each(|mu| self.keep_mass(mirostat::need(mu, self.total())));
             }
+            Step::Infill => chain.infill.iter().for_each(|known| self.infill(known)),
             Step::AdaptiveP { target, .. } => {
                 let average = chain.state.adaptive.into_iter();
                 average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
@@ -234,16 +234,6 @@ impl Left<'_> {
         let keys = self.store.first_keys(mirostat::LOOKED_AT.min(self.len()));
         let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
         self.keep_first(mirostat::first(first, self.len(), mu));
-    }
-
-    /// SynthID's tournament.
-    fn play(&mut self, played: &Tournament<'_>) {
-        let (weights, total) = played.play(self.store.all_masses());
-        let Values { logits, .. } = &mut self.store.values;
-        logits.iter_mut().zip(&weights).for_each(|(logit, &weight)| *logit = tournament::logit(weight, total));
-        self.retain(|_, at| weights[at] > 0);
-        (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
     }
 
     /// Skewed sampling.

@@ -58,6 +58,7 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
         }
         Step::TopP => filters.top_p >= 1.0,
         Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
+        Step::Infill => chain.infill.is_none(),
         Step::AdaptiveP { .. } => chain.state.adaptive.is_none(),
         Step::Tournament => chain.tournament.is_none(),
         _ => false,
@@ -111,6 +112,12 @@ impl Whole<'_, '_> {
         match next {
             Next::Done => Done::Nothing,
             Next::List => Done::Not,
+            Next::Play => {
+                // It is the last step; who remembers asks for more than a token.
+                let played = chain.tournament.as_ref().filter(|_| chain.state.is_empty());
+                let token = played.and_then(|played| self.play(played, store));
+                token.map_or(Done::Not, |token| Done::Whole(Distribution::one(self.view, token)))
+            }
             Next::TailFree(z) => self.tail_free(z, (behind, rest), (filters, chain), (lists, store)),
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
             Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),

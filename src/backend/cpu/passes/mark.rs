@@ -35,21 +35,37 @@ pub(in crate::backend::cpu) unsafe fn raise<S: Simd>(greens: &Greenlist, values:
     }
 }
 
+/// What is to be raised.
+#[derive(Clone, Copy)]
+pub(in crate::backend::cpu) struct Raise<'a> {
+    pub(in crate::backend::cpu) greens: &'a Greenlist,
+    /// Block maxima of the row.
+    pub(in crate::backend::cpu) maxima: &'a [f32],
+    /// Blocks that do not reach this even when they are raised stay as they are.
+    pub(in crate::backend::cpu) from: f32,
+}
+
 /// The row with greens raised, and its block maxima, in one read of it.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn raised<S: Simd, F: Format>(
     row: &[u8],
-    greens: &Greenlist,
+    by: Raise<'_>,
     values: &mut [f32],
     maxima: &mut [f32],
 ) {
     // SAFETY: see the module; BLOCK values are stored and loaded.
     unsafe {
-        let (rows, keys) = (Blocks::<F>::new(row), S::keys(halves(greens.parts().0)));
+        let Raise { greens, from, .. } = by;
+        let (key, _, _, bias) = greens.parts();
+        let (rows, keys) = (Blocks::<F>::new(row), S::keys(halves(key)));
         for ((block, values), most) in values.chunks_exact_mut(BLOCK).enumerate().zip(maxima) {
             let at = rows.get(block);
             for v in 0..BLOCK / S::LANES {
                 S::store(values[v * S::LANES..].as_mut_ptr(), load::<S, F>(at, v));
+            }
+            if by.maxima[block] + bias < from {
+                *most = by.maxima[block];
+                continue;
             }
             raise_block::<S>(greens, &keys, block, values);
             let mut max = S::splat(f32::NEG_INFINITY);

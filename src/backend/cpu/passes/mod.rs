@@ -21,7 +21,8 @@
 //! | [`weights`] | blocks with a candidate | every mass, and the total |
 //! | [`adapted`] | such masses | mass of each block of what adaptive-p makes of them |
 //! | [`raised`] | the row | the row with greens raised, its block maxima |
-//! | [`raise`], [`race_words`] | no row | what marks do, by block |
+//! | [`raise`], [`race_words`], [`patterns`] | no row | what marks do, by block |
+//! | [`merge`], [`weigh_classes`], [`layer()`] | masses, weights | what a tournament makes of them |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
 //! # Safety
@@ -33,14 +34,16 @@ mod find;
 mod mark;
 mod measure;
 mod moments;
+mod play;
 mod shaped;
 mod weigh;
 
 pub(super) use adapt::{Adapt, adapted, weights};
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
-pub(super) use mark::{Words, race_words, raise, raised};
+pub(super) use mark::{Raise, Words, race_words, raise, raised};
 pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
+pub(super) use play::{LAYERS, PATTERNS, layer, merge, patterns, weigh_classes};
 pub(super) use shaped::{Shape, shaped_sums};
 pub(super) use weigh::{kept_sums, masses, range_sums, split, sums, total};
 

@@ -62,13 +62,28 @@ unsafe fn halves(a: __m256) -> [__m128; 2] {
 
 /// Twice four Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing,
 /// since a product takes the lower ones. Two at a time, since each round waits for the one before.
+///
+/// Only the first words of their counters differ. So in the first two rounds one product of each is the same for all blocks, however
+/// many loops of these there are.
 #[inline(always)]
-unsafe fn philox8(mut counters: [[__m256i; 4]; 2], keys: &[[__m256i; 2]; ROUNDS]) -> [[__m256i; 4]; 2] {
+unsafe fn philox8(firsts: [__m256i; 2], rest: [__m256i; 3], keys: &[[__m256i; 2]; ROUNDS]) -> [[__m256i; 4]; 2] {
     // SAFETY: the caller has AVX2.
     unsafe {
         let factors = MULTIPLIERS.map(i64::from);
         let factors = [_mm256_set1_epi64x(factors[0]), _mm256_set1_epi64x(factors[1])];
-        for key in keys {
+        let two = _mm256_mul_epu32(rest[1], factors[1]);
+        let mixed = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64::<32>(two), rest[0]), keys[0][0]);
+        let one = _mm256_mul_epu32(mixed, factors[0]);
+        let (other, second) = (_mm256_xor_si256(rest[2], keys[0][1]), _mm256_xor_si256(two, keys[1][0]));
+        let third = _mm256_xor_si256(_mm256_srli_epi64::<32>(one), keys[1][1]);
+        let mut counters = [[one; 4]; 2];
+        for (counter, first) in counters.iter_mut().zip(firsts) {
+            let product = _mm256_mul_epu32(first, factors[0]);
+            let two = _mm256_mul_epu32(_mm256_xor_si256(_mm256_srli_epi64::<32>(product), other), factors[1]);
+            let first = _mm256_xor_si256(_mm256_srli_epi64::<32>(two), second);
+            *counter = [first, two, _mm256_xor_si256(product, third), one];
+        }
+        for key in &keys[2..] {
             for counter in &mut counters {
                 let [first, second, third, fourth] = *counter;
                 let (one, two) = (_mm256_mul_epu32(first, factors[0]), _mm256_mul_epu32(third, factors[1]));
@@ -261,8 +276,7 @@ impl Simd for Avx2 {
                 let counters = _mm256_add_epi32(_mm256_set1_epi32(from.cast_signed()), lanes);
                 // Even lanes as they lie, odd ones shifted down.
                 let shifted = _mm256_srli_epi64::<32>(counters);
-                let both = [[counters, rest[0], rest[1], rest[2]], [shifted, rest[0], rest[1], rest[2]]];
-                let [even, odd] = philox8(both, keys);
+                let [even, odd] = philox8([counters, shifted], rest, keys);
                 for word in 0..4 {
                     let both = _mm256_blend_epi32::<0b1010_1010>(even[word], _mm256_slli_epi64::<32>(odd[word]));
                     _mm256_storeu_si256(words[word][8 * part..].as_mut_ptr().cast(), both);

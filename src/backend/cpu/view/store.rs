@@ -1,8 +1,8 @@
 //! Side blocks: what masks, bias and penalties made of the blocks that they touch.
 
 use super::{DENSE_SHARE, View, ViewStore};
-use crate::backend::cpu::greens;
-use crate::backend::cpu::passes::{BLOCK, maximum};
+use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
+use crate::backend::cpu::{greens, own, select};
 use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::row::RowSpec;
 
@@ -52,15 +52,26 @@ impl ViewStore {
         }
     }
 
+    /// A value below which it is all the same what raised tokens become: if only the first of the order are asked for, so many
+    /// blocks that nothing else touches have one that reaches it, and raising takes nothing away.
+    fn raised_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
+        let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
+        self.maxima.clear();
+        self.maxima.extend_from_slice(raw.maxima);
+        touched(spec).for_each(|block| self.maxima[block] = f32::NEG_INFINITY);
+        select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
+    }
+
     /// All of a row with a greenlist but without a list of what is allowed: side blocks for the whole row, adjusted, and their
     /// maxima.
     pub(super) fn raise(&mut self, raw: &View<'_>, spec: &RowSpec<'_>, greens: &Greenlist) {
-        let count = raw.blocks();
+        let (count, from) = (raw.blocks(), self.raised_from(raw, spec));
         self.side_blocks.extend(0..count as u32);
         // Every value is written, so what was there is not taken out first.
         self.side_values.resize(count * BLOCK, 0.0);
         self.side_maxima.resize(count, 0.0);
-        raw.passes.raised(raw.row.bytes(), greens, &mut self.side_values, &mut self.side_maxima);
+        let wanted = Raise { greens, maxima: raw.maxima, from };
+        raw.passes.raised(raw.row.bytes(), wanted, &mut self.side_values, &mut self.side_maxima);
         for adjust in spec.adjusts.iter() {
             let adjusted = adjust.apply(raw.row.get(adjust.token), &spec.penalties);
             self.side_values[adjust.token as usize] = greens.raise(adjust.token, adjusted);
@@ -68,8 +79,7 @@ impl ViewStore {
         for &token in spec.banned {
             self.side_values[token as usize] = f32::NEG_INFINITY;
         }
-        let touched = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
-        for block in touched.map(|token| token as usize / BLOCK) {
+        for block in touched(spec) {
             self.side_maxima[block] = maximum(&self.side_values[block * BLOCK..][..BLOCK]);
         }
     }
@@ -93,6 +103,12 @@ impl ViewStore {
             self.maxima[block as usize] = max;
         }
     }
+}
+
+/// Blocks of tokens with an adjustment or ban.
+fn touched(spec: &RowSpec<'_>) -> impl Iterator<Item = usize> {
+    let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+    tokens.map(|token| token as usize / BLOCK)
 }
 
 /// Where `token` lies among the side values; `at` walks along `side_blocks` with ascending tokens.

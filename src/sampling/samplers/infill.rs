@@ -1,0 +1,187 @@
+//! Fill in the middle (llama.cpp `llama_sampler_infill`): ends a text where what would follow is not certain.
+//!
+//! Of the `n` candidates in order, those that end the text have the mass `E` together, the others `T`.
+//!
+//! 1. Where `3 n E > T` only those that end the text stay.
+//! 2. Else tokens are merged. For each candidate in order, for each other one in order: both being there still, where the
+//!    text of the first begins that of the other or is the same, the less likely one goes, the first one's where they are
+//!    equal stays, and the other one counts with its mass as well from then on.
+//! 3. What counts with less than a fifth of `E + T` goes. Where nothing is left but what ends the text, the first of the
+//!    tokens that end it and may be emitted is all that is left, also where samplers before removed it.
+//! 4. Of what is left, `k` candidates with a mass of `S` together with those that end the text, goes what counts with less
+//!    than `S / (k + 1)`.
+//!
+//! Tokens that end the text are never merged and go at no threshold. Where fewer than `min_keep` would be left nothing
+//! happens, so at least one is. Who counts how much only decides who stays: candidates that stay keep their own masses, as in
+//! llama.cpp, whose draw weighs logits again. All in integers. There a token that ends the text may have a text and then be
+//! merged, and the last one is made up where it is masked.
+
+use crate::sampling::candidates::Candidates;
+use crate::sampling::order::Candidate;
+use crate::vocabulary::Vocabulary;
+
+/// What it needs to know of tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Infill<'a> {
+    /// Their texts.
+    pub vocabulary: &'a Vocabulary,
+    /// Those that end the text; the first that may be emitted ends it where nothing else is certain.
+    pub ends: &'a [u32],
+}
+
+/// Which candidates stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stay {
+    /// These, by their places in the order.
+    These(Vec<bool>),
+    /// None: the text ends.
+    End,
+}
+
+impl Infill<'_> {
+    /// The token that ends a text where nothing else is certain, by the logits of tokens after masks.
+    #[must_use]
+    pub fn end(&self, logit: impl Fn(u32) -> f32) -> Option<Candidate> {
+        let ends = self.ends.iter().map(|&token| Candidate { token, logit: logit(token) });
+        ends.into_iter().find(|end| end.logit > f32::NEG_INFINITY)
+    }
+
+    /// Which of some candidates stay: tokens and masses, in order.
+    #[must_use]
+    pub fn stay(&self, candidates: &[(u32, u64)]) -> Stay {
+        let mut ends = self.ends.to_vec();
+        ends.sort_unstable();
+        let is_end: Vec<bool> = candidates.iter().map(|(token, _)| ends.binary_search(token).is_ok()).collect();
+        let mass_of = |ends: bool| -> u128 {
+            candidates.iter().zip(&is_end).filter(|&(_, &is)| is == ends).map(|(c, _)| u128::from(c.1)).sum()
+        };
+        let (end, text) = (mass_of(true), mass_of(false));
+        if 3 * candidates.len() as u128 * end > text {
+            return Stay::These(is_end);
+        }
+        let mut counted = self.merged(candidates, &is_end);
+        let goes = |mass: u64, parts: u128, of: u128| parts * u128::from(mass) < of;
+        counted.iter_mut().filter(|mass| goes(**mass, 5, end + text)).for_each(|mass| *mass = 0);
+        let texts = counted.iter().zip(&is_end).filter(|&(&mass, &is_end)| mass > 0 && !is_end);
+        let (left, sum) = texts.fold((0, end), |(left, sum), (&mass, _)| (left + 1, sum + u128::from(mass)));
+        if left == 0 {
+            return Stay::End;
+        }
+        let stays = |(&mass, &is_end): (&u64, &bool)| is_end || !goes(mass, left + 1, sum);
+        Stay::These(counted.iter().zip(&is_end).map(stays).collect())
+    }
+
+    /// What each candidate counts with; 0 for those that were merged into others.
+    fn merged(&self, candidates: &[(u32, u64)], is_end: &[bool]) -> Vec<u64> {
+        let mut counted: Vec<u64> = candidates.iter().map(|c| c.1).collect();
+        let mut texts = Texts::new(self.vocabulary, candidates, is_end);
+        for at in 0..candidates.len() {
+            let Some(leaf) = texts.leaf[at] else { continue };
+            if !texts.is_there(leaf) {
+                continue;
+            }
+            let range = texts.begun_by(self.vocabulary, candidates[at].0);
+            texts.put(leaf, GONE);
+            let mut stays = true;
+            while stays && let Some(other) = texts.first_in(range.clone()) {
+                let sum = counted[at] + counted[other];
+                stays = counted[other] <= counted[at];
+                let (to, from) = if stays { (at, other) } else { (other, at) };
+                (counted[to], counted[from]) = (sum, 0);
+                if stays && let Some(leaf) = texts.leaf[other] {
+                    texts.put(leaf, GONE);
+                }
+            }
+            if stays {
+                texts.put(leaf, at as u32);
+            }
+        }
+        counted
+    }
+}
+
+/// No candidate.
+const GONE: u32 = u32::MAX;
+
+/// Candidates in the order of their texts, as leaves of a tree that knows which of a range comes first in the order of
+/// candidates. So every merge takes a walk through the tree, and there are fewer merges than candidates.
+struct Texts {
+    /// Places of texts in the vocabulary, ascending.
+    places: Vec<u32>,
+    /// Each candidate's leaf; `None`: it is not merged.
+    leaf: Vec<Option<usize>>,
+    /// The least of the two below, from the root at 1 on; leaves behind.
+    tree: Vec<u32>,
+}
+
+impl Texts {
+    fn new(vocabulary: &Vocabulary, candidates: &[(u32, u64)], is_end: &[bool]) -> Self {
+        let placed = candidates.iter().zip(is_end).enumerate().filter(|&(_, (_, &is_end))| !is_end);
+        let mut order: Vec<(u32, usize)> =
+            placed.filter_map(|(at, (c, _))| vocabulary.place(c.0).map(|place| (place, at))).collect();
+        order.sort_unstable();
+        let mut texts = Self {
+            places: order.iter().map(|&(place, _)| place).collect(),
+            leaf: vec![None; candidates.len()],
+            tree: vec![GONE; 2 * order.len()],
+        };
+        for (leaf, &(_, at)) in order.iter().enumerate() {
+            texts.leaf[at] = Some(leaf);
+            texts.put(leaf, at as u32);
+        }
+        texts
+    }
+
+    /// The leaves of what begins with the text of a token.
+    fn begun_by(&self, vocabulary: &Vocabulary, token: u32) -> std::ops::Range<usize> {
+        let from = vocabulary.place(token).unwrap_or(GONE);
+        let leaf = |place: u32| self.places.partition_point(|&other| other < place);
+        leaf(from)..leaf(vocabulary.behind(token))
+    }
+
+    fn is_there(&self, leaf: usize) -> bool {
+        self.tree[self.places.len() + leaf] != GONE
+    }
+
+    fn put(&mut self, leaf: usize, candidate: u32) {
+        let mut node = self.places.len() + leaf;
+        self.tree[node] = candidate;
+        while node > 1 {
+            node /= 2;
+            self.tree[node] = self.tree[2 * node].min(self.tree[2 * node + 1]);
+        }
+    }
+
+    /// The first candidate of these leaves that is there.
+    fn first_in(&self, leaves: std::ops::Range<usize>) -> Option<usize> {
+        let (mut from, mut to) = (leaves.start + self.places.len(), leaves.end + self.places.len());
+        let mut first = GONE;
+        while from < to {
+            if from % 2 == 1 {
+                first = first.min(self.tree[from]);
+                from += 1;
+            }
+            if to % 2 == 1 {
+                to -= 1;
+                first = first.min(self.tree[to]);
+            }
+            (from, to) = (from / 2, to / 2);
+        }
+        (first != GONE).then_some(first as usize)
+    }
+}
+
+/// Which candidates stay.
+#[must_use]
+pub fn stay(left: &Candidates, infill: &Infill<'_>) -> Stay {
+    let masses: Vec<(u32, u64)> = left.kept().iter().map(|w| (w.candidate.token, w.mass)).collect();
+    infill.stay(&masses)
+}
+
+/// Removes those that do not.
+pub fn apply(left: &mut Candidates, infill: &Infill<'_>) {
+    match stay(left, infill) {
+        Stay::These(stay) => left.remove(|at, _| !stay[at]),
+        Stay::End => left.keep_end(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Sequence breakers of DRY as one automaton (Aho and Corasick, "Efficient string matching", 1975): whether one of them ends
+//! at a token costs a step or two, however many there are and however long.
+//!
+//! The nodes of a trie, breadth first, so that the children of one stand side by side, in the order of their tokens. A
+//! node stands for the tokens on the way to it; its *fail* is the node of the longest end of these that begins a breaker
+//! too. The automaton is always at the node of the longest end of the text that begins a breaker. A token takes it down by
+//! one or, by fails, up: over a text it goes up no more often than down.
+//!
+//! 12 bytes for each node, of which there is one more than breakers have tokens, at most.
+
+use crate::sampling::steps::step;
+
+/// The node of nothing.
+const ROOT: u32 = 0;
+/// In [`Breakers::fails`]: a breaker ends here.
+const ENDS: u32 = 1 << 31;
+
+/// Where an automaton is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Place(u32);
+
+/// Sequence breakers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Breakers {
+    /// For each node the token that leads to it.
+    tokens: Vec<u32>,
+    /// For each node its first child; one more for the end of the last one's.
+    children: Vec<u32>,
+    /// For each node its fail, and whether a breaker [ends](ENDS) with it.
+    fails: Vec<u32>,
+    longest: usize,
+}
+
+impl Breakers {
+    /// Of these breakers, in any order; none of them is empty.
+    pub(super) fn new(breakers: &[Vec<u32>]) -> Self {
+        let mut sorted: Vec<&[u32]> = breakers.iter().map(Vec::as_slice).collect();
+        sorted.sort_unstable();
+        let longest = sorted.iter().map(|breaker| breaker.len()).max().unwrap_or(0);
+        let mut built = Self { tokens: vec![0], children: Vec::new(), fails: vec![ROOT], longest };
+        // Those that begin with the tokens of a node, which are side by side, and how many tokens these are.
+        let mut begun = vec![(0..sorted.len(), 0)];
+        let mut node = 0;
+        while let Some((mut among, depth)) = begun.get(node).cloned() {
+            built.children.push(begun.len() as u32);
+            while !among.is_empty() {
+                let first = sorted[among.start];
+                let Some(&token) = first.get(depth) else {
+                    among.start += 1;
+                    continue;
+                };
+                let same = among.start + sorted[among.clone()].partition_point(|other| other[depth] == token);
+                built.tokens.push(token);
+                built.fails.push(if first.len() == depth + 1 { ENDS } else { ROOT });
+                begun.push((among.start..same, depth + 1));
+                among.start = same;
+            }
+            node += 1;
+        }
+        built.children.push(begun.len() as u32);
+        built.find_fails();
+        [&mut built.tokens, &mut built.children, &mut built.fails].into_iter().for_each(Vec::shrink_to_fit);
+        built
+    }
+
+    /// Shorter tokens first, as the fail of a child begins with its parent's.
+    fn find_fails(&mut self) {
+        for node in 0..self.tokens.len() {
+            for child in self.children[node]..self.children[node + 1] {
+                let above = if node as u32 == ROOT {
+                    Place(ROOT)
+                } else {
+                    self.next(Place(self.fail(node as u32)), self.tokens[child as usize])
+                };
+                // What ends with a breaker is one's end too.
+                self.fails[child as usize] |= above.0 | (self.fails[above.0 as usize] & ENDS);
+            }
+        }
+    }
+
+    fn fail(&self, node: u32) -> u32 {
+        self.fails[node as usize] & !ENDS
+    }
+
+    fn child(&self, node: u32, token: u32) -> Option<u32> {
+        let (from, to) = (self.children[node as usize], self.children[node as usize + 1]);
+        let among = &self.tokens[from as usize..to as usize];
+        among.binary_search(&token).ok().map(|at| from + at as u32)
+    }
+
+    /// Where it is after one more token.
+    pub(super) fn next(&self, mut place: Place, token: u32) -> Place {
+        loop {
+            step();
+            match self.child(place.0, token) {
+                Some(child) => return Place(child),
+                None if place.0 == ROOT => return place,
+                None => place = Place(self.fail(place.0)),
+            }
+        }
+    }
+
+    /// Whether a breaker ends here.
+    pub(super) fn ends(&self, place: Place) -> bool {
+        self.fails[place.0 as usize] & ENDS != 0
+    }
+
+    /// Whether this token alone is one.
+    pub(super) fn is_one(&self, token: u32) -> bool {
+        self.child(ROOT, token).is_some_and(|node| self.ends(Place(node)))
+    }
+
+    /// Tokens of the longest.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Bytes they take.
+    pub(super) fn bytes(&self) -> usize {
+        let numbers = self.tokens.capacity() + self.children.capacity() + self.fails.capacity();
+        size_of::<Self>() + numbers * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::steps::steps;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ends_are_those_of_the_definition(
+            breakers in prop::collection::vec(prop::collection::vec(0u32..3, 1..6), 0..8),
+            text in prop::collection::vec(0u32..4, 0..40),
+        ) {
+            let automaton = Breakers::new(&breakers);
+            let mut place = Place::default();
+            prop_assert!(!automaton.ends(place));
+            for at in 0..text.len() {
+                place = automaton.next(place, text[at]);
+                let expected = breakers.iter().any(|breaker| text[..=at].ends_with(breaker));
+                prop_assert_eq!(automaton.ends(place), expected, "{} of {:?}", at, text);
+                prop_assert_eq!(automaton.is_one(text[at]), breakers.contains(&vec![text[at]]));
+            }
+            prop_assert_eq!(automaton.longest(), breakers.iter().map(Vec::len).max().unwrap_or(0));
+            let tokens: usize = breakers.iter().map(Vec::len).sum();
+            prop_assert!(automaton.bytes() <= size_of::<Breakers>() + 12 * (tokens + 2));
+        }
+    }
+
+    /// As many as may be, as long as may be, made so that each but for its first token fits everywhere.
+    #[test]
+    fn a_text_costs_two_steps_a_token_whatever_the_breakers() {
+        let (one, chain) = (vec![[vec![9], vec![1; 63]].concat(); 1024], (1..=64).map(|len| vec![1; len]).collect());
+        let (odd, mixed): (Vec<_>, Vec<_>) = (
+            (0..1024).map(|i| [vec![1; 62], vec![2, 10 + i]].concat()).collect(),
+            (0..1024).map(|i| [vec![10 + i], vec![1; 63]].concat()).collect(),
+        );
+        let texts = [vec![1; 4096], (0..4096).map(|i| 1 + u32::from(i % 63 == 62)).collect(), vec![9; 4096]];
+        for breakers in [one, chain, odd, mixed] {
+            let automaton = Breakers::new(&breakers);
+            for text in &texts {
+                let walk = |len: usize| {
+                    steps(|| _ = text[..len].iter().fold(Place::default(), |at, &token| automaton.next(at, token)))
+                };
+                assert!(walk(2048) <= 2 * 2048 && walk(4096) <= 2 * 4096, "{} {}", walk(2048), walk(4096));
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What rules take of memory.
+
+use super::Rules;
+use crate::permits::Counter;
+use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::mark::tournament::Table;
+use crate::sequence::history::History;
+use std::sync::Arc;
+
+impl Rules {
+    /// The same rules with the room they take, which is given back with them; `None` if there is too little.
+    #[must_use]
+    pub fn charged(mut self, counter: &Arc<Counter>) -> Option<Arc<Self>> {
+        self.room = Some(counter.take(self.bytes())?);
+        Some(Arc::new(self))
+    }
+
+    /// Entries of biases, bans and penalties that a row has behind `history`.
+    pub(in crate::sequence) fn entries(&self, history: &History) -> usize {
+        let nudges = history.now().map_or(0, |now| now.nudges().len());
+        self.adjusts(history).len() + nudges + history.banned().len()
+    }
+
+    /// Bytes they take, those of the base not counted.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
+        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
+        let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
+        let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
+        let is_own = |own: &&Arc<Table>| {
+            self.base.as_ref().and_then(|base| base.table.as_ref()).is_none_or(|base| !Arc::ptr_eq(base, own))
+        };
+        let table = self.table.as_ref().filter(is_own).map_or(0, Table::bytes);
+        let breakers = self.breakers.as_ref().map_or(0, |breakers| breakers.bytes());
+        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + breakers + tokens * size_of::<u32>()
+    }
+}

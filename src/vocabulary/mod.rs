@@ -1,0 +1,101 @@
+//! Texts of tokens, for what has to know which token's text is the beginning of another's.
+//!
+//! No text is kept: of all texts in order, those that begin with a given one stand together, so a token is its place and the
+//! end of what begins with it, 8 bytes.
+
+mod read;
+mod tokenizer;
+
+#[cfg(test)]
+mod tests;
+
+use ring::digest::{self, SHA256, SHA256_OUTPUT_LEN};
+
+/// What stands for the place of a token without a text.
+const NO_TEXT: u32 = u32::MAX;
+
+/// Which tokens' texts begin others.
+#[derive(Clone)]
+pub struct Vocabulary {
+    /// Of each token, the place of the first token with its text among all texts in order.
+    first: Vec<u32>,
+    /// The place behind the last text that begins with its own.
+    behind: Vec<u32>,
+    texts: u32,
+    sha256: [u8; SHA256_OUTPUT_LEN],
+}
+
+impl Vocabulary {
+    /// Of texts by token id, `None` or empty where a token has none, from a file of these bytes.
+    #[must_use]
+    pub fn new(texts: &[Option<Vec<u8>>], file: &[u8]) -> Self {
+        let text = |token: u32| texts[token as usize].as_deref().unwrap_or_default();
+        let mut order: Vec<u32> = (0..texts.len() as u32).filter(|&token| !text(token).is_empty()).collect();
+        order.sort_unstable_by(|&a, &b| text(a).cmp(text(b)));
+        let (mut first, mut behind) = (vec![NO_TEXT; texts.len()], vec![0; texts.len()]);
+        // Tokens whose texts begin the one that is looked at, each the beginning of the next.
+        let mut open: Vec<u32> = Vec::new();
+        for (place, &token) in (0..).zip(&order) {
+            while let Some(last) = open.pop_if(|last| !text(token).starts_with(text(*last))) {
+                behind[last as usize] = place;
+            }
+            let equal = open.last().filter(|&&last| text(last) == text(token));
+            first[token as usize] = equal.map_or(place, |&last| first[last as usize]);
+            open.push(token);
+        }
+        open.into_iter().for_each(|last| behind[last as usize] = order.len() as u32);
+        let mut sha256 = [0; SHA256_OUTPUT_LEN];
+        sha256.copy_from_slice(digest::digest(&SHA256, file).as_ref());
+        Self { first, behind, texts: order.len() as u32, sha256 }
+    }
+
+    /// Where a token's text stands among all texts in order, the same for equal ones; `None`: it has none.
+    #[must_use]
+    pub fn place(&self, token: u32) -> Option<u32> {
+        self.first.get(token as usize).copied().filter(|&place| place != NO_TEXT)
+    }
+
+    /// The place behind all texts that begin with that of a token; 0 if it has none.
+    #[must_use]
+    pub fn behind(&self, token: u32) -> u32 {
+        self.behind.get(token as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether a token's text is the beginning of another's, or the same.
+    #[must_use]
+    pub fn begins(&self, token: u32, other: u32) -> bool {
+        let (place, behind) = (self.place(token), self.behind(token));
+        place.zip(self.place(other)).is_some_and(|(place, other)| (place..behind).contains(&other))
+    }
+
+    /// 1 + the largest id that it knows.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.first.len()
+    }
+
+    /// How many tokens have a text.
+    #[must_use]
+    pub fn texts(&self) -> usize {
+        self.texts as usize
+    }
+
+    /// The digest of its file, in hexadecimal digits.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        self.sha256.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Two of the same file are the same.
+impl PartialEq for Vocabulary {
+    fn eq(&self, other: &Self) -> bool {
+        self.sha256 == other.sha256
+    }
+}
+
+impl std::fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocabulary").field("tokens", &self.tokens()).field("sha256", &self.sha256()).finish()
+    }
+}
