@@ -55,6 +55,8 @@ def rank_0(server, shards):
 
 
 def main():
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal() or not 1 <= int(sys.argv[2]) <= VOCAB:
+        sys.exit(f"usage: {sys.argv[0]} ADDRESS RANKS")
     server, count = sys.argv[1], int(sys.argv[2])
     ends = [VOCAB * rank // count for rank in range(count + 1)]
     together = rank_0(server, [end - start for start, end in zip(ends, ends[1:])])
@@ -65,7 +67,7 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--rank":
+    if sys.argv[1:2] == ["--rank"]:
         rank_above_0(sys.argv[2], int(sys.argv[3]))
     else:
         main()

@@ -9,13 +9,24 @@
 `croupier.aio` has the same for asyncio, `croupier.pb` the messages of the wire.
 """
 
-from . import aio
-from ._session import Rows, Sequence, Token
+import pkgutil
+
+from . import aio, params
 from ._top_n import TopN
+from ._types import Rows, Sequence, Token
 from .client import Stream, connect
-from .errors import CroupierError, LogitsLost, RowError
+from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
+from .params import *
 from .ranks import Rank, Sampler, attach
 from .schema import pb
+from .speculative import AsyncSpeculation, Draft, Speculation, SpeculationError, Verified
 
-__all__ = ["CroupierError", "LogitsLost", "Rank", "RowError", "Rows", "Sampler", "Sequence", "Stream", "Token", "TopN",
-           "aio", "attach", "connect", "pb"]
+__version__ = "0.1.0"
+
+# Stubs that were generated from the schema are `croupier.v1`, in another folder: both can be imported.
+__path__ = pkgutil.extend_path(__path__, __name__)
+
+__all__ = ["AsyncSpeculation", "CroupierError", "Draft", "Failure", "LogitsLost", "OpenError", "Rank", "RowError", "Rows",
+           "Sampler", "Sequence", "Speculation", "SpeculationError", "Stream", "Token", "TopN", "Verified", "aio", "attach",
+           "connect", "params", "pb"]
+__all__ += params.__all__

@@ -81,12 +81,7 @@ class DeviceArray:
         shape = (1, *shape) if len(shape) == 1 else shape
         if shape != self.shape:
             raise ValueError(f"logits have the shape {shape}, must be {self.shape}")
-        is_bf16 = self.dtype == _BF16 and facts["typestr"] in _BF16_NAMES
-        if not is_bf16 and facts["typestr"] != self.dtype.str:
-            raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {self.dtype.str}, the stream's dtype")
-        strides = facts.get("strides") or (shape[1] * itemsize, itemsize)
-        if strides[-1] != itemsize:
-            raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
+        strides = strides_of(facts, self.dtype)
         if shape[0]:
             # One row has one stride only, or none that means anything.
             self._mapping.copy(self._address, self._row, facts["data"][0], strides[0] if shape[0] > 1 else self._row,
@@ -105,14 +100,54 @@ class DeviceArray:
             self._mapping.upload(self._address, rows.ctypes.data, rows.nbytes)
 
 
+def strides_of(facts: dict[str, Any], dtype: np.dtype) -> tuple[int, ...]:
+    """Of an array on a GPU whose rows can be copied; another is refused."""
+    is_bf16 = dtype == _BF16 and facts["typestr"] in _BF16_NAMES
+    if not is_bf16 and facts["typestr"] != dtype.str:
+        raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {dtype.str}, the stream's dtype")
+    strides = facts.get("strides") or (facts["shape"][-1] * dtype.itemsize, dtype.itemsize)
+    if strides[-1] != dtype.itemsize:
+        raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
+    return strides
+
+
 def is_on_device(logits: Any) -> bool:
     """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
     return hasattr(logits, "__cuda_array_interface__")
 
 
-def row_count(logits: Any, columns: int) -> int:
+def row_count(logits: Any, columns: int, dtype: np.dtype) -> int:
     """How many rows of so many columns there are."""
-    shape = tuple(logits.__cuda_array_interface__["shape"])
+    facts = logits.__cuda_array_interface__
+    shape = tuple(facts["shape"])
     if len(shape) not in (1, 2) or shape[-1] != columns:
         raise ValueError(f"logits have the shape {shape}, must be (rows, {columns})")
+    strides_of(facts, dtype)
     return shape[0] if len(shape) == 2 else 1
+
+
+def count_of(logits: Any) -> int:
+    """How many rows an array has, of the host or of a GPU."""
+    if isinstance(logits, np.ndarray):
+        return len(logits)
+    shape = tuple(logits.__cuda_array_interface__["shape"])
+    return shape[0] if len(shape) == 2 else 1
+
+
+def some(logits: Any, first: int, end: int) -> Any:
+    """Some rows of an array, the same memory."""
+    return logits[first:end] if isinstance(logits, np.ndarray) else _Some(logits, first, end)
+
+
+class _Some:
+    """Some rows of an array on a GPU."""
+
+    def __init__(self, logits: Any, first: int, end: int) -> None:
+        self._whole = logits
+        facts = dict(logits.__cuda_array_interface__)
+        count, columns = facts["shape"]
+        size = np.dtype(facts["typestr"]).itemsize
+        strides = facts.get("strides") or (columns * size, size)
+        address, is_read_only = facts["data"]
+        self.__cuda_array_interface__ = {**facts, "shape": (min(end, count) - first, columns), "strides": strides,
+                                         "data": (address + first * strides[0], is_read_only)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ._session import Rows, Sequence, Session, bf16, widened
+from ._access import access_of
+from ._arrays import as_array, in_dtype
+from ._params import as_message, message, params_of
+from ._session import Session
 from ._top_n import TopN, largest
-from .schema import pb
+from ._types import Rows, Sequence
+from .errors import CroupierError
+from .params import SamplingParams
 
 
 class Front:
@@ -18,10 +23,24 @@ class Front:
     def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
-                 vocab_shards: Iterable[int] | None = None, device: str | None = None) -> None:
-        self._session = Session(vocab_size, dtype, model, eos_token_ids, default_params, data_path, max_rows, slots,
+                 vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
+                 **access: Any) -> None:
+        self._access = access_of("connect", address, access)
+        self._session = Session(vocab_size, dtype, model, eos_token_ids, as_message(default_params, "SamplingParams"), data_path, max_rows, slots,
                                 vocab_shards, device)
         self._address, self._patience = address, reconnect_within
+        self._is_down = self._is_ended = False
+        self._traceparent = traceparent
+
+    def _given_up(self, why: str) -> CroupierError:
+        """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
+        self._session.give_up()
+        self._is_down = True
+        return CroupierError(f"{why}; what had no result is given up, texts are as they were, and the next step connects again")
+
+    def _check_not_ended(self) -> None:
+        if self._is_ended:
+            raise CroupierError("the stream was ended; connect another")
 
     @property
     def data_path(self) -> str:
@@ -30,6 +49,12 @@ class Front:
         if region is None:
             return "inline"
         return "device_memory" if region.on_device else "shared_memory"
+
+    @property
+    def data_path_reason(self) -> str:
+        """Why logits go, or went, in messages: shared memory could not be had, or `rows` was asked for more than `max_rows`. Empty where
+        none did. It is logged as "croupier" too, at level INFO."""
+        return self._session.reason
 
     @property
     def shard_token(self) -> str:
@@ -44,34 +69,37 @@ class Front:
         """Those that are open, by id."""
         return self._session.sequences
 
-    def open(self, *, prompt: Iterable[int] = (), output: Iterable[int] = (), sequence_id: int | None = None,
-             params: Any = None, **fields: Any) -> Sequence:
-        """A new text, or one that goes on after `output`. Parameters as fields of `SamplingParams`, or as one.
+    def open(self, params: SamplingParams | Any = None, *, prompt: Iterable[int] = (), output: Iterable[int] = (),
+             sequence_id: int | None = None, sampler_state: Any = None, **fields: Any) -> Sequence:
+        """A new text, or one that goes on after `output`. Its parameters are a `SamplingParams`, a message of the wire, or fields of
+        it by name, which stand above those of `params`.
+
+        sampler_state: with `output`, what its samplers remembered after these tokens: `state` of the sequence that drew them, a
+        `SamplerState` or a dict of its fields. Without it mirostat and adaptive-p begin anew.
 
         It is opened with the next step.
         """
-        chosen = pb.SamplingParams(**fields)
-        if params is not None:
-            chosen.MergeFrom(params)
-        return self._session.open(chosen, prompt, output, sequence_id)
+        if isinstance(sampler_state, Mapping):
+            sampler_state = message("SamplerState", dict(sampler_state))
+        return self._session.open(params_of(params, fields), prompt, output, sequence_id, sampler_state)
 
     def close(self, sequence: Sequence) -> None:
-        """Forgets a text, with the next step."""
+        """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
         self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:
-        """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`."""
+        """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`,
+        once: their place is another step's after that."""
         return self._session.rows(count)
 
     def top_n(self, logits: Any, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
         """The `n` largest of each row, for links that are too thin: give them to `sample` or `step` in the place of the rows.
         Tokens are those of the whole rows, or refused where parameters reach beyond. `step` takes `(rows, top_n)` too."""
-        session = self._session
-        rows = np.atleast_2d(np.asarray(logits))
+        dtype = self._session.dtype
+        rows = in_dtype(np.atleast_2d(as_array(logits, dtype)), dtype)
         # What is sent is chosen, not what it is rounded from.
-        if session.dtype == "bf16":
-            rows = widened(rows if rows.dtype == session.numpy else bf16(rows))
-        return largest(rows.astype(session.numpy if session.dtype == "f16" else "<f4"), n, beyond)
+        rows = in_dtype(rows, "f32") if dtype == "bf16" else rows
+        return largest(rows.astype(self._session.numpy if dtype == "f16" else "<f4"), n, beyond)
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""

@@ -13,7 +13,9 @@ import numpy as np
 
 from . import _regions
 from ._regions import Region
-from ._session import DTYPES, Rows, as_rows, filled
+from ._arrays import DTYPES, as_rows, filled
+from ._split import SPARE
+from ._types import Rows
 from .errors import CroupierError
 from .schema import pb
 
@@ -51,6 +53,7 @@ class RankSession:
             vocab_end_index=self.start + self.columns, logits_dtype=wire)).SerializeToString()
         self.region: Region | None = None
         self.free: list[int] = []
+        self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
         self.unsampled: list[int] = []
 
@@ -61,6 +64,10 @@ class RankSession:
         self.step = max(ready.last_step_id + 1, self.group.step)
         self.most = ready.max_shards_ahead
         place = self.group.region
+        if self.wanted == "inline":
+            self.reason = "data_path is inline"
+        elif place is None:
+            self.reason = "rank 0 has no shared memory"
         if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
             try:
                 self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
@@ -68,6 +75,7 @@ class RankSession:
             except (CroupierError, OSError, AttributeError) as error:
                 if self.wanted == "shared_memory":
                     raise CroupierError(f"no shared memory: {error}") from error
+                self.reason = str(error)
         elif self.wanted == "shared_memory":
             raise CroupierError("no shared memory: rank 0 has none")
 
@@ -85,9 +93,11 @@ class RankSession:
         return Rows(flat.reshape(count, stride)[:, self.start : self.start + self.columns], slot, self.region)
 
     def discard(self, rows: Rows) -> None:
-        """Gives back the place of rows that will not be sent."""
-        if rows.slot is not None and rows.slot not in self.free:
-            self.free.append(rows.slot)
+        """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
+        if not rows.is_spent:
+            rows.is_spent = True
+            if rows.slot is not None:
+                self.free.append(rows.slot)
 
     def placed(self, logits: Any) -> Rows:
         """The rank's columns, where they can be announced."""
@@ -95,19 +105,29 @@ class RankSession:
 
     def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
         """The step and the message that announces its columns."""
+        rows.check()
         number = self.step if step_id is None else step_id
         shard = pb.VocabShard(step_id=number)
         if rows.slot is None:
-            shard.inline.data = rows.array.tobytes()
+            shard.inline.data = self._data(rows)
         else:
             region_id, generation, first, slot_bytes, stride = self.group.region
             shard.region.region_id, shard.region.generation = region_id, generation
             shard.region.offset = first + rows.slot * slot_bytes
             shard.region.rows, shard.region.row_stride = len(rows.array), stride
         message = pb.AttachRequest(shard=shard).SerializeToString()
+        rows.is_spent = True
         self.step = number + 1
         self.waiting[number] = Announced(message, rows.slot)
         return number, message
+
+    def _data(self, rows: Rows) -> bytes:
+        data = rows.array.tobytes()
+        most = getattr(self.group, "max_message_bytes", 0)
+        if most and len(data) + SPARE > most:
+            raise ValueError(f"{len(rows.array)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "
+                             "ranks is not split, since all ranks count its rows as one: send fewer")
+        return data
 
     def answered(self, message: bytes) -> tuple[bytes, float] | None:
         """Takes in an answer; gives what to send again, and after how many seconds, if the shard was refused."""
@@ -137,6 +157,11 @@ class RankFront:
     def data_path(self) -> str:
         """How columns go: "shared_memory" or "inline"."""
         return "shared_memory" if self._session.region else "inline"
+
+    @property
+    def data_path_reason(self) -> str:
+        """Why columns go in messages; empty where they do not."""
+        return self._session.reason
 
     @property
     def vocab_range(self) -> range:

@@ -35,6 +35,7 @@ class Region:
     """A region, mapped."""
 
     on_device = False
+    _kind: Any = None
 
     def __init__(self, offer: Any, request: Any, address: str) -> None:
         self._socket = _connect(offer.socket_path, address)
@@ -65,11 +66,17 @@ class Region:
 
     def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> Any:
         """Rows at an offset."""
-        return np.frombuffer(self.memory, dtype, count * stride, offset).reshape(count, stride)[:, :columns]
+        kind = (dtype, stride, columns)
+        if kind != self._kind:
+            # All of it is rows of this kind, from the second page on: a slot begins at a page.
+            self._kind, self._whole = kind, np.frombuffer(self.memory, dtype, offset=self.first)
+        at = (offset - self.first) // dtype.itemsize
+        return self._whole[at : at + count * stride].reshape(count, stride)[:, :columns]
 
     def close(self) -> None:
         """Ends the lease. The mapping goes with its last array."""
         self._socket.close()
+        self._kind = self._whole = None
 
     def _ask(self, request: Any) -> tuple[Any, list[int]]:
         message = request.SerializeToString()

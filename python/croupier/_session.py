@@ -7,58 +7,33 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import secrets
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from . import _device, _regions
-from ._device import DeviceArray
+from ._arrays import DTYPES
 from ._regions import Region
-from ._top_n import TopN
-from .errors import CroupierError, LogitsLost
+from ._results import apply, merged
+from ._split import SPARE, Limits, chunks
+from ._steps import StepMaker
+from ._tokens import tokens_of
+from ._types import Part, Rows, Sequence, Step
+from ._wire import inline, message, opening, placed
+from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
-METHOD = "/croupier.v1.Sampler/Decode"
-#: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
-DTYPES = {
-    "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
-    "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
-    "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
-}
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
+_LOG = logging.getLogger("croupier")
 _PAGE = 4096
-#: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
-_WITHOUT_SHARDS = 1 << 63
-_OK = pb.ROW_STATUS_OK
+#: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
+_KEPT = 8
+_KEPT_PLACES = 1024
 _LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
-_FINISH = {
-    pb.FINISH_REASON_EOS: "eos",
-    pb.FINISH_REASON_STOP_TOKEN: "stop_token",
-    pb.FINISH_REASON_MAX_TOKENS: "max_tokens",
-    pb.FINISH_REASON_REPETITION: "repetition",
-}
-
-
-Token = int
-
-
-def options(address: str) -> list[tuple[str, Any]]:
-    """gRPC's options for a channel to `address`."""
-    chosen: list[tuple[str, Any]] = [
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", -1),
-        # A server that vanishes without a word is noticed.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
-    if address.startswith("unix:"):
-        # Without it gRPC sends the path as the authority, and the connection is refused.
-        chosen.append(("grpc.default_authority", "localhost"))
-    return chosen
 
 
 def _remembers(params: Any) -> bool:
@@ -66,61 +41,16 @@ def _remembers(params: Any) -> bool:
     return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
 
 
-@dataclass
-class Sequence:
-    """One growing text."""
-
-    id: int
-    params: Any
-    """Its `SamplingParams`, with its seed."""
-    prompt: tuple[int, ...]
-    tokens: list[int] = field(default_factory=list)
-    """Emitted so far, those given when it was opened first."""
-    finish_reason: str | None = None
-    state: Any = None
-    """What its samplers remember, a `SamplerState`; with `params.return_sampler_state`."""
-
-
-@dataclass
-class Rows:
-    """Rows of a step, in shared or device memory where there is some: write them into `array`, then send them."""
-
-    array: np.ndarray | DeviceArray
-    """Shape (rows, vocab_size). In device memory it has `__cuda_array_interface__`."""
-    slot: int | None = None
-    region: Region | None = None
-
-
-@dataclass
-class InFlight:
-    """A step without its result."""
-
-    step_id: int
-    open: list[Sequence]
-    close: list[int]
-    work: bytes
-    emits: list[Sequence | None]
-    """The sequence of each work that emits tokens."""
-    logits: Rows | None
-    top_n: bytes = b""
-    failures: dict[int, str] = field(default_factory=dict)
-    """Why works that emit have not, by the sequence's id."""
-
-
-class Session:
+class Session(StepMaker):
     """One stream's memory."""
 
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
                  device: str | None = None) -> None:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
-        if data_path not in _DATA_PATHS:
-            raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
-        if data_path == "device_memory" and vocab_shards is not None:
-            raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
-        if device is not None and data_path != "device_memory":
-            raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")
+        _check_options(dtype, data_path, vocab_shards, device)
+        for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows), ("slots", slots)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
         wire, self.numpy = DTYPES[dtype]
         self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
         self.device = device or ""
@@ -133,7 +63,7 @@ class Session:
         # Columns that come from here.
         self.columns = self.shards[0] if self.shards else vocab_size
         self.offer: Any = None
-        self.sharded = 0
+        self.limits = Limits(pb.Limits())
         # Rows begin at a multiple of 64 bytes.
         whole = 64 // self.numpy.itemsize
         self.stride = -(-vocab_size // whole) * whole
@@ -142,19 +72,27 @@ class Session:
         self.sequences: dict[int, Sequence] = {}
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
-        self.waiting: deque[InFlight] = deque()
+        # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
+        self.steps: deque[Step] = deque()
+        self.waiting: deque[Part] = deque()
         self.region: Region | None = None
         self.free: list[int] = []
-        self.steps = self.ids = 0
-        self.works: dict[tuple[int, ...], bytes] = {}
+        self.reason = "data_path is inline" if data_path == "inline" else ""
+        self.sharded = self.numbers = self.ids = 0
+        self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
+        self.places: dict[tuple[int, int], bytes] = {}
         self.lost = False
+        # Whether a text's samplers say what they learned.
+        self.remembers = False
 
     # Sequences.
 
-    def open(self, params: Any, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None) -> Sequence:
+    def open(self, params: Any, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
+             state: Any = None) -> Sequence:
         defaults = self.config.default_params
-        if _remembers(params) or _remembers(defaults):
+        if state is not None or _remembers(params) or _remembers(defaults):
             params.return_sampler_state = True
+        self.remembers |= params.return_sampler_state or defaults.return_sampler_state
         if not params.HasField("seed") and not defaults.HasField("seed"):
             # Chosen here, so that a text can go on whatever becomes of the server.
             params.seed = secrets.randbits(64)
@@ -164,14 +102,15 @@ class Session:
         elif sequence_id in self.sequences:
             raise ValueError(f"sequence {sequence_id} is open")
         self.ids = max(self.ids, sequence_id)
-        sequence = Sequence(sequence_id, params, tuple(prompt), list(output))
+        sequence = Sequence(sequence_id, params, tuple(prompt), list(output), state=state)
         self.sequences[sequence_id] = sequence
         self.opening.append(sequence)
         return sequence
 
     def close(self, sequence: Sequence) -> None:
-        if self.sequences.pop(sequence.id, None) is None:
+        if self.sequences.get(sequence.id) is not sequence:
             return
+        del self.sequences[sequence.id]
         if sequence in self.opening:
             self.opening.remove(sequence)
         else:
@@ -180,8 +119,8 @@ class Session:
     # Connecting.
 
     def lease(self, ready: Any, address: str) -> None:
-        """Leases a region where one is wanted and to be had. Blocks."""
-        self.offer = ready.shard_offer
+        """Takes in what the server offers, and leases a region where one is wanted and to be had. Blocks."""
+        self.offer, self.limits = ready.shard_offer, Limits(ready.limits)
         if self.wanted == "inline":
             return
         kind = "device memory" if self.wanted == "device_memory" else "shared memory"
@@ -193,8 +132,16 @@ class Session:
             if self.wanted != "auto":
                 raise CroupierError(f"no {kind}: {error}") from error
             self._move(None)
+            self._say_inline(str(error))
             return
         self._move(region)
+        self.reason = ""
+
+    def _say_inline(self, why: str) -> None:
+        """Says why logits go in messages where they need not, once."""
+        if why != self.reason:
+            self.reason = why
+            _LOG.info("logits go in messages: %s", why)
 
     def _leased(self, offer: Any, address: str) -> Region:
         size = self.slots * self.slot_bytes
@@ -203,24 +150,47 @@ class Session:
         return _regions.lease(offer, size, address)
 
     def _move(self, region: Region | None) -> None:
-        """Goes over to another region; steps without a result take their rows along."""
+        """Goes over to another region; messages without an answer take their rows along."""
         old, self.region = self.region, region
         self.free = list(range(self.slots)) if region else []
+        self.places.clear()
         try:
-            for step in self.waiting:
-                if step.logits is not None:
-                    step.logits = self._kept(step.logits)
+            taken: dict[int, Rows] = {}
+            # Those that are still to be sent too.
+            for part in (part for step in self.steps for part in step.parts):
+                if part.logits is not None and part.result is None and not part.refused:
+                    part.logits = self._taken_along(part.logits, taken)
         except LogitsLost:
             self._lose()
         if old:
             old.close()
 
+    def _taken_along(self, rows: Rows, taken: dict[int, Rows]) -> Rows:
+        """Parts of a step may have the same rows."""
+        if id(rows) not in taken:
+            kept = taken[id(rows)] = self._kept(rows)
+            kept.users = rows.users
+        return taken[id(rows)]
+
     def _lose(self) -> None:
-        """Gives up every step without a result; what they should open is opened again."""
+        """Gives up every step without its result, and what is known of it: the sequences are opened again as they were."""
         self.lost = True
-        self.opening = [sequence for step in self.waiting for sequence in step.open] + self.opening
+        self._give_up()
+
+    def _give_up(self) -> None:
+        parts = [part for step in self.steps if step.left for part in step.parts]
+        opened = [sequence for part in parts for sequence in part.open if self.sequences.get(sequence.id) is sequence]
+        self.opening = opened + self.opening
+        self.steps = deque(step for step in self.steps if not step.left)
         self.waiting.clear()
-        self.free = list(range(self.slots)) if self.region else []
+        for part in parts:
+            if part.logits is not None:
+                self._release(part.logits)
+
+    def give_up(self) -> None:
+        """After the end of the stream: texts stay, to be opened again; steps without a result and the region are gone."""
+        self._give_up()
+        self._move(None)
 
     def _kept(self, rows: Rows) -> Rows:
         """Rows in the region of now."""
@@ -238,23 +208,42 @@ class Session:
             raise LogitsLost(_LOST)
         return kept
 
-    def again(self) -> list[bytes]:
-        """After a new connection: messages that open what is open, and then what has no result."""
+    def again(self) -> tuple[list[Part], list[Part]]:
+        """After a new connection: what opens again what is open, and what has no answer."""
         # What a connection before this one did not come to.
-        self.waiting = deque(step for step in self.waiting if step.step_id)
-        if self.shards and any(step.logits is not None for step in self.waiting):
+        self.waiting = deque(part for part in self.waiting if part.step_id)
+        if self.shards and any(part.logits is not None for part in self.waiting):
             # The other ranks were cut off too, and their columns with them.
             self._lose()
-        fresh = {id(sequence) for step in self.waiting for sequence in step.open}
+        unanswered = [part for step in self.steps for part in step.parts]
+        for part in unanswered:
+            if part.result is not None:
+                # The texts go on from here, whatever becomes of the rest of the step.
+                apply(part, self.sequences, self.remembers, self.close)
+        unanswered = [part for part in unanswered if part.result is None and not part.refused]
+        fresh = {id(sequence) for part in unanswered for sequence in part.open}
         fresh |= {id(sequence) for sequence in self.opening}
         known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
         # The rest was closed by the end of the stream.
-        still = {sequence.id for step in self.waiting for sequence in step.open}
+        still = {sequence.id for part in unanswered for sequence in part.open}
         self.closing = [number for number in self.closing if number in still]
-        reopening = InFlight(0, known, [], b"", [], None)
-        steps = [reopening, *self.waiting]
-        self.waiting = deque(steps)
-        return [self.encode(step) for step in steps]
+        rest = list(self.waiting)
+        first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(known, CroupierError)]
+        for part in first:
+            part.step.parts.append(part)
+        self.waiting = deque([*first, *rest])
+        return first, rest
+
+    def _openings(self, sequences: list[Sequence], error: type[Exception]) -> list[tuple[list[Sequence], list[bytes]]]:
+        """What opens them, for as many messages as it takes."""
+        wire = [opening(sequence) for sequence in sequences]
+        most = self.limits.message_bytes - SPARE
+        for sequence, one in zip(sequences, wire):
+            if len(one) > most:
+                tokens = len(sequence.prompt) + len(sequence.tokens)
+                raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
+                            f"max_message_bytes is {self.limits.message_bytes}")
+        return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in chunks([len(one) for one in wire], most)]
 
     def raise_if_lost(self) -> None:
         """Tells once that logits were lost."""
@@ -262,13 +251,17 @@ class Session:
             self.lost = False
             raise LogitsLost(_LOST)
 
-    # Steps.
+    # Rows.
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        if self.region is None and self.wanted == "device_memory":
+            raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
         on_device = self.region is not None and self.region.on_device
         if on_device and count > self.max_rows:
             raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
+        if self.region is not None and count > self.max_rows:
+            self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
         if self.region is None or count > self.max_rows:
             return Rows(np.empty((count, self.columns), self.numpy))
         if not self.free:
@@ -278,43 +271,19 @@ class Session:
         return Rows(self.region.view(self.numpy, count, self.stride, self.columns, offset), slot, self.region)
 
     def discard(self, rows: Rows) -> None:
-        """Gives back the place of rows that will not be sent."""
+        """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
+        if not rows.is_spent:
+            rows.is_spent = True
+            self._release(rows)
+
+    def _release(self, rows: Rows) -> None:
         if rows.slot is not None and rows.region is self.region and rows.slot not in self.free:
             self.free.append(rows.slot)
 
-    def refused(self) -> None:
-        """Gives up the oldest step, which was refused; what it should open and close goes with the next."""
-        step = self.waiting.popleft()
-        if step.logits is not None:
-            self.discard(step.logits)
-        self.opening = [s for s in step.open if self.sequences.get(s.id) is s] + self.opening
-        self.closing = step.close + self.closing
-
-    def step(self, logits: Any, work: Iterable[Any]) -> bytes:
-        """A step as it is sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a `TopN`,
-        or both, whose rows are numbered after the whole ones."""
-        wire, emits = self._works(list(work))
-        rows, listed = None, b""
-        if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
-            logits, top_n = logits
-        else:
-            logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
-        if top_n is not None:
-            listed = top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
-        if logits is not None:
-            rows = self._kept(logits) if isinstance(logits, Rows) else self._placed(logits)
-            self.synchronize()
-        step = InFlight(self._number(rows), self.opening, self.closing, wire, emits, rows, listed)
-        self.opening, self.closing = [], []
-        self.waiting.append(step)
-        return self.encode(step)
-
-    def _number(self, rows: Rows | None) -> int:
-        if self.shards and rows is not None:
-            self.sharded += 1
-            return self.sharded
-        self.steps += 1
-        return self.steps + _WITHOUT_SHARDS if self.shards else self.steps
+    def synchronize(self) -> None:
+        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
+        if self.region is not None:
+            self.region.synchronize()
 
     def shard_token(self, address: str) -> str:
         """What another rank needs to attach and to bring its columns."""
@@ -323,131 +292,108 @@ class Session:
         region = self.region
         place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
         facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,
-                 "step": self.sharded + 1, "region": place, "slots": self.slots, "max_rows": self.max_rows}
+                 "step": self.sharded + 1, "region": place, "slots": self.slots, "max_rows": self.max_rows,
+                 "max_message_bytes": self.limits.message_bytes}
         return base64.urlsafe_b64encode(json.dumps(facts).encode()).decode()
 
-    def _works(self, work: list[Any]) -> tuple[bytes, list[Sequence | None]]:
-        if all(isinstance(item, Sequence) for item in work):
-            # The same texts step after step: what is sent about them is the same too.
-            key = tuple(sequence.id for sequence in work)
-            wire = self.works.get(key)
-            if wire is None:
-                if len(self.works) > 64:
-                    self.works.clear()
-                works = [pb.Work(sequence_id=number, sample=pb.SampleWork()) for number in key]
-                wire = self.works[key] = pb.Step(work=works).SerializeToString()
-            return wire, work
-        works, emits = [], []
-        for item in work:
-            if isinstance(item, Sequence):
-                item = pb.Work(sequence_id=item.id, sample=pb.SampleWork())
-            works.append(item)
-            emits.append(self.sequences.get(item.sequence_id) if item.WhichOneof("kind") in ("sample", "verify") else None)
-        return pb.Step(work=works).SerializeToString(), emits
+    # Messages.
 
-    def synchronize(self) -> None:
-        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
-        if self.region is not None:
-            self.region.synchronize()
+    def may_send(self, part: Part) -> bool:
+        """Whether it is the part's turn, and there is room for its rows. If not, an answer has to come first."""
+        if part.is_alone and self.waiting:
+            return False
+        return part.source is None or bool(self.free) or not self.waiting
 
-    def _placed(self, logits: Any) -> Rows:
-        if self.region is not None and self.region.on_device and _device.is_on_device(logits):
-            return filled(self, logits, _device.row_count(logits, self.columns))
-        return filled(self, as_rows(logits, self.columns, self.dtype))
+    def send(self, part: Part) -> bytes:
+        """The part as it is sent now."""
+        if part.source is not None:
+            part.logits, part.source = self._placed(part.source), None
+            part.logits.users = 1
+            self.synchronize()
+        self.waiting.append(part)
+        return self.encode(part)
 
-    def encode(self, step: InFlight) -> bytes:
-        head = pb.Step(step_id=step.step_id, close_sequence_ids=step.close)
-        for sequence in step.open:
-            head.open.add(sequence_id=sequence.id, params=sequence.params, prompt_token_ids=sequence.prompt,
-                          output_token_ids=sequence.tokens, sampler_state=sequence.state)
-        if step.logits is not None:
-            array, slot = step.logits.array, step.logits.slot
-            where = head.sharded if self.shards else head
-            if slot is None:
-                where.inline.data = array.tobytes()
-            else:
-                where.region.region_id, where.region.generation = self.region.id, self.region.generation
-                where.region.offset = self.region.first + slot * self.slot_bytes
-                where.region.rows, where.region.row_stride = len(array), self.stride
-        # Serialised messages of one type may be joined; the field `step` of DecodeRequest has number 2.
-        body = head.SerializeToString() + step.work + step.top_n
-        return b"\x12" + _varint(len(body)) + body
+    def encode(self, part: Part) -> bytes:
+        rows = part.logits
+        if rows is None:
+            return message(part.fixed, [])
+        is_sharded = bool(self.shards)
+        if rows.slot is None:
+            return message(part.fixed, inline(self._numbers(rows.array[part.first:part.end]), is_sharded))
+        offset = self.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
+        key = (offset, part.end - part.first)
+        if key not in self.places:
+            if len(self.places) > _KEPT_PLACES:
+                self.places.clear()
+            self.places[key] = placed(self.region, *key, self.stride, is_sharded)
+        return message(part.fixed, [self.places[key]])
 
-    def result(self, message: bytes) -> tuple[InFlight, Any]:
-        """The oldest step and its result. A refused step stays where it is."""
-        result = pb.DecodeResponse.FromString(message).step
-        step = self.waiting[0]
-        if result.step_id != step.step_id:
-            raise CroupierError(f"the server answered step {result.step_id}, expected was {step.step_id}; connect again")
-        if result.HasField("refusal"):
-            return step, result
+    def _numbers(self, rows: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(rows, self.numpy)
+
+    def answer(self, reply: bytes) -> tuple[float, Part] | None:
+        """Takes in an answer. Gives a part that was refused and has to be sent again, and after how many seconds."""
+        result = pb.DecodeResponse.FromString(reply).step
+        part = self.waiting[0]
+        if result.step_id != part.step_id:
+            raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
         self.waiting.popleft()
-        if step.logits is not None and step.logits.slot is not None:
-            self.free.append(step.logits.slot)
-        # Each look into a message costs a fifth of a microsecond or so, and there are many works.
-        for sequence, emitting in zip(step.emits, result.work):
-            if sequence is None:
-                continue
-            if emitting.status != _OK:
-                step.failures[sequence.id] = emitting.message
-                continue
-            for token in emitting.tokens:
-                sequence.tokens.append(token.token_id)
-            if sequence.params.return_sampler_state and emitting.HasField("sampler_state"):
-                sequence.state = emitting.sampler_state
-            finish = emitting.finish_reason
-            if finish:
-                sequence.finish_reason = _FINISH.get(finish, "other")
-        for sequence, opened in zip(step.open, result.open):
-            if opened.status != pb.OPEN_STATUS_OK:
-                self.sequences.pop(sequence.id, None)
-                raise CroupierError(f"sequence {sequence.id}: {opened.error.field}: {opened.error.message}")
-        return step, result
+        if result.HasField("refusal"):
+            if not part.step_id:
+                # What is opened again comes before all others, which were not sent yet.
+                self.waiting.appendleft(part)
+                return result.refusal.retry_after_ms / 1000, part
+            # Parts of a step do not depend on one another, but steps behind it have run: then it would come too late.
+            if not self.waiting or self.waiting[-1].step is part.step:
+                self.waiting.append(part)
+                return result.refusal.retry_after_ms / 1000, part
+            part.refused = f"refused: {result.refusal.message}"
+        else:
+            part.result = result
+            if part.is_plain:
+                part.tokens = tokens_of(reply, len(part.emits))
+        if part.logits is not None:
+            self._let_go(part.logits)
+        step = part.step
+        step.left -= 1
+        if not step.left:
+            self._finish(step)
+        return None
+
+    def _let_go(self, rows: Rows) -> None:
+        rows.users -= 1
+        if not rows.users:
+            self._release(rows)
+
+    def _finish(self, step: Step) -> None:
+        for part in step.parts:
+            if part.refused:
+                # What it should open and close goes with the next.
+                self.opening = [s for s in part.open if self.sequences.get(s.id) is s] + self.opening
+                self.closing = part.close + self.closing
+                step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.emits if s is not None})
+            else:
+                apply(part, self.sequences, self.remembers, self.close)
+
+    def take(self) -> tuple[Step, Any]:
+        """The oldest step, which has all its answers, and its result."""
+        step = self.steps.popleft()
+        refused = [part.refused for part in step.parts if part.refused]
+        if len(refused) == len(step.parts):
+            raise CroupierError(refused[0])
+        if step.opens_failed:
+            raise OpenError(step.opens_failed)
+        if refused:
+            raise RowError(step.failures)
+        return step, merged(step)
 
 
-def filled(place: Any, array: Any, count: int | None = None) -> Rows:
-    """Rows of `place`, which gives and takes them back, with these values in them."""
-    rows = place.rows(len(array) if count is None else count)
-    try:
-        rows.array[:] = array
-    except BaseException:
-        place.discard(rows)
-        raise
-    return rows
-
-
-def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
-    """Logits as an array of rows that can be copied to where they go."""
-    if _device.is_on_device(logits):
-        raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
-                         "or give a copy on the host, for a tensor logits.cpu()")
-    array = np.asarray(logits)
-    if array.ndim == 1:
-        array = array[np.newaxis]
-    if array.ndim != 2 or array.shape[1] != columns:
-        raise ValueError(f"logits have the shape {array.shape}, must be (rows, {columns})")
-    if dtype == "bf16" and array.dtype != DTYPES[dtype][1]:
-        array = bf16(array)
-    return array
-
-
-def bf16(values: np.ndarray) -> np.ndarray:
-    """float32 as bf16, to nearest even. numpy has no such type."""
-    bits = np.ascontiguousarray(values, "<f4").view("<u4")
-    # A NaN whose payload lies in the lower half would become an infinity.
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
-
-
-def widened(values: np.ndarray) -> np.ndarray:
-    """bf16 as float32."""
-    return (values.astype("<u4") << 16).view("<f4")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+    if data_path not in _DATA_PATHS:
+        raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
+    if data_path == "device_memory" and vocab_shards is not None:
+        raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+    if device is not None and data_path != "device_memory":
+        raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")

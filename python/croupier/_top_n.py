@@ -31,9 +31,14 @@ class TopN:
     ties_in_order: bool = False
     beyond: str | Sequence[str] = "refuse"
 
+    def __post_init__(self) -> None:
+        for choice in [self.beyond] if isinstance(self.beyond, str) else self.beyond:
+            if choice not in _BEYOND:
+                raise ValueError(f"beyond is {choice!r}, must be one of {', '.join(_BEYOND)}")
+
     def encode(self, dtype: np.dtype, narrow: Any = None) -> bytes:
         """Its part of a step. `narrow` makes values of the dtype where numpy cannot."""
-        ids = [np.asarray(row, np.uint32) for row in self.ids]
+        ids = [_ids(row, at) for at, row in enumerate(self.ids)]
         logits = [np.asarray(row) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:
             raise ValueError("ids and logits differ in shape")
@@ -41,6 +46,8 @@ class TopN:
         if len(rest) != len(ids):
             raise ValueError(f"rest_logsumexp has {len(rest)} entries for {len(ids)} rows")
         beyond = [self.beyond] * len(ids) if isinstance(self.beyond, str) else list(self.beyond)
+        if len(beyond) != len(ids):
+            raise ValueError(f"beyond has {len(beyond)} entries for {len(ids)} rows")
         if narrow is not None:
             logits = [row if row.dtype == dtype else narrow(row) for row in logits]
         rows = pb.TopNRows(counts=map(len, ids), logits=b"".join(row.astype(dtype).tobytes() for row in logits),
@@ -50,9 +57,27 @@ class TopN:
             rows.token_ids.extend(row.tolist())
         return pb.Step(top_n=rows).SerializeToString()
 
+    def part(self, first: int, end: int) -> TopN:
+        """Some of the rows."""
+        beyond = self.beyond if isinstance(self.beyond, str) else self.beyond[first:end]
+        rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)[first:end]
+        return TopN(self.ids[first:end], self.logits[first:end], rest, self.ties_in_order, beyond)
+
+
+def _ids(row: Any, at: int) -> np.ndarray:
+    """Token ids of a row; numpy alone would take -1 as the largest number."""
+    ids = np.asarray(row)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ValueError(f"ids[{at}] are {ids.dtype}, must be whole numbers")
+    if ids.size and (ids.min() < 0 or ids.max() >= 1 << 32):
+        raise ValueError(f"ids[{at}] has {ids.min() if ids.min() < 0 else ids.max()}, must be in 0 .. vocab_size - 1")
+    return ids.astype(np.uint32)
+
 
 def largest(rows: np.ndarray, n: int, beyond: str | Iterable[str]) -> TopN:
     """The `n` largest of each row of floats, ties by their ids."""
+    if n < 1:
+        raise ValueError(f"n is {n}, must be at least 1")
     ids, logits, rest = [], [], []
     for row in rows:
         count = min(n, len(row))

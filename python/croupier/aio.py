@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import grpc
 
+from ._access import access_of
 from ._front import Front
-from ._session import METHOD, Rows, Sequence, options
 from ._ranks import METHOD as ATTACH, RankFront, RankSession
+from ._types import Rows, Sequence, Step
+from ._wire import METHOD
 from .client import _AGAIN, is_gone, may_pass, said, sampled
 from .errors import CroupierError
 from .schema import pb
+
+#: What ends a call, or says that it has ended.
+_ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
+#: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
+_AHEAD = 16
 
 
 def connect(address: str, vocab_size: int, **options: Any) -> Stream:
@@ -38,47 +45,90 @@ class Stream(Front):
 
     async def end(self) -> None:
         """Ends the stream and frees what it holds."""
+        self._is_ended = True
         if self._session.region:
             self._session.region.close()
         await self._channel.close()
 
-    async def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
+    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "") -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
-        return sampled(*await self._step(logits, list(sequences)))
+        return sampled((await self._step(logits, list(sequences), traceparent, one_each=True))[0])
 
-    async def step(self, logits: Any, work: Iterable[Any] = ()) -> Any:
+    async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "") -> Any:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`."""
-        return (await self._step(logits, list(work)))[1]
+        return (await self._step(logits, list(work), traceparent))[1]
 
-    async def _step(self, logits: Any, work: list[Any]) -> tuple[Any, Any]:
-        if self._broken or self._session.waiting:
+    async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "") -> None:
+        """As of `croupier.Stream`."""
+        await self._whole(self._send(logits, work, keep=True, traceparent=traceparent))
+
+    async def result(self) -> Any:
+        """As of `croupier.Stream`."""
+        self._check_not_ended()
+        if not self._session.steps:
+            raise CroupierError("no step was submitted, or what was is given up")
+        return (await self._whole(self._receive()))[1]
+
+    async def _step(self, logits: Any, work: list[Any], traceparent: str, one_each: bool = False) -> tuple[Step, Any]:
+        if self._session.steps and not self._broken:
+            raise CroupierError("steps that were submitted wait for their results; take them first, with result()")
+        await self._whole(self._send(logits, work, traceparent=traceparent, one_each=one_each))
+        return await self._whole(self._receive())
+
+    async def _whole(self, doing: Coroutine[Any, Any, Any]) -> Any:
+        """What leaves the stream unusable if it is cancelled."""
+        if self._broken:
+            doing.close()
             raise CroupierError("the stream was left in the middle of a step; connect again")
-        # Here it would hold up the loop; nothing has happened yet if it is cancelled.
-        if logits is not None and self._session.wanted == "device_memory":
-            await asyncio.to_thread(self._session.synchronize)
-        message = self._session.step(logits, work)
         try:
-            return await self._answered(message)
+            return await doing
         except asyncio.CancelledError:
             # Whether the server has the step cannot be known, and gRPC ends a call whose read is cancelled.
-            self._broken = True
+            self._broken = bool(self._session.steps)
             raise
 
-    async def _answered(self, message: bytes) -> tuple[Any, Any]:
-        while True:
-            try:
-                await self._call.write(message)
-                step, result = self._session.result(await self._read())
-            except (grpc.RpcError, asyncio.InvalidStateError, EOFError) as error:
-                failed = await self._failed(error)
-                if not is_gone(failed):
-                    raise CroupierError(said(failed)) from error
-                await self._reconnect()
-                step, result = self._session.result(await self._read())
-            if not result.HasField("refusal"):
-                return step, result
-            await asyncio.sleep(result.refusal.retry_after_ms / 1000)
-            message = self._session.encode(step)
+    async def _send(self, logits: Any, work: Iterable[Any], **options: Any) -> None:
+        session = self._session
+        self._check_not_ended()
+        if self._is_down:
+            await self._reconnect()
+        # Here it would hold up the loop; nothing has happened yet if it is cancelled.
+        if logits is not None and session.wanted == "device_memory":
+            await asyncio.to_thread(session.synchronize)
+        for part in session.step(logits, work, **options).parts:
+            while len(session.waiting) >= _AHEAD or not session.may_send(part):
+                await self._take()
+            await self._put(session.send(part))
+
+    async def _receive(self) -> tuple[Step, Any]:
+        while self._session.steps[0].left:
+            await self._take()
+        return self._session.take()
+
+    async def _put(self, message: bytes) -> None:
+        """Sends what the session waits for already: after a reconnect that has sent it."""
+        try:
+            await self._call.write(message)
+        except _ENDED as error:
+            await self._go_on(error)
+
+    async def _take(self) -> None:
+        """One answer."""
+        try:
+            reply = await self._read()
+        except _ENDED as error:
+            await self._go_on(error)
+            return
+        if refused := self._session.answer(reply):
+            after, part = refused
+            await asyncio.sleep(after)
+            await self._put(self._session.encode(part))
+
+    async def _go_on(self, error: BaseException) -> None:
+        failed = await self._failed(error)
+        if not is_gone(failed):
+            raise self._given_up(said(failed)) from error
+        await self._reconnect()
 
     async def _read(self) -> bytes:
         message = await self._call.read()
@@ -99,8 +149,8 @@ class Stream(Front):
         return EOFError()
 
     async def _connect(self) -> None:
-        self._channel = grpc.aio.insecure_channel(self._address, options=options(self._address))
-        self._call = self._channel.stream_stream(METHOD)()
+        self._channel = self._access.channel(grpc.aio)
+        self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent))
         try:
             await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
             ready = pb.DecodeResponse.FromString(await self._read()).ready
@@ -124,22 +174,23 @@ class Stream(Front):
             except (CroupierError, grpc.RpcError, asyncio.InvalidStateError, EOFError) as failed:
                 cause = failed.__cause__ if isinstance(failed, CroupierError) else await self._failed(failed)
                 if not may_pass(cause) or time.monotonic() > give_up:
-                    if isinstance(failed, CroupierError):
-                        raise
-                    raise CroupierError(said(cause)) from failed
+                    await self._channel.close()
+                    raise self._given_up(said(failed if isinstance(failed, CroupierError) else cause)) from failed
                 await self._channel.close()
             await asyncio.sleep(_AGAIN)
+        self._is_down = False
         self._session.raise_if_lost()
 
     async def _reopen(self) -> None:
         """As of `croupier.Stream`."""
-        first, *rest = self._session.again()
-        await self._call.write(first)
-        while (result := self._session.result(await self._read())[1]).HasField("refusal"):
-            await asyncio.sleep(result.refusal.retry_after_ms / 1000)
-            await self._call.write(first)
-        for message in rest:
-            await self._call.write(message)
+        first, rest = self._session.again()
+        for part in first:
+            await self._call.write(self._session.encode(part))
+            while refused := self._session.answer(await self._read()):
+                await asyncio.sleep(refused[0])
+                await self._call.write(self._session.encode(part))
+        for part in rest:
+            await self._call.write(self._session.encode(part))
 
 
 def attach(token: str, rank: int, **options: Any) -> Rank:
@@ -150,13 +201,14 @@ def attach(token: str, rank: int, **options: Any) -> Rank:
 class Rank(RankFront):
     """As `croupier.Rank`, for one task at a time."""
 
-    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto") -> None:
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto", **access: Any) -> None:
         self._session = RankSession(token, rank, address, data_path)
+        self._access = access_of("attach", self._session.address, access)
 
     async def __aenter__(self) -> Rank:
         session = self._session
-        self._channel = grpc.aio.insecure_channel(session.address, options=options(session.address))
-        self._call = self._channel.stream_stream(ATTACH)()
+        self._channel = self._access.channel(grpc.aio)
+        self._call = self._channel.stream_stream(ATTACH)(metadata=self._access.metadata())
         try:
             await self._write(session.hello)
             await asyncio.to_thread(session.attached, await self._read())

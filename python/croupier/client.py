@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from ._front import Front
-from ._session import METHOD, Sequence, options
+from ._types import Rows, Sequence, Step
+from ._wire import METHOD
 from .errors import CroupierError, RowError
 from .schema import pb
 
 _AGAIN = 0.05
+# How long gRPC's threads may take to end; they take some milliseconds.
+_END_WITHIN = 2.0
 
 
 def connect(address: str, vocab_size: int, **options: Any) -> Stream:
@@ -34,6 +39,10 @@ class Stream(Front):
     steps without a result are sent again: the tokens are those that would have come.
     vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
     `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
+    tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three name files, PEM: the
+    authorities of the server's certificate, and where the server asks for one the client's own; tls_name is the name in the server's
+    certificate where `address` has another. auth_token is a token or a function that gives it. All are read anew for each connection.
+    `grpc.ChannelCredentials` do in place of files.
     """
 
     def __init__(self, address: str, vocab_size: int, **options: Any) -> None:
@@ -48,57 +57,81 @@ class Stream(Front):
 
     def end(self) -> None:
         """Ends the stream and frees what it holds."""
-        self._outbox.put(None)
+        self._is_ended = True
         if self._session.region:
             self._session.region.close()
-        self._channel.close()
+        self._hang_up()
 
-    def sample(self, logits: Any, sequences: Iterable[Sequence]) -> list[int]:
+    def rows(self, count: int) -> Rows:
+        self._be_connected()
+        return super().rows(count)
+
+    rows.__doc__ = Front.rows.__doc__
+
+    def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "") -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
-        return sampled(*self._step(logits, list(sequences)))
+        return sampled(self._step(logits, list(sequences), traceparent, one_each=True)[0])
 
-    def step(self, logits: Any, work: Iterable[Any] = ()) -> Any:
+    def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "") -> Any:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`."""
-        return self._step(logits, list(work))[1]
+        return self._step(logits, list(work), traceparent)[1]
 
-    def submit(self, logits: Any, work: Iterable[Any]) -> None:
-        """Sends a step without waiting; `result` gives the results, in order."""
-        self._outbox.put(self._session.step(logits, work))
+    def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "") -> None:
+        """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
+        no room yet for all of it."""
+        self._be_connected()
+        self._send(self._session.step(logits, work, keep=True, traceparent=traceparent))
 
     def result(self) -> Any:
         """The `StepResult` of the oldest step that was submitted."""
+        self._check_not_ended()
+        if not self._session.steps:
+            raise CroupierError("no step was submitted, or what was is given up")
         return self._receive()[1]
 
-    def _step(self, logits: Any, work: list[Any]) -> tuple[Any, Any]:
-        if self._session.waiting:
-            raise CroupierError("steps that were submitted wait for their results; take them first")
-        self.submit(logits, work)
+    def _step(self, logits: Any, work: list[Any], traceparent: str, one_each: bool = False) -> tuple[Step, Any]:
+        if self._session.steps:
+            raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result()")
+        self._be_connected()
+        self._send(self._session.step(logits, work, traceparent=traceparent, one_each=one_each))
         return self._receive()
 
-    def _receive(self) -> tuple[Any, Any]:
-        while True:
-            try:
-                step, result = self._session.result(next(self._replies))
-            except (grpc.RpcError, StopIteration) as error:
-                if not is_gone(error):
-                    raise CroupierError(said(error)) from error
-                self._reconnect(error)
-                continue
-            if not result.HasField("refusal"):
-                return step, result
-            if len(self._session.waiting) > 1:
-                # The steps behind it have run: it would come too late.
-                self._session.refused()
-                raise CroupierError(f"refused: {result.refusal.message}")
-            time.sleep(result.refusal.retry_after_ms / 1000)
-            self._outbox.put(self._session.encode(step))
+    def _send(self, step: Step) -> None:
+        for part in step.parts:
+            while not self._session.may_send(part):
+                self._take()
+            self._outbox.put(self._session.send(part))
+
+    def _receive(self) -> tuple[Step, Any]:
+        while self._session.steps[0].left:
+            self._take()
+        return self._session.take()
+
+    def _take(self) -> None:
+        """One answer."""
+        try:
+            reply = next(self._replies)
+        except (grpc.RpcError, StopIteration) as error:
+            if not is_gone(error):
+                raise self._given_up(said(error)) from error
+            self._reconnect()
+            return
+        if refused := self._session.answer(reply):
+            self._try_again(*refused)
+
+    def _try_again(self, after: float, part: Any) -> None:
+        time.sleep(after)
+        self._outbox.put(self._session.encode(part))
 
     def _connect(self) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(self._address, options=options(self._address))
+        self._channel = self._access.channel()
+        # Of a stream that is not ended too, when it is gone or the program ends: gRPC's threads could wait for it for ever.
+        threads: list[threading.Thread] = []
+        self._hang_up = weakref.finalize(self, hang_up, self._outbox, self._channel, threads)
         self._outbox.put(pb.DecodeRequest(config=self._session.config).SerializeToString())
-        call = self._channel.stream_stream(METHOD)
-        self._replies: Iterator[bytes] = call(iter(self._outbox.get, None))
+        method = self._channel.stream_stream(METHOD)
+        self._replies = dial(method, self._outbox, self._access.metadata(self._traceparent), threads)
         try:
             ready = pb.DecodeResponse.FromString(next(self._replies)).ready
             self._session.lease(ready, self._address)
@@ -109,11 +142,12 @@ class Stream(Front):
             self._hang_up()
             raise
 
-    def _hang_up(self) -> None:
-        self._outbox.put(None)
-        self._channel.close()
+    def _be_connected(self) -> None:
+        self._check_not_ended()
+        if self._is_down:
+            self._reconnect()
 
-    def _reconnect(self, error: BaseException) -> None:
+    def _reconnect(self) -> None:
         give_up = time.monotonic() + self._patience
         self._hang_up()
         while True:
@@ -124,25 +158,44 @@ class Stream(Front):
             except (CroupierError, grpc.RpcError, StopIteration) as failed:
                 cause = failed.__cause__ if isinstance(failed, CroupierError) else failed
                 if not may_pass(cause) or time.monotonic() > give_up:
-                    if isinstance(failed, CroupierError):
-                        raise
-                    raise CroupierError(said(failed)) from failed
+                    self._hang_up()
+                    raise self._given_up(said(failed)) from failed
                 self._hang_up()
             time.sleep(_AGAIN)
+        self._is_down = False
         self._session.raise_if_lost()
 
     def _reopen(self) -> None:
         """Opens what is open, which a busy server may refuse for a while, and then sends what has no result."""
-        first, *rest = self._session.again()
-        self._outbox.put(first)
-        while (result := self._session.result(next(self._replies))[1]).HasField("refusal"):
-            time.sleep(result.refusal.retry_after_ms / 1000)
-            self._outbox.put(first)
-        for message in rest:
-            self._outbox.put(message)
+        first, rest = self._session.again()
+        for part in first:
+            self._outbox.put(self._session.encode(part))
+            while refused := self._session.answer(next(self._replies)):
+                self._try_again(*refused)
+        for part in rest:
+            self._outbox.put(self._session.encode(part))
 
 
-def sampled(step: Any, _: Any) -> list[int]:
+def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
+    """Begins a call. `threads` get those that gRPC runs for it."""
+    before = set(threading.enumerate())
+    replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
+    threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
+    return replies
+
+
+def hang_up(outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
+    """Ends a call and its connection, and waits for gRPC's threads: one that the interpreter stops at its end may hold a lock for which
+    the call waits when it is freed after that, and the program would never end."""
+    outbox.put(None)
+    channel.close()
+    give_up = time.monotonic() + _END_WITHIN
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, give_up - time.monotonic()))
+
+
+def sampled(step: Step) -> list[int]:
     """The tokens of a step that samples."""
     if step.failures:
         raise RowError(step.failures)
@@ -168,6 +221,8 @@ def may_pass(error: BaseException | None) -> bool:
 
 def said(error: BaseException) -> str:
     """What the server says."""
+    if isinstance(error, CroupierError):
+        return str(error)
     if isinstance(error, grpc.RpcError):
         return f"{error.code().name}: {error.details()}"
     return "the server ended the stream"

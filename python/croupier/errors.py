@@ -1,17 +1,43 @@
 """What can go wrong."""
 
+from __future__ import annotations
+
 
 class CroupierError(Exception):
     """A call or a sequence was refused; the message says why."""
 
 
+class Failure(str):
+    """Why a row has no token: the text is for people, `status` for programs."""
+
+    status: str
+    """As `ROW_STATUS_` of the wire without that, such as "BEYOND_TOP_N" or "NAN_LOGITS"; "REFUSED" where the server had no room."""
+
+    def __new__(cls, why: str, status: str) -> Failure:
+        failure = super().__new__(cls, why)
+        failure.status = status
+        return failure
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.status
+
+
 class RowError(CroupierError):
     """Some rows have no token. Their sequences are as they were; the others have theirs."""
+
+    def __init__(self, failures: dict[int, Failure]) -> None:
+        super().__init__("; ".join(f"sequence {sequence}: {why}" for sequence, why in failures.items()))
+        self.failures = failures
+        """Why, by the sequence's id."""
+
+
+class OpenError(CroupierError):
+    """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them."""
 
     def __init__(self, failures: dict[int, str]) -> None:
         super().__init__("; ".join(f"sequence {sequence}: {why}" for sequence, why in failures.items()))
         self.failures = failures
-        """Why, by the sequence's id."""
+        """The parameter at fault and what is wrong with it, by the sequence's id."""
 
 
 class LogitsLost(CroupierError):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
+from ._access import access_of
 from ._ranks import METHOD, RankFront, RankSession
-from ._session import Rows, options
-from .client import connect, said
+from ._types import Rows
+from .client import connect, dial, hang_up, said
 from .errors import CroupierError
 
 
@@ -24,20 +27,22 @@ class Rank(RankFront):
     """Brings one rank's columns of the rows that rank 0 samples. For one thread at a time.
 
     address: the server, where this rank reaches it by another address than rank 0 does.
-    data_path: as of `Stream`.
+    data_path, tls_ca and those after it: as of `Stream`.
 
     Steps are counted alike on all ranks: the first rows that rank 0 sends are step 1, and so are the first from here; a rank
     that attaches later goes on with the step after the last. When rank 0 has ended, or connected anew, the group is over:
     attach again with its new token.
     """
 
-    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto") -> None:
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto", **access: Any) -> None:
         self._session = RankSession(token, rank, address, data_path)
+        self._access = access_of("attach", self._session.address, access)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(self._session.address, options=options(self._session.address))
+        self._channel = self._access.channel()
+        threads: list[threading.Thread] = []
+        self._hang_up = weakref.finalize(self, hang_up, self._outbox, self._channel, threads)
         self._outbox.put(self._session.hello)
-        call = self._channel.stream_stream(METHOD)
-        self._replies: Iterator[bytes] = call(iter(self._outbox.get, None))
+        self._replies = dial(self._channel.stream_stream(METHOD), self._outbox, self._access.metadata(), threads)
         try:
             self._session.attached(self._read())
         except BaseException:
@@ -52,10 +57,9 @@ class Rank(RankFront):
 
     def end(self) -> None:
         """Leaves the group. What was sent stays good."""
-        self._outbox.put(None)
         if self._session.region:
             self._session.region.close()
-        self._channel.close()
+        self._hang_up()
 
     def rows(self, count: int) -> Rows:
         """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""

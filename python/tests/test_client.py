@@ -1,8 +1,11 @@
 """The client against a real server: the same tokens on every data path, and when the server is killed."""
 
 import asyncio
+import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -57,10 +60,13 @@ def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
     assert tokens["inline"] == tokens["shared_memory"]
 
 
-def test_a_server_without_shared_memory_is_served_inline(serve):
+def test_a_server_without_shared_memory_is_served_inline(serve, caplog):
     server = serve("--region-socket=none")
+    caplog.set_level("INFO", "croupier")
     with croupier.connect(server.uds, VOCAB) as stream:
         assert stream.data_path == "inline"
+        assert stream.data_path_reason == "the server offers no shared memory"
+        assert caplog.messages == ["logits go in messages: the server offers no shared memory"]
         assert stream.sample(logits(1, 0), [stream.open(**params(1))])
     with pytest.raises(croupier.CroupierError, match="offers no shared memory"):
         croupier.connect(server.uds, VOCAB, data_path="shared_memory")
@@ -69,9 +75,15 @@ def test_a_server_without_shared_memory_is_served_inline(serve):
 def test_too_little_room_falls_back_too(serve):
     server = serve("--max-bytes-per-region=64KiB", "--max-region-bytes=64KiB")
     with croupier.connect(server.uds, VOCAB) as stream:
-        assert stream.data_path == "inline"
+        assert stream.data_path == "inline" and "max_bytes_per_region" in stream.data_path_reason
     with croupier.connect(server.uds, VOCAB, max_rows=4) as stream:
-        assert stream.data_path == "shared_memory"
+        assert stream.data_path == "shared_memory" and stream.data_path_reason == ""
+        stream.rows(5)
+        assert stream.data_path_reason == "a step had more rows than max_rows, 4"
+    with croupier.connect(server.uds, VOCAB, data_path="inline", vocab_shards=[500, 500]) as stream:
+        assert stream.data_path_reason == "data_path is inline"
+        with croupier.attach(stream.shard_token, 1) as rank:
+            assert rank.data_path_reason == "rank 0 has no shared memory"
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -121,6 +133,24 @@ def test_what_samplers_learned_survives_a_kill(server, fields):
     assert run(kill=True) == run(kill=False)
 
 
+@pytest.mark.parametrize("fields", [{"mirostat": 2}, {"adaptive_target": 0.3}])
+@pytest.mark.parametrize("given", [lambda state: state, lambda state: {field.name: value for field, value in state.ListFields()}])
+def test_a_text_goes_on_elsewhere_with_what_its_samplers_learned(server, fields, given):
+    with croupier.connect(server.uds, VOCAB) as stream, croupier.connect(server.uds, VOCAB) as another:
+        text = stream.open(prompt=[1], seed=5, **fields)
+        for position in range(15):
+            stream.sample(logits(1, position), [text])
+        moved = another.open(text.params, prompt=[1], output=text.tokens, sampler_state=given(text.state))
+        anew = another.open(text.params, prompt=[1], output=text.tokens)
+        for position in range(15, 40):
+            stream.sample(logits(1, position), [text])
+            if position == 30:
+                server.kill()
+                server.start()
+            another.sample(np.stack([logits(1, position)] * 2), [moved, anew])
+        assert moved.tokens == text.tokens != anew.tokens
+
+
 def test_a_slot_comes_back_whatever_happens(server):
     with croupier.connect(server.uds, VOCAB, slots=1, data_path="shared_memory") as stream:
         sequence = stream.open(**params(1))
@@ -137,6 +167,8 @@ def test_asyncio_says_that_a_cancelled_step_was_the_last(server):
             sequence = stream.open(**params(1))
             await stream.sample(logits(1, 0), [sequence])
             server.process.send_signal(signal.SIGSTOP)
+            # All of its threads, or one may still answer.
+            os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.sample(logits(1, 1), [sequence]), 0.2)
             server.process.send_signal(signal.SIGCONT)
@@ -177,7 +209,8 @@ def test_a_bad_row_fails_alone_and_is_named(server):
         rows.array[1, 7] = np.nan
         with pytest.raises(croupier.RowError) as error:
             stream.sample(rows, [good, bad])
-        assert list(error.value.failures) == [bad.id]
+        [(failed, failure)] = error.value.failures.items()
+        assert (failed, failure, failure.status) == (bad.id, "the row has a NaN logit", "NAN_LOGITS")
         assert (len(good.tokens), len(bad.tokens)) == (1, 0)
         assert stream.sample(write(stream, [1, 2], 1), [good, bad])
 
@@ -238,14 +271,11 @@ def test_nothing_is_left_in_the_server(server):
         assert server.regions() == 1, "the count sees a region"
 
 
-def test_the_descriptor_is_that_of_the_schema(tmp_path):
-    from google.protobuf import descriptor_pb2
-    from grpc_tools import protoc
-
-    root = pathlib.Path(__file__).resolve().parents[2]
-    made = tmp_path / "made"
-    code = protoc.main(["protoc", f"-I{root / 'proto'}", f"--descriptor_set_out={made}", "croupier/v1/sampler.proto"])
-    assert code == 0
-    shipped = (root / "python" / "croupier" / "sampler.binpb").read_bytes()
-    both = [descriptor_pb2.FileDescriptorSet.FromString(data) for data in (made.read_bytes(), shipped)]
-    assert both[0] == both[1], "make python/croupier/sampler.binpb anew, see python/README.md"
+def test_the_bench_prints_its_table(server):
+    bench = pathlib.Path(__file__).resolve().parents[1] / "bench.py"
+    environment = {**os.environ, "PYTHONPATH": str(bench.parent)}
+    command = [sys.executable, str(bench), server.uds, "--vocab-size=1000", "--steps=5"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("64 rows x 1000 f32, shared_memory, 5 steps")
+    assert "| the client's own |" in done.stdout and "| <= 150 |" in done.stdout

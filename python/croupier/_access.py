@@ -1,0 +1,78 @@
+"""How a server is reached: plain or by TLS, with a token or without."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from ._wire import options
+from .errors import CroupierError
+
+
+@dataclass(frozen=True)
+class Access:
+    """tls_ca: file of authorities, PEM, one of which signed the server's certificate; with it the connection is TLS.
+    tls_cert, tls_key: files of the client's own certificate and key, PEM, where the server asks for one.
+    tls_name: the name in the server's certificate, where `address` has another.
+    auth_token: the token that the server asks for, or a function that gives it. It is sent as it is: use it with TLS.
+    credentials: `grpc.ChannelCredentials` in place of the files.
+
+    Files are read, and functions called, for each connection, so that what is replaced is taken at the next one.
+    """
+
+    address: str
+    tls_ca: str | pathlib.Path | None = None
+    tls_cert: str | pathlib.Path | None = None
+    tls_key: str | pathlib.Path | None = None
+    tls_name: str | None = None
+    auth_token: str | Callable[[], str] | None = None
+    credentials: grpc.ChannelCredentials | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
+            raise ValueError("tls_cert, tls_key and tls_name want tls_ca, the authorities of the server's certificate")
+        if self.tls_ca is not None and self.credentials is not None:
+            raise ValueError("give tls_ca or credentials, not both")
+        if self.address.startswith("unix:") and (self.tls_ca is not None or self.credentials is not None):
+            raise ValueError("TLS is for HOST:PORT: the server's Unix socket is plain")
+
+    def channel(self, of: Any = grpc) -> Any:
+        """A channel of `grpc`, or of `grpc.aio`."""
+        chosen = options(self.address)
+        if self.tls_name is not None:
+            chosen.append(("grpc.ssl_target_name_override", self.tls_name))
+        credentials = self.credentials
+        if self.tls_ca is not None:
+            credentials = grpc.ssl_channel_credentials(self._read("tls_ca"), self._read("tls_key"), self._read("tls_cert"))
+        if credentials is None:
+            return of.insecure_channel(self.address, options=chosen)
+        return of.secure_channel(self.address, credentials, options=chosen)
+
+    def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
+        """What a call says of itself. None and not empty: gRPC for threads takes both, the one for asyncio only this."""
+        said = [("traceparent", traceparent)] if traceparent else []
+        token = self.auth_token() if callable(self.auth_token) else self.auth_token
+        if token:
+            said.append(("authorization", f"Bearer {token.strip()}"))
+        return tuple(said) or None
+
+    def _read(self, name: str) -> bytes | None:
+        path = getattr(self, name)
+        try:
+            return None if path is None else pathlib.Path(path).read_bytes()
+        except OSError as error:
+            raise CroupierError(f"{name}: {error}") from error
+
+
+def access_of(what: str, address: str, given: dict[str, Any]) -> Access:
+    """Of options that were given by name."""
+    for name in given:
+        if name == "address" or name not in Access.__dataclass_fields__:
+            raise TypeError(f"{what} has no option {name!r}")
+    return Access(address, **given)

@@ -1,0 +1,120 @@
+"""Logits in whatever form they come, as numpy arrays of rows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _device
+from .schema import pb
+
+#: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
+DTYPES = {
+    "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
+    "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
+    "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
+}
+_BITS = DTYPES["bf16"][1]
+#: kDLCPU, and memory of the host that a GPU can reach.
+_ON_HOST = (1, 3)
+_NUMBERS = "fiub"
+
+
+def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
+    """Logits as an array of rows that can be copied to where they go. Where they fit as they are it is their own memory."""
+    array = as_array(logits, dtype)
+    if array.ndim == 1:
+        flat = not isinstance(logits, np.ndarray) and array.size and array.size % columns == 0
+        array = array.reshape(-1, columns) if flat and _has_no_shape(logits) else array[np.newaxis]
+    if array.ndim != 2 or array.shape[1] != columns:
+        raise ValueError(f"logits have the shape {array.shape}, must be (rows, {columns})")
+    return in_dtype(array, dtype)
+
+
+def as_array(logits: Any, dtype: str) -> np.ndarray:
+    """As numpy has it: from numpy, torch, DLPack, a buffer, or what numpy can make of it."""
+    if isinstance(logits, np.ndarray):
+        return logits
+    if _device.is_on_device(logits):
+        raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
+                         "or give a copy on the host, for a tensor logits.cpu()")
+    if _is_raw(logits):
+        # Bytes say nothing of numbers: they are what goes over the wire.
+        return np.frombuffer(logits, DTYPES[dtype][1])
+    if _is_tensor(logits):
+        return _of_tensor(logits)
+    if hasattr(logits, "__dlpack__"):
+        place = logits.__dlpack_device__()[0] if hasattr(logits, "__dlpack_device__") else 1
+        if int(place) not in _ON_HOST:
+            raise ValueError(f"logits lie on a device, of DLPack's kind {int(place)}; give a copy on the host")
+        try:
+            return np.from_dlpack(logits)
+        except (BufferError, RuntimeError, TypeError):
+            # Numbers that DLPack has and numpy has not, such as bf16, may come by another way.
+            if not hasattr(logits, "__array__"):
+                raise
+    return np.asarray(logits)
+
+
+def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
+    """With numbers that can be copied into rows of the dtype. uint16 is bf16 wherever it comes."""
+    if array.dtype.name == "bfloat16":
+        # Of a library that gives numpy such a type.
+        array = array.view(_BITS)
+    is_bf16 = array.dtype == _BITS
+    if dtype == "bf16":
+        return array if is_bf16 else bf16(array)
+    if is_bf16:
+        return widened(array)
+    # What is no number fails here, before anything is sent.
+    return array if array.dtype.kind in _NUMBERS else array.astype(DTYPES[dtype][1])
+
+
+def _is_raw(logits: Any) -> bool:
+    if isinstance(logits, memoryview):
+        return logits.format in ("B", "b", "c")
+    return isinstance(logits, (bytes, bytearray))
+
+
+def _has_no_shape(logits: Any) -> bool:
+    """Buffers that are a line whatever is in them."""
+    return not hasattr(logits, "shape") or isinstance(logits, memoryview)
+
+
+def _is_tensor(logits: Any) -> bool:
+    return hasattr(logits, "detach") and hasattr(logits, "numpy") and str(getattr(logits, "dtype", "")).startswith("torch.")
+
+
+def _of_tensor(tensor: Any) -> np.ndarray:
+    """The memory of a tensor on the host. numpy has no bf16, so such a tensor comes as its bits."""
+    tensor = tensor.detach()
+    if str(tensor.dtype) == "torch.bfloat16":
+        # int16: not every release that is in use has uint16.
+        return tensor.view(sys.modules["torch"].int16).numpy().view(_BITS)
+    return tensor.numpy()
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    """float32 as bf16, to nearest even. numpy has no such type."""
+    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    # A NaN whose payload lies in the lower half would become an infinity.
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+
+
+def widened(values: np.ndarray) -> np.ndarray:
+    """bf16 as float32."""
+    return (values.astype("<u4") << 16).view("<f4")
+
+
+def filled(place: Any, array: Any, count: int | None = None) -> Any:
+    """Rows of `place`, which gives and takes them back, with these values in them."""
+    rows = place.rows(len(array) if count is None else count)
+    try:
+        rows.array[:] = array
+    except BaseException:
+        place.discard(rows)
+        raise
+    return rows

@@ -1,0 +1,117 @@
+"""What the generated classes of parameters have in common, and how they become messages of the wire."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from .schema import pb
+
+
+class Params:
+    """A set of parameters that does not change. `dataclasses.replace` makes another."""
+
+    if not TYPE_CHECKING:
+        # Not for type checkers, which know the fields better.
+        def __new__(cls, *_: Any, **given: Any) -> Params:
+            check_names(cls.__name__, given, cls.__dataclass_fields__)
+            return super().__new__(cls)
+
+    def to_pb(self) -> Any:
+        """The message of the wire. Raises TypeError or ValueError for what no message can hold; ranges are the server's to check."""
+        return message(type(self).__name__, {field.name: getattr(self, field.name) for field in fields(self)})
+
+
+def message(name: str, given: dict[str, Any]) -> Any:
+    """A message with these fields; those that are None are absent."""
+    kind = getattr(pb, name)
+    known = kind.DESCRIPTOR.fields_by_name
+    check_names(name, given, known)
+    given = {field: _plain(known[field], value) for field, value in given.items() if value is not None}
+    for oneof in kind.DESCRIPTOR.oneofs:
+        chosen = [field.name for field in oneof.fields if field.name in given]
+        if len(oneof.fields) > 1 and len(chosen) > 1:
+            raise ValueError(f"{name} has {' and '.join(chosen)}, must have one of them")
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def params_of(given: Any, fields: dict[str, Any]) -> Any:
+    """The SamplingParams of a text: what was given as a whole, and fields that stand above it."""
+    over = message("SamplingParams", fields)
+    if given is None:
+        return over
+    whole = pb.SamplingParams()
+    # A copy: what is chosen here does not show in the caller's.
+    whole.CopyFrom(as_message(given, "SamplingParams"))
+    for name in fields:
+        whole.ClearField(name)
+    whole.MergeFrom(over)
+    return whole
+
+
+def as_message(given: Any, name: str = "") -> Any:
+    """A message of the wire, of a dataclass, of one already, or of a dict where the name is known."""
+    if name and isinstance(given, dict):
+        return message(name, given)
+    return given.to_pb() if isinstance(given, Params) else given
+
+
+def check_names(of: str, given: Any, known: Any) -> None:
+    """Names that are not known are refused with the nearest that is."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), 1)
+            raise TypeError(f"{of} has no field {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
+
+
+def _plain(field: Any, value: Any) -> Any:
+    if field.name == "logit_bias" and isinstance(value, dict):
+        return _biases(value)
+    if isinstance(value, (str, bytes)) and field.enum_type is None:
+        return value
+    if _is_many(value):
+        return [_one(field, item) for item in value]
+    return _one(field, value)
+
+
+def _biases(given: dict[Any, Any]) -> list[Any]:
+    """Of biases by token id, as engines and OpenAI's API have them; there ids may be text."""
+    try:
+        return [pb.LogitBias(token_id=int(token), bias=float(bias)) for token, bias in given.items()]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"logit_bias is {given!r}, must be biases by token id, such as {{5: 2.0}}: {error}") from error
+
+
+def _is_many(value: Any) -> bool:
+    return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict))
+
+
+def _one(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return message(field.message_type.name, value) if isinstance(value, dict) else as_message(value)
+    if field.enum_type is not None:
+        return _number(field.enum_type, value)
+    # Numbers of numpy are none of protobuf's.
+    return value.item() if hasattr(value, "item") else value
+
+
+def _number(kind: Any, value: Any) -> int:
+    """Of an enum's value, by number or by name: with the enum's own name before it or without."""
+    if isinstance(value, enum.IntEnum) or not isinstance(value, str):
+        return int(value)
+    names = {each.name: each.number for each in kind.values}
+    short = {name.removeprefix(prefix_of(kind.name)): number for name, number in names.items()}
+    chosen = names.get(value, short.get(value.upper()))
+    if chosen is None:
+        raise ValueError(f"{kind.name} is {value!r}, must be one of {', '.join(name.lower() for name in short)}")
+    return chosen
+
+
+def prefix_of(enum_name: str) -> str:
+    """What names of an enum's values begin with: EngineOrder's with ENGINE_ORDER_."""
+    return "".join("_" + c if c.isupper() and at else c for at, c in enumerate(enum_name)).upper() + "_"

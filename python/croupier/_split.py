@@ -1,0 +1,145 @@
+"""Cuts steps that are too large for one message. Nothing is sent here, so a step that cannot be cut is refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from .schema import pb
+
+#: Bytes of rows in one message: while the server samples the first ones the last ones travel. More than what is best in other
+#: languages, since a message costs gRPC for Python a quarter of a millisecond.
+TARGET = 4 << 20
+#: What a message has beside the parts that are counted.
+SPARE = 256
+#: What each listed token counts against `Limits.max_row_bytes_per_step`.
+LISTED_BYTES = 64
+_LARGEST = (1 << 32) - 1
+
+
+_NO_LIMIT = 1 << 62
+
+
+class Limits:
+    """Those of the server's that a message has to keep to. 0, which a server that does not know one says, is no limit."""
+
+    def __init__(self, wire: Any) -> None:
+        self.message_bytes = wire.max_message_bytes or _NO_LIMIT
+        self.rows = wire.max_rows_per_step or _NO_LIMIT
+        self.row_bytes = wire.max_row_bytes_per_step or _NO_LIMIT
+
+
+@dataclass
+class Need:
+    """What one work takes: rows from `first` to `end`, and bytes for what is said about it."""
+
+    first: int
+    end: int
+    size: int
+
+
+class Cut:
+    """Where messages end."""
+
+    def __init__(self, limits: Limits, used: Sequence[int], sent: Sequence[int], span: int = _NO_LIMIT) -> None:
+        """Of each row what it counts against the server's limit, and its bytes in the message; and how many rows there is
+        room for at a time."""
+        self._limits = limits
+        # Rows lie one after another, those between that no work uses too.
+        self._span = span
+        self._used, self._sent = [0, *accumulate(used)], [0, *accumulate(sent)]
+
+    def __call__(self, needs: Sequence[Need]) -> list[range]:
+        """Works of each message, in order."""
+        parts, start = [], 0
+        while start < len(needs):
+            end, room = start, _Sum()
+            while end < len(needs):
+                room = room.plus(needs[end], self._used)
+                if end > start and not self._is_welcome(room):
+                    break
+                if end == start:
+                    self._check(room, start)
+                end += 1
+            parts.append(range(start, end))
+            start = end
+        return parts
+
+    def _bytes(self, room: _Sum) -> int:
+        return _between(self._sent, room.first, room.end)
+
+    def _is_welcome(self, room: _Sum) -> bool:
+        """Whether a message may have one work more."""
+        sent = self._bytes(room)
+        return (room.rows <= self._limits.rows and room.end - room.first <= self._span and room.used <= self._limits.row_bytes
+                and sent <= TARGET and sent + room.size + SPARE <= self._limits.message_bytes)
+
+    def _check(self, room: _Sum, at: int) -> None:
+        """One work is not cut."""
+        sent = self._bytes(room) + room.size + SPARE
+        for value, limit, what in ((room.end - room.first, self._span, "rows, max_rows is {}"),
+                                   (room.rows, self._limits.rows, "rows, max_rows_per_step is {}"),
+                                   (room.used, self._limits.row_bytes, "bytes of rows, max_row_bytes_per_step is {}"),
+                                   (sent, self._limits.message_bytes, "bytes in a message, max_message_bytes is {}")):
+            if value > limit:
+                raise ValueError(f"work[{at}] alone takes {value} {what.format(limit)}; it cannot be split")
+
+
+@dataclass
+class _Sum:
+    first: int = _LARGEST
+    end: int = 0
+    rows: int = 0
+    used: int = 0
+    size: int = 0
+
+    def plus(self, need: Need, used: list[int]) -> _Sum:
+        return _Sum(min(self.first, need.first), max(self.end, need.end), self.rows + max(need.end - need.first, 1),
+                    self.used + _between(used, need.first, need.end), self.size + need.size)
+
+
+def _between(sums: list[int], first: int, end: int) -> int:
+    """The part of a row that is not there counts nothing: the server says that it is missing."""
+    last = len(sums) - 1
+    return sums[min(end, last)] - sums[min(first, last)]
+
+
+def rows_of(work: Any) -> int:
+    """How many rows a work uses."""
+    kind = work.WhichOneof("kind")
+    if kind == "score":
+        return len(work.score.token_ids)
+    return len(work.verify.draft_token_ids) + 1 if kind == "verify" else 1
+
+
+def needs_of(works: Sequence[Any]) -> list[Need]:
+    """Of `Work` messages, which start after one another where they do not say."""
+    needs, at = [], 0
+    for work in works:
+        first = work.first_row if work.HasField("first_row") else at
+        at = first + rows_of(work)
+        needs.append(Need(first, at, work.ByteSize() + 8))
+    return needs
+
+
+def moved(work: Any, first: int) -> Any:
+    """The work with another first row."""
+    other = pb.Work()
+    other.CopyFrom(work)
+    other.first_row = min(first, _LARGEST)
+    return other
+
+
+def chunks(sizes: Sequence[int], most: int) -> list[range]:
+    """Runs of items that have at most so many bytes together; an item that is larger is alone."""
+    runs, start, total = [], 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and total + size > most:
+            runs.append(range(start, at))
+            start, total = at, 0
+        total += size
+    if start < len(sizes):
+        runs.append(range(start, len(sizes)))
+    return runs

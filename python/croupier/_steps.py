@@ -1,0 +1,266 @@
+"""Makes steps: what goes into one message, and what into several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from . import _device
+from ._arrays import as_rows, bf16, filled
+from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of
+from ._top_n import TopN
+from ._types import Part, Rows, Sequence, Step
+from ._wire import varint
+from .errors import CroupierError
+from .schema import pb
+
+#: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
+_WITHOUT_SHARDS = 1 << 63
+#: Bytes that a work which samples takes in a message, at most.
+_SAMPLE = 16
+
+
+class _Asked:
+    """A step as it was asked for."""
+
+    def __init__(self, work: list[Any], rows: Rows | None, source: Any, top_n: TopN | None, traceparent: str) -> None:
+        self.work, self.rows, self.source, self.top_n, self.traceparent = work, rows, source, top_n, traceparent
+        self.is_plain = False
+        """Whether it only samples, one row after another."""
+        self.listed = [] if top_n is None else [len(row) for row in top_n.ids]
+
+    @property
+    def whole(self) -> int:
+        """How many whole rows there are."""
+        if self.source is not None:
+            return _device.count_of(self.source)
+        return 0 if self.rows is None else len(self.rows.array)
+
+
+class StepMaker:
+    """The part of a session that makes steps."""
+
+    def step(self, logits: Any, work: Iterable[Any], keep: bool = False, traceparent: str = "", one_each: bool = False) -> Step:
+        """A step, whose parts are to be sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a
+        `TopN`, or both, whose rows are numbered after the whole ones. With `keep` the logits may change before it is answered;
+        with `one_each` there must be one row for each work."""
+        if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
+            logits, top_n = logits
+        else:
+            logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
+        rows, source = self._brought(logits, keep)
+        try:
+            asked = _Asked(list(work), rows, source, top_n, traceparent)
+            self._check_open(asked.work)
+            count = asked.whole + len(asked.listed)
+            if one_each and count != len(asked.work):
+                raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
+            step = Step()
+            step.parts = self._parts(step, asked)
+        except BaseException:
+            if rows is not None and rows is not logits:
+                self.discard(rows)
+            raise
+        if isinstance(logits, Rows):
+            logits.is_spent = True
+        if rows is not None and not rows.users:
+            # No work wants them.
+            self._release(rows)
+        step.left = len(step.parts)
+        self.opening, self.closing = [], []
+        self.steps.append(step)
+        return step
+
+    def _check_open(self, work: list[Any]) -> None:
+        for at, item in enumerate(work):
+            if not isinstance(item, Sequence):
+                if not isinstance(item, pb.Work):
+                    raise TypeError(f"work[{at}] is {item!r}, must be a sequence of this stream or a croupier.pb.Work")
+                continue
+            if self.sequences.get(item.id) is item:
+                continue
+            if item.refused:
+                raise ValueError(f"sequence {item.id} was not opened: {item.refused}")
+            if item.finish_reason:
+                raise ValueError(f"sequence {item.id} has ended, finish_reason is {item.finish_reason!r}")
+            raise ValueError(f"sequence {item.id} is not open on this stream: it was closed, or another stream opened it")
+
+    def _brought(self, logits: Any, keep: bool) -> tuple[Rows | None, Any]:
+        """Rows where they can be sent from, or what does not fit there at once."""
+        if logits is None:
+            return None, None
+        if isinstance(logits, Rows):
+            logits.check()
+            rows = self._kept(logits)
+            self.synchronize()
+            return rows, None
+        if self.region is not None and self.region.on_device and _device.is_on_device(logits):
+            count = _device.row_count(logits, self.columns, self.numpy)
+        else:
+            logits = as_rows(logits, self.columns, self.dtype)
+            count = len(logits)
+        if self.region is None or (count > self.max_rows and self.shards):
+            return Rows(np.array(logits, self.numpy) if keep else logits), None
+        if count > self.max_rows:
+            if not self.free and not self.waiting:
+                raise CroupierError("every slot is written and not sent; send or discard one first")
+            return None, logits
+        rows = self._placed(logits)
+        self.synchronize()
+        return rows, None
+
+    def _placed(self, logits: Any) -> Rows:
+        return filled(self, logits, _device.count_of(logits))
+
+    def _parts(self, step: Step, asked: _Asked) -> list[Part]:
+        openings = self._openings(self.opening, ValueError) if self.opening else []
+        size = sum(len(one) for _, wire in openings for one in wire)
+        works = self._works(asked.work)
+        asked.is_plain = works[1] is asked.work
+        needs = None if asked.is_plain else needs_of([_sampled(item) for item in asked.work])
+        if not self._fits(asked, needs, size):
+            return self._cut(step, asked, needs or [Need(i, i + 1, _SAMPLE) for i in range(len(asked.work))], openings)
+        span = None if asked.rows is None else (0, asked.whole)
+        part = self._part(step, asked, span, works, self._listed(asked.top_n), self.opening,
+                          [one for _, wire in openings for one in wire])
+        # What it opens is answered too.
+        part.is_plain = asked.is_plain and not openings
+        self._close_with(part)
+        return [part]
+
+    def _fits(self, asked: _Asked, needs: list[Need] | None, opening_bytes: int) -> bool:
+        """Whether one message may have it all."""
+        if asked.source is not None:
+            return False
+        limits, itemsize = self.limits, self.numpy.itemsize
+        whole, used = asked.whole, len(asked.work)
+        size = used * _SAMPLE
+        if needs is not None:
+            used = sum([max(need.end - need.first, 1) for need in needs])
+            size = sum([need.size for need in needs])
+        counted = used * self.vocab_size * itemsize if whole else 0
+        sent = whole * self.columns * itemsize if asked.rows is not None and asked.rows.slot is None else 0
+        if asked.listed:
+            listed = sum(asked.listed)
+            counted = max(counted, listed * LISTED_BYTES, used * LISTED_BYTES * max(asked.listed))
+            sent += listed * (5 + itemsize) + 16 * len(asked.listed)
+        if used > limits.rows or counted > limits.row_bytes:
+            return False
+        if sent > TARGET and used > 1 and not self.shards:
+            return False
+        return sent + size + opening_bytes + SPARE + 10 * len(self.closing) <= limits.message_bytes
+
+    def _cut(self, step: Step, asked: _Asked, needs: list[Need], openings: list[tuple[list[Sequence], list[bytes]]]) -> list[Part]:
+        """Several messages: what opens first, and then works that do not depend on one another."""
+        if self.shards and asked.whole:
+            raise ValueError("a step of tensor-parallel ranks is not split, since all ranks count its rows as one: "
+                             f"{asked.whole} rows, with what they open, are more than the server's limits allow; send fewer")
+        _check_twice(asked.work)
+        # As a whole first: what is wrong with it is said before anything is sent.
+        self._listed(asked.top_n)
+        parts = [self._part(step, asked, None, (b"", []), b"", *opening) for opening in openings]
+        runs = self._runs(asked, needs)
+        for run in runs:
+            parts.append(self._work_part(step, asked, needs, run))
+        if runs and openings:
+            # If an opening were refused for want of room the works would run without it.
+            parts[len(openings)].is_alone = True
+        self._close_with(parts[0])
+        return parts
+
+    def _close_with(self, part: Part) -> None:
+        if self.closing:
+            part.close = self.closing
+            part.fixed = pb.Step(close_sequence_ids=self.closing).SerializeToString() + part.fixed
+
+    def _runs(self, asked: _Asked, needs: list[Need]) -> list[range]:
+        """The works of each message."""
+        if needs and not asked.whole and not asked.listed:
+            raise ValueError("work needs logits")
+        itemsize = self.numpy.itemsize
+        sent = [count * (5 + itemsize) + 16 for count in asked.listed]
+        used = [self.vocab_size * itemsize] * asked.whole + [LISTED_BYTES * count for count in asked.listed]
+        inline = [self.columns * itemsize] * asked.whole + sent
+        if asked.source is None:
+            in_message = asked.rows is not None and asked.rows.slot is None
+            return Cut(self.limits, used, inline if in_message else [0] * asked.whole + sent)(needs)
+        try:
+            return Cut(self.limits, used, [0] * asked.whole + sent, self.max_rows)(needs)
+        except ValueError:
+            if self.region.on_device:
+                raise
+            # A work that needs more rows than a slot has goes with the message.
+            asked.rows, asked.source = Rows(np.array(asked.source, self.numpy)), None
+            return Cut(self.limits, used, inline)(needs)
+
+    def _work_part(self, step: Step, asked: _Asked, needs: list[Need], run: range) -> Part:
+        work, total = asked.work[run.start:run.stop], asked.whole + len(asked.listed)
+        first = min(min(needs[i].first for i in run), total - 1)
+        end = max(min(max(needs[i].end for i in run), total), first + 1)
+        listed = b""
+        if end > asked.whole:
+            listed = self._listed(asked.top_n.part(max(first - asked.whole, 0), end - asked.whole))
+        # Works that only sample are one row each, so they need not say which, but where the first has none.
+        if not asked.is_plain or needs[run.start].first != first:
+            work = [moved(_sampled(item), needs[i].first - first) for item, i in zip(work, run)]
+        span = (min(first, asked.whole), min(end, asked.whole))
+        return self._part(step, asked, span if span[1] > span[0] else None, self._works(work), listed)
+
+    def _part(self, step: Step, asked: _Asked, span: tuple[int, int] | None, works: tuple[bytes, list[Any]], listed: bytes,
+              opens: list[Sequence] = [], wire: Iterable[bytes] = ()) -> Part:
+        """One message, with whole rows of the span."""
+        body, emits = works
+        number = self._number(span is not None)
+        head = b"\x08" + varint(number)
+        if asked.traceparent:
+            head += pb.Step(traceparent=asked.traceparent).SerializeToString()
+        part = Part(step, number, b"".join([head, *wire, body, listed]), opens, emits=emits)
+        if span is not None and asked.source is not None:
+            part.source, part.end = _device.some(asked.source, *span), span[1] - span[0]
+        elif span is not None:
+            part.logits, (part.first, part.end) = asked.rows, span
+            asked.rows.users += 1
+        return part
+
+    def _number(self, has_rows: bool) -> int:
+        if self.shards and has_rows:
+            self.sharded += 1
+            return self.sharded
+        self.numbers += 1
+        return self.numbers + _WITHOUT_SHARDS if self.shards else self.numbers
+
+    def _listed(self, top_n: TopN | None) -> bytes:
+        return b"" if top_n is None else top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
+
+    def _works(self, work: list[Any]) -> tuple[bytes, list[Sequence | None]]:
+        # The same texts step after step: what is sent about them is the same too.
+        for known, wire in self.works:
+            if work == known:
+                return wire, work
+        if not all([isinstance(item, Sequence) for item in work]):
+            wire = [_sampled(item) for item in work]
+            return pb.Step(work=wire).SerializeToString(), [self._emitting(item) for item in wire]
+        wire = pb.Step(work=map(_sampled, work)).SerializeToString()
+        self.works.appendleft((work, wire))
+        return wire, work
+
+    def _emitting(self, work: Any) -> Sequence | None:
+        """The sequence that gets tokens of a work."""
+        return self.sequences.get(work.sequence_id) if work.WhichOneof("kind") in ("sample", "verify") else None
+
+
+def _sampled(item: Any) -> Any:
+    """A work; a sequence is to be sampled."""
+    return pb.Work(sequence_id=item.id, sample=pb.SampleWork()) if isinstance(item, Sequence) else item
+
+
+def _check_twice(work: list[Any]) -> None:
+    """A sequence has one work in a step, which the server sees only within a message."""
+    seen = set()
+    for item in work:
+        number = item.id if isinstance(item, Sequence) else item.sequence_id if item.HasField("sequence_id") else None
+        if number is not None and number in seen:
+            raise ValueError(f"sequence {number} has two works in a step that has to be split; send the second in the next one")
+        seen.add(number)

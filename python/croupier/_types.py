@@ -1,0 +1,101 @@
+"""What a stream is made of: texts, rows, steps and the messages that a step is sent as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ._device import DeviceArray
+from ._regions import Region
+from .errors import Failure
+
+Token = int
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One growing text."""
+
+    id: int
+    params: Any
+    """Its `SamplingParams`, with its seed."""
+    prompt: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list)
+    """Emitted so far, those given when it was opened first."""
+    finish_reason: str | None = None
+    """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too."""
+    state: Any = None
+    """What its samplers remember, a `SamplerState`; with `params.return_sampler_state`."""
+    refused: str | None = None
+    """Why the server would not open it."""
+
+
+@dataclass
+class Rows:
+    """Rows of a step, in shared or device memory where there is some: write them into `array`, then send them."""
+
+    array: np.ndarray | DeviceArray
+    """Shape (rows, vocab_size). In device memory it has `__cuda_array_interface__`."""
+    slot: int | None = None
+    region: Region | None = None
+    users: int = 0
+    """Messages that name it and have no answer."""
+    is_spent: bool = False
+    """Sent or given back: the place may be another's by now."""
+
+    def check(self) -> None:
+        """Whether they may be sent."""
+        if self.is_spent:
+            raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
+                             "take new ones with rows() for each step")
+
+
+@dataclass(eq=False)
+class Part:
+    """One message of a step, without its result or with it."""
+
+    step: Step
+    step_id: int
+    fixed: bytes
+    """All of it but where the logits are."""
+    open: list[Sequence] = field(default_factory=list)
+    close: list[int] = field(default_factory=list)
+    emits: list[Sequence | None] = field(default_factory=list)
+    """The sequence of each work that emits tokens."""
+    logits: Rows | None = None
+    first: int = 0
+    end: int = 0
+    """Which of the rows."""
+    is_plain: bool = False
+    """Whether its works only sample, each for a sequence that is known."""
+    source: Any = None
+    """Rows that still have to be put into a slot."""
+    is_alone: bool = False
+    """Whether what is before it has to be answered first."""
+    result: Any = None
+    tokens: list[int] | None = None
+    """Those of the result, where it has nothing else."""
+    refused: str = ""
+    is_applied: bool = False
+
+
+@dataclass(eq=False)
+class Step:
+    """What was asked for at once, in one message or several."""
+
+    parts: list[Part] = field(default_factory=list)
+    left: int = 0
+    """Parts without an answer."""
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """Why works that emit have not, by the sequence's id."""
+    opens_failed: dict[int, str] = field(default_factory=dict)
+    """Why sequences were not opened."""
+
+    @property
+    def emits(self) -> list[Sequence | None]:
+        """The sequence of each work that emits tokens."""
+        if len(self.parts) == 1:
+            return self.parts[0].emits
+        return [sequence for part in self.parts for sequence in part.emits]

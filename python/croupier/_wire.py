@@ -1,0 +1,85 @@
+"""Messages of the wire, put together from parts that are serialised already: messages of one type may be joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._types import Sequence
+from .schema import pb
+
+METHOD = "/croupier.v1.Sampler/Decode"
+
+
+def options(address: str) -> list[tuple[str, Any]]:
+    """gRPC's options for a channel to `address`."""
+    chosen: list[tuple[str, Any]] = [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # A server that vanishes without a word is noticed.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # Each try is one: channels to one address would share how long they wait after a failure.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if address.startswith("unix:"):
+        # Without it gRPC sends the path as the authority, and the connection is refused.
+        chosen.append(("grpc.default_authority", "localhost"))
+    return chosen
+
+
+def varint(value: int) -> bytes:
+    """As the wire has numbers."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tag(message: str, field: str) -> bytes:
+    """Of a field with a length."""
+    return varint(pb.__dict__[message].DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+
+
+_STEP = _tag("DecodeRequest", "step")
+_OPEN = _tag("Step", "open")
+_INLINE, _REGION, _SHARDED = (_tag("Step", name) for name in ("inline", "region", "sharded"))
+_SHARDED_INLINE, _SHARDED_REGION = (_tag("ShardedLogits", name) for name in ("inline", "region"))
+_DATA = _tag("InlineLogits", "data")
+
+
+def opening(sequence: Sequence) -> bytes:
+    """What opens a text, or opens it again with its tokens so far."""
+    body = pb.OpenSequence(sequence_id=sequence.id, params=sequence.params, prompt_token_ids=sequence.prompt,
+                           output_token_ids=sequence.tokens, sampler_state=sequence.state).SerializeToString()
+    return _OPEN + varint(len(body)) + body
+
+
+def inline(rows: np.ndarray, is_sharded: bool) -> list[Any]:
+    """Rows in the message. They are copied once, when it is joined."""
+    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    head = _DATA + varint(data.nbytes)
+    return _within(_SHARDED_INLINE if is_sharded else _INLINE, [head, data], len(head) + data.nbytes, is_sharded)
+
+
+def placed(region: Any, offset: int, rows: int, stride: int, is_sharded: bool) -> bytes:
+    """Rows in a region."""
+    body = pb.RegionLogits(region_id=region.id, generation=region.generation, offset=offset, rows=rows,
+                           row_stride=stride).SerializeToString()
+    return b"".join(_within(_SHARDED_REGION if is_sharded else _REGION, [body], len(body), is_sharded))
+
+
+def _within(tag: bytes, body: list[Any], size: int, is_sharded: bool) -> list[Any]:
+    head = tag + varint(size)
+    if is_sharded:
+        head = _SHARDED + varint(len(head) + size) + head
+    return [head, *body]
+
+
+def message(fixed: bytes, logits: list[Any]) -> bytes:
+    """The request."""
+    size = len(fixed) + sum(chunk.nbytes if isinstance(chunk, memoryview) else len(chunk) for chunk in logits)
+    return b"".join([_STEP, varint(size), fixed, *logits])

@@ -1,0 +1,286 @@
+"""Hugging Face transformers: `model.generate` with Croupier as the sampler.
+
+    from croupier.integrations.huggingface import croupier_generate
+
+    model.generate(**inputs, custom_generate=croupier_generate, croupier="unix:/run/croupier/croupier.sock", do_sample=True)
+
+The loop stays that of transformers, with its caches, streamers, stopping criteria and compiled models. What `GenerationConfig` says about
+sampling becomes `SamplingParams`, what cannot is refused by name, and logits processors that are no part of it run before.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ..client import Stream, connect
+from ..errors import LogitsLost
+from ..schema import pb
+from . import needed
+
+#: Fields that are refused: those that change tokens in a way that Croupier has not, each with the values that change nothing.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "penalty_alpha": (0,),
+    "constraints": (),
+    "force_words_ids": (),
+    "dola_layers": (),
+    "use_mtp": (False,),
+    "prompt_lookup_num_tokens": (),
+    "assistant_early_exit": (),
+    "guidance_scale": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "remove_invalid_values": (False,),
+    "watermarking_config": (),
+    "output_scores": (False,),
+}
+_INSTEAD = {
+    "prompt_lookup_num_tokens": "; croupier.Speculation has it",
+    "remove_invalid_values": "; a row with a NaN is a RowError",
+    "watermarking_config": '; give croupier_params={"watermark": ...}',
+    "output_scores": "; output_logits is there, and logprobs are in croupier_params",
+}
+#: Processors that Croupier takes the place of: the field that makes transformers add one, what it is where there is none, and the
+#: processor's attribute with its value, where it has one. One that the field does not explain is the caller's own.
+_REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
+    "SequenceBiasLogitsProcessor": ("sequence_bias", (), None),
+    "EncoderRepetitionPenaltyLogitsProcessor": ("encoder_repetition_penalty", (1,), None),
+    "RepetitionPenaltyLogitsProcessor": ("repetition_penalty", (1,), "penalty"),
+    "NoRepeatNGramLogitsProcessor": ("no_repeat_ngram_size", (0,), "ngram_size"),
+    "NoBadWordsLogitsProcessor": ("bad_words_ids", (), None),
+    "MinLengthLogitsProcessor": ("min_length", (0,), "min_length"),
+    "MinNewTokensLengthLogitsProcessor": ("min_new_tokens", (0,), "min_new_tokens"),
+    "ForcedBOSTokenLogitsProcessor": ("forced_bos_token_id", (), None),
+    "ForcedEOSTokenLogitsProcessor": ("forced_eos_token_id", (), None),
+    "ExponentialDecayLengthPenalty": ("exponential_decay_length_penalty", (), None),
+    "SuppressTokensLogitsProcessor": ("suppress_tokens", (), None),
+    "SuppressTokensAtBeginLogitsProcessor": ("begin_suppress_tokens", (), None),
+    "TemperatureLogitsWarper": ("temperature", (1,), "temperature"),
+    "TopHLogitsWarper": ("top_h", (), "top_h"),
+    "TopKLogitsWarper": ("top_k", (0,), "top_k"),
+    "TopPLogitsWarper": ("top_p", (1,), "top_p"),
+    "MinPLogitsWarper": ("min_p", (), "min_p"),
+    "TypicalLogitsWarper": ("typical_p", (1,), "mass"),
+    "EpsilonLogitsWarper": ("epsilon_cutoff", (0,), "epsilon"),
+    "EtaLogitsWarper": ("eta_cutoff", (0,), None),
+    # It changes no token.
+    "LogitNormalization": ("renormalize_logits", (False,), None),
+}
+_WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+
+
+def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> Any:
+    """The `SamplingParams` of a `GenerationConfig`, for texts that begin with so many tokens. Raises `ValueError` for what has none.
+
+    Stop strings, max_time and other stopping criteria are no part of it: generate checks them. Nor are eos tokens, which belong to
+    the stream.
+    """
+    for name, neutral in _REFUSED.items():
+        value = getattr(config, name, None)
+        if value is not None and value not in neutral:
+            raise ValueError(f"generation_config.{name} is {value!r}, which Croupier cannot do{_INSTEAD.get(name, '')}")
+    params = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS)
+    if config.do_sample:
+        for name in _WARPERS:
+            value = getattr(config, name, None)
+            if value is not None:
+                setattr(params, name, value)
+    else:
+        params.temperature = 0
+    _lengths(params, config, input_length)
+    _bans(params, config, input_length)
+    if config.repetition_penalty is not None:
+        params.repetition_penalty = config.repetition_penalty
+    if config.encoder_repetition_penalty not in (None, 1):
+        if is_encoder_decoder:
+            raise ValueError("generation_config.encoder_repetition_penalty is set, which Croupier cannot do where there is an encoder: "
+                             "it does not know the encoder's tokens")
+        params.encoder_repetition_penalty = config.encoder_repetition_penalty
+    bias = config.sequence_bias or {}
+    for tokens, value in bias.items() if isinstance(bias, dict) else bias:
+        params.sequence_bias.add(token_ids=tokens, bias=value)
+    return params
+
+
+def _lengths(params: Any, config: Any, input_length: int) -> None:
+    if config.max_length is not None:
+        params.max_tokens = max(config.max_length - input_length, 1)
+    least = max(config.min_new_tokens or 0, (config.min_length or 0) - input_length, 0)
+    params.min_tokens = min(least, params.max_tokens) if params.max_tokens else least
+    if config.forced_bos_token_id is not None and input_length == 1:
+        params.forced_first_token = config.forced_bos_token_id
+    if config.forced_eos_token_id is not None:
+        forced = _tokens(config.forced_eos_token_id)
+        if len(forced) != 1:
+            raise ValueError(f"generation_config.forced_eos_token_id is {forced!r}, which Croupier cannot do: give one token")
+        params.forced_last_token = forced[0]
+    if config.exponential_decay_length_penalty is not None:
+        start, factor = config.exponential_decay_length_penalty
+        params.length_penalty.start, params.length_penalty.factor = start, factor
+
+
+def _bans(params: Any, config: Any, input_length: int) -> None:
+    eos = _tokens(config.eos_token_id)
+    for word in config.bad_words_ids or ():
+        # As transformers: eos may end a text.
+        if len(word) > 1 or word[0] not in eos:
+            params.bad_words.add(token_ids=word)
+    params.banned_token_ids.extend(_tokens(config.suppress_tokens))
+    if config.begin_suppress_tokens:
+        start = 0 if input_length > 1 or config.forced_bos_token_id is None else 1
+        params.token_ban_ranges.add(token_ids=_tokens(config.begin_suppress_tokens), start=start, length=1)
+    if config.no_repeat_ngram_size:
+        if config.no_repeat_ngram_size == 1:
+            raise ValueError("generation_config.no_repeat_ngram_size is 1, which Croupier cannot do: it must be at least 2")
+        params.no_repeat_ngram.size = config.no_repeat_ngram_size
+
+
+def _tokens(value: Any) -> list[int]:
+    if value is None:
+        return []
+    # A tensor, a list or a number.
+    return [int(token) for token in np.atleast_1d(np.asarray(value)).tolist()]
+
+
+def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
+                      synced_gpus: bool = False, streamer: Any = None, croupier: str | Stream | None = None,
+                      croupier_params: Any = None, croupier_seed: int | None = None, **model_kwargs: Any) -> Any:
+    """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`.
+
+    croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
+    croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says.
+    croupier_seed: of the first text; the others have those that follow. Default: drawn by torch, so `torch.manual_seed` decides.
+    """
+    torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
+    if croupier is None:
+        raise ValueError("croupier is missing: give generate croupier=, a server's address or a croupier.Stream")
+    if model_kwargs.pop("assistant_model", None) is not None:
+        raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
+    config = generation_config
+    params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
+    if croupier_params is not None:
+        _merge(params, croupier_params if isinstance(croupier_params, pb.SamplingParams) else pb.SamplingParams(**croupier_params))
+    if croupier_seed is None:
+        croupier_seed = int(torch.randint(2**62, ()).item())
+    mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
+    sampler = _Sampler(torch, croupier, params, croupier_seed, _prompts(input_ids, mask), config)
+    others = [each for each in logits_processor if not _is_replaced(each, config)]
+    # The one token that is left is the largest.
+    greedy = copy.copy(config)
+    greedy.do_sample = False
+    try:
+        return type(model)._sample(
+            model, input_ids, logits_processor=library.LogitsProcessorList([*others, sampler]),
+            stopping_criteria=library.StoppingCriteriaList([*stopping_criteria, sampler.finished]), generation_config=greedy,
+            synced_gpus=synced_gpus, streamer=streamer, **model_kwargs)
+    finally:
+        sampler.close()
+
+
+def _merge(params: Any, chosen: Any) -> None:
+    for descriptor, _ in chosen.ListFields():
+        # Lists and messages take the place of those that are there.
+        params.ClearField(descriptor.name)
+    if chosen.sampler_order:
+        params.ClearField("engine_order")
+    params.MergeFrom(chosen)
+
+
+def _is_replaced(processor: Any, config: Any) -> bool:
+    """Whether it is there because the config says so. What the caller gives takes the place of that in transformers' list; then the
+    config's value would be sampled with, which is not what transformers does."""
+    kind = type(processor).__name__
+    field, off, attribute = _REPLACED.get(kind, ("", (), None))
+    value = getattr(config, field, None) if field else None
+    if value is None or value in off or field in _WARPERS and not config.do_sample:
+        return False
+    if attribute is not None and getattr(processor, attribute, value) != value:
+        raise ValueError(f"logits_processor has a {kind} of its own beside generation_config.{field}, {value!r}: set the field alone")
+    return True
+
+
+def _prompts(input_ids: Any, mask: Any) -> list[list[int]]:
+    """What the texts begin with, without padding."""
+    rows = input_ids.tolist()
+    if mask is None or tuple(mask.shape) != tuple(input_ids.shape):
+        return rows
+    return [[token for token, seen in zip(row, visible) if seen] for row, visible in zip(rows, mask.tolist())]
+
+
+class _Sampler:
+    """A logits processor that leaves one token of each row."""
+
+    def __init__(self, torch: Any, where: str | Stream, params: Any, seed: int, prompts: list[list[int]], config: Any) -> None:
+        self.torch, self.where, self.params, self.seed, self.prompts = torch, where, params, seed, prompts
+        self.eos = _tokens(config.eos_token_id)
+        pad = _tokens(config.pad_token_id)
+        self.pad = pad[0] if pad else 0
+        self.stream: Stream | None = None
+        self.texts: list[Any] = []
+        #: Ended by a stopping criterion.
+        self.stopped: set[int] = set()
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if self.stream is None:
+            self._open(scores.shape[-1])
+        else:
+            last = input_ids[:, -1].tolist()
+            self.stopped |= {at for at, text in enumerate(self.texts) if not text.finish_reason and text.tokens[-1] != last[at]}
+        going = [at for at, text in enumerate(self.texts) if not text.finish_reason and at not in self.stopped]
+        if going:
+            self._sample(scores if len(going) == len(self.texts) else scores[going], [self.texts[at] for at in going])
+        chosen = [self.texts[at].tokens[-1] if at in going else self.pad for at in range(len(self.texts))]
+        left = self.torch.full_like(scores, -float("inf"))
+        return left.scatter_(1, self.torch.tensor(chosen, device=scores.device)[:, None], 0.0)
+
+    def finished(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        """A stopping criterion: what Croupier has ended."""
+        done = [bool(text.finish_reason) for text in self.texts]
+        return self.torch.tensor(done, device=input_ids.device, dtype=self.torch.bool)
+
+    def close(self) -> None:
+        """Forgets the texts."""
+        if self.stream is None:
+            return
+        if self.stream is not self.where:
+            self.stream.end()
+            return
+        for text in self.texts:
+            self.stream.close(text)
+
+    def _open(self, vocab_size: int) -> None:
+        if isinstance(self.where, str):
+            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts))
+        else:
+            config = self.where._session.config
+            if config.vocab_size != vocab_size or sorted(config.eos_token_ids) != sorted(self.eos):
+                raise ValueError(f"the stream has vocab_size {config.vocab_size} and eos_token_ids {list(config.eos_token_ids)}, the model "
+                                 f"{vocab_size} and {self.eos}")
+            self.stream = self.where
+        for at, prompt in enumerate(self.prompts):
+            own = pb.SamplingParams(seed=(self.seed + at) % 2**64)
+            # A seed among croupier_params is for all texts.
+            own.MergeFrom(self.params)
+            self.texts.append(self.stream.open(prompt=prompt, params=own))
+
+    def _sample(self, scores: Any, texts: list[Any]) -> None:
+        if self.stream.data_path == "device_memory":
+            self.stream.sample(scores.contiguous(), texts)
+            return
+        while True:
+            rows = self.stream.rows(len(texts))
+            if rows.array.dtype == np.float32:
+                # From wherever it is to where the server reads it.
+                self.torch.from_numpy(rows.array).copy_(scores)
+            else:
+                self.stream.discard(rows)
+                rows = scores.float().cpu().numpy()
+            try:
+                self.stream.sample(rows, texts)
+                return
+            except LogitsLost:
+                continue

@@ -1,0 +1,183 @@
+"""SGLang: a sampler backend that has Croupier choose the tokens.
+
+    CROUPIER_SGLANG_ADDRESS=unix:/run/croupier/croupier.sock python -m sglang.launch_server --sampling-backend croupier ...
+
+The package's entry point in `sglang.srt.plugins` registers it in each of SGLang's processes where that variable is set; in a program of
+one's own, `register(address)` does. SGLang tells its sampler neither which request a row is of nor what was said before, so each row is a
+text of its own: temperature, top_k, top_p, min_p and seed are the request's, penalties, grammars and logit_bias are SGLang's and come
+before. Other parameters that need no history come from the request's `custom_params["croupier"]`, fields of `SamplingParams`, where custom
+logit processors are enabled and the request has one: SGLang hands custom_params on only then. Wrong ones are logged and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..client import Stream, connect
+from ..errors import CroupierError, LogitsLost, RowError
+from ..schema import pb
+from . import needed
+from ._extra import parsed
+
+_sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
+_log = logging.getLogger(__name__)
+#: What needs no tokens before the row's.
+_WITHOUT_HISTORY = frozenset((
+    "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
+    "smoothing_curve typical_p tfs top_a top_n_sigma epsilon_cutoff eta_cutoff top_h xtc_probability xtc_threshold xtc_ignore_token_ids "
+    "min_keep sampler_order engine_order p_less logit_bias skew xtc_expected").split())
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
+
+
+def mixed(seed: int, number: int) -> int:
+    """A seed of 64 bits for one row: splitmix64 of a seed and a position."""
+    value = (seed + (number + 1) * _GOLDEN) & _MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
+    return value ^ value >> 31
+
+
+def extra_params(custom: Any) -> Any:
+    """The `SamplingParams` in a request's custom_params. Raises `ValueError` for what is none, or needs the tokens before."""
+    extra = (custom or {}).get("croupier")
+    if extra is None:
+        return None
+    params = parsed(extra, 'custom_params["croupier"]')
+    for descriptor, _ in params.ListFields():
+        if descriptor.name not in _WITHOUT_HISTORY:
+            raise ValueError(f'custom_params["croupier"] has {descriptor.name}, which needs the tokens before or is for SGLang to do')
+    return params
+
+
+class CroupierSampler(_sampler.Sampler):
+    """Takes the place of SGLang's `Sampler`.
+
+    Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
+    and position, whatever else is in the batch; the others that of `random_seed`, the same on all ranks, and the number of the step.
+    """
+
+    def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0) -> None:
+        super().__init__()
+        self.torch = needed("torch", "torch", type(self).__name__)
+        self._address, self._options = address, dict(data_path=data_path, reconnect_within=reconnect_within)
+        self._seed, self._steps = random_seed, 0
+        # Connected in the process that samples; not an attribute that torch.nn looks into.
+        self.__dict__["_stream"] = None
+
+    def forward(self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: Any, token_ids_logprobs: Any,
+                positions: Any, *, logprob_logits: Any = None) -> Any:
+        """As of `Sampler`: next token ids, and logprobs into `logits_output`."""
+        if getattr(sampling_info, "sampling_mask_batch_indices", None) is not None:
+            raise ValueError("return_sampling_mask is asked for, which the sampling backend croupier does not do")
+        logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
+        tokens = self._choose(logits, sampling_info, positions)
+        if return_logprob:
+            base = logits if logprob_logits is None else self._preprocess_logits(logprob_logits, sampling_info)
+            # As SGLang: raw ones where all are greedy or it is told to, else at the request's temperature.
+            if not (sampling_info.is_all_greedy or getattr(_sampler, "SGLANG_RETURN_ORIGINAL_LOGPROB", False)):
+                base = base / sampling_info.temperatures
+            logprobs = self.torch.nn.functional.log_softmax(base, dim=-1)
+            found = self.output_logprob_processor.compute_logprobs(logprobs, top_logprobs_nums, token_ids_logprobs, tokens)
+            found.write_output_to(logits_output)
+        self._sync_token_ids_across_tp(tokens, sampling_info)
+        return tokens
+
+    def _choose(self, logits: Any, info: Any, positions: Any) -> Any:
+        count = len(logits)
+        self._steps += 1
+        if not count:
+            return self.torch.tensor([], dtype=self.torch.int64, device=logits.device)
+        stream = self.__dict__["_stream"] or self._connect(count, logits.shape[-1])
+        plain = self._params(count, logits.shape[-1], info, positions)
+        extra = self._extras(count, info)
+        tokens = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
+        # What a request asked for besides must not end the engine: without it there is a token.
+        left = [row for row, token in enumerate(tokens) if token is None]
+        if left:
+            again = self._tokens(stream, logits[left], [plain[row] for row in left], False)
+            tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
+        return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
+
+    def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> list[int | None]:
+        texts = [stream.open(params=each) for each in params]
+        try:
+            self._sample(stream, logits, texts)
+        except CroupierError as error:
+            if not may_fail or not (isinstance(error, RowError) or any(text.id not in stream.sequences for text in texts)):
+                raise
+            _log.warning("sampled without custom_params: %s", error)
+        finally:
+            for text in texts:
+                stream.close(text)
+        return [text.tokens[0] if text.tokens else None for text in texts]
+
+    @staticmethod
+    def _extras(count: int, info: Any) -> list[Any]:
+        found: list[Any] = [None] * count
+        for row, custom in enumerate((info.custom_params or [])[:count]):
+            try:
+                found[row] = extra_params(custom)
+            except ValueError as error:
+                _log.warning("sampled without custom_params: %s", error)
+        return found
+
+    def _connect(self, count: int, vocab_size: int) -> Stream:
+        # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
+        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), **self._options)
+        return self.__dict__["_stream"]
+
+    def _params(self, count: int, vocab_size: int, info: Any, positions: Any) -> list[Any]:
+        temperatures, top_ks = info.temperatures.reshape(-1).tolist(), info.top_ks.tolist()
+        top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
+        seeds = None if info.sampling_seed is None else info.sampling_seed.tolist()
+        places = positions.tolist() if seeds is not None else None
+        params = []
+        for row in range(count):
+            seed = mixed(seeds[row] & _MASK, places[row]) if seeds is not None else mixed(mixed(self._seed, self._steps), row)
+            own = pb.SamplingParams(seed=seed, temperature=temperatures[row], top_p=top_ps[row], min_p=min_ps[row])
+            # SGLang filters by top_k, then top_p of what that leaves; 1 is greedy, and what the vocabulary does not have is all.
+            own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
+            if top_ks[row] == 1:
+                own.temperature = 0
+            params.append(own)
+        return params
+
+    def _sample(self, stream: Stream, logits: Any, texts: list[Any]) -> None:
+        while True:
+            if stream.data_path == "device_memory":
+                rows = logits.contiguous()
+            else:
+                rows = stream.rows(len(texts))
+                # From the GPU to where the server reads it, as float32.
+                self.torch.from_numpy(rows.array).copy_(logits)
+            try:
+                stream.sample(rows, texts)
+                return
+            except LogitsLost:
+                continue
+
+
+def _merged(plain: Any, extra: Any) -> Any:
+    """Fields of the second take the place of those of the first."""
+    if extra is None:
+        return plain
+    params = pb.SamplingParams()
+    params.CopyFrom(plain)
+    for descriptor, _ in extra.ListFields():
+        params.ClearField(descriptor.name)
+    params.MergeFrom(extra)
+    return params
+
+
+def register(address: str, name: str = "croupier", **options: Any) -> None:
+    """Registers the backend in this process, before SGLang reads its arguments. Options as of `CroupierSampler`."""
+    _sampler.register_sampler_backend(name, lambda: CroupierSampler(address, **({"random_seed": _random_seed()} | options)))
+
+
+def _random_seed() -> int:
+    """SGLang's own, which all ranks share."""
+    try:
+        return int(_sampler.get_server_args().random_seed or 0)
+    except (AttributeError, TypeError, ValueError):
+        return 0

@@ -1,0 +1,89 @@
+"""vLLM: a logits processor of its V1 model runner that has Croupier choose the tokens.
+
+    VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --logits-processors croupier.integrations.vllm:CroupierLogitsProcessor \\
+        --additional-config '{"croupier_address": "unix:/run/croupier/croupier.sock"}'
+
+vLLM samples behind its processors. This one asks Croupier for each row's token and leaves only that one finite, so vLLM's sampler has
+nothing left to choose. Parameters are the request's own, and those of `SamplingParams` in its `extra_args["croupier"]`, over HTTP
+`"vllm_xargs": {"croupier": ...}`. Masks of vLLM (grammars, allowed tokens, bad words, min_tokens, logit_bias) come before it and hold.
+`vllm_v2` is the same for the newer model runner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import needed
+from ._vllm import Chooser, Request
+
+_interface = needed("vllm.v1.sample.logits_processor", "vllm", __name__)
+
+
+class _Request(Request):
+    """One request, wherever it stands in the batch."""
+
+    def __init__(self, params: Any, prompt: list[int], output: list[int]) -> None:
+        super().__init__(params)
+        #: `output` is vLLM's own list, which grows.
+        self.prompt, self.output = prompt, output
+
+
+class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
+    """Subclass it to set what is not in the configuration: see `Chooser`."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        self._set_up(vllm_config)
+
+    def is_argmax_invariant(self) -> bool:
+        """It is not: so it runs for greedy requests too, behind vLLM's masks and before its penalties, which cannot change a row of
+        one token."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Removed, added, moved, in this order, as vLLM wants it."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self._forget(index)
+        for index, params, prompt, output in batch_update.added:
+            self._forget(index)
+            self._requests[index] = _Request(self._params(params), prompt or [], output)
+        for one, other, direction in batch_update.moved:
+            moved, there = self._requests.pop(one, None), self._requests.pop(other, None)
+            if moved is not None:
+                self._requests[other] = moved
+            if there is not None:
+                if direction == _interface.MoveDirectionality.SWAP:
+                    self._requests[one] = there
+                else:
+                    self._close(there)
+
+    def apply(self, logits: Any) -> Any:
+        """Leaves one token of each row."""
+        stream = self._stream(logits.shape[-1])
+        rows = [index for index in sorted(self._requests) if index < len(logits) and not self._requests[index].is_refused]
+        requests = [self._requests[index] for index in rows]
+        for request in requests:
+            self._catch_up(stream, request)
+        return self._choose(logits, rows, requests) if rows else logits
+
+    def _catch_up(self, stream: Any, request: _Request) -> None:
+        """Opens the text, and again where vLLM has other tokens than were given: it throws away what it samples amid a prompt."""
+        output, text = request.output, request.text
+        count = len(output)
+        # With asynchronous scheduling the latest are not there yet and are -1, but their number is.
+        while count and output[count - 1] < 0:
+            count -= 1
+        # The latest that is known stands for those before it, which were compared.
+        if text is not None and len(output) == len(text.tokens) and output[max(count - 1, 0) : count] == text.tokens[max(count - 1, 0) : count]:
+            return
+        known = list(output[:count])
+        if text is not None:
+            stream.close(text)
+            known += text.tokens[count : len(output)]
+        request.text = stream.open(params=request.params, prompt=request.prompt, output=known)
+
+    def _forget(self, index: int) -> None:
+        request = self._requests.pop(index, None)
+        if request is not None:
+            self._close(request)

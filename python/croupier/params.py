@@ -1,0 +1,567 @@
+"""Parameters, as the schema documents them. Made by python/generate.py; do not change it here.
+
+A field that is None is absent: the stream's default holds, then the server's. Lists that are empty are absent too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ._params import Params
+
+__all__ = ["AcceptanceParams", "AcceptanceRule", "DraftLengthParams", "EngineOrder", "GumbelParams", "KgwParams",
+           "LengthPenaltyParams", "LogitBias", "LogprobsMode", "LogprobsParams", "NoRepeatNgramParams", "ProposerKind",
+           "ProposerParams", "RepetitionDetectionParams", "ReportParams", "SamplerKind", "SamplingParams",
+           "SeedingScheme", "SequenceBias", "SynthidParams", "ThinkingBudgetParams", "TokenBanRange", "TokenSequence",
+           "WatermarkParams"]
+
+
+class LogprobsMode(enum.IntEnum):
+    """Which distribution logprobs describe."""
+
+    UNSPECIFIED = 0
+    """RAW."""
+    RAW = 1
+    """The model's own: softmax of the logits as sent, at temperature 1."""
+    PROCESSED = 2
+    """What was drawn from: after every mask, penalty, the temperature and every filter. A token that was filtered out
+    has logprob -infinity. Greedy: the emitted token has probability 1."""
+
+
+class AcceptanceRule(enum.IntEnum):
+    """How draft tokens are accepted."""
+
+    UNSPECIFIED = 0
+    """REJECTION."""
+    REJECTION = 1
+    """Standard rejection sampling (Leviathan et al. 2023, Chen et al. 2023). Lossless."""
+    GREEDY = 2
+    """Accept while the draft token is the target's most likely one. So is the token after the accepted ones, whatever
+    the temperature. Lossless for greedy sequences."""
+    BLOCK = 3
+    """Block verification (Sun et al. 2025). Lossless; accepts at least as many in expectation."""
+    TYPICAL = 4
+    """Typical acceptance (Medusa). Not lossless."""
+    RELAXED = 5
+    """Relaxed acceptance for thinking phases. Not lossless."""
+    SYNTHETIC = 6
+    """A fixed rate for draft tokens that the target could emit, for load tests. Not lossless."""
+
+
+class ProposerKind(enum.IntEnum):
+    """How a proposer inside the sidecar finds draft tokens."""
+
+    UNSPECIFIED = 0
+    """Not allowed."""
+    NGRAM = 1
+    """Prompt lookup: what followed the last tokens where they stood before."""
+    SUFFIX = 2
+    """Suffix matching: what followed most often, as far as it is likely."""
+
+
+class SamplerKind(enum.IntEnum):
+    """A sampler that has a place in the order."""
+
+    UNSPECIFIED = 0
+    TEMPERATURE = 1
+    """temperature, or dynamic temperature."""
+    SMOOTHING = 2
+    """smoothing_factor and smoothing_curve."""
+    TOP_N_SIGMA = 3
+    TOP_H = 4
+    TOP_K = 5
+    TOP_P = 6
+    MIN_P = 7
+    TYPICAL_P = 8
+    TFS = 9
+    TOP_A = 10
+    EPSILON_CUTOFF = 11
+    ETA_CUTOFF = 12
+    XTC = 13
+    P_LESS = 14
+    MIROSTAT = 15
+    ADAPTIVE_P = 16
+    """adaptive_target and adaptive_decay."""
+    SKEW = 17
+    INFILL = 18
+
+
+class EngineOrder(enum.IntEnum):
+    """The samplers of an engine in its order, with its own rules for ties and thresholds as far as docs/sampling.md
+    says ("Engines' rules"). sampler_order has this server's."""
+
+    UNSPECIFIED = 0
+    """As ENGINE_ORDER_CROUPIER."""
+    CROUPIER = 1
+    """temperature, smoothing, top_n_sigma, top_h, top_k, top_p, min_p, typical_p, tfs, top_a, epsilon_cutoff,
+    eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
+    LLAMA_CPP = 2
+    """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p; with mirostat temperature,
+    mirostat. typical_p goes on until there is more than its share."""
+    VLLM = 3
+    """temperature, min_p, top_k, top_p. A temperature above 0 is at least 0.01."""
+    TRANSFORMERS = 4
+    """temperature, top_h, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. top_k and typical_p keep what is
+    equal to the last token that they keep."""
+    TEXT_GENERATION_WEBUI = 5
+    """top_n_sigma, temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff, tfs, top_a, min_p,
+    mirostat, xtc, adaptive_p. Ties as with TRANSFORMERS; xtc does nothing where one of xtc_ignore_token_ids would go.
+    """
+    EXLLAMA = 6
+    """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, xtc, skew; dynamic
+    temperature stands behind mirostat. A temperature below 0.01 is greedy, and xtc_expected is on."""
+
+
+class SeedingScheme(enum.IntEnum):
+    """What a greenlist depends on."""
+
+    UNSPECIFIED = 0
+    """As SEEDING_SCHEME_LEFTHASH."""
+    LEFTHASH = 1
+    """All tokens of the context."""
+    SELFHASH = 2
+    """For each token, it and one of the tokens of the context: more of the mark is left when some are changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitBias(Params):
+    """A bias on one token."""
+
+    token_id: int = 0
+    """The token."""
+    bias: float = 0.0
+    """Added to its logit. Range -1e6 .. 1e6; to forbid a token use banned_token_ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSequence(Params):
+    """Some tokens in a row."""
+
+    token_ids: Sequence[int] = ()
+    """1 .. 64 token ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogprobsParams(Params):
+    """What to report about each token."""
+
+    top_n: int = 0
+    """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
+    mode: LogprobsMode | None = None
+    """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
+    token_ids: Sequence[int] = ()
+    """Also the logprobs of these tokens. At most 1024."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceParams(Params):
+    """How draft tokens are accepted. A setting of another rule than the chosen one is an error."""
+
+    rule: AcceptanceRule | None = None
+    """The rule. ACCEPTANCE_RULE_UNSPECIFIED: REJECTION."""
+    typical_epsilon: float | None = None
+    """TYPICAL: accept if the target probability is at least min(epsilon, alpha * exp(-entropy)). Range 0 .. 1. Absent:
+    0.09."""
+    typical_alpha: float | None = None
+    """TYPICAL. Range 1e-6 .. 1e6. Absent: 0.3."""
+    relaxed_top_n: int | None = None
+    """RELAXED: accept if the draft token is among the target's first n ... Range 1 .. 1,024. Absent: 10."""
+    relaxed_delta: float | None = None
+    """RELAXED: ... and its target probability is at least the largest minus delta. Range 0 .. 1. Absent: 0.6."""
+    synthetic_rate: float | None = None
+    """SYNTHETIC: accept each draft token with this probability. Range 0 .. 1. Required for that rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposerParams(Params):
+    """A proposer inside the sidecar. It sees the sequence's prompt and output; memory with the defaults: 31 bytes per
+    token (NGRAM), 44 (SUFFIX)."""
+
+    kind: ProposerKind | None = None
+    """How draft tokens are found. Required."""
+    max_draft_tokens: int | None = None
+    """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
+    min_match: int | None = None
+    """Fewest last tokens that must have stood before. Range 1 .. max_match. Absent: NGRAM 2, SUFFIX 1."""
+    max_match: int | None = None
+    """Most last tokens that are compared. Range 1 .. 64. Absent: NGRAM 5, SUFFIX 24."""
+    min_token_prob: float | None = None
+    """SUFFIX: the draft ends before its probability, as counted in the text, falls below this. Range 0 .. 1. Absent:
+    0.1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftLengthParams(Params):
+    """What advice on draft length needs to know. The unit of cost is the time of a target step that verifies nothing,
+    at the batch size the worker usually has."""
+
+    draft_cost: float = 0.0
+    """Time to propose one more draft token. Range 0 .. 10; 0 for proposers inside the sidecar."""
+    verify_cost: float = 0.0
+    """Time that one more target row adds to the step. Range 0 .. 1."""
+    max_draft_tokens: int | None = None
+    """The most that is ever advised. Range 1 .. 64. Absent: 16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoRepeatNgramParams(Params):
+    """A token may not follow the size - 1 tokens before it if it followed them before in the text."""
+
+    size: int = 0
+    """Tokens of an n-gram. Range 2 .. 64; 0: off."""
+    window: int = 0
+    """Only n-grams that lie in the last so many tokens count. Range 0 .. 32,768; 0: 32,768."""
+    whitelist_token_ids: Sequence[int] = ()
+    """Tokens that may always follow. At most 4,096."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthPenaltyParams(Params):
+    """To the logit x of each of the stream's eos_token_ids, |x| * (factor ^ (n - start) - 1) is added when the output
+    has n tokens, n at least start."""
+
+    start: int = 0
+    """From this number of output tokens on."""
+    factor: float = 0.0
+    """Above 1 texts end earlier, below 1 later. Range 0.01 .. 100; 1: off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceBias(Params):
+    """Where prompt and output end with all of these tokens but the last, the bias is added to the logit of the last."""
+
+    token_ids: Sequence[int] = ()
+    """1 .. 64 token ids; a single one is biased everywhere."""
+    bias: float = 0.0
+    """Range -1e6 .. 1e6; those of the same token add up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBanRange(Params):
+    """Tokens that may not be emitted at some positions. Position 0 is the first output token."""
+
+    token_ids: Sequence[int] = ()
+    """At most 4,096."""
+    start: int = 0
+    """The first position."""
+    length: int = 0
+    """How many positions; at least 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepetitionDetectionParams(Params):
+    """What is a loop: the output ends with a pattern of tokens that stands there min_count times in a row. Nothing ends
+    before min_tokens."""
+
+    max_pattern_size: int = 0
+    """Longest pattern, in tokens. Range 1 .. 256; 0: off."""
+    min_pattern_size: int | None = None
+    """Shortest pattern. Range 1 .. max_pattern_size. Absent: 1."""
+    min_count: int = 0
+    """At least 2; times max_pattern_size at most 16,384."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingBudgetParams(Params):
+    """Thinking begins when prompt or output end with start_token_ids and is over when they end with end_token_ids.
+    Output tokens in between are counted, all stretches together. When `budget` are spent while the text thinks, the
+    forced tokens are emitted one by one, whatever is banned or allowed; their logits must not be -infinity."""
+
+    start_token_ids: Sequence[int] = ()
+    """1 .. 64 token ids. Required."""
+    end_token_ids: Sequence[int] = ()
+    """1 .. 64 token ids. Required."""
+    budget: int = 0
+    """Tokens, the end included. 0: none."""
+    forced_token_ids: Sequence[int] = ()
+    """At most 64 token ids. Empty: end_token_ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportParams(Params):
+    """What to say about how each token was chosen, for training that needs the support and for whoever wonders why a
+    token did not come. Nothing set: off, whatever the stream's default. It costs another look at every token with
+    probability, with why_not_token_ids as much as sorting the row: for debugging. The CPU does it, on a server with a
+    GPU too."""
+
+    support_size: bool = False
+    """Say how many tokens could have been drawn. Report.support_size is there with any of these."""
+    max_surviving_token_ids: int = 0
+    """List so many of them. Range 0 .. 4,096."""
+    entropy: bool = False
+    """Say how uncertain the choice was."""
+    why_not_token_ids: Sequence[int] = ()
+    """Say of these tokens what removed them. At most 64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KgwParams(Params):
+    """KGW (Kirchenbauer et al. 2023): about greenlist_ratio of the vocabulary is green, and green tokens get a bias
+    after all penalties. Nothing is marked before prompt and output have context_width tokens."""
+
+    hashing_key: int | None = None
+    """The secret. Absent: 15,485,863, which everybody knows."""
+    greenlist_ratio: float | None = None
+    """Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
+    bias: float | None = None
+    """Added to the logits of green tokens. Range 0 .. 100. Absent: 2."""
+    seeding_scheme: SeedingScheme | None = None
+    """Absent: SEEDING_SCHEME_LEFTHASH."""
+    context_width: int | None = None
+    """How many tokens before decide. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthidParams(Params):
+    """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
+    output alone, behind tokens 0."""
+
+    keys: Sequence[int] = ()
+    """The secret: one for each layer, 1 to 64, no two alike; 20 to 30 are usual. Required."""
+    ngram_len: int | None = None
+    """The context and the token. Range 2 .. 16. Absent: 5."""
+    context_history_size: int | None = None
+    """A context that was there so many tokens ago or less is not marked again. Range 0 .. 16,384; 0: all are. Absent:
+    1,024."""
+    sampling_table_size: int | None = None
+    """Bits of the table of g-values. Range 2 .. 1,048,576. Absent: 65,536."""
+    sampling_table_seed: int | None = None
+    """What the table is made from. Absent: 0."""
+    skip_first_ngram_calls: bool = False
+    """The first ngram_len - 1 tokens are not marked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GumbelParams(Params):
+    """Aaronson's mark: the token is the one with the largest r^(1/p), r a uniform number of the key, the context and
+    the token. Nothing is marked before prompt and output have context_width tokens."""
+
+    key: int | None = None
+    """The secret. Required."""
+    context_width: int | None = None
+    """How many tokens before decide. Range 1 .. 8. Absent: 4."""
+    context_history_size: int | None = None
+    """As in SynthidParams."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatermarkParams(Params):
+    """A mark, by one scheme. Keys are secrets: who has one can find the mark, forge it and take it out. The context is
+    the tokens before a position, draft tokens included."""
+
+    kgw: KgwParams | None = None
+    """Green tokens become more likely. Changes what the text says a little; with any parameters, greedy too."""
+    synthid: SynthidParams | None = None
+    """A tournament among the tokens that filters left. Needs a temperature above 0; not with mirostat."""
+    gumbel: GumbelParams | None = None
+    """The draw follows the key. Needs a temperature above 0, and for drafts ACCEPTANCE_RULE_REJECTION or _BLOCK, under
+    which a draft token is accepted if it is the token that the key draws."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams(Params):
+    """One sequence's sampling parameters. Applied to a row in this order: allowed / banned tokens, bad words and
+    min_tokens; logit_bias, sequence_bias and DRY; repetition_penalty; encoder_repetition_penalty; frequency_penalty and
+    presence_penalty; length_penalty; the samplers, from temperature to the filters, in the order that sampler_order or
+    engine_order gives; draw. The order of tokens is logit descending, then token id ascending, so ties have one answer,
+    and at least one token survives every filter. Absent scalar or empty list: the stream's default, then the server's
+    (given at each field)."""
+
+    temperature: float | None = None
+    """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
+    left to do. Range 0, or 1e-5 .. 1e5. Server default 1."""
+    top_k: int | None = None
+    """Keep exactly the k first tokens of the order. 0: off; larger than the vocabulary: off. Server default 0."""
+    top_p: float | None = None
+    """Keep the smallest prefix of the order whose probability reaches top_p of what is left; the token that crosses
+    stays. Range 0 .. 1; 1: off; 0 keeps one token. Server default 1."""
+    min_p: float | None = None
+    """Keep tokens with at least min_p times the probability of the most likely one. Range 0 .. 1; 0: off; 1 keeps the
+    most likely and its ties. Server default 0."""
+    repetition_penalty: float | None = None
+    """For tokens in the prompt or the output: positive logits are divided by it, others multiplied. Range 1e-4 .. 1e4;
+    1: off. Server default 1."""
+    frequency_penalty: float | None = None
+    """Subtracted once per occurrence in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
+    presence_penalty: float | None = None
+    """Subtracted once if the token is in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
+    logit_bias: Sequence[LogitBias] = ()
+    """Added to single logits. No token twice. Default none."""
+    allowed_token_ids: Sequence[int] = ()
+    """Only these tokens may be emitted. Default: all."""
+    banned_token_ids: Sequence[int] = ()
+    """These may not; wins over allowed_token_ids. Default: none."""
+    bad_words: Sequence[TokenSequence] = ()
+    """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
+    it. A sequence of one token is a ban. Default: none."""
+    min_tokens: int | None = None
+    """EOS and stop tokens are banned until the output has this many tokens. Server default 0."""
+    max_tokens: int | None = None
+    """The sequence ends with FINISH_REASON_MAX_TOKENS when its output has this many tokens. 0: no limit. Server default
+    0. min_tokens must not exceed it."""
+    stop_token_ids: Sequence[int] = ()
+    """Emitting one ends the sequence with FINISH_REASON_STOP_TOKEN. Default: none."""
+    ignore_eos: bool | None = None
+    """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
+    seed: int | None = None
+    """Seed of every random decision of the sequence. Absent: chosen by the server and reported."""
+    logprobs: LogprobsParams | None = None
+    """What to report beside the token. Absent: only the token."""
+    acceptance: AcceptanceParams | None = None
+    """How draft tokens are accepted. Absent: rejection sampling (lossless)."""
+    proposer: ProposerParams | None = None
+    """Propose draft tokens from the sequence's own tokens, so that no draft model is needed: each reply to sample or
+    verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Absent: none."""
+    draft_length: DraftLengthParams | None = None
+    """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Absent: no advice."""
+    dynatemp_low: float | None = None
+    """Dynamic temperature: from low where one token has all probability to high where all are as likely, by the share
+    of the largest entropy to the power of the exponent; takes the place of temperature. low 0 .. high, server default
+    0; high 0 (off), or 1e-5 .. 1e5, server default 0; exponent 0 .. 100, server default 1; with exponent 0 the
+    temperature is high. Below 1e-5 the temperature is that. temperature 0 is greedy all the same."""
+    dynatemp_high: float | None = None
+    """See `dynatemp_low`."""
+    dynatemp_exponent: float | None = None
+    """See `dynatemp_low`."""
+    temperature_end: float | None = None
+    """The temperature goes on a straight line from temperature to temperature_end, which it has after
+    temperature_tokens tokens of output. End 1e-5 .. 1e5, server default 1; tokens 0: off, server default 0."""
+    temperature_tokens: int | None = None
+    """See `temperature_end`."""
+    smoothing_factor: float | None = None
+    """Quadratic smoothing: with d the distance to the largest logit over the temperature so far, logits become -(3 -
+    curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3. Factor 0 .. 100; 0: off; server default 0. Curve 1 ..
+    10; 1: quadratic; server default 1."""
+    smoothing_curve: float | None = None
+    """See `smoothing_factor`."""
+    typical_p: float | None = None
+    """Keep the tokens whose surprise is nearest to the entropy until they have this probability; the one that crosses
+    stays. Range 0 .. 1; 1: off. Server default 1."""
+    tfs: float | None = None
+    """Tail-free sampling (z): keep the tokens before this share of the curvature of sorted probabilities. Range 0 .. 1;
+    1: off. Server default 1."""
+    top_a: float | None = None
+    """Keep probabilities of at least top_a times the square of the largest. Range 0 .. 1e4; 0: off. Server default 0."""
+    top_n_sigma: float | None = None
+    """Keep logits of at least the largest minus so many standard deviations. Range 0 .. 1e4; 0: off. Server default 0."""
+    epsilon_cutoff: float | None = None
+    """Keep probabilities of at least this. Range 0 .. 1; 0: off. Server default 0."""
+    eta_cutoff: float | None = None
+    """Keep probabilities of at least the smaller of this and its root times exp(-entropy). Range 0 .. 1; 0: off. Server
+    default 0."""
+    top_h: float | None = None
+    """Of the 100 first tokens keep the prefix that has this share of their entropy. Range 0 .. 1; 0: off. Server
+    default 0."""
+    xtc_probability: float | None = None
+    """Exclude top choices (XTC): at a position, with this probability, all tokens with at least xtc_threshold of the
+    probability go, but the least likely of them and xtc_ignore_token_ids. Probability 0 .. 1; 0: off; server default 0.
+    Threshold 0 .. 1; server default 0.1; above 0.5 nothing can happen."""
+    xtc_threshold: float | None = None
+    """See `xtc_probability`."""
+    xtc_ignore_token_ids: Sequence[int] = ()
+    """At most 1,024. Default: none."""
+    min_keep: int | None = None
+    """No filter leaves fewer tokens, where there are as many. Range 1 .. 1,048,576. Server default 1."""
+    sampler_order: Sequence[SamplerKind] = ()
+    """The order of the samplers: every one that is on, each once; those that are off may be left out. Default:
+    engine_order."""
+    engine_order: EngineOrder | None = None
+    """The order of an engine; not together with sampler_order. A sampler that is on and that the engine does not have
+    is a mistake. Default ENGINE_ORDER_CROUPIER."""
+    mirostat: int | None = None
+    """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. 1 keeps as
+    many first tokens as that takes by Zipf's law, 2 keeps the tokens whose surprise is at most the limit. Range 0 .. 2;
+    0: off. Server default 0."""
+    mirostat_tau: float | None = None
+    """The surprise to aim at, in bits. Range 0 .. 100. Server default 5."""
+    mirostat_eta: float | None = None
+    """The learning rate. Range 0 .. 100. Server default 0.1."""
+    adaptive_target: float | None = None
+    """Adaptive-p: favours tokens whose probability is near the target, which makes up for what the tokens before had.
+    Put a min_p before it. Range 0 .. 1, or -1: off. Server default -1."""
+    adaptive_decay: float | None = None
+    """What is left of its average after a token. Range 0 .. 0.99. Server default 0.9."""
+    top_p_decay: float | None = None
+    """Factual nucleus: with each token top_p is multiplied by this ... Range 0 .. 1; 1: off. Server default 1."""
+    top_p_min: float | None = None
+    """... but does not fall below this ... Range 0 .. 1. Server default 1e-6."""
+    top_p_reset_token_ids: Sequence[int] = ()
+    """... and is top_p again after one of these, such as those that end sentences. At most 64. Default: none."""
+    p_less: bool | None = None
+    """p-less: keep probabilities of at least the sum of the squares of all. Server default false."""
+    dry_multiplier: float | None = None
+    """DRY: a token that would extend a repeat is made less likely, the more so the longer the repeat. The last L tokens
+    stood in the text before, a token followed them there, and L is at least dry_allowed_length: then dry_multiplier *
+    dry_base ^ (L - dry_allowed_length) is subtracted from that token's logit, at most 1e30. The text is the prompt and
+    the output. Range 0 .. 1e4; 0: off. Server default 0."""
+    dry_base: float | None = None
+    """Range 1 .. 1e4. Server default 1.75."""
+    dry_allowed_length: int | None = None
+    """Longest repeat that costs nothing, in tokens. Range 1 .. 1,024. Server default 2."""
+    dry_penalty_last_n: int | None = None
+    """Only the last so many tokens are looked at. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts; 0:
+    DRY is off. Server default -1."""
+    dry_sequence_breakers: Sequence[TokenSequence] = ()
+    """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Default:
+    none."""
+    penalty_last_n: int | None = None
+    """repetition_penalty, frequency_penalty and presence_penalty see only the last so many tokens of prompt and output.
+    Range 0 .. 1,048,576; 0: all. Server default 0."""
+    penalty_decay_n: int | None = None
+    """Behind these, over so many tokens, they fall off: a token whose latest occurrence is d tokens back is penalised
+    with the strength s = 1 - (d - penalty_last_n) / (penalty_decay_n + 1), which makes a repetition penalty r 1 + (r -
+    1) * s and multiplies the other two. 0: they end at once. With penalty_last_n, which it needs, at most 65,535.
+    Server default 0."""
+    prompt_ignore_length: int | None = None
+    """repetition_penalty does not see the first so many tokens of the prompt. 0: it sees all. Server default 0."""
+    encoder_repetition_penalty: float | None = None
+    """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided. Above 1
+    it favours what the prompt says. After repetition_penalty. Range 1e-4 .. 1e4; 1: off. Server default 1."""
+    no_repeat_ngram: NoRepeatNgramParams | None = None
+    """No n-gram of prompt and output comes twice. Absent: off."""
+    length_penalty: LengthPenaltyParams | None = None
+    """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Absent: off."""
+    sequence_bias: Sequence[SequenceBias] = ()
+    """Biases on tokens after others, added together with logit_bias. At most 1,024. Default: none."""
+    token_ban_ranges: Sequence[TokenBanRange] = ()
+    """Tokens banned at some positions of the output, such as its first ones. At most 64. Default: none."""
+    forced_first_token: int | None = None
+    """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Absent: free."""
+    forced_last_token: int | None = None
+    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Absent: free."""
+    repetition_detection: RepetitionDetectionParams | None = None
+    """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Absent: off."""
+    thinking_budget: ThinkingBudgetParams | None = None
+    """How many tokens the output may spend on thinking. Absent: any number."""
+    return_sampler_state: bool | None = None
+    """Say with each token what samplers remember, in WorkResult.sampler_state: a worker that wants to go on after a
+    failure needs it where mirostat or adaptive_target is on. Server default false."""
+    report: ReportParams | None = None
+    """Say how each token was chosen, in Token.report. Absent: the stream's default, else nothing."""
+    skew: float | None = None
+    """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is taken to
+    the power exp(-skew), so that above 0 less likely tokens come more often, below 0 more likely ones. Range -10 .. 10;
+    0: off. Server default 0."""
+    xtc_expected: bool | None = None
+    """XTC as ExLlama does it: not by chance at some positions, but at all of them as much as that comes to. The
+    probability of top choices is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 - m)), where m is
+    what they have together. Server default false."""
+    infill: bool | None = None
+    """Fill in the middle, as in llama.cpp: ends a text where what would follow is not certain. Of the n tokens that
+    samplers before it left, those that end the text (eos_token_ids, without ignore_eos, and stop_token_ids) alone stay
+    where 3 * n times their probability is above that of all others. Else a token whose text is the beginning of
+    another's counts together with it, as the more likely one of the two; of such tokens those of at least 0.2 stay, and
+    of k that stay those of at least 1 / (k + 1) of what is left, beside those that end the text. Where none has 0.2,
+    the first token that ends the text and may be emitted is the only one. Tokens that stay keep their own
+    probabilities. Put top_k and top_p before it. It needs a server with a vocabulary (GetServerInfoResponse.vocabulary)
+    and a token that ends the text; without one or the other the field is invalid wherever the temperature is above 0.
+    Server default false."""
+    preset: str = ""
+    """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
+    names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's
+    defaults. Default: none."""
+    watermark: WatermarkParams | None = None
+    """Mark the text, so that who has the key can tell it later from text that was not made here (docs/watermarks.md,
+    `croupier detect`). A message without a scheme: no mark, whatever the stream's default. Server default: no mark."""

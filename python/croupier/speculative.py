@@ -1,0 +1,248 @@
+"""The loop of a worker that speculates: draft, verify, keep what was accepted.
+
+    speculation = croupier.Speculation(stream)
+    drafts = speculation.chain(texts, draft_model, at_most=4)       # draft work: the sidecar draws, and keeps what from
+    verified = speculation.verify(drafts, target_logits(drafts))    # emits, and says which draft tokens stay in the KV cache
+
+docs/speculative.md tells what is behind it. A proposer in the sidecar (`SamplingParams.proposer`) takes the place of the draft
+model: `speculation.proposed(texts)`. Where texts have `SamplingParams.draft_length` no draft is longer than the advice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Sequence as Listing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import aio
+from ._session import Sequence
+from .client import Stream
+from .errors import RowError
+from .schema import pb
+
+#: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size), or an awaitable of them
+#: with asyncio.
+DraftModel = Callable[[list[tuple[Sequence, list[int]]]], Any]
+
+_LAST = {pb.LAST_TOKEN_RECOVERED: "recovered", pb.LAST_TOKEN_BONUS: "bonus", pb.LAST_TOKEN_ACCEPTED: "accepted"}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Draft tokens of one text, and where what they were drawn from is."""
+
+    sequence: Sequence
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] | None = None
+    """For trees: the index of the draft token that each follows, -1 for the text's last token. None: a chain."""
+    distribution: Any = "deterministic"
+    """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
+    from, shape (draft tokens, vocab_size)."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of target logits that its verification takes: behind the last token, then behind each draft token."""
+        return len(self.token_ids) + 1
+
+    def path(self, index: int) -> list[int]:
+        """Draft tokens from the first to this one, by index; none for -1."""
+        found: list[int] = []
+        while index >= 0:
+            found.append(index)
+            index = self.parents[index] if self.parents is not None else index - 1
+        return found[::-1]
+
+    def work(self, measure: bool = False) -> Any:
+        """The `Work` that verifies it."""
+        verify = pb.VerifyWork(draft_token_ids=self.token_ids, measure=measure)
+        if self.parents is not None:
+            verify.parents.extend(self.parents)
+        if isinstance(self.distribution, str):
+            # An empty draft was not drawn from anything.
+            kind = self.distribution if self.token_ids else "deterministic"
+            if kind not in ("kept", "deterministic"):
+                raise ValueError(f'distribution is {kind!r}, must be "kept", "deterministic" or probabilities')
+            getattr(verify, kind).SetInParent()
+        else:
+            verify.dense.probs = np.ascontiguousarray(self.distribution, "<f4").tobytes()
+            verify.dense.dtype = pb.LOGITS_DTYPE_F32
+        return pb.Work(sequence_id=self.sequence.id, verify=verify)
+
+
+@dataclass
+class Verified:
+    """What became of a draft. The tokens are in `sequence.tokens` too."""
+
+    draft: Draft
+    token_ids: list[int]
+    """Emitted: the accepted draft tokens, and one more unless the text ended with an accepted one."""
+    accepted_path: list[int]
+    """Indices of the accepted draft tokens: what to keep of them in the KV cache."""
+    last_token: str
+    """How the last one came: "recovered" where a draft token was rejected, "bonus" behind the draft, or "accepted"."""
+    lossless: bool
+    """Whether the tokens have the target's distribution."""
+    result: Any
+    """The `WorkResult`: logprobs, reports, tests where measured."""
+
+    @property
+    def sequence(self) -> Sequence:
+        """The text."""
+        return self.draft.sequence
+
+
+class SpeculationError(RowError):
+    """Some drafts could not be made or verified; the texts are as they were.
+
+    A draft that was "kept" fails when the server has gone and come back since, for then nobody knows what it was drawn
+    from: make it anew.
+    """
+
+    def __init__(self, failures: dict[int, str], verified: list[Verified | None]) -> None:
+        super().__init__(failures)
+        self.verified = verified
+        """Of each draft what became of it; None for those in `failures`."""
+
+
+class _Plan:
+    """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
+
+    def __init__(self, stream: Stream | aio.Stream) -> None:
+        self.stream = stream
+        self._told: dict[int, Any] = {}
+
+    def proposed(self, sequences: Iterable[Sequence]) -> list[Draft]:
+        """Drafts of the proposer in the sidecar, as of the last verification; empty before the first, and without a proposer."""
+        drafts = []
+        for sequence in sequences:
+            told = self._told.get(sequence.id)
+            found = list(told.proposed_token_ids) if told else []
+            drafts.append(Draft(sequence, found[: self.length(sequence, len(found))]))
+        return drafts
+
+    def length(self, sequence: Sequence, at_most: int) -> int:
+        """How many tokens to draft: `at_most`, or fewer where that is the advice."""
+        told = self._told.get(sequence.id)
+        if told is None or not told.HasField("advised_draft_length"):
+            return at_most
+        return min(at_most, told.advised_draft_length)
+
+    def _draft(self, sequences: list[Sequence], model: DraftModel, parents: Listing[int], lengths: list[int] | None) -> Generator:
+        """Token by token, for all texts at once: draft work is one token a step."""
+        drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
+        # Trees: siblings are drawn from one row.
+        behind: dict[tuple[int, int], Any] = {}
+        going = list(range(len(drafts)))
+        for token, parent in enumerate(parents):
+            if lengths:
+                going = [at for at in going if len(drafts[at].token_ids) == token < lengths[at]]
+            if not going:
+                break
+            fresh = [at for at in going if (at, parent) not in behind]
+            if fresh:
+                paths = [[drafts[at].token_ids[i] for i in drafts[at].path(parent)] for at in fresh]
+                asked = list(zip((drafts[at].sequence for at in fresh), paths))
+                rows = yield lambda: model(asked)
+                behind |= {(at, parent): row for at, row in zip(fresh, rows)}
+            works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
+            logits = np.stack([behind[at, parent] for at in going])
+            result = yield lambda: self.stream.step(logits, works)
+            failures = {drafts[at].sequence.id: r.message for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
+            if failures:
+                raise SpeculationError(failures, [None] * len(drafts))
+            for at, drawn in zip(list(going), result.work):
+                drafts[at].token_ids.append(drawn.tokens[0].token_id)
+                if not lengths:
+                    drafts[at].parents.append(parent)
+                elif drawn.finish_reason:
+                    # Nothing would follow it.
+                    going.remove(at)
+        return drafts
+
+    def _chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int) -> Generator:
+        sequences = list(sequences)
+        lengths = [self.length(sequence, at_most) for sequence in sequences]
+        return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
+
+    def _tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> Generator:
+        return self._draft(list(sequences), model, list(parents), None)
+
+    def _verify(self, drafts: Iterable[Draft], logits: Any, measure: bool) -> Generator:
+        drafts = list(drafts)
+        works = [draft.work(measure) for draft in drafts]
+        result = yield lambda: self.stream.step(logits, works)
+        verified: list[Verified | None] = []
+        failures = {}
+        for draft, told in zip(drafts, result.work):
+            if told.status != pb.ROW_STATUS_OK:
+                failures[draft.sequence.id] = told.message
+                verified.append(None)
+                continue
+            self._told[draft.sequence.id] = told
+            tokens, found = [token.token_id for token in told.tokens], told.verify
+            verified.append(Verified(draft, tokens, list(found.accepted_path), _LAST.get(found.last_token, "other"), found.lossless, told))
+        for number in [n for n in self._told if n not in self.stream.sequences]:
+            del self._told[number]
+        if failures:
+            raise SpeculationError(failures, verified)
+        return verified
+
+
+class Speculation(_Plan):
+    """Speculates on texts of a `croupier.Stream`."""
+
+    def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
+        """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters."""
+        return _run(self._chain(sequences, model, at_most))
+
+    def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
+        """The same in this shape, `Draft.parents`; the model is asked once for siblings. No advice: it is for chains."""
+        return _run(self._tree(sequences, model, parents))
+
+    def verify(self, drafts: Iterable[Draft], logits: Any, measure: bool = False) -> list[Verified]:
+        """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`.
+
+        A text without a draft may be among them, `Draft(text)`: it gets the token that `sample` would give.
+        """
+        return _run(self._verify(drafts, logits, measure))
+
+
+class AsyncSpeculation(_Plan):
+    """The same on a `croupier.aio.Stream`; a draft model may be a coroutine."""
+
+    async def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
+        """As of `Speculation`."""
+        return await _wait(self._chain(sequences, model, at_most))
+
+    async def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
+        """As of `Speculation`."""
+        return await _wait(self._tree(sequences, model, parents))
+
+    async def verify(self, drafts: Iterable[Draft], logits: Any, measure: bool = False) -> list[Verified]:
+        """As of `Speculation`."""
+        return await _wait(self._verify(drafts, logits, measure))
+
+
+def _run(plan: Generator) -> Any:
+    call, reply = None, None
+    while True:
+        try:
+            call = plan.send(reply)
+        except StopIteration as done:
+            return done.value
+        reply = call()
+
+
+async def _wait(plan: Generator) -> Any:
+    reply: Any = None
+    while True:
+        try:
+            call = plan.send(reply)
+        except StopIteration as done:
+            return done.value
+        reply = call()
+        if inspect.isawaitable(reply):
+            reply = await reply

@@ -1,0 +1,47 @@
+"""Stand-ins for tests of integrations where the real packages are not installed: as little of torch as the adapters use, on numpy."""
+
+import sys
+import types
+
+import numpy as np
+
+
+class Tensor(np.ndarray):
+    """An array that is asked like a tensor on the CPU."""
+
+    device = "cpu"
+
+    def copy_(self, other):
+        self[:] = other
+        return self
+
+    def contiguous(self):
+        return np.ascontiguousarray(self)
+
+    def argmax_rows(self):
+        return np.asarray(self).argmax(1)
+
+
+def tensor(values):
+    """Logits as the engine has them: a tensor of torch where there is torch."""
+    values = np.array(values, np.float32)
+    torch = sys.modules["torch"]
+    return torch.from_numpy(values)
+
+
+def fake_torch():
+    module = types.ModuleType("torch")
+    module.from_numpy = lambda array: array.view(Tensor)
+    module.tensor = lambda values, device=None, dtype=None: np.asarray(values, dtype).view(Tensor)
+    module.int64 = np.int64
+    return module
+
+
+def installed(*names):
+    """Whether these can be imported. What the import says does not matter: packages for GPUs fail in many ways."""
+    try:
+        for name in names:
+            __import__(name)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""TLS and tokens, against a server that asks for both."""
+
+import asyncio
+import socket
+
+import pytest
+import trustme
+
+import croupier
+from test_client import VOCAB, logits, params, text_of
+
+TOKEN, NEXT = "a-token-of-the-worker", "another-token-of-it"
+
+
+class Secured:
+    """A server that wants a certificate and a token of its clients on TCP."""
+
+    def __init__(self, serve, folder):
+        authority = trustme.CA()
+        self.ca, self.cert, self.key, self.tokens = (folder / name for name in ("ca.pem", "cert.pem", "key.pem", "tokens"))
+        authority.cert_pem.write_to_path(self.ca)
+        own = authority.issue_cert("localhost")
+        own.private_key_pem.write_to_path(folder / "server.key")
+        own.cert_chain_pems[0].write_to_path(folder / "server.pem")
+        clients = authority.issue_cert("worker.example")
+        clients.private_key_pem.write_to_path(self.key)
+        clients.cert_chain_pems[0].write_to_path(self.cert)
+        self.tokens.write_text(TOKEN + "\n")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.server = serve(f"--listen=127.0.0.1:{port}", f"--tls-cert={folder / 'server.pem'}", f"--tls-key={folder / 'server.key'}",
+                            f"--tls-client-ca={self.ca}", f"--auth-token-file={self.tokens}")
+        self.address = f"localhost:{port}"
+        self.options = {"tls_ca": self.ca, "tls_cert": str(self.cert), "tls_key": self.key, "auth_token": TOKEN}
+
+    def again(self):
+        self.server.kill()
+        self.server.start()
+
+
+@pytest.fixture
+def secured(serve, tmp_path):
+    return Secured(serve, tmp_path)
+
+
+def test_tokens_are_the_same_over_tls_and_after_a_kill(secured):
+    expected = text_of(secured.server, 8, "inline", [1])[0]
+    token = TOKEN
+    with croupier.connect(secured.address, VOCAB, **{**secured.options, "auth_token": lambda: token}) as stream:
+        text = stream.open(prompt=[1, 2], **params(1))
+        for position in range(8):
+            if position == 4:
+                # A token that is replaced is taken with the next connection.
+                token = NEXT
+                secured.tokens.write_text(NEXT)
+                secured.again()
+            stream.sample(logits(1, position), [text])
+        assert text.tokens == expected
+
+    async def run():
+        async with croupier.aio.connect(secured.address, VOCAB, **{**secured.options, "auth_token": NEXT}) as stream:
+            text = stream.open(prompt=[1, 2], **params(1))
+            for position in range(8):
+                if position == 4:
+                    secured.again()
+                await stream.sample(logits(1, position), [text])
+            return text.tokens
+
+    assert asyncio.run(run()) == expected
+
+
+def test_ranks_come_over_tls_too(secured):
+    expected = text_of(secured.server, 2, "inline", [1])[0]
+    by_number = {**secured.options, "tls_name": "localhost"}
+    address = secured.address.replace("localhost", "127.0.0.1")
+    with croupier.connect(secured.address, VOCAB, vocab_shards=[400, 600], **secured.options) as stream:
+        text = stream.open(prompt=[1, 2], **params(1))
+        with croupier.attach(stream.shard_token, 1, address=address, **by_number) as rank:
+            rank.send(logits(1, 0)[400:])
+            stream.sample(logits(1, 0)[:400], [text])
+
+        async def bring():
+            async with croupier.aio.attach(stream.shard_token, 1, **secured.options) as rank:
+                await rank.send(logits(1, 1)[400:])
+                await asyncio.to_thread(stream.sample, logits(1, 1)[:400], [text])
+                assert await rank.wait() == []
+
+        asyncio.run(bring())
+        assert text.tokens == expected
+
+
+def test_what_is_wrong_is_said(secured, tmp_path):
+    def refused(kind, match, address=secured.address, **changes):
+        with pytest.raises(kind, match=match):
+            croupier.connect(address, VOCAB, **{**secured.options, **changes})
+
+    refused(croupier.CroupierError, "UNAUTHENTICATED", auth_token=None)
+    refused(croupier.CroupierError, "UNAUTHENTICATED", auth_token="some-other-token-of-it")
+    refused(croupier.CroupierError, "UNAVAILABLE", tls_cert=None, tls_key=None)
+    refused(croupier.CroupierError, "UNAVAILABLE", tls_ca=None, tls_cert=None, tls_key=None)
+    refused(croupier.CroupierError, "tls_ca: .*none.pem", tls_ca=tmp_path / "none.pem")
+    refused(ValueError, "tls_cert and tls_key go together", tls_key=None)
+    refused(ValueError, "want tls_ca", tls_ca=None)
+    refused(ValueError, "Unix socket is plain", address=secured.server.uds)
+    refused(TypeError, "connect has no option 'tls_sa'", tls_sa="x")

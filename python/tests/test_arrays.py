@@ -1,0 +1,156 @@
+"""What logits may come as."""
+
+import array
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier._arrays import as_rows, bf16, widened
+
+VOCAB = 100
+ROWS = np.random.default_rng(1).normal(size=(3, VOCAB)).astype(np.float32) * 3
+BITS = bf16(ROWS)
+
+
+class Dlpack:
+    """A tensor of some library, on the host or elsewhere."""
+
+    def __init__(self, values, device=1):
+        self.values, self.device = values, device
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return (self.device, 0)
+
+
+class Unknown(Dlpack):
+    """Numbers that numpy does not know from DLPack."""
+
+    def __dlpack__(self, **_):
+        raise BufferError("unsupported dtype")
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+class Tensor:
+    """What torch has on the host, as far as it is used."""
+
+    def __init__(self, values, dtype, detached=False):
+        self.values, self.dtype, self.detached = values, dtype, detached
+
+    def detach(self):
+        return Tensor(self.values, self.dtype, True)
+
+    def view(self, dtype):
+        return Tensor(self.values.view(np.int16), dtype, self.detached)
+
+    def numpy(self):
+        assert self.detached and self.dtype != "torch.bfloat16"
+        return self.values
+
+
+FORMS = {
+    "numpy": (ROWS, "f32"),
+    "numpy, another order": (ROWS.astype(">f4"), "f32"),
+    "dlpack": (Dlpack(ROWS), "f32"),
+    "buffer with a shape": (memoryview(ROWS), "f32"),
+    "torch": (Tensor(ROWS, "torch.float32"), "f32"),
+    "numpy float16": (ROWS.astype(np.float16), "f16"),
+    "dlpack float16": (Dlpack(ROWS.astype(np.float16)), "f16"),
+    "torch float16": (Tensor(ROWS.astype(np.float16), "torch.float16"), "f16"),
+    "uint16": (BITS, "bf16"),
+    "torch bfloat16": (Tensor(BITS, "torch.bfloat16"), "bf16"),
+}
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(int16="torch.int16"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_that_fits_is_not_copied(torch, form):
+    logits, dtype = FORMS[form]
+    rows = as_rows(logits, VOCAB, dtype)
+    expected = {"f32": ROWS, "f16": ROWS.astype(np.float16), "bf16": BITS}[dtype]
+    assert np.array_equal(rows, expected)
+    whose = getattr(logits, "values", logits)
+    assert np.shares_memory(rows, np.asarray(whose))
+
+
+LINE = ROWS.reshape(-1).tolist()
+CONVERTED = {
+    "a flat buffer": (array.array("f", LINE), "f32", ROWS),
+    "a flat memoryview": (memoryview(array.array("f", LINE)), "f32", ROWS),
+    "bytes": (ROWS.tobytes(), "f32", ROWS),
+    "bytearray": (bytearray(BITS.tobytes()), "bf16", BITS),
+    "a memoryview of bytes": (memoryview(ROWS.astype(np.float16).tobytes()), "f16", ROWS.astype(np.float16)),
+    "a list": (ROWS.tolist(), "f32", ROWS),
+    "one row": (ROWS[0], "f32", ROWS[:1]),
+    "float64": (ROWS.astype(np.float64), "bf16", BITS),
+    "bf16 on a stream of f32": (BITS, "f32", widened(BITS)),
+    "bf16 on a stream of f16": (BITS, "f16", widened(BITS)),
+    "numbers that DLPack does not give to numpy": (Unknown(ROWS), "f32", ROWS),
+    "whole numbers": (np.ones((2, VOCAB), np.int32), "f32", np.ones((2, VOCAB))),
+}
+
+
+@pytest.mark.parametrize("form", CONVERTED)
+def test_other_forms_are_converted(form):
+    logits, dtype, expected = CONVERTED[form]
+    assert np.array_equal(as_rows(logits, VOCAB, dtype), expected)
+
+
+def test_what_is_no_rows_is_refused():
+    for wrong, said in [
+        (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "size"),
+        (array.array("f", LINE[1:]), "shape"), (np.full((1, VOCAB), "x"), "could not convert"),
+        (Dlpack(ROWS, device=2), "on a device, of DLPack's kind 2"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            as_rows(wrong, VOCAB, "f32")
+    with pytest.raises(BufferError):
+        as_rows(type("Bare", (), {"__dlpack__": Unknown.__dlpack__})(), VOCAB, "f32")
+
+
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_every_form_gives_the_same_tokens(server, torch, path, dtype):
+    native = {"f32": ROWS, "f16": ROWS.astype(np.float16), "bf16": BITS}[dtype]
+    forms = [native, Dlpack(native), memoryview(native), native.tobytes(), Tensor(native, "torch.any"),
+             np.asfortranarray(native), np.repeat(native, 2, axis=0)[::2]]
+    with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path=path) as stream:
+        tokens = []
+        for form in forms:
+            texts = [stream.open(seed=number) for number in range(3)]
+            tokens.append(stream.sample(form, texts))
+            again = [stream.open(seed=number) for number in range(3)]
+            stream.submit(form, again)
+            stream.result()
+            assert [text.tokens[0] for text in again] == tokens[-1]
+    assert all(each == tokens[0] for each in tokens) and len(set(tokens[0])) == 3
+
+
+def test_bfloat16_of_a_library_is_taken_as_it_is():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    rows = ROWS.astype(ml_dtypes.bfloat16)
+    assert np.array_equal(as_rows(rows, VOCAB, "bf16"), BITS)
+    assert np.shares_memory(as_rows(rows, VOCAB, "bf16"), rows)
+    assert np.array_equal(as_rows(rows, VOCAB, "f32"), rows.astype(np.float32))
+
+
+def test_tensors_of_torch(server):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: its tensors are stood for by objects like them")
+    rows = torch.from_numpy(ROWS)
+    for tensor, dtype in [(rows, "f32"), (rows.half(), "f16"), (rows.bfloat16(), "bf16"), (rows.clone().requires_grad_(), "f32")]:
+        taken = as_rows(tensor, VOCAB, dtype)
+        assert taken.ctypes.data == tensor.data_ptr()
+        with croupier.connect(server.uds, VOCAB, dtype=dtype) as stream:
+            one, two = stream.open(seed=1), stream.open(seed=1)
+            assert stream.sample(tensor[:1], [one]) == stream.sample(tensor.detach().float().numpy()[:1], [two])

@@ -1,0 +1,218 @@
+"""croupier.integrations.huggingface. With transformers installed, `generate` itself is run: what is greedy gives its very tokens, what is
+drawn its distribution. Without, only what becomes of a generation config."""
+
+import sys
+from types import SimpleNamespace
+
+import croupier
+import pytest
+from croupier.integrations import huggingface
+
+try:
+    import torch
+    import transformers
+except ImportError:
+    torch = transformers = None
+
+real = pytest.mark.skipif(torch is None, reason="transformers and torch are not installed")
+VOCAB = 64
+PROMPT = [1, 2, 3, 9, 9]
+
+
+def config(**fields):
+    names = ("max_length min_length min_new_tokens do_sample temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff "
+             "repetition_penalty encoder_repetition_penalty sequence_bias forced_bos_token_id forced_eos_token_id "
+             "exponential_decay_length_penalty eos_token_id bad_words_ids suppress_tokens begin_suppress_tokens no_repeat_ngram_size")
+    return SimpleNamespace(**(dict.fromkeys(names.split()) | {"num_beams": 1} | fields))
+
+
+def test_a_generation_config_becomes_sampling_params():
+    params = huggingface.sampling_params(config(
+        do_sample=True, temperature=0.7, top_k=50, top_p=0.9, min_p=0.05, typical_p=0.8, max_length=30, min_length=12, repetition_penalty=1.2,
+        bad_words_ids=[[4], [5, 6], [2]], eos_token_id=[2], suppress_tokens=[7], begin_suppress_tokens=[8], no_repeat_ngram_size=3,
+        sequence_bias={(1, 2): -3.0}, forced_eos_token_id=2, exponential_decay_length_penalty=(5, 1.1)), 10)
+    pb = croupier.pb
+    assert params == pb.SamplingParams(
+        engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0.7, top_k=50, top_p=0.9, min_p=0.05, typical_p=0.8, max_tokens=20,
+        min_tokens=2, repetition_penalty=1.2, bad_words=[pb.TokenSequence(token_ids=[4]), pb.TokenSequence(token_ids=[5, 6])],
+        banned_token_ids=[7], token_ban_ranges=[pb.TokenBanRange(token_ids=[8], start=0, length=1)],
+        no_repeat_ngram=pb.NoRepeatNgramParams(size=3), sequence_bias=[pb.SequenceBias(token_ids=[1, 2], bias=-3.0)],
+        forced_last_token=2, length_penalty=pb.LengthPenaltyParams(start=5, factor=1.1))
+    # What filters say counts where tokens are drawn only.
+    greedy = huggingface.sampling_params(config(do_sample=False, top_k=50, temperature=0.7), 10)
+    assert greedy == pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0, min_tokens=0)
+    # Forced only where the text is empty but for one token.
+    assert huggingface.sampling_params(config(forced_bos_token_id=5), 1).forced_first_token == 5
+    assert not huggingface.sampling_params(config(forced_bos_token_id=5), 2).HasField("forced_first_token")
+
+
+@pytest.mark.parametrize(("fields", "says"), [
+    ({"num_beams": 4}, "num_beams is 4"), ({"guidance_scale": 1.5}, "guidance_scale"), ({"prompt_lookup_num_tokens": 3}, "Speculation"),
+    ({"encoder_no_repeat_ngram_size": 2}, "encoder_no_repeat_ngram_size"), ({"remove_invalid_values": True}, "RowError"),
+    ({"output_scores": True}, "output_logits"), ({"watermarking_config": object()}, "watermark"), ({"use_mtp": True}, "use_mtp"),
+    ({"forced_eos_token_id": [2, 3]}, "give one token"), ({"no_repeat_ngram_size": 1}, "at least 2"), ({"dola_layers": "high"}, "dola"),
+])
+def test_what_cannot_be_mapped_is_refused_by_name(fields, says):
+    with pytest.raises(ValueError, match=says):
+        huggingface.sampling_params(config(**fields), 5)
+
+
+def test_nothing_is_loaded_before_it_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="croupier_generate needs torch"):
+        huggingface.croupier_generate(None, None, None, None, None)
+
+
+# With transformers.
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+                 max_position_embeddings=256, initializer_range=0.2, pad_token_id=0, eos_token_id=2)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+
+
+def generate(model, server, prompts=(PROMPT,), **options):
+    return model.generate(torch.tensor(prompts), custom_generate=huggingface.croupier_generate, croupier=server, **options)
+
+
+GREEDY = {
+    "plain": {},
+    "repetition": {"repetition_penalty": 1.5},
+    "encoder": {"encoder_repetition_penalty": 1.5},
+    "ngrams": {"no_repeat_ngram_size": 2},
+    "words": {"bad_words_ids": [[10], [44, 11], [2]]},
+    "bias": {"sequence_bias": {(9,): 4.0, (9, 30): 30.0, (5,): -8.0}},
+    "suppressed": {"suppress_tokens": [10, 13, 47], "begin_suppress_tokens": [61]},
+    "minimum": {"min_new_tokens": 12, "sequence_bias": {(2,): 100.0}},
+    "minimal length": {"min_length": 9, "sequence_bias": {(2,): 100.0}},
+    "last": {"forced_eos_token_id": 2},
+    "decay": {"exponential_decay_length_penalty": (3, 3.0)},
+    "one of top-k": {"do_sample": True, "top_k": 1},
+    "one of min-p": {"do_sample": True, "min_p": 1.0, "temperature": 0.3},
+    "all": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "bad_words_ids": [[4]], "min_new_tokens": 5, "forced_eos_token_id": 2},
+}
+
+
+@real
+@pytest.mark.parametrize("name", GREEDY)
+def test_greedy_text_is_that_of_transformers(model, server, name):
+    prompts, mask = [PROMPT, [0, 0, 7, 8, 9], [0, 1, 30, 31, 32]], [[1] * 5, [0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]
+    options = dict(attention_mask=torch.tensor(mask), max_new_tokens=24) | GREEDY[name]
+    expected = model.generate(torch.tensor(prompts), **options)
+    assert torch.equal(generate(model, server.uds, prompts, **options), expected)
+    # The parameters do something.
+    if name != "plain" and not name.startswith("one"):
+        without = model.generate(torch.tensor(prompts), **(options | dict.fromkeys(GREEDY[name])))
+        assert not torch.equal(expected, without)
+
+
+@real
+@pytest.mark.parametrize("options", [
+    {"temperature": 0.8, "top_k": 0}, {"temperature": 2.0, "top_k": 12, "top_p": 0.8}, {"min_p": 0.1, "top_k": 0}, {"typical_p": 0.6, "top_k": 0},
+    {"top_h": 0.5, "top_k": 0}, {"epsilon_cutoff": 0.02, "top_k": 0}, {"eta_cutoff": 0.1, "top_k": 0},
+], ids=str)
+def test_drawn_tokens_have_transformers_distribution(model, server, options):
+    """Pearson's chi-square of 4,000 draws with a fixed seed; the limit has a false alarm rate of 1e-6."""
+    count, options = 4_000, dict(do_sample=True, max_new_tokens=1, num_return_sequences=4_000) | options
+    drawn = generate(model, server.uds, croupier_seed=1, **options)[:, -1]
+    scores = model.generate(torch.tensor([PROMPT]), output_scores=True, return_dict_in_generate=True, **(options | {"num_return_sequences": 1})).scores
+    expected = scores[0][0].softmax(0).double() * count
+    seen = torch.bincount(drawn, minlength=VOCAB).double()
+    assert not seen[expected == 0].any(), "a token was drawn that is filtered out"
+    common = expected >= 5
+    expected = torch.cat([expected[common], expected[~common].sum()[None]])
+    seen = torch.cat([seen[common], seen[~common].sum()[None]])
+    kept = expected > 0
+    statistic, freedom = float(((seen - expected)[kept] ** 2 / expected[kept]).sum()), int(kept.sum()) - 1
+    # Wilson and Hilferty's quantile, 4.75 standard deviations.
+    assert freedom >= 1 and statistic < freedom * (1 - 2 / (9 * freedom) + 4.75 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+@real
+def test_one_seed_gives_one_text_and_a_killed_server_changes_nothing(model, server):
+    options = dict(do_sample=True, max_new_tokens=40, num_return_sequences=3, top_k=0, croupier_params={"ignore_eos": True})
+    torch.manual_seed(5)
+    first = generate(model, server.uds, **options)
+    torch.manual_seed(5)
+    assert torch.equal(generate(model, server.uds, **options), first)
+    assert not torch.equal(generate(model, server.uds, **options), first)
+    assert len({tuple(row) for row in first.tolist()}) == 3
+
+    class Kill(transformers.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            if input_ids.shape[1] == 20:
+                server.kill()
+                server.start()
+            return scores
+
+    torch.manual_seed(5)
+    assert torch.equal(generate(model, server.uds, logits_processor=transformers.LogitsProcessorList([Kill()]), **options), first)
+
+
+@real
+def test_processors_and_criteria_of_the_caller_run(model, server):
+    class Only(transformers.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            kept = torch.full_like(scores, -float("inf"))
+            kept[:, 20:25] = scores[:, 20:25]
+            return kept
+
+    class Stop(transformers.StoppingCriteria):
+        def __call__(self, input_ids, scores, **_):
+            # The first text alone.
+            return torch.tensor([input_ids.shape[1] >= 9] + [False] * (len(input_ids) - 1))
+
+    out = generate(model, server.uds, [PROMPT, PROMPT], do_sample=True, max_new_tokens=10, croupier_seed=3,
+                   logits_processor=transformers.LogitsProcessorList([Only(), transformers.TemperatureLogitsWarper(0.5)]),
+                   stopping_criteria=transformers.StoppingCriteriaList([Stop()]), eos_token_id=2, pad_token_id=0)
+    assert set(out[1, 5:].tolist()) <= set(range(20, 25)) and out.shape[1] == 15
+    assert set(out[0, 5:9].tolist()) <= set(range(20, 25)) and out[0, 9:].tolist() == [0] * 6
+
+
+@real
+def test_a_processor_of_the_caller_that_a_field_does_not_explain(model, server):
+    own = lambda *each: transformers.LogitsProcessorList(each)  # noqa: E731
+    # The field is off, so it is the caller's: only one token is left.
+    options = dict(do_sample=True, max_new_tokens=12, croupier_seed=3, logits_processor=own(transformers.TopKLogitsWarper(1)))
+    assert torch.equal(generate(model, server.uds, top_k=0, **options), model.generate(torch.tensor([PROMPT]), max_new_tokens=12))
+    with pytest.raises(ValueError, match="TopKLogitsWarper of its own beside generation_config.top_k, 50"):
+        generate(model, server.uds, top_k=50, **options)
+
+
+@real
+def test_what_croupier_ends_is_ended(model, server):
+    looped = {"repetition_detection": croupier.pb.RepetitionDetectionParams(max_pattern_size=4, min_count=3)}
+    out = generate(model, server.uds, max_new_tokens=40, sequence_bias={(9,): 100.0}, croupier_params=looped)
+    assert out[0].tolist() == PROMPT + [9] * 3
+    out = generate(model, server.uds, [PROMPT, PROMPT], max_new_tokens=4, croupier_params={"temperature": 1.0, "stop_token_ids": range(64)}, croupier_seed=1)
+    assert out.shape == (2, 6)
+
+
+@real
+def test_a_stream_of_one_s_own_serves_many_calls(model, server):
+    with croupier.connect(server.uds, VOCAB, eos_token_ids=[2]) as stream:
+        expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=6)
+        for _ in range(3):
+            assert torch.equal(generate(model, stream, max_new_tokens=6), expected)
+        assert not stream.sequences
+    with croupier.connect(server.uds, VOCAB) as stream:
+        with pytest.raises(ValueError, match=r"eos_token_ids \[\]"):
+            generate(model, stream, max_new_tokens=6)
+    with pytest.raises(ValueError, match="croupier is missing"):
+        generate(model, None)
+    with pytest.raises(ValueError, match="num_beams is 2"):
+        generate(model, server.uds, num_beams=2)
+
+
+@real
+def test_with_an_encoder(server):
+    torch.manual_seed(1)
+    sizes = dict(vocab_size=VOCAB, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+    options = dict(max_new_tokens=12, repetition_penalty=1.4, forced_bos_token_id=7)
+    expected = model.generate(torch.tensor([PROMPT]), **options)
+    got = generate(model, server.uds, return_dict_in_generate=True, output_logits=True, **options)
+    assert torch.equal(got.sequences, expected) and got.sequences[0, 1] == 7 and len(got.logits) == got.sequences.shape[1] - 1

@@ -1,0 +1,194 @@
+"""Mistakes of a program are told where they are made, and change nothing else."""
+
+import asyncio
+import pickle
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import pb
+from test_client import PATHS, VOCAB, logits, params, write
+
+
+def hot(token, count):
+    rows = np.full((count, VOCAB), -10, np.float32)
+    rows[:, token] = 10
+    return rows
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_are_sent_once(server, path):
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+        texts = [stream.open(**params(1))]
+        rows = write(stream, [1], 0)
+        stream.sample(rows, texts)
+        with pytest.raises(ValueError, match=r"were sent .* take new ones with rows\(\)"):
+            stream.sample(rows, texts)
+        assert len(texts[0].tokens) == 1
+        given_back = stream.rows(1)
+        stream.discard(given_back)
+        with pytest.raises(ValueError, match="discarded"):
+            stream.sample(given_back, texts)
+        # Neither is its place free twice.
+        stream.discard(given_back)
+        taken = [stream.rows(1) for _ in range(2)]
+        assert not np.shares_memory(taken[0].array, taken[1].array)
+        for rows in taken:
+            rows.array[:] = logits(1, 1)
+            assert stream.sample(rows, texts)
+
+
+def test_the_place_of_rows_under_way_is_nobody_else_s(server):
+    with croupier.connect(server.uds, VOCAB, data_path="shared_memory") as stream:
+        texts = [stream.open(temperature=0.0) for _ in range(2)]
+        rows, other = stream.rows(1), stream.rows(1)
+        rows.array[:] = hot(1, 1)
+        stream.submit(rows, texts[:1])
+        stream.discard(rows)
+        with pytest.raises(croupier.CroupierError, match="every slot"):
+            stream.rows(1)
+        other.array[:] = hot(7, 1)
+        stream.submit(other, texts[1:])
+        assert [stream.result().work[0].tokens[0].token_id for _ in range(2)] == [1, 7]
+
+
+def test_a_rank_sends_rows_once(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        texts = [stream.open(**params(1))]
+        with croupier.attach(stream.shard_token, 1, data_path="shared_memory") as rank:
+            rows = rank.rows(1)
+            rows.array[:] = logits(1, 0)[400:]
+            rank.send(rows)
+            stream.sample(logits(1, 0)[:400], texts)
+            assert rank.wait() == []
+            with pytest.raises(ValueError, match="were sent"):
+                rank.send(rows)
+            rank.discard(rows)
+            taken = [rank.rows(1) for _ in range(2)]
+            assert not np.shares_memory(taken[0].array, taken[1].array)
+            # The refused one was not counted.
+            taken[0].array[:] = logits(1, 1)[400:]
+            assert rank.send(taken[0]) == 2
+            stream.sample(logits(1, 1)[:400], texts)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_all_refused_texts_are_named_and_forgotten(server, path):
+    with croupier.connect(server.uds, VOCAB, data_path=path, reconnect_within=10) as stream:
+        good = stream.open(**params(1))
+        bad = [stream.open(temperature=-1.0), stream.open(top_p=2.0)]
+        with pytest.raises(croupier.OpenError, match="sequence 2: params.temperature.*sequence 3: params.top_p") as error:
+            stream.sample(np.stack([logits(1, 0)] * 3), [good, *bad])
+        assert sorted(error.value.failures) == [2, 3]
+        assert list(stream.sequences) == [good.id]
+        server.kill()
+        server.start()
+        stream.sample(logits(1, 1), [good])
+        assert len(good.tokens) == 2
+
+
+def test_a_text_that_is_refused_at_a_reconnect_fails_alone(server):
+    with croupier.connect(server.uds, VOCAB, reconnect_within=10) as stream:
+        good, long = stream.open(**params(1)), stream.open(prompt=[1] * 50, **params(2))
+        stream.sample(np.stack([logits(1, 0), logits(2, 0)]), [good, long])
+        server.kill()
+        server.flags = ("--max-history-tokens=20",)
+        server.start()
+        with pytest.raises(croupier.RowError, match="not opened: prompt_token_ids") as error:
+            stream.sample(np.stack([logits(1, 1), logits(2, 1)]), [good, long])
+        assert list(error.value.failures) == [long.id] and list(stream.sequences) == [good.id]
+        stream.sample(logits(1, 2), [good])
+        assert (len(good.tokens), len(long.tokens)) == (3, 1)
+
+
+def test_rows_and_texts_are_as_many(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(**params(text)) for text in (1, 2)]
+        two = np.stack([logits(1, 0), logits(2, 0)])
+        rows = write(stream, [1], 0)
+        for given, count in ((logits(1, 0), 1), (two[:1].tolist(), 1), (np.concatenate([two, two]), 4), (rows, 1), (None, 0),
+                             (stream.top_n(two[:1], 100), 1), ((two, stream.top_n(two[:1], 100)), 3)):
+            with pytest.raises(ValueError, match=f"{count} rows for 2 sequences"):
+                stream.sample(given, texts)
+        assert stream.sample(two, texts)
+        stream.sample(rows, texts[:1])
+
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            with pytest.raises(ValueError, match="2 rows for 1 sequences"):
+                await stream.sample(np.zeros((2, VOCAB), np.float32), [stream.open()])
+
+    asyncio.run(run())
+
+
+def test_texts_are_those_of_the_stream(server):
+    with croupier.connect(server.uds, VOCAB) as stream, croupier.connect(server.uds, VOCAB) as another:
+        own, closed, foreign = stream.open(**params(1)), stream.open(), another.open(**params(2))
+        stream.close(closed)
+        for text in (foreign, closed):
+            # It has the id of one that is open here.
+            with pytest.raises(ValueError, match=f"sequence {text.id} is not open on this stream"):
+                stream.sample(logits(1, 0), [text])
+            with pytest.raises(ValueError, match="is not open"):
+                stream.step(logits(1, 0), [text, pb.Work(sequence_id=own.id, sample=pb.SampleWork(), first_row=0)])
+        stream.close(foreign)
+        assert stream.sample(logits(1, 0), [own]) and another.sample(logits(2, 0), [foreign])
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"slots": 0}, "slots is 0, must be at least 1"),
+    ({"max_rows": 0}, "max_rows is 0, must be at least 1"),
+    ({"max_rows": -1}, "max_rows is -1, must be at least 1"),
+    ({"vocab_size": 0}, "vocab_size is 0, must be at least 1"),
+])
+def test_options_are_checked_before_anything_is_sent(options, said):
+    with pytest.raises(ValueError, match=said):
+        croupier.connect("unix:/none", **{"vocab_size": VOCAB, **options})
+
+
+def test_listed_rows_are_checked(server):
+    rows = [[1.0, 0.5]], [0.0]
+    with pytest.raises(ValueError, match="beyond is 'drop', must be one of refuse, mark"):
+        croupier.TopN([[1, 2]], *rows, beyond="drop")
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open()
+        for ids, said in (([[-1, 2]], "has -1"), (np.array([[-1, 2]]), "has -1"), ([[1 << 32, 2]], "has 4294967296"), ([[1.5, 2]], "float64")):
+            with pytest.raises(ValueError, match=r"ids\[0\] .*" + said):
+                stream.sample(croupier.TopN(ids, *rows), [text])
+        with pytest.raises(ValueError, match="beyond has 2 entries for 1 rows"):
+            stream.sample(croupier.TopN([[1, 2]], *rows, beyond=["mark", "mark"]), [text])
+        for n in (0, -3):
+            with pytest.raises(ValueError, match=f"n is {n}, must be at least 1"):
+                stream.top_n(logits(1, 0), n)
+        with pytest.raises(ValueError, match="beyond is 'drop'"):
+            stream.top_n(logits(1, 0), 5, beyond=["drop"])
+        for work in ("x", None, 1):
+            with pytest.raises(TypeError, match=r"work\[1\] is .*, must be a sequence of this stream or a croupier.pb.Work"):
+                stream.step(logits(1, 0), [text, work])
+        assert stream.sample(logits(1, 0), [text])
+
+
+def test_biases_may_be_a_dict_of_token_ids(server):
+    wire = [pb.LogitBias(token_id=5, bias=100.0), pb.LogitBias(token_id=7, bias=-1.0)]
+    biases = {5: 100.0, 7: -1}
+    with croupier.connect(server.uds, VOCAB, default_params={"logit_bias": {9: 200.0}}) as stream:
+        for given in ({"logit_bias": biases}, {"logit_bias": {"5": 100, "7": -1}}, {"params": croupier.SamplingParams(logit_bias=biases)},
+                      {"logit_bias": {np.int64(5): np.float32(100), 7: -1}}, {"params": {"logit_bias": biases}}, {"logit_bias": wire}):
+            text = stream.open(**given)
+            assert list(text.params.logit_bias) == wire
+            assert stream.sample(logits(1, 0), [text]) == [5]
+        assert stream.sample(logits(1, 0), [stream.open()]) == [9]
+        for wrong in ({-1: 2.0}, {"five": 2.0}, {5: "much"}):
+            with pytest.raises(ValueError, match="logit_bias is .*must be biases by token id"):
+                stream.open(logit_bias=wrong)
+
+
+def test_a_failure_has_a_status(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        with pytest.raises(croupier.RowError) as error:
+            stream.sample(stream.top_n(logits(1, 1), 3), [stream.open(seed=1)])
+        [failure] = error.value.failures.values()
+        assert failure.status == "BEYOND_TOP_N"
+        again = pickle.loads(pickle.dumps(failure))
+        assert (again, again.status) == (failure, failure.status)

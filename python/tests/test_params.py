@@ -1,0 +1,118 @@
+"""Parameters as dataclasses."""
+
+import copy
+import dataclasses
+import pathlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import params, pb
+from test_client import VOCAB, logits
+
+PYTHON = pathlib.Path(__file__).resolve().parents[1]
+
+
+def test_what_is_generated_is_that_of_the_schema(tmp_path, monkeypatch):
+    from google.protobuf import descriptor_pb2
+
+    monkeypatch.syspath_prepend(str(PYTHON))
+    import generate
+
+    generate.main(tmp_path)
+    sys.modules.pop("generate")
+    shipped = PYTHON / "croupier"
+    both = [descriptor_pb2.FileDescriptorSet.FromString((at / "sampler.binpb").read_bytes()) for at in (tmp_path, shipped)]
+    assert both[0] == both[1], "run python/generate.py"
+    assert (tmp_path / "params.py").read_text() == (shipped / "params.py").read_text(), "run python/generate.py"
+
+
+def test_every_field_of_the_schema_is_there_and_documented():
+    source = (PYTHON / "croupier" / "params.py").read_text()
+    for name in params.__all__:
+        kind = getattr(params, name)
+        assert kind.__doc__ and getattr(croupier, name) is kind
+        if dataclasses.is_dataclass(kind):
+            wire = getattr(pb, name).DESCRIPTOR.fields_by_name
+            assert [field.name for field in dataclasses.fields(kind)] == list(wire)
+            assert kind() == kind() and kind().to_pb() == getattr(pb, name)()
+    # Each field has a docstring behind it.
+    lines = source.splitlines()
+    fields = [at for at, line in enumerate(lines) if line.startswith("    ") and " = " in line and ": " in line and '"""' not in line]
+    assert len(fields) > 100
+    assert all(lines[at + 1].startswith('    """') for at in fields)
+
+
+WHOLE = croupier.SamplingParams(
+    temperature=0.5, top_k=0, logit_bias=[croupier.LogitBias(token_id=3, bias=-1.5)], stop_token_ids=(4, 5),
+    engine_order=croupier.EngineOrder.VLLM, sampler_order=[], logprobs=croupier.LogprobsParams(top_n=2),
+    watermark=croupier.WatermarkParams(gumbel=croupier.GumbelParams(key=7)), preset="chat", seed=1)
+WIRE = pb.SamplingParams(
+    temperature=0.5, top_k=0, logit_bias=[pb.LogitBias(token_id=3, bias=-1.5)], stop_token_ids=[4, 5],
+    engine_order=pb.ENGINE_ORDER_VLLM, logprobs=pb.LogprobsParams(top_n=2),
+    watermark=pb.WatermarkParams(gumbel=pb.GumbelParams(key=7)), preset="chat", seed=1)
+
+
+def test_they_become_messages():
+    assert WHOLE.to_pb() == WIRE
+    assert not croupier.SamplingParams().to_pb().HasField("temperature")
+    assert croupier.SamplingParams(temperature=np.float32(0.5), stop_token_ids=np.array([4, 5])).to_pb() == pb.SamplingParams(
+        temperature=0.5, stop_token_ids=[4, 5])
+
+
+def test_they_do_not_change_and_can_be_copied():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        WHOLE.temperature = 1.0
+    assert dataclasses.replace(WHOLE, seed=2).to_pb().seed == 2
+    assert copy.deepcopy(WHOLE) == WHOLE == pickle.loads(pickle.dumps(WHOLE))
+    with pytest.raises(TypeError, match="positional"):
+        croupier.LogitBias(3, -1.5)
+
+
+def test_mistakes_name_what_is_meant():
+    for wrong, said in [
+        (lambda: croupier.SamplingParams(temprature=1), "SamplingParams has no field 'temprature'; is 'temperature' meant?"),
+        (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'$"),
+        (lambda: croupier.SamplingParams(top_k="many").to_pb(), "SamplingParams: .*top_k|SamplingParams: "),
+        (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "EngineOrder is 'vlm', must be one of .*vllm"),
+        (lambda: croupier.SamplingParams(top_k=-1).to_pb(), "SamplingParams: "),
+        (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=said):
+            wrong()
+
+
+def test_streams_take_them_in_every_form(server):
+    chosen = {"seed": 7, "temperature": 0.9, "top_k": 40}
+    whole = croupier.SamplingParams(**chosen, engine_order=croupier.EngineOrder.VLLM, logit_bias=[croupier.LogitBias(token_id=3, bias=9.0)])
+    forms = [
+        {"params": whole},
+        {"params": whole.to_pb()},
+        {"params": dataclasses.replace(whole, seed=8, temperature=1.5), "seed": 7, "temperature": 0.9},
+        {**chosen, "engine_order": "vllm", "logit_bias": [{"token_id": 3, "bias": 9.0}]},
+        {**chosen, "engine_order": "ENGINE_ORDER_VLLM", "logit_bias": [pb.LogitBias(token_id=3, bias=9.0)]},
+    ]
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(**form) for form in forms]
+        assert all(text.params == whole.to_pb() for text in texts)
+        for position in range(8):
+            tokens = stream.sample(np.stack([logits(1, position)] * len(texts)), texts)
+            assert len(set(tokens)) == 1
+        before = len(stream.sequences)
+        with pytest.raises(TypeError, match="no field 'top_pp'; is 'top_p' meant"):
+            stream.open(top_pp=1.0)
+        assert len(stream.sequences) == before
+        # Fields stand above the whole, lists too.
+        assert list(stream.open(croupier.SamplingParams(stop_token_ids=[1, 2]), stop_token_ids=[3]).params.stop_token_ids) == [3]
+    with croupier.connect(server.uds, VOCAB, default_params=croupier.SamplingParams(temperature=0.0)) as stream:
+        assert stream.sample(logits(1, 0), [stream.open(whole, temperature=0.0)]) == [int(np.argmax(logits(1, 0)))]
+
+
+def test_what_a_text_has_chosen_does_not_show_in_what_was_given(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        given = pb.SamplingParams(temperature=0.5)
+        stream.open(params=given)
+        assert given == pb.SamplingParams(temperature=0.5), "no seed of a text"

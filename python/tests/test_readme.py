@@ -1,0 +1,81 @@
+"""The programs of python/README.md do what it says. Only the server's address is another one."""
+
+import pathlib
+import re
+
+import numpy as np
+
+import croupier
+from test_client import VOCAB, logits, params
+
+README = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+EOS = 128_009
+
+
+def test_the_first_program_ends_with_all_texts(server):
+    program = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    address = '"unix:/run/croupier/croupier.sock"'
+    assert program.count(address) == 1
+    prompts = [[1, 2, 3], [4, 5], [6]]
+    steps = []
+
+    def model(texts, out):
+        assert out.shape == (len(texts), 128_256)
+        steps.append(len(texts))
+        for text, row in zip(texts, out):
+            row[:] = -20
+            # The first prompt's text ends after five tokens, the others only by their number.
+            row[EOS if text.prompt == (1, 2, 3) and len(text.tokens) == 5 else 7] = 20
+
+    names = {"prompts": prompts, "model": model}
+    exec(program.replace(address, repr(server.uds)), names)
+    texts = names["texts"]
+    assert [text.finish_reason for text in texts] == ["eos", "max_tokens", "max_tokens"]
+    assert [len(text.tokens) for text in texts] == [6, 256, 256]
+    assert steps == [3] * 6 + [2] * 250
+    assert not names["stream"].sequences
+
+
+def test_texts_that_have_ended_take_no_room(serve):
+    server = serve("--max-sequences-per-stream=2")
+    with croupier.connect(server.uds, VOCAB) as stream:
+        for _ in range(5):
+            texts = [stream.open(max_tokens=1, **params(text)) for text in (1, 2)]
+            stream.sample(np.stack([logits(1, 0), logits(2, 0)]), texts)
+            assert [text.finish_reason for text in texts] == ["max_tokens"] * 2 and not stream.sequences
+            # Once more does no harm, also when another text has the id.
+            other = stream.open(sequence_id=texts[0].id, max_tokens=1, seed=3)
+            stream.close(texts[0])
+            assert stream.sample(logits(3, 0), [other])
+
+
+def test_a_step_behind_the_end_of_a_text_fails_for_it_alone(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        ends, goes_on = stream.open(max_tokens=1, **params(1)), stream.open(**params(2))
+        for position in (0, 1):
+            stream.submit(np.stack([logits(1, position), logits(2, position)]), [ends, goes_on])
+        stream.result()
+        assert ends.finish_reason == "max_tokens"
+        assert [work.status for work in stream.result().work] == [croupier.pb.ROW_STATUS_SEQUENCE_FINISHED, croupier.pb.ROW_STATUS_OK]
+        assert (len(ends.tokens), len(goes_on.tokens)) == (1, 2)
+
+
+def test_the_snippet_of_drafts_runs(server):
+    section = README.split("\n## Drafts\n")[1].split("\n## ")[0]
+    [code] = re.findall(r"```python\n(.*?)```", section, re.S)
+    kept = []
+
+    def target_logits(drafts):
+        rows = []
+        for draft in drafts:
+            text = [*draft.sequence.prompt, *draft.sequence.tokens, *draft.token_ids]
+            for end in range(len(text) - len(draft.token_ids), len(text) + 1):
+                # Counts to nine and begins anew.
+                rows.append(np.where(np.arange(16) == (text[end - 1] + 1) % 10, 20.0, 0.0))
+        return np.asarray(rows, np.float32)
+
+    names = {"croupier": croupier, "server": server.uds, "vocab_size": 16, "prompts": [[0, 1], [5]], "target_logits": target_logits,
+             "keep": lambda text, path: kept.append(len(path))}
+    exec(code, names)
+    assert [text.tokens for text in names["texts"]] == [[(start + i) % 10 for i in range(100)] for start in (2, 6)]
+    assert sum(kept) > 100 and len(kept) < 100

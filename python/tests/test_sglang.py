@@ -1,0 +1,183 @@
+"""croupier.integrations.sglang, on a recorded interface of sglang 0.5.23 (python/sglang/srt/layers/sampler.py, sampling_batch_info.py):
+`Sampler.forward(logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *, logprob_logits)` gives
+token ids and writes logprobs into logits_output; `SamplingBatchInfo` has columns of parameters, greedy is top_k 1, all is 1 << 30. SGLang
+itself is not imported here."""
+
+import importlib
+import sys
+import types
+
+import croupier
+import engines
+import numpy as np
+import pytest
+from croupier import integrations
+
+VOCAB = 50
+TOP_K_ALL = 1 << 30
+
+
+@pytest.fixture
+def sglang(monkeypatch):
+    if not engines.installed("torch"):
+        monkeypatch.setitem(sys.modules, "torch", engines.fake_torch())
+    for name in ("sglang", "sglang.srt", "sglang.srt.layers"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    module = types.ModuleType("sglang.srt.layers.sampler")
+    module.factories, module.synced, module.logprobs = {}, [], []
+
+    class Result:
+        def write_output_to(self, logits_output):
+            logits_output.next_token_logprobs = "written"
+
+    class Processor:
+        def compute_logprobs(self, logprobs, top_nums, token_ids, tokens):
+            module.logprobs.append((np.asarray(logprobs), top_nums, token_ids, tokens.tolist()))
+            return Result()
+
+    class Sampler:
+        def __init__(self):
+            self.output_logprob_processor = Processor()
+
+        def _preprocess_logits(self, logits, sampling_info):
+            return logits
+
+        def _sync_token_ids_across_tp(self, tokens, sampling_info):
+            module.synced.append(tokens.tolist())
+
+    def register_sampler_backend(backend, factory):
+        module.factories[backend] = factory
+
+    module.Sampler, module.register_sampler_backend = Sampler, register_sampler_backend
+    module.get_server_args = lambda: types.SimpleNamespace(random_seed=11)
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.sampler", module)
+    monkeypatch.delitem(sys.modules, "croupier.integrations.sglang", raising=False)
+    yield importlib.import_module("croupier.integrations.sglang")
+    sys.modules.pop("croupier.integrations.sglang", None)
+
+
+def info(rows, seeds=None, custom=None):
+    """A `SamplingBatchInfo` of (temperature, top_k, top_p, min_p)."""
+    columns = [engines.tensor(column) for column in zip(*rows)]
+    integers = [[int(row[1]) for row in rows]]
+    return types.SimpleNamespace(
+        temperatures=columns[0].reshape(-1, 1), top_ks=np.array(integers[0]), top_ps=columns[2], min_ps=columns[3],
+        is_all_greedy=all(row[1] == 1 for row in rows), sampling_seed=None if seeds is None else np.array(seeds), custom_params=custom)
+
+
+def forward(sampler, logits, given, positions=None, return_logprob=False):
+    output = types.SimpleNamespace(next_token_logits=engines.tensor(logits))
+    places = np.array(range(len(logits)) if positions is None else positions)
+    tokens = sampler.forward(output, given, return_logprob, [0] * len(logits), [None] * len(logits), places)
+    return tokens.tolist(), output
+
+
+def logits(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, VOCAB)).astype(np.float32) * 3
+
+
+ROWS = [(1.0, 1, 1.0, 0.0), (0.7, TOP_K_ALL, 0.9, 0.0), (1.3, 5, 1.0, 0.0), (1.0, TOP_K_ALL, 1.0, 0.2)]
+
+
+def test_rows_are_sampled_with_the_requests_parameters(sglang, server):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(4)
+    seen = [forward(sampler, rows, info(ROWS))[0] for _ in range(200)]
+    first, second, third, fourth = (set(each) for each in zip(*seen))
+    order = np.argsort(-rows, axis=1)
+    assert first == {order[0, 0]}
+    probs = np.exp(rows[1] / 0.7 - (rows[1] / 0.7).max())
+    probs /= probs.sum()
+    nucleus = order[1][: int((np.cumsum(probs[order[1]]) < 0.9).sum()) + 1]
+    assert 1 < len(second) and second <= set(nucleus.tolist())
+    assert 1 < len(third) and third <= set(order[2, :5].tolist())
+    assert 1 < len(fourth) and fourth <= set(np.flatnonzero(rows[3] >= rows[3].max() + np.log(0.2)).tolist())
+    assert sglang._sampler.synced == seen
+
+
+def test_a_seed_and_a_position_give_one_token_in_any_batch(sglang, server):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(4)
+    plain = [(1.0, TOP_K_ALL, 1.0, 0.0)] * 4
+    together, _ = forward(sampler, rows, info(plain, [5, 5, -3, 9]), [10, 11, 12, 13])
+    turned, _ = forward(sampler, rows[::-1], info(plain, [9, -3, 5, 5]), [13, 12, 11, 10])
+    assert turned == together[::-1]
+    alone = [forward(sampler, rows[at : at + 1], info(plain[:1], [seed]), [10 + at])[0][0] for at, seed in enumerate([5, 5, -3, 9])]
+    assert alone == together
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=sglang.mixed(5, 10))
+        assert stream.sample(rows[:1], [text]) == together[:1]
+    other = [forward(sampler, rows, info(plain, [5] * 4), [at] * 4)[0] for at in range(20)]
+    assert len({tuple(each) for each in other}) > 10
+
+
+def test_ranks_agree_without_seeds_and_after_the_server_was_killed(sglang, server):
+    sglang.register(server.uds)
+    ranks = [sglang._sampler.factories["croupier"]() for _ in range(2)]
+    drawn = []
+    for step in range(12):
+        tokens = [forward(rank, logits(4, step), info(ROWS))[0] for rank in ranks]
+        assert tokens[0] == tokens[1]
+        drawn.append(tokens[0][1])
+        if step == 5:
+            server.kill()
+            server.start()
+    assert len(set(drawn)) > 3
+    assert not ranks[0].__dict__["_stream"].sequences
+
+
+def test_logprobs_are_written_as_sglang_does(sglang, server):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(2)
+    if "torch" in sys.modules and not hasattr(sys.modules["torch"], "nn"):
+        softmax = lambda x, dim: x - np.log(np.exp(x).sum(dim, keepdims=True))  # noqa: E731
+        sys.modules["torch"].nn = types.SimpleNamespace(functional=types.SimpleNamespace(log_softmax=softmax))
+    tokens, output = forward(sampler, rows, info(ROWS[1:3]), return_logprob=True)
+    written, _, _, told = sglang._sampler.logprobs[0]
+    scaled = rows / np.array([[0.7], [1.3]], np.float32)
+    assert output.next_token_logprobs == "written" and told == tokens
+    assert np.allclose(written, scaled - np.log(np.exp(scaled).sum(1, keepdims=True)), atol=1e-4)
+    forward(sampler, rows, info(ROWS[:1] * 2), return_logprob=True)
+    assert np.allclose(sglang._sampler.logprobs[1][0], rows - np.log(np.exp(rows).sum(1, keepdims=True)), atol=1e-4)
+
+
+def test_custom_params(sglang, server, caplog):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(2)
+    custom = [{"croupier": {"banned_token_ids": [int(rows[0].argmax())], "top_n_sigma": 2.0}}, None]
+    greedy = info(ROWS[:1] * 2, custom=custom)
+    order = np.argsort(-rows, axis=1)
+    assert forward(sampler, rows, greedy)[0] == [order[0, 1], order[1, 0]]
+    # A request that is wrong harms nobody, itself included. The server refuses the last two.
+    for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs the tokens before"), ({"nothing": 1}, "nothing"),
+                        ({"top_h": 7.0}, "params.top_h"), ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "custom_params")):
+        caplog.clear()
+        assert forward(sampler, rows, info(ROWS[:1] * 2, custom=[{"croupier": wrong}] * 2))[0] == order[:, 0].tolist()
+        assert says in caplog.text
+    # Nothing was left behind.
+    assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == order[:, 0].tolist()
+    assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
+
+
+def test_the_plugin_registers_where_a_server_is_named(sglang, monkeypatch):
+    monkeypatch.delenv("CROUPIER_SGLANG_ADDRESS", raising=False)
+    integrations.sglang_plugin()
+    assert not sglang._sampler.factories
+    monkeypatch.setenv("CROUPIER_SGLANG_ADDRESS", "unix:/tmp/croupier.sock")
+    integrations.sglang_plugin()
+    assert isinstance(sglang._sampler.factories["croupier"](), sglang._sampler.Sampler)
+
+
+def test_a_sampling_mask_is_refused_by_name(sglang, server):
+    given = info(ROWS)
+    given.sampling_mask_batch_indices = [0]
+    with pytest.raises(ValueError, match="return_sampling_mask"):
+        forward(sglang.CroupierSampler(server.uds), logits(4), given)
+
+
+def test_without_sglang_the_import_says_what_is_missing(monkeypatch):
+    for name in ("sglang", "sglang.srt.layers.sampler", "croupier.integrations.sglang"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "sglang", None)
+    with pytest.raises(ImportError, match="needs sglang"):
+        importlib.import_module("croupier.integrations.sglang")
+
+
+def test_the_client_loads_none_of_them():
+    assert not {"torch", "vllm", "sglang", "transformers"} & set(vars(croupier))

@@ -1,0 +1,202 @@
+"""The helpers for speculative decoding: texts are those of a worker without drafts where there is no chance in the draft."""
+
+import asyncio
+import zlib
+
+import croupier
+import numpy as np
+import pytest
+from croupier import Draft, Speculation, aio, speculative
+
+VOCAB = 12
+TOKENS = 60
+TREE = [-1, -1, 0, 0, 1, 2]
+
+
+def model(context, sharp=4.0):
+    """A model that looks at the last two tokens; `sharp` 2 instead of 4 makes a draft model of it."""
+    row = np.random.default_rng(zlib.crc32(bytes(context[-2:]))).normal(size=VOCAB)
+    return (row * sharp).astype(np.float32)
+
+
+def draft_model(pairs):
+    return np.stack([model([*text.prompt, *text.tokens, *path], 2.0) for text, path in pairs])
+
+
+def target(drafts):
+    """The rows that verifications take: behind the text, then behind each draft token with those before it."""
+    rows = []
+    for draft in drafts:
+        text = [*draft.sequence.prompt, *draft.sequence.tokens]
+        for index in range(-1, len(draft.token_ids)):
+            rows.append(model([*text, *(draft.token_ids[i] for i in draft.path(index))]))
+    return np.stack(rows)
+
+
+def opened(stream, **fields):
+    return [stream.open(seed=seed, prompt=[seed, 1], temperature=temperature, max_tokens=TOKENS, **fields)
+            for seed, temperature in enumerate((0.0, 0.7, 1.0))]
+
+
+def plain(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = opened(stream)
+        for _ in range(TOKENS):
+            stream.sample(np.stack([model([*text.prompt, *text.tokens]) for text in texts]), texts)
+        return [text.tokens for text in texts]
+
+
+def going(texts):
+    return [text for text in texts if text.finish_reason is None]
+
+
+def check(verified):
+    for each in verified:
+        accepted = [each.draft.token_ids[i] for i in each.accepted_path]
+        more = [] if each.last_token == "accepted" else each.token_ids[-1:]
+        assert each.token_ids == accepted + more == each.sequence.tokens[-len(each.token_ids) :]
+        assert each.lossless
+        assert [each.draft.path(i)[-1] for i in each.accepted_path] == each.accepted_path
+
+
+@pytest.mark.parametrize("kind", ["NGRAM", "SUFFIX"])
+def test_proposed_in_the_sidecar_not_one_token_changes(server, kind):
+    fields = dict(proposer=croupier.pb.ProposerParams(kind=getattr(croupier.pb, f"PROPOSER_KIND_{kind}")))
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation, accepted, steps = opened(stream, **fields), Speculation(stream), 0, 0
+        while now := going(texts):
+            drafts = speculation.proposed(now)
+            verified = speculation.verify(drafts, target(drafts))
+            check(verified)
+            accepted += sum(len(each.accepted_path) for each in verified)
+            steps += 1
+        assert accepted > 0 and steps <= TOKENS
+        assert [text.tokens for text in texts] == plain(server)
+        assert [text.finish_reason for text in texts] == ["max_tokens"] * 3
+
+
+def test_a_chain_of_the_worker_s_own_tokens_is_certain(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation = opened(stream), Speculation(stream)
+        while now := going(texts):
+            # Right for the greedy text, a guess for the others; without any now and then.
+            drafts = [Draft(text, [int(model([*text.prompt, *text.tokens]).argmax())][: len(text.tokens) % 3]) for text in now]
+            check(speculation.verify(drafts, target(drafts)))
+        assert [text.tokens for text in texts] == plain(server)
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_drafts_of_a_model(server, shape):
+    def run():
+        with croupier.connect(server.uds, VOCAB) as stream:
+            texts, speculation, accepted = opened(stream), Speculation(stream), 0
+            while now := going(texts):
+                drafts = speculation.chain(now, draft_model) if shape == "chain" else speculation.tree(now, draft_model, TREE)
+                assert all(len(draft.token_ids) <= 6 for draft in drafts)
+                verified = speculation.verify(drafts, target(drafts), measure=True)
+                check(verified)
+                accepted += sum(len(each.accepted_path) for each in verified)
+                assert all(len(each.result.verify.tests) >= len(each.accepted_path) for each in verified)
+            # Draft and target have the same most likely token, so what the greedy text drafts is right.
+            assert accepted > TOKENS
+            return [text.tokens for text in texts]
+
+    first = run()
+    assert first == run()
+    # Without chance at temperature 0.
+    assert first[0] == plain(server)[0]
+
+
+def test_asyncio_gives_the_same(server):
+    async def slow(pairs):
+        await asyncio.sleep(0)
+        return draft_model(pairs)
+
+    async def run(chosen, shape):
+        async with aio.connect(server.uds, VOCAB) as stream:
+            texts, speculation = opened(stream), speculative.AsyncSpeculation(stream)
+            while now := going(texts):
+                make = speculation.tree(now, chosen, TREE) if shape == "tree" else speculation.chain(now, chosen, 3)
+                drafts = await make
+                check(await speculation.verify(drafts, target(drafts)))
+            return [text.tokens for text in texts]
+
+    def same(shape):
+        with croupier.connect(server.uds, VOCAB) as stream:
+            texts, speculation = opened(stream), Speculation(stream)
+            while now := going(texts):
+                drafts = speculation.tree(now, draft_model, TREE) if shape == "tree" else speculation.chain(now, draft_model, 3)
+                speculation.verify(drafts, target(drafts))
+            return [text.tokens for text in texts]
+
+    for shape in ("chain", "tree"):
+        assert asyncio.run(run(slow, shape)) == asyncio.run(run(draft_model, shape)) == same(shape)
+
+
+def test_the_advice_shortens_drafts(server):
+    """A draft model that is never right: after a while nothing is drafted, but for a try now and then."""
+    def wrong(pairs):
+        return -draft_model(pairs)
+
+    fields = dict(draft_length=croupier.pb.DraftLengthParams(draft_cost=0.3, verify_cost=0.1))
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation, lengths = opened(stream, **fields), Speculation(stream), []
+        while now := going(texts):
+            drafts = speculation.chain(now, wrong, at_most=6)
+            verified = speculation.verify(drafts, target(drafts))
+            lengths.append(sum(len(draft.token_ids) for draft in drafts) / len(drafts))
+            on = [each for each in verified if each.sequence.finish_reason is None]
+            assert all(speculation.length(each.sequence, 6) == min(6, each.result.advised_draft_length) for each in on)
+        assert lengths[0] == 6 and sum(lengths[-10:]) <= 10
+
+
+def test_probabilities_that_the_worker_drew_from(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, speculation = stream.open(seed=3, max_tokens=TOKENS), Speculation(stream)
+        while text.finish_reason is None:
+            probs = np.exp(model(text.tokens).astype(np.float64))
+            probs /= probs.sum()
+            token = int(np.random.default_rng(len(text.tokens)).choice(VOCAB, p=probs))
+            draft = Draft(text, [token], distribution=probs[None])
+            [verified] = speculation.verify([draft], target([draft]))
+            # It was drawn from the target itself.
+            assert verified.accepted_path == [0]
+
+
+def test_kept_drafts_are_made_anew_after_the_server_was_killed(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation, killed = opened(stream), Speculation(stream), 0
+        while now := going(texts):
+            drafts = speculation.chain(now, draft_model)
+            if len(texts[0].tokens) > 10 and not killed:
+                server.kill()
+                server.start()
+                with pytest.raises(speculative.SpeculationError) as failed:
+                    speculation.verify(drafts, target(drafts))
+                assert set(failed.value.failures) == {text.id for text in now}
+                assert failed.value.verified == [None] * len(now)
+                killed = len(texts[0].tokens)
+                continue
+            check(speculation.verify(drafts, target(drafts)))
+        assert killed
+        with croupier.connect(server.uds, VOCAB) as other:
+            again, speculation = opened(other), Speculation(other)
+            while now := going(again):
+                drafts = speculation.chain(now, draft_model)
+                speculation.verify(drafts, target(drafts))
+            assert [text.tokens for text in again] == [text.tokens for text in texts]
+
+
+def test_one_bad_row_leaves_the_others(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation = opened(stream), Speculation(stream)
+        drafts = [Draft(text, [1, 2]) for text in texts]
+        logits = target(drafts)
+        logits[3:6] = np.nan
+        with pytest.raises(speculative.SpeculationError) as failed:
+            speculation.verify(drafts, logits)
+        assert list(failed.value.failures) == [texts[1].id] and "NaN" in str(failed.value)
+        good = [each.token_ids for each in failed.value.verified if each]
+        assert good == [texts[0].tokens, texts[2].tokens] and not texts[1].tokens
+        with pytest.raises(ValueError, match="distribution is 'kepd'"):
+            speculation.verify([Draft(texts[0], [1], distribution="kepd")], target(drafts[:1]))

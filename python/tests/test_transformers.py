@@ -1,0 +1,63 @@
+"""Samplers and penalties against those of Hugging Face Transformers themselves: the probability of every token, row by row."""
+
+import croupier
+import numpy as np
+import pytest
+
+try:
+    import torch
+    import transformers as hf
+except ImportError:
+    torch = hf = None
+
+VOCAB, ROWS = 64, 150
+
+# Their processors, in their order, and the parameters that stand for them here.
+CHAINS = {
+    "temperature": (lambda: [hf.TemperatureLogitsWarper(0.7)], {"temperature": 0.7}),
+    "top-k": (lambda: [hf.TopKLogitsWarper(10)], {"top_k": 10}),
+    "top-p": (lambda: [hf.TopPLogitsWarper(0.8)], {"top_p": 0.8}),
+    "min-p": (lambda: [hf.MinPLogitsWarper(0.1)], {"min_p": 0.1}),
+    "typical": (lambda: [hf.TypicalLogitsWarper(0.7)], {"typical_p": 0.7}),
+    "epsilon": (lambda: [hf.EpsilonLogitsWarper(0.01)], {"epsilon_cutoff": 0.01}),
+    "eta": (lambda: [hf.EtaLogitsWarper(0.02)], {"eta_cutoff": 0.02}),
+    "top-h": (lambda: [hf.TopHLogitsWarper(0.4)], {"top_h": 0.4}),
+    "temperature, top-k, top-p, typical": (
+        lambda: [hf.TemperatureLogitsWarper(1.3), hf.TopKLogitsWarper(30), hf.TopPLogitsWarper(0.95), hf.TypicalLogitsWarper(0.9)],
+        {"temperature": 1.3, "top_k": 30, "top_p": 0.95, "typical_p": 0.9}),
+    "min-p, epsilon, eta": (
+        lambda: [hf.MinPLogitsWarper(0.02), hf.EpsilonLogitsWarper(0.005), hf.EtaLogitsWarper(0.01)],
+        {"min_p": 0.02, "epsilon_cutoff": 0.005, "eta_cutoff": 0.01}),
+    "repetition penalty, top-k": (
+        lambda: [hf.RepetitionPenaltyLogitsProcessor(1.4), hf.TopKLogitsWarper(20)], {"repetition_penalty": 1.4, "top_k": 20}),
+    "no repeated 2-gram": (lambda: [hf.NoRepeatNGramLogitsProcessor(2)], {"no_repeat_ngram": {"size": 2}}),
+    "sequence bias": (
+        lambda: [hf.SequenceBiasLogitsProcessor([[[5], 2.5], [[7, 9], 4.0]])],
+        {"sequence_bias": [{"token_ids": [5], "bias": 2.5}, {"token_ids": [7, 9], "bias": 4.0}]}),
+}
+
+
+@pytest.mark.skipif(torch is None, reason="transformers and torch are not installed")
+@pytest.mark.parametrize("name", CHAINS)
+def test_probabilities_are_those_of_transformers(server, name):
+    make, fields = CHAINS[name]
+    theirs, random = make(), np.random.default_rng(7)
+    logprobs = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(VOCAB)}
+    changed = 0
+    with croupier.connect(server.uds, VOCAB) as stream:
+        for _ in range(ROWS):
+            prompt, row = random.integers(0, VOCAB, 40).tolist(), random.normal(0, random.uniform(0.5, 4), (1, VOCAB)).astype(np.float32)
+            # So that what looks back finds something.
+            prompt[-1] = int(random.choice([7, prompt[3]]))
+            text = stream.open(engine_order=croupier.pb.ENGINE_ORDER_TRANSFORMERS, logprobs=logprobs, prompt=prompt, **fields)
+            given, scores = torch.tensor([prompt]), torch.tensor(row, dtype=torch.float64)
+            for processor in theirs:
+                scores = processor(given, scores)
+            expected = torch.softmax(scores, dim=1)[0].numpy()
+            [work] = stream.step(row, [text]).work
+            got = np.exp(np.array(work.tokens[0].requested_logprobs, np.float64))
+            assert np.abs(got - expected).max() < 2e-6, (prompt, row)
+            assert ((got > 0) == (expected > 0)).all()
+            changed += not np.allclose(expected, torch.softmax(torch.tensor(row, dtype=torch.float64), dim=1)[0].numpy())
+            stream.close(text)
+    assert changed > ROWS // 4, "the processors hardly ever did anything"

@@ -1,0 +1,282 @@
+"""croupier.integrations.vllm. With vLLM installed its interface is the real one. Else it is this, recorded from vllm 0.32.0
+(vllm/v1/sample/logits_processor/interface.py): `BatchUpdate` with removed, added, moved, to be applied in this order, added requests as
+(index, params, prompt token ids, output token ids), the last a reference to the request's growing list; `MoveDirectionality`."""
+
+import dataclasses
+import enum
+import importlib
+import sys
+import types
+import zlib
+
+import croupier
+import engines
+import numpy as np
+import pytest
+
+VOCAB = 50
+IS_REAL = engines.installed("torch", "vllm.v1.sample.logits_processor")
+
+
+def recorded():
+    module = types.ModuleType("vllm.v1.sample.logits_processor")
+
+    class MoveDirectionality(enum.Enum):
+        UNIDIRECTIONAL = enum.auto()
+        SWAP = enum.auto()
+
+    @dataclasses.dataclass(frozen=True)
+    class BatchUpdate:
+        batch_size: int
+        removed: list
+        added: list
+        moved: list
+
+    module.LogitsProcessor = type("LogitsProcessor", (), {})
+    module.MoveDirectionality, module.BatchUpdate = MoveDirectionality, BatchUpdate
+    return module
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    if not IS_REAL:
+        for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setitem(sys.modules, "vllm.v1.sample.logits_processor", recorded())
+        monkeypatch.setitem(sys.modules, "torch", engines.fake_torch())
+    monkeypatch.delitem(sys.modules, "croupier.integrations.vllm", raising=False)
+    yield importlib.import_module("croupier.integrations.vllm")
+    sys.modules.pop("croupier.integrations.vllm", None)
+
+
+def request(**fields):
+    """vllm.SamplingParams, with its defaults."""
+    if IS_REAL:
+        from vllm import SamplingParams
+
+        return SamplingParams(**fields)
+    defaults = dict(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0,
+                    seed=None, extra_args=None)
+    return types.SimpleNamespace(**(defaults | fields))
+
+
+def processor(vllm, server, **fields):
+    config = types.SimpleNamespace(additional_config={"croupier_address": server.uds}, model_config=types.SimpleNamespace(seed=7), **fields)
+    return vllm.CroupierLogitsProcessor(config, "cpu", False)
+
+
+def row(text):
+    """A model of the last two tokens."""
+    return np.random.default_rng(zlib.crc32(bytes(text[-2:]))).normal(size=VOCAB).astype(np.float32) * 3
+
+
+class Engine:
+    """vLLM's persistent batch: requests move into holes, and each step samples all of them."""
+
+    def __init__(self, vllm, processor):
+        self.interface, self.processor = vllm._interface, processor
+        self.batch, self.added, self.removed, self.moved = [], [], [], []
+
+    def add(self, each):
+        """Into the lowest hole, or behind the last."""
+        if self.removed:
+            at = self.removed.pop(self.removed.index(min(self.removed)))
+            self.batch[at] = each
+        else:
+            at = len(self.batch)
+            self.batch.append(each)
+        self.added.append((at, each["params"], each["prompt"], each["output"]))
+
+    def remove(self, each):
+        """Before anything is added in a step."""
+        at = self.batch.index(each)
+        self.batch[at] = None
+        self.removed.append(at)
+
+    def condense(self):
+        """The last ones move into holes that are left."""
+        for hole in sorted(self.removed):
+            while self.batch and self.batch[-1] is None:
+                self.batch.pop()
+            if hole < len(self.batch):
+                self.batch[hole] = self.batch.pop()
+                self.moved.append((len(self.batch), hole, self.interface.MoveDirectionality.UNIDIRECTIONAL))
+
+    def swap(self, one, other):
+        self.batch[one], self.batch[other] = self.batch[other], self.batch[one]
+        self.moved.append((one, other, self.interface.MoveDirectionality.SWAP))
+
+    def step(self, thrown_away=(), is_late=False):
+        self.condense()
+        changed = self.removed or self.added or self.moved
+        update = self.interface.BatchUpdate(batch_size=len(self.batch), removed=self.removed, added=self.added, moved=self.moved)
+        self.processor.update_state(update if changed else None)
+        self.added, self.removed, self.moved = [], [], []
+        logits = engines.tensor([row([*each["prompt"], *each["true"]]) for each in self.batch])
+        left = np.asarray(self.processor.apply(logits))
+        assert (np.isfinite(left).sum(1) == 1).all()
+        for each, token in zip(self.batch, left.argmax(1).tolist()):
+            if each in thrown_away:
+                continue
+            each["true"].append(token)
+            if is_late:
+                # Asynchronous scheduling: the token before is there now, this one is not.
+                each["output"][:] = [*each["true"][:-1], -1]
+            else:
+                each["output"][:] = each["true"]
+
+
+def new(prompt, **fields):
+    return {"prompt": prompt, "output": [], "true": [], "params": request(**fields)}
+
+
+def alone(server, each, **fields):
+    """The same text from a stream of one's own."""
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=each["prompt"], engine_order=croupier.pb.ENGINE_ORDER_VLLM, **fields)
+        while len(text.tokens) < len(each["true"]):
+            stream.sample(row([*each["prompt"], *text.tokens]), [text])
+        return text.tokens
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["synchronous", "asynchronous"])
+def test_requests_come_go_and_move_and_keep_their_texts(vllm, server, is_late):
+    fields = [dict(seed=1, temperature=0.0), dict(seed=2, temperature=0.8, top_p=0.9), dict(seed=3, top_k=5), dict(seed=4, min_p=0.1),
+              dict(seed=5, presence_penalty=1.0, frequency_penalty=0.5), dict(seed=6, repetition_penalty=1.3)]
+    requests = [new([at, 1], **each) for at, each in enumerate(fields)]
+    engine = Engine(vllm, processor(vllm, server))
+    for each in requests[:4]:
+        engine.add(each)
+    for step in range(30):
+        if step == 5:
+            engine.remove(requests[0])
+            engine.add(requests[4])
+        if step == 8:
+            # A hole that nobody fills: the last request moves there.
+            engine.remove(requests[2])
+        if step == 9:
+            engine.swap(0, 2)
+        if step == 12:
+            # Preempted ...
+            engine.remove(requests[1])
+        if step == 15:
+            # ... and back, with its tokens; a newcomer whose prompt takes another step.
+            engine.add(requests[1])
+            engine.add(requests[5])
+        engine.step(thrown_away=requests[5:] if step in (15, 16) else (), is_late=is_late and step not in (4, 11, 14))
+        if step == 20:
+            server.kill()
+            server.start()
+    assert [len(each["true"]) for each in requests[:3]] == [5, 27, 8] and len(requests[5]["true"]) == 13 and len(requests[3]["true"]) == 30
+    for each, own in zip(requests, fields):
+        assert each["true"] == alone(server, each, **own)
+
+
+def test_extra_arguments_reach_croupier(vllm, server):
+    extra = {"croupier": {"dry_multiplier": 0.8, "xtc_probability": 0.5, "engine_order": "ENGINE_ORDER_CROUPIER", "temperature": 0.9}}
+    each = new([1], seed=1, extra_args=extra)
+    engine = Engine(vllm, processor(vllm, server))
+    engine.add(each)
+    for _ in range(20):
+        engine.step()
+    own = dict(dry_multiplier=0.8, xtc_probability=0.5, temperature=0.9, seed=1)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=[1], **own)
+        for _ in range(20):
+            stream.sample(row([1, *text.tokens]), [text])
+    assert each["true"] == text.tokens != alone(server, each, seed=1)
+
+
+@pytest.mark.parametrize(("extra", "says"), [({"dryness": 1}, "dryness"), ("{", "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM")])
+def test_wrong_extra_arguments_are_refused_at_arrival(vllm, extra, says):
+    with pytest.raises(ValueError, match=says):
+        vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": extra}))
+    vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": '{"topA": 0.2}'}))
+
+
+def test_ranks_without_a_seed_agree(vllm, server):
+    def run():
+        requests = [new([at]) for at in range(3)]
+        engine = Engine(vllm, processor(vllm, server))
+        for each in requests:
+            engine.add(each)
+        for _ in range(10):
+            engine.step()
+        return [each["true"] for each in requests]
+
+    first = run()
+    assert run() == first and len({tuple(each) for each in first}) == 3
+
+
+def test_what_croupier_refuses_is_left_to_vllm(vllm, server, caplog):
+    made = processor(vllm, server)
+    params = [request(temperature=0.0), request(extra_args={"croupier": {"top_h": 7.0}}), request(temperature=0.0)]
+    outputs = [[], [], []]
+    update = vllm._interface.BatchUpdate(batch_size=3, removed=[], moved=[], added=[(at, p, [1], o) for at, (p, o) in enumerate(zip(params, outputs))])
+    made.update_state(update)
+    for step in range(3):
+        logits = engines.tensor([row([step]), row([step]), row([step])])
+        if step == 1:
+            logits[2, 3] = float("nan")
+        before = np.asarray(logits).copy()
+        left = np.asarray(made.apply(logits))
+        for output, token in zip(outputs, np.nan_to_num(left, nan=-np.inf).argmax(1).tolist()):
+            output.append(token)
+        finite = (left > -np.inf).sum(1)
+        assert finite[1] == VOCAB and np.array_equal(left[1], before[1]) and left[0].argmax() == before[0].argmax()
+        # The first step was refused as a whole, but for the texts that could be opened.
+        assert step == 0 or finite[0] == 1
+        assert finite[2] == (1 if step != 1 else VOCAB - 1)
+    assert "params.top_h" in caplog.text and "NaN" in caplog.text
+
+
+def test_without_a_server_it_says_so(vllm):
+    with pytest.raises(ValueError, match="croupier_address"):
+        vllm.CroupierLogitsProcessor(types.SimpleNamespace(additional_config={}), "cpu", False)
+
+
+def test_it_runs_for_greedy_requests_too(vllm, server):
+    assert processor(vllm, server).is_argmax_invariant() is False
+
+
+@pytest.mark.skipif(not IS_REAL, reason="vllm is not installed")
+def test_vllm_s_loader_and_sampler_take_it(vllm, server):
+    """A mixed batch through vLLM's own Sampler, with penalties, top-k and a greedy request behind the processor."""
+    import torch
+    from vllm.v1.sample.logits_processor import LogitsProcessors, _load_logitsprocs_by_fqcns
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.sample.sampler import Sampler
+
+    [made] = _load_logitsprocs_by_fqcns(["croupier.integrations.vllm:CroupierLogitsProcessor"])
+    assert made is vllm.CroupierLogitsProcessor
+    processors = LogitsProcessors([processor(vllm, server)])
+    assert len(processors.non_argmax_invariant) == 1 and not processors.argmax_invariant
+    fields = [dict(seed=1, temperature=0.0), dict(seed=2, temperature=0.8, top_k=5), dict(seed=3, repetition_penalty=1.4, presence_penalty=0.5)]
+    requests = [new([at, 1], **each) for at, each in enumerate(fields)]
+    added = [(at, each["params"], each["prompt"], each["output"]) for at, each in enumerate(requests)]
+    update, params = vllm._interface.BatchUpdate(batch_size=3, removed=[], moved=[], added=added), [each["params"] for each in requests]
+    column = lambda name: torch.tensor([float(getattr(each, name)) for each in params])  # noqa: E731
+    for _ in range(15):
+        for each in processors.all:
+            each.update_state(update)
+        update = None
+        metadata = SamplingMetadata(
+            temperature=column("temperature"), all_greedy=False, all_random=False, top_p=None,
+            top_k=torch.tensor([VOCAB, 5, VOCAB], dtype=torch.int32), generators={}, max_num_logprobs=None, no_penalties=False,
+            prompt_token_ids=torch.tensor([each["prompt"] for each in requests]), frequency_penalties=column("frequency_penalty"),
+            presence_penalties=column("presence_penalty"), repetition_penalties=column("repetition_penalty"),
+            output_token_ids=[each["output"] for each in requests], allowed_token_ids_mask=None, bad_words_token_ids={}, logitsprocs=processors)
+        logits = engines.tensor([row([*each["prompt"], *each["output"]]) for each in requests])
+        for each, [token] in zip(requests, Sampler()(logits, metadata).sampled_token_ids.tolist()):
+            each["output"].append(token)
+            each["true"].append(token)
+    for each, own in zip(requests, fields):
+        assert each["true"] == alone(server, each, **own)
+
+
+def test_without_vllm_the_import_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.logits_processor", None)
+    monkeypatch.delitem(sys.modules, "croupier.integrations.vllm", raising=False)
+    with pytest.raises(ImportError, match="needs vllm"):
+        importlib.import_module("croupier.integrations.vllm")

@@ -1,0 +1,123 @@
+"""croupier.integrations.vllm_v2. With vLLM installed its base class is the real one; the runner's buffers are stand-ins, for they need a GPU:
+as of vllm 0.32.0, vllm/v1/worker/gpu/sample/logits_processor/interface.py, `LogitsProcRequestState` and `LogitsContext`."""
+
+import importlib
+import sys
+import types
+
+import croupier
+import engines
+import numpy as np
+import pytest
+from test_vllm import VOCAB, request, row
+
+PACKAGE = "vllm.v1.worker.gpu.sample.logits_processor"
+IS_REAL = engines.installed("torch", "vllm", PACKAGE)
+SLOTS, LONGEST = 6, 80
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    if not IS_REAL:
+        parts = PACKAGE.split(".")
+        for end in range(1, len(parts) + 1):
+            monkeypatch.setitem(sys.modules, ".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+        sys.modules[PACKAGE].LogitsProcessor = type("LogitsProcessor", (), {})
+        monkeypatch.setitem(sys.modules, "torch", engines.fake_torch())
+    monkeypatch.delitem(sys.modules, "croupier.integrations.vllm_v2", raising=False)
+    yield importlib.import_module("croupier.integrations.vllm_v2")
+    sys.modules.pop("croupier.integrations.vllm_v2", None)
+
+
+class Runner:
+    """Slots of requests, and batches in any order."""
+
+    def __init__(self, vllm, server):
+        buffer = lambda shape: types.SimpleNamespace(np=np.zeros(shape, np.int32), gpu=np.zeros(shape, np.int32))  # noqa: E731
+        self.states = types.SimpleNamespace(prompt_len=buffer(SLOTS), prefill_len=buffer(SLOTS), all_token_ids=buffer((SLOTS, LONGEST)))
+        self.lengths = [0] * SLOTS
+        config = types.SimpleNamespace(additional_config={"croupier_address": server.uds})
+        self.processor = vllm.CroupierLogitsProcessor(config, self.states)
+
+    def add(self, slot, prompt, output=(), **fields):
+        tokens = [*prompt, *output]
+        self.states.prompt_len.np[slot], self.states.prefill_len.np[slot], self.lengths[slot] = len(prompt), len(tokens), len(tokens)
+        self.states.all_token_ids.gpu[slot, : len(tokens)] = tokens
+        assert self.processor.add_request(slot, request(**fields))
+
+    def text(self, slot):
+        return self.states.all_token_ids.gpu[slot, self.states.prompt_len.np[slot] : self.lengths[slot]].tolist()
+
+    def step(self, slots, amid_prompt=()):
+        """Those in `amid_prompt` are not through with their prompt: what they sample is thrown away."""
+        lengths = [self.lengths[slot] - (slot in amid_prompt) for slot in slots]
+        logits = engines.tensor([row(self.states.all_token_ids.gpu[slot, :length].tolist()) for slot, length in zip(slots, lengths)])
+        context = types.SimpleNamespace(idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(lengths))
+        left = np.asarray(self.processor.apply(logits, context))
+        for slot, own in zip(slots, left):
+            if slot in amid_prompt:
+                assert np.isfinite(own).all()
+                continue
+            assert np.isfinite(own).sum() == 1
+            self.states.all_token_ids.gpu[slot, self.lengths[slot]] = own.argmax()
+            self.lengths[slot] += 1
+
+
+def alone(server, prompt, count, **fields):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=prompt, engine_order=croupier.pb.ENGINE_ORDER_VLLM, **fields)
+        while len(text.tokens) < count:
+            stream.sample(row([*prompt, *text.tokens]), [text])
+        return text.tokens
+
+
+def test_requests_keep_their_texts_in_any_batch(vllm, server):
+    runner = Runner(vllm, server)
+    runner.add(3, [1, 1], seed=1, temperature=0.0)
+    runner.add(0, [2, 1], seed=2, top_p=0.9)
+    runner.add(5, [3, 1, 4], seed=3, temperature=0.8, top_k=6)
+    runner.step([0, 3, 5], amid_prompt=[5])
+    for turn in range(10):
+        runner.step([[0, 3, 5], [5, 0, 3], [3, 5]][turn % 3])
+    first = runner.text(3)
+    # Another request in the slot, and one that comes back after a preemption, to another slot.
+    runner.add(3, [4, 1], seed=4, min_p=0.1)
+    runner.add(1, [2, 1], runner.text(0), seed=2, top_p=0.9)
+    server.kill()
+    server.start()
+    for _ in range(10):
+        runner.step([1, 5, 3])
+    assert first == alone(server, [1, 1], 11, seed=1, temperature=0.0)
+    assert runner.text(1) == alone(server, [2, 1], 18, seed=2, top_p=0.9)
+    assert runner.text(5) == alone(server, [3, 1, 4], 20, seed=3, temperature=0.8, top_k=6)
+    assert runner.text(3) == alone(server, [4, 1], 10, seed=4, min_p=0.1)
+    # Slot 0 is still held; nobody says that a request has left.
+    assert len(runner.processor._connected.sequences) == 4
+
+
+def test_penalties_are_vllm_s(vllm, server):
+    runner = Runner(vllm, server)
+    runner.add(0, [1, 1], seed=1, repetition_penalty=2.0, presence_penalty=2.0, frequency_penalty=2.0)
+    for _ in range(20):
+        runner.step([0])
+    assert runner.text(0) == alone(server, [1, 1], 20, seed=1)
+
+
+def test_slots_that_are_not_known_are_left_alone(vllm, server):
+    runner = Runner(vllm, server)
+    logits = engines.tensor([row([1])])
+    before = np.asarray(logits).copy()
+    context = types.SimpleNamespace(idx_mapping_np=np.array([4]), seq_lens_upper_bound_np=np.array([1]))
+    assert np.array_equal(np.asarray(runner.processor.apply(logits, context)), before)
+
+
+def test_speculative_decoding_is_refused(vllm):
+    with pytest.raises(ValueError, match="speculative decoding"):
+        vllm.CroupierLogitsProcessor(types.SimpleNamespace(speculative_config=object()), None)
+
+
+@pytest.mark.skipif(not IS_REAL, reason="vllm is not installed")
+def test_vllm_s_loader_takes_it(vllm):
+    from vllm.v1.worker.gpu.sample.logits_processor.loader import _load_v2_logitsprocs_by_fqcns
+
+    assert _load_v2_logitsprocs_by_fqcns(["croupier.integrations.vllm_v2:CroupierLogitsProcessor"]) == [vllm.CroupierLogitsProcessor]
