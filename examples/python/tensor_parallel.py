@@ -18,9 +18,9 @@ TOKENS = 20
 SEEDS = (1, 2, 3)
 
 
-def logits(position, columns):
-    """What a rank's part of the model gives: here any function of text and position."""
-    rows = [np.random.default_rng((seed, position)).normal(size=VOCAB) * 3 for seed in SEEDS]
+def logits(last, position, columns):
+    """What a rank's part of the model gives: here any function of text, position and the last tokens."""
+    rows = [np.random.default_rng((seed, position, token)).normal(size=VOCAB) * 3 for seed, token in zip(SEEDS, last)]
     return np.asarray(rows, np.float32)[:, columns.start : columns.stop]
 
 
@@ -28,10 +28,12 @@ def rank_above_0(token, number):
     """Writes this rank's columns; where there is shared memory, next to those of the others."""
     with croupier.attach(token, number) as rank:
         print("attached", flush=True)
+        last = [0 for _ in SEEDS]
         for position in range(TOKENS):
             rows = rank.rows(len(SEEDS))
-            rows.array[:] = logits(position, rank.vocab_range)
-            rank.send(rows)
+            rows.array[:] = logits(last, position, rank.vocab_range)
+            # Every rank reads the tokens from shared memory: rank 0 tells nobody.
+            last = [token for [token] in rank.tokens(rank.send(rows))]
         rank.wait()
 
 
@@ -45,10 +47,11 @@ def rank_0(server, shards):
         assert all(other.stdout.readline() == b"attached\n" for other in others)
         own = range(shards[0] if shards else VOCAB)
         texts = [stream.open(seed=seed, temperature=0.8, top_p=0.95) for seed in SEEDS]
+        last = [0 for _ in SEEDS]
         for position in range(TOKENS):
             rows = stream.rows(len(texts))
-            rows.array[:] = logits(position, own)
-            stream.sample(rows, texts)
+            rows.array[:] = logits(last, position, own)
+            last = stream.sample(rows, texts)
         for other in others:
             assert other.wait() == 0
         return [text.tokens for text in texts]

@@ -14,6 +14,7 @@ import numpy as np
 from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled
+from ._slots import Places
 from ._split import SPARE
 from ._types import Rows
 from .errors import CroupierError
@@ -141,6 +142,13 @@ class RankSession:
         if not result.joined:
             self.unsampled.append(result.step_id)
         return None
+
+    def tokens(self, step_id: int, timeout: float) -> list[list[int]]:
+        """Waits for a step's tokens."""
+        place = getattr(self.group, "tokens", None)
+        if self.region is None or place is None:
+            raise CroupierError("tokens are in shared memory, which this rank has not: " + (self.reason or "rank 0 has none"))
+        return Places(self.region, *place).wait(step_id, timeout)
 
     def told(self) -> list[int]:
         """Steps that were not sampled, since the last time."""

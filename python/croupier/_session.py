@@ -5,8 +5,6 @@ Everything that is needed to go on after the server was killed is here, so the c
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import secrets
 from collections import deque
@@ -19,6 +17,7 @@ from . import _device, _regions
 from ._arrays import DTYPES
 from ._regions import Region
 from ._results import apply, merged
+from ._slots import Places, Sharing
 from ._split import SPARE, Limits, chunks
 from ._steps import StepMaker
 from ._tokens import tokens_of
@@ -41,7 +40,7 @@ def _remembers(params: Any) -> bool:
     return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
 
 
-class Session(StepMaker):
+class Session(StepMaker, Sharing):
     """One stream's memory."""
 
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
@@ -76,6 +75,7 @@ class Session(StepMaker):
         self.steps: deque[Step] = deque()
         self.waiting: deque[Part] = deque()
         self.region: Region | None = None
+        self.tokens: Places | None = None
         self.free: list[int] = []
         self.reason = "data_path is inline" if data_path == "inline" else ""
         self.sharded = self.numbers = self.ids = 0
@@ -144,14 +144,14 @@ class Session(StepMaker):
             _LOG.info("logits go in messages: %s", why)
 
     def _leased(self, offer: Any, address: str) -> Region:
-        size = self.slots * self.slot_bytes
+        size = self.slots * self.slot_bytes + self._token_bytes()
         if self.wanted == "device_memory":
             return _device.lease(offer, size, address, self.device)
         return _regions.lease(offer, size, address)
 
     def _move(self, region: Region | None) -> None:
         """Goes over to another region; messages without an answer take their rows along."""
-        old, self.region = self.region, region
+        old, self.region, self.tokens = self.region, region, self._token_places(region)
         self.free = list(range(self.slots)) if region else []
         self.places.clear()
         try:
@@ -285,17 +285,6 @@ class Session(StepMaker):
         if self.region is not None:
             self.region.synchronize()
 
-    def shard_token(self, address: str) -> str:
-        """What another rank needs to attach and to bring its columns."""
-        if not self.shards:
-            raise CroupierError("the stream has no ranks; connect with vocab_shards")
-        region = self.region
-        place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
-        facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,
-                 "step": self.sharded + 1, "region": place, "slots": self.slots, "max_rows": self.max_rows,
-                 "max_message_bytes": self.limits.message_bytes}
-        return base64.urlsafe_b64encode(json.dumps(facts).encode()).decode()
-
     # Messages.
 
     def may_send(self, part: Part) -> bool:
@@ -319,14 +308,14 @@ class Session(StepMaker):
             return message(part.fixed, [])
         is_sharded = bool(self.shards)
         if rows.slot is None:
-            return message(part.fixed, inline(self._numbers(rows.array[part.first:part.end]), is_sharded))
+            return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.array[part.first:part.end]), is_sharded))
         offset = self.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
         key = (offset, part.end - part.first)
         if key not in self.places:
             if len(self.places) > _KEPT_PLACES:
                 self.places.clear()
             self.places[key] = placed(self.region, *key, self.stride, is_sharded)
-        return message(part.fixed, [self.places[key]])
+        return message(part.fixed + self._slots_of(part), [self.places[key]])
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(rows, self.numpy)
@@ -350,7 +339,9 @@ class Session(StepMaker):
             part.refused = f"refused: {result.refusal.message}"
         else:
             part.result = result
-            if part.is_plain:
+            if result.in_slots:
+                self.tokens.tell(result)
+            elif part.is_plain:
                 part.tokens = tokens_of(reply, len(part.emits))
         if part.logits is not None:
             self._let_go(part.logits)

@@ -240,6 +240,10 @@ class Rank(RankFront):
         await self._write(message)
         return step
 
+    async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
+        """As of `croupier.Rank`."""
+        return await asyncio.to_thread(self._session.tokens, step_id, timeout)
+
     async def wait(self) -> list[int]:
         """As of `croupier.Rank`."""
         while self._session.waiting:

@@ -75,6 +75,11 @@ class Rank(RankFront):
         self._outbox.put(message)
         return step
 
+    def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
+        """Waits until a step that was sent is sampled, and gives the tokens of each of its works, none where it failed: read from shared
+        memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots."""
+        return self._session.tokens(step_id, timeout)
+
     def wait(self) -> list[int]:
         """Waits until everything that was sent is done with. Gives the steps whose rows were not sampled."""
         while self._session.waiting:

@@ -83,13 +83,90 @@ def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
             assert sequence.tokens == expected
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server, path):
+    """Texts whose logits depend on the tokens before, as a model's do: a rank that had others would bring other columns."""
+    shards, seen = [400, 300, 300], {1: [], 2: []}
+
+    def rows_of(rows, tokens, columns):
+        for row, text in zip(rows.array, TEXTS):
+            row[:] = logits(text, sum(tokens[text - 1]))[columns]
+        return rows
+
+    def follow(token, rank):
+        texts = [[] for _ in TEXTS]
+        with croupier.attach(token, rank) as sampler:
+            for position in range(COUNT):
+                step = sampler.send(rows_of(sampler.rows(len(TEXTS)), texts, columns_of(shards, rank)))
+                for text, tokens in zip(texts, sampler.tokens(step)):
+                    text.extend(tokens)
+        seen[rank] = texts
+
+    def run(shards, ranks):
+        with croupier.connect(server.uds, VOCAB, data_path=path if not ranks else "shared_memory", vocab_shards=shards) as stream:
+            work = [threading.Thread(target=follow, args=(stream.shard_token, rank)) for rank in ranks]
+            for thread in work:
+                thread.start()
+            sequences = [stream.open(**params(text), logprobs={}) for text in TEXTS]
+            for position in range(COUNT):
+                rows = rows_of(stream.rows(len(TEXTS)), [s.tokens for s in sequences], columns_of(shards or [VOCAB], 0))
+                stream.step(rows, sequences)
+            for thread in work:
+                thread.join()
+            return [sequence.tokens for sequence in sequences]
+
+    expected = run(None, [])
+    assert run(shards, [1, 2]) == expected
+    assert seen == {1: expected, 2: expected}
+
+
+def test_rank_0_is_told_what_it_would_be_told_without_slots(server):
+    work, results = {}, {}
+    for path in PATHS:
+        with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=[300, 700]) as stream:
+            sequences = [stream.open(**params(1), logprobs={}, max_tokens=2), stream.open(**params(2)), stream.open(**params(3))]
+            results[path] = []
+            with croupier.attach(stream.shard_token, 1) as rank:
+                for position in range(3):
+                    rows = np.array([logits(text, position) for text in TEXTS])
+                    if position == 1:
+                        rows[1, 0] = np.nan
+                    rank.send(rows[: len(sequences), 300:])
+                    try:
+                        results[path].append(stream.step(rows[: len(sequences), :300], sequences).work)
+                    except croupier.RowError as error:
+                        results[path].append(error.failures)
+                    sequences = [sequence for sequence in sequences if not sequence.finish_reason]
+            work[path] = [sequence.tokens for sequence in sequences]
+    assert len(PATHS) == 2 and work[PATHS[0]] == work[PATHS[1]]
+    assert str(results[PATHS[0]]) == str(results[PATHS[1]])
+
+
+def test_tokens_that_are_gone_or_never_come_are_told(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[300, 700], slots=2) as stream:
+        sequence = stream.open(**params(1))
+        with croupier.attach(stream.shard_token, 1) as rank:
+            for position in range(4):
+                rank.send(logits(1, position)[300:])
+                stream.sample(logits(1, position)[:300], [sequence])
+            assert [rank.tokens(step) for step in (2, 3, 4)] == [[[token]] for token in sequence.tokens[1:]]
+            with pytest.raises(croupier.CroupierError, match="step 1 are gone"):
+                rank.tokens(1)
+            with pytest.raises(croupier.CroupierError, match="did not come within 0.2 s"):
+                rank.tokens(5, timeout=0.2)
+        with croupier.attach(stream.shard_token, 1, data_path="inline") as rank:
+            with pytest.raises(croupier.CroupierError, match="shared memory"):
+                rank.tokens(1)
+
+
 def test_asyncio_has_ranks_too(server):
     shards = [300, 400, 300]
 
     async def bring_columns(token, rank):
         async with croupier.aio.Sampler.attach(token, rank) as sampler:
             for position in range(COUNT):
-                await sampler.send(write(await sampler.rows(len(TEXTS)), position, columns_of(shards, rank)))
+                step = await sampler.send(write(await sampler.rows(len(TEXTS)), position, columns_of(shards, rank)))
+                assert len(await sampler.tokens(step)) == len(TEXTS)
             assert await sampler.wait() == []
 
     async def run():

@@ -95,7 +95,7 @@ fn answer(request: DecodeRequest) -> DecodeResponse {
             step_id: step.step_id,
             open: step.open.iter().map(opened).collect(),
             work: vec![dealt(); step.work.len()],
-            refusal: None,
+            ..Default::default()
         }),
         _ => Answer::Ready(proto::StreamReady::default()),
     };

@@ -4,7 +4,7 @@ use super::group::Group;
 use super::pool::RowPool;
 use super::progress::Counter;
 use super::region::{Leased, SideClient};
-use super::{Address, BenchArgs, BenchError, LogitsPath, client};
+use super::{Address, BenchArgs, BenchError, LogitsPath, client, slots};
 use crate::dial::Access;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
@@ -107,19 +107,22 @@ fn code_name(code: tonic::Code) -> String {
 
 /// What all streams of a round have in common.
 #[derive(Debug)]
-struct Shared {
-    args: BenchArgs,
-    pool: RowPool,
-    counter: Counter,
-    from: Instant,
-    until: Instant,
+pub(super) struct Shared {
+    pub(super) args: BenchArgs,
+    pub(super) pool: RowPool,
+    pub(super) counter: Counter,
+    pub(super) from: Instant,
+    pub(super) until: Instant,
 }
+
+/// What a server says on a stream.
+pub(super) type Answers = Streaming<proto::DecodeResponse>;
 
 /// One worker: a connection with one stream.
 struct Worker {
     shared: Arc<Shared>,
     requests: mpsc::Sender<DecodeRequest>,
-    replies: Streaming<proto::DecodeResponse>,
+    replies: Answers,
     groups: Vec<Group>,
     /// Groups whose next step is not due yet.
     waiting: BTreeMap<(Instant, usize), ()>,
@@ -136,7 +139,7 @@ impl Worker {
             vocab_size: shared.args.vocab,
             logits_dtype: wire_dtype(shared.args.dtype).into(),
             model: "bench".to_owned(),
-            wants_regions: shared.args.path == LogitsPath::SharedMemory,
+            wants_regions: shared.args.path != LogitsPath::Inline,
             ..Default::default()
         });
         // Capacity for every group and the configuration: sending never waits here, only in the transport.
@@ -147,12 +150,18 @@ impl Worker {
         let ready = replies.message().await.map_err(ended)?.ok_or_else(closed)?;
         let region = match shared.args.path {
             LogitsPath::Inline => None,
-            LogitsPath::SharedMemory => Some(with_rows(ready, &shared.pool)?),
+            path => {
+                let slots = slots::bytes(path, shared.args.batch);
+                Some(with_rows(ready, &shared.pool, slots)?)
+            }
         };
         Ok(Self { shared, requests, replies, groups, waiting: BTreeMap::new(), tally: Tally::new(), region })
     }
 
     async fn run(mut self) -> Result<Tally, BenchError> {
+        if self.shared.args.path == LogitsPath::Slots {
+            return self.run_by_slots().await;
+        }
         let now = Instant::now();
         for group in 0..self.groups.len() {
             self.groups[group].due = now;
@@ -172,6 +181,21 @@ impl Worker {
         }
         self.drain().await;
         Ok(self.tally)
+    }
+
+    /// With slots there is one group, since all rows of a stream are one step.
+    async fn run_by_slots(mut self) -> Result<Tally, BenchError> {
+        let (Some((_side, leased)), Some(group)) = (self.region.take(), self.groups.pop()) else {
+            return Err(closed());
+        };
+        let failures = tokio::spawn(slots::failures(self.replies));
+        let stream = slots::Stream { shared: self.shared, requests: self.requests, group, leased };
+        let tally = tokio::task::spawn_blocking(|| stream.run()).await.expect("it does not panic");
+        // With the sender of requests the stream ends, and its replies.
+        let failures = tokio::time::timeout(DRAIN, failures).await.ok().and_then(Result::ok);
+        let (mut tally, failures) = (tally?, failures.unwrap_or_else(Tally::new));
+        tally.merge(&failures);
+        Ok(tally)
     }
 
     /// A stream that ended early: what it did counts, and so does its end.
@@ -251,10 +275,10 @@ impl Worker {
     }
 }
 
-/// A region with all rows in it.
-fn with_rows(ready: proto::DecodeResponse, pool: &RowPool) -> Result<(SideClient, Leased), BenchError> {
+/// A region with all rows in it, and so many bytes more.
+fn with_rows(ready: proto::DecodeResponse, pool: &RowPool, more: usize) -> Result<(SideClient, Leased), BenchError> {
     let Some(Answer::Ready(ready)) = ready.response else { return Err(closed()) };
-    let (side, mut leased) = lease(ready, pool.whole_bytes() as u64)?;
+    let (side, mut leased) = lease(ready, (pool.whole_bytes() + more) as u64)?;
     pool.write_columns(&mut leased.window);
     Ok((side, leased))
 }

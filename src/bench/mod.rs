@@ -21,6 +21,7 @@ pub mod region;
 mod report;
 mod shard_report;
 mod shards;
+mod slots;
 mod writer;
 
 pub use address::Address;
@@ -117,7 +118,7 @@ impl BenchArgs {
     fn rows_per_message(&self) -> usize {
         match self.path {
             LogitsPath::Inline => (self.message_bytes / self.row_bytes()).clamp(1, self.batch),
-            LogitsPath::SharedMemory => self.batch,
+            LogitsPath::SharedMemory | LogitsPath::Slots => self.batch,
         }
     }
 
@@ -137,11 +138,14 @@ pub enum LogitsPath {
     Inline,
     /// In a region. The rows lie there before the first step, as if a device had put them there.
     SharedMemory,
+    /// In a region, and tokens come back through it: a step ends when they are there.
+    Slots,
 }
 
 impl LogitsPath {
     /// Names and values, for the command line.
-    pub const NAMES: [(&str, LogitsPath); 2] = [("inline", LogitsPath::Inline), ("shm", LogitsPath::SharedMemory)];
+    pub const NAMES: [(&str, LogitsPath); 3] =
+        [("inline", LogitsPath::Inline), ("shm", LogitsPath::SharedMemory), ("shm-slots", LogitsPath::Slots)];
 
     /// Its name.
     #[must_use]
@@ -331,6 +335,11 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         }
         BenchArgs { shards, access, .. } if !shards.is_empty() && *access != Access::default() => {
             wrong("--shards starts processes that know neither TLS nor tokens")
+        }
+        BenchArgs { path: LogitsPath::Slots, shards, rate, baseline, .. }
+            if !shards.is_empty() || *rate != 0.0 || *baseline =>
+        {
+            wrong("--transport shm-slots goes without --shards, --rate and --baseline; give --transport shm")
         }
         BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
             wrong("--shards must not be more than the columns of --vocab")

@@ -117,7 +117,7 @@ impl Leader {
         let pool = RowPool::of_columns(args, range(columns, 0));
         let region = match args.path {
             LogitsPath::Inline => None,
-            LogitsPath::SharedMemory => {
+            LogitsPath::SharedMemory | LogitsPath::Slots => {
                 let (side, mut leased) = load::lease(ready, pool.whole_bytes() as u64)?;
                 pool.write_columns(&mut leased.window);
                 Some((side, leased))

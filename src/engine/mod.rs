@@ -15,6 +15,7 @@ mod pulse;
 mod replies;
 mod rows;
 pub mod shards;
+mod slots;
 mod state;
 pub mod step;
 #[cfg(test)]

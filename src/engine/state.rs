@@ -166,10 +166,11 @@ impl Stream {
             record(metrics, &self.model, &done);
             work.push(done);
         }
-        // Room first, so that who sees the reply also sees the room.
+        // Room first, so that who sees the reply, or the tokens, also sees the room.
         drop((rows, step.logits));
         room.set(replies::bytes(&work));
-        let reply = StepReply { id: step.id, open, work, received: step.received, started, finished, room };
+        let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
+        let reply = StepReply { id: step.id, open, work, in_slots, received: step.received, started, finished, room };
         // The channel has room for all steps a stream may have in flight; it fails only when the stream
         // is gone, and then nobody waits for the reply.
         let _ = self.replies.try_send(reply);

@@ -2,6 +2,7 @@
 
 pub use super::listed::ListedRows;
 pub use super::shards::join::Sharded;
+pub use super::slots::{BYTES as SLOT_BYTES, Slots};
 pub use super::verify::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::{DataPath, Last};
@@ -39,6 +40,8 @@ pub struct Step {
     pub received: Instant,
     /// Rows not started by then are not worth sampling.
     pub deadline: Option<Instant>,
+    /// Where its tokens go besides into the reply.
+    pub slots: Option<Slots>,
 }
 
 impl Step {
@@ -240,6 +243,8 @@ pub struct StepReply {
     pub open: Vec<Opened>,
     /// One per `work`.
     pub work: Vec<Result<Done, RowFailure>>,
+    /// Whether the step's slots tell all of its work.
+    pub in_slots: bool,
     /// When the step was received.
     pub received: Instant,
     /// When its batch began.
@@ -352,24 +357,25 @@ impl From<RowError> for RowFailure {
     }
 }
 
-/// Kinds of failure of one piece of work.
+/// Kinds of failure of one piece of work. Their numbers are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 #[allow(missing_docs)] // Each is explained at RowStatus in the wire contract.
 pub enum RowStatus {
-    NanLogits,
-    PositiveInfinity,
-    AllMasked,
-    UnknownSequence,
-    SequenceFinished,
-    DuplicateSequence,
-    RowOutOfRange,
-    InvalidWork,
-    HistoryLimit,
-    DeadlineExceeded,
-    Internal,
-    ShardMissing,
-    ShardMismatch,
-    BeyondTopN,
+    NanLogits = 2,
+    PositiveInfinity = 3,
+    AllMasked = 4,
+    UnknownSequence = 5,
+    SequenceFinished = 6,
+    DuplicateSequence = 7,
+    RowOutOfRange = 8,
+    InvalidWork = 9,
+    HistoryLimit = 10,
+    DeadlineExceeded = 11,
+    Internal = 13,
+    ShardMissing = 110,
+    ShardMismatch = 111,
+    BeyondTopN = 120,
 }
 
 impl RowStatus {

@@ -88,7 +88,17 @@ fn step(id: u64, open: Vec<Open>, sample: &[u64]) -> Step {
         .collect();
     let rows = work.len();
     let (logits, message_bytes) = (block(rows as u64), rows * VOCAB as usize * size_of::<f32>());
-    Step { id, close: Vec::new(), open, work, logits, message_bytes, received: Instant::now(), deadline: None }
+    Step {
+        id,
+        close: Vec::new(),
+        open,
+        work,
+        logits,
+        message_bytes,
+        received: Instant::now(),
+        deadline: None,
+        slots: None,
+    }
 }
 
 fn statuses(reply: &StepReply) -> Vec<Option<RowStatus>> {

@@ -1,4 +1,4 @@
-//! Memory that another process writes: made here, sealed, and read by copying only.
+//! Memory that another process writes: made here, sealed, and read by copying only. Tokens are written to it, word by word.
 //!
 //! Why nothing else reads it: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
@@ -7,7 +7,7 @@ use crate::sampling::logits::Foreign;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Whether this system has such memory.
 pub const IS_SUPPORTED: bool = cfg!(target_os = "linux");
@@ -30,9 +30,9 @@ pub struct Memory {
     descriptor: OwnedFd,
 }
 
-// SAFETY: the mapping is this value's alone, and is only read, by volatile and atomic loads.
+// SAFETY: the mapping is this value's alone, and is read by volatile and atomic loads and written by atomic stores only.
 unsafe impl Send for Memory {}
-// SAFETY: as above; such loads may run on several threads at once.
+// SAFETY: as above; these may run on several threads at once.
 unsafe impl Sync for Memory {}
 
 /// `len` rounded up to whole pages.
@@ -48,7 +48,7 @@ impl Memory {
     /// When the system gives no memory or no descriptor.
     pub fn create(len: usize) -> io::Result<Self> {
         let descriptor = system::make(len)?;
-        let at = system::map(&descriptor, len, false)?;
+        let at = system::map(&descriptor, len)?;
         system::join_pages(at, len);
         Ok(Self { at, len, descriptor })
     }
@@ -120,6 +120,37 @@ impl Memory {
             let from = unsafe { AtomicU8::from_ptr(self.at.as_ptr().add(offset + i)) };
             *byte = from.load(Ordering::Relaxed);
         }
+    }
+}
+
+impl Memory {
+    /// Writes words from an offset on, a multiple of their size.
+    ///
+    /// # Panics
+    /// If they do not lie in it.
+    pub fn write(&self, offset: usize, words: impl IntoIterator<Item = u32>) {
+        for (i, word) in words.into_iter().enumerate() {
+            self.word(offset + i * size_of::<u32>()).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes one word such that whoever sees it sees what was written before, and wakes those who wait for it to change.
+    ///
+    /// # Panics
+    /// If it does not lie in it.
+    pub fn publish(&self, offset: usize, word: u32) {
+        let place = self.word(offset);
+        place.store(word, Ordering::Release);
+        system::wake(place);
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let is_inside =
+            offset.is_multiple_of(size_of::<u32>()) && offset < self.len && self.len - offset >= size_of::<u32>();
+        assert!(is_inside, "a word lies in its region; this is a bug");
+        // SAFETY: the word lies in the mapping and is aligned, as was just checked, and atomic accesses are all that this process
+        // makes of it beside volatile ones; what other processes do to it is memory of no allocation of Rust's.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 }
 

@@ -305,6 +305,15 @@ impl Region {
         }
     }
 
+    /// Its memory if it is the host's, to write to; `None` on a device.
+    #[must_use]
+    pub fn words(&self) -> Option<&Memory> {
+        match &self.held().memory {
+            Backing::Host(memory) => Some(memory),
+            Backing::Device(_) => None,
+        }
+    }
+
     /// Its length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // It never is.

@@ -7,11 +7,15 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use rustix::rand::GetRandomFlags;
+use rustix::thread::futex;
+use rustix::time::Timespec;
 use std::ffi::c_void;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 /// Shown beside the memory's mappings in `/proc/PID/maps`.
 const NAME: &str = "croupier-region";
@@ -56,8 +60,8 @@ pub(super) fn free_pages(descriptor: &OwnedFd, len: usize) -> io::Result<()> {
 
 /// Maps `len` bytes of the memory, shared with whoever else does. Where a huge page fits, at a boundary of them: only
 /// what lies at one can be [joined](join_pages).
-pub(super) fn map(descriptor: &OwnedFd, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
-    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+pub(super) fn map(descriptor: &OwnedFd, len: usize) -> io::Result<NonNull<u8>> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
     let (place, fixed) = match len {
         ..HUGE_PAGE => (std::ptr::null_mut(), MapFlags::empty()),
         _ => (reserve(len)?, MapFlags::FIXED),
@@ -114,6 +118,19 @@ pub(super) fn join_pages(at: NonNull<u8>, len: usize) {
 pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise. It fails only for what is no mapping.
     let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), len) };
+}
+
+/// Wakes whoever waits for a word to change, in whatever process.
+pub(super) fn wake(word: &AtomicU32) {
+    // It fails only where no memory is, and then nobody waits there.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Waits while a word has a value, or as long as that; it may end sooner.
+pub(super) fn wait(word: &AtomicU32, value: u32, most: Duration) {
+    let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+    // Whoever waits looks again, why ever this ends.
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&most));
 }
 
 /// See [`super::pass::send`].

@@ -1,10 +1,12 @@
-//! The worker's end of a region: what it maps and writes. For the load generator and tests; other languages do the
+//! The worker's end of a region: what it maps, writes, and reads tokens from. For the load generator and tests; other languages do the
 //! same with a few lines (see `docs/data-paths.md`).
 
 use super::system;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A region as its worker has it.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ impl Window {
     /// # Errors
     /// What the system says.
     pub fn map(descriptor: &OwnedFd, len: usize) -> io::Result<Self> {
-        let at = system::map(descriptor, len, true)?;
+        let at = system::map(descriptor, len)?;
         Ok(Self { at, len })
     }
 
@@ -47,6 +49,43 @@ impl Window {
         // SAFETY: the range lies in the mapping, as was checked; this process never makes a reference into it, and what
         // the server reads meanwhile is the server's to bear.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(offset), bytes.len()) }
+    }
+}
+
+impl Window {
+    /// A word that the server writes, and with it all that it wrote before.
+    ///
+    /// # Panics
+    /// If it does not lie in the region at a multiple of its size.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> u32 {
+        self.place(offset).load(Ordering::Acquire)
+    }
+
+    /// Waits until a word has a value, or until the time is over; whether it has it.
+    ///
+    /// # Panics
+    /// As [`Self::word`].
+    #[must_use]
+    pub fn wait(&self, offset: usize, value: u32, most: Duration) -> bool {
+        let (place, until) = (self.place(offset), Instant::now() + most);
+        loop {
+            let now = place.load(Ordering::Acquire);
+            let left = until.saturating_duration_since(Instant::now());
+            if now == value || left.is_zero() {
+                return now == value;
+            }
+            system::wait(place, now, left);
+        }
+    }
+
+    fn place(&self, offset: usize) -> &AtomicU32 {
+        let is_inside =
+            offset.is_multiple_of(size_of::<u32>()) && offset < self.len && self.len - offset >= size_of::<u32>();
+        assert!(is_inside, "a word lies in the region");
+        // SAFETY: the word lies in the mapping and is aligned; it is memory of no allocation of Rust's, which the server
+        // writes by atomic stores.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 }
 

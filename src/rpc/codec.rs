@@ -55,6 +55,7 @@ static STEP: Shape = Shape(&[
     (4, "work[]", &WORK),
     (5, "inline", &LEAF),
     (6, "region", &LEAF),
+    (9, "token_slots", &LEAF),
     (110, "sharded", &SHARDED),
     (120, "top_n", &LEAF),
 ]);

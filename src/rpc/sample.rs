@@ -105,7 +105,8 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
     }
     let Received { at: received, bytes } = received;
     let message_bytes = bytes + logits.listed_bytes();
-    let step = Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None };
+    let step =
+        Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None, slots: None };
     Ok((config.model, step))
 }
 

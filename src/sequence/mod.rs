@@ -43,17 +43,18 @@ use rules::Rules;
 use speculation::{NextDraft, Speculation};
 use std::sync::Arc;
 
-/// Why a sequence ended.
+/// Why a sequence ended. The numbers are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum FinishReason {
     /// One of the stream's EOS tokens.
-    Eos,
+    Eos = 1,
     /// One of its stop tokens.
-    StopToken,
+    StopToken = 2,
     /// Its output is as long as it may be.
-    MaxTokens,
+    MaxTokens = 3,
     /// Its output only repeats itself.
-    Repetition,
+    Repetition = 4,
 }
 
 impl FinishReason {

@@ -14,6 +14,7 @@ mod mistakes;
 mod processes;
 mod release;
 mod rows;
+mod slots;
 
 use croupier::backend::Backend;
 use croupier::backend::cpu::CpuBackend;

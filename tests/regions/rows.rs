@@ -22,7 +22,7 @@ async fn a_text_is_the_same_through_shared_memory() {
 }
 
 /// Work of every kind over six rows, some of them shared.
-fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
+pub(super) fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
     let kind = |sequence_id, first_row, kind| Work { sequence_id: Some(sequence_id), first_row, kind: Some(kind) };
     let logprobs = Some(LogprobsParams { top_n: 5, ..Default::default() });
     let params = |seed, top_p| SamplingParams { top_p: Some(top_p), logprobs: logprobs.clone(), ..seeded(seed) };

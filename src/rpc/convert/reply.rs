@@ -15,11 +15,13 @@ use crate::speculative::verified::Trial;
 
 /// The answer to a step.
 pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
+    let in_slots = reply.in_slots;
     proto::StepResult {
         step_id: reply.id,
         open: reply.open.into_iter().map(open_result).collect(),
-        work: reply.work.into_iter().map(work_result).collect(),
+        work: if in_slots { Vec::new() } else { reply.work.into_iter().map(work_result).collect() },
         refusal: None,
+        in_slots,
     }
 }
 
@@ -80,11 +82,11 @@ fn work_done(result: Result<Done, RowFailure>) -> proto::WorkResult {
         }
         Ok(Done::Scored(outputs)) => (outputs.into_iter().map(token).collect(), None, NextDraft::default(), None),
         Err(failure) => {
-            let status = row_status(failure.status).into();
+            let status = row_status(failure.status);
             return proto::WorkResult { status, message: failure.message.into_owned(), ..Default::default() };
         }
     };
-    let finish_reason = finish_reason(finish).into();
+    let finish_reason = finish_reason(finish);
     let done = proto::WorkResult { status: proto::RowStatus::Ok.into(), tokens, finish_reason, ..Default::default() };
     proposing(done, next, state)
 }
@@ -114,7 +116,7 @@ fn verified(verification: Verification, finish: Option<FinishReason>) -> proto::
     proto::WorkResult {
         status: proto::RowStatus::Ok.into(),
         tokens: outputs.into_iter().map(token).collect(),
-        finish_reason: finish_reason(finish).into(),
+        finish_reason: finish_reason(finish),
         verify: Some(verify),
         ..Default::default()
     }
@@ -139,7 +141,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
                 OpenError::HistoryLimit(_) => RowStatus::HistoryLimit,
                 _ => RowStatus::InvalidWork,
             };
-            let status = row_status(status).into();
+            let status = row_status(status);
             return proto::SampleRowResult { status, message: error.to_string(), ..Default::default() };
         }
     };
@@ -174,32 +176,45 @@ fn token(output: RowOutput) -> proto::Token {
     }
 }
 
-fn finish_reason(reason: Option<FinishReason>) -> proto::FinishReason {
-    match reason {
-        None => proto::FinishReason::Unspecified,
-        Some(FinishReason::Eos) => proto::FinishReason::Eos,
-        Some(FinishReason::StopToken) => proto::FinishReason::StopToken,
-        Some(FinishReason::MaxTokens) => proto::FinishReason::MaxTokens,
-        Some(FinishReason::Repetition) => proto::FinishReason::Repetition,
-    }
+fn finish_reason(reason: Option<FinishReason>) -> i32 {
+    reason.map_or(proto::FinishReason::Unspecified.into(), |reason| reason as i32)
 }
 
-fn row_status(status: RowStatus) -> proto::RowStatus {
-    use proto::RowStatus as Wire;
-    match status {
-        RowStatus::NanLogits => Wire::NanLogits,
-        RowStatus::PositiveInfinity => Wire::PositiveInfinity,
-        RowStatus::AllMasked => Wire::AllMasked,
-        RowStatus::UnknownSequence => Wire::UnknownSequence,
-        RowStatus::SequenceFinished => Wire::SequenceFinished,
-        RowStatus::DuplicateSequence => Wire::DuplicateSequence,
-        RowStatus::RowOutOfRange => Wire::RowOutOfRange,
-        RowStatus::InvalidWork => Wire::InvalidWork,
-        RowStatus::HistoryLimit => Wire::HistoryLimit,
-        RowStatus::DeadlineExceeded => Wire::DeadlineExceeded,
-        RowStatus::Internal => Wire::Internal,
-        RowStatus::ShardMissing => Wire::ShardMissing,
-        RowStatus::ShardMismatch => Wire::ShardMismatch,
-        RowStatus::BeyondTopN => Wire::BeyondTopN,
+fn row_status(status: RowStatus) -> i32 {
+    status as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The domain's numbers are the wire's.
+    #[test]
+    fn numbers_mean_on_the_wire_what_they_mean_here() {
+        use RowStatus::*;
+        let statuses = [
+            NanLogits,
+            PositiveInfinity,
+            AllMasked,
+            UnknownSequence,
+            SequenceFinished,
+            DuplicateSequence,
+            RowOutOfRange,
+            InvalidWork,
+            HistoryLimit,
+            DeadlineExceeded,
+            Internal,
+            ShardMissing,
+            ShardMismatch,
+            BeyondTopN,
+        ];
+        for status in statuses {
+            let wire = proto::RowStatus::try_from(row_status(status)).expect("it is on the wire");
+            assert_eq!(wire.as_str_name(), format!("ROW_STATUS_{}", status.label().to_uppercase()));
+        }
+        for reason in [FinishReason::Eos, FinishReason::StopToken, FinishReason::MaxTokens, FinishReason::Repetition] {
+            let wire = proto::FinishReason::try_from(finish_reason(Some(reason))).expect("it is on the wire");
+            assert_eq!(wire.as_str_name(), format!("FINISH_REASON_{}", reason.label().to_uppercase()));
+        }
     }
 }

@@ -4,8 +4,8 @@ use super::config::{Config, dtype};
 use super::params::{SeedSource, logprobs, merged, penalties};
 use super::{samplers, shards, top_n};
 use crate::engine::step::{
-    DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Step, VerifyWork,
-    Work, WorkKind,
+    DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
+    VerifyWork, Work, WorkKind,
 };
 use crate::error::Error;
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
@@ -48,12 +48,14 @@ pub(in crate::rpc) fn step(
     };
     let logits = with_listed(logits, wire.top_n, config)?;
     let work = works(wire.work, &logits, config)?;
+    let slots =
+        wire.token_slots.map(|wire| slots(&wire, &work, config).map_err(|e| e.within("token_slots"))).transpose()?;
     let Received { at: received, bytes: message_bytes } = received;
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
     let close = wire.close_sequence_ids;
     let message_bytes = message_bytes + logits.listed_bytes();
-    Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline })
+    Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline, slots })
 }
 
 /// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
@@ -152,12 +154,22 @@ pub(in crate::rpc) fn with_listed(
 
 /// Logits in a region of the stream.
 fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBlock, Error> {
+    let (region, place) = region_rows(wire, regions(config)?)?;
+    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
+}
+
+/// Where a step's tokens go, in a region of the stream.
+fn slots(wire: &proto::TokenSlots, work: &[Work], config: &Config) -> Result<Slots, Error> {
+    let region = region(regions(config)?, wire.region_id, wire.generation)?;
+    Slots::new(region, wire.offset, work).map_err(Error::Invalid)
+}
+
+fn regions(config: &Config) -> Result<&StreamRegions, Error> {
     let Some(invitation) = &config.invitation else {
         let message = "is not leased: the stream did not ask for regions (wants_regions) when it was configured";
         return Err(Error::UnknownRegion(FieldError::new("region_id", message)));
     };
-    let (region, place) = region_rows(wire, invitation.regions())?;
-    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
+    Ok(invitation.regions())
 }
 
 /// A region of a stream, and where rows lie in it.
@@ -165,11 +177,15 @@ pub(super) fn region_rows(
     wire: &proto::RegionLogits,
     regions: &StreamRegions,
 ) -> Result<(Arc<Region>, RegionRows), Error> {
-    let region = regions.get(wire.region_id, wire.generation).map_err(|error| match error {
+    let region = region(regions, wire.region_id, wire.generation)?;
+    Ok((region, RegionRows { offset: wire.offset, rows: wire.rows, row_stride: wire.row_stride }))
+}
+
+fn region(regions: &StreamRegions, id: u64, generation: u64) -> Result<Arc<Region>, Error> {
+    regions.get(id, generation).map_err(|error| match error {
         LookUpError::Unknown { .. } => Error::UnknownRegion(FieldError::new("region_id", error.to_string())),
         LookUpError::Stale { .. } => Error::StaleRegion(FieldError::new("generation", error.to_string())),
-    })?;
-    Ok((region, RegionRows { offset: wire.offset, rows: wire.rows, row_stride: wire.row_stride }))
+    })
 }
 
 /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded

@@ -1,0 +1,141 @@
+"""Tokens in shared memory: what rank 0 shares with the other ranks, and how they wait there for the tokens of a step.
+
+The layout is that of `TokenSlots` in the schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import platform
+import time
+from typing import Any
+
+import numpy as np
+
+from ._regions import Region
+from .errors import CroupierError
+from .schema import pb
+
+#: Bytes of a slot, and of the head before the first one.
+_SLOT = 16
+_LAST, _LOGPROB, _TRUNCATED, _ROUNDED = (1 << bit for bit in (16, 17, 18, 19))
+#: The most rows of a step that places are made for.
+_MOST = 1 << 16
+#: The number of futex(2), where it is known.
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+_libc = ctypes.CDLL(None, use_errno=True) if _FUTEX else None
+
+
+class Places:
+    """Where the tokens of sharded steps go, in turn."""
+
+    def __init__(self, region: Region, first: int, size: int, count: int) -> None:
+        self.region, self.first, self.size, self.count = region, first, size, count
+
+    def offset(self, step_id: int) -> int:
+        """Of a step's place."""
+        return self.first + step_id % self.count * self.size
+
+    def field(self, step_id: int) -> bytes:
+        """What says it in a step."""
+        slots = pb.TokenSlots(region_id=self.region.id, generation=self.region.generation, offset=self.offset(step_id))
+        return pb.Step(token_slots=slots).SerializeToString()
+
+    def words(self, step_id: int) -> np.ndarray:
+        """A step's place."""
+        return np.frombuffer(self.region.memory, np.uint32, self.size // 4, self.offset(step_id))
+
+    def works(self, step_id: int) -> list[list[np.ndarray]]:
+        """The slots of each work of a step that has been answered."""
+        words = self.words(step_id)
+        slots = words[4 : 4 + 4 * int(words[2])].reshape(-1, 4).copy()
+        works: list[list[np.ndarray]] = [[]]
+        for slot in slots:
+            works[-1].append(slot)
+            if slot[1] & _LAST:
+                works.append([])
+        return works[:-1]
+
+    def tell(self, result: Any) -> None:
+        """Fills in what an answer has left out since the slots tell it."""
+        for slots in self.works(result.step_id):
+            state = int(slots[-1][1])
+            work = result.work.add(status=state & 0xFF, finish_reason=state >> 8 & 0xFF)
+            work.truncated = any(int(slot[1]) & _TRUNCATED for slot in slots)
+            for slot in slots:
+                token = work.tokens.add(token_id=int(slot[0]))
+                if slot[1] & _LOGPROB:
+                    token.logprob, token.rank = float(slot[2:3].view(np.float32)[0]), int(slot[3])
+                token.rounded_logprobs = bool(slot[1] & _ROUNDED)
+
+    def wait(self, step_id: int, timeout: float) -> list[list[int]]:
+        """The tokens of each work of a step, none where it failed, as soon as they are there."""
+        wanted, until = step_id & 0xFFFFFFFF, time.monotonic() + timeout
+        words = self.words(step_id)
+        while (seen := int(words[0])) != wanted:
+            if seen and (seen - wanted) & 0xFFFFFFFF < 1 << 31:
+                raise CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+            left = until - time.monotonic()
+            if left <= 0:
+                raise CroupierError(f"the tokens of step {step_id} did not come within {timeout} s: rank 0 has not sent it, or without "
+                                    "rows, or it was refused")
+            _sleep(words, seen, left)
+        tokens = [[int(slot[0]) for slot in slots if slot[1] & 0xFF == pb.ROW_STATUS_OK] for slots in self.works(step_id)]
+        if int(words[0]) != wanted:
+            raise CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+        return tokens
+
+
+class _Time(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+def _sleep(words: np.ndarray, seen: int, most: float) -> None:
+    """Sleeps while the first word is as it was seen; it may end sooner."""
+    if _libc is None:
+        time.sleep(min(most, 50e-6))
+        return
+    wait = _Time(int(most), int(most % 1 * 1e9))
+    # FUTEX_WAIT, in memory that processes share.
+    _libc.syscall(ctypes.c_long(_FUTEX), ctypes.c_void_p(words.ctypes.data), ctypes.c_int(0), ctypes.c_uint32(seen),
+                  ctypes.byref(wait), None, ctypes.c_int(0))
+
+
+class Sharing:
+    """The part of a session that ranks share."""
+
+    def _token_bytes(self) -> int:
+        """Bytes of the region that tokens take, behind the rows."""
+        return self._token_count() * self._token_size() if self.shards and self.limits.rows <= _MOST else 0
+
+    def _token_size(self) -> int:
+        # A slot for each row, and for each work that has none.
+        return (1 + 2 * self.limits.rows) * _SLOT
+
+    def _token_count(self) -> int:
+        return self.slots + 1
+
+    def _token_places(self, region: Region | None) -> Places | None:
+        if region is None or not self._token_bytes():
+            return None
+        return Places(region, region.first + self.slots * self.slot_bytes, self._token_size(), self._token_count())
+
+    def _slots_of(self, part: Any) -> bytes:
+        """The field that asks for a sharded step's tokens in the region, where a place is free."""
+        if self.tokens is None or len(part.emits) > self.limits.rows or len(self.waiting) > self.tokens.count:
+            return b""
+        return self.tokens.field(part.step_id)
+
+    def shard_token(self, address: str) -> str:
+        """What another rank needs to attach and to bring its columns."""
+        if not self.shards:
+            raise CroupierError("the stream has no ranks; connect with vocab_shards")
+        region, tokens = self.region, self.tokens
+        place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
+        facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,
+                 "step": self.sharded + 1, "region": place, "slots": self.slots, "max_rows": self.max_rows,
+                 "max_message_bytes": self.limits.message_bytes,
+                 "tokens": [tokens.first, tokens.size, tokens.count] if tokens else None}
+        return base64.urlsafe_b64encode(json.dumps(facts).encode()).decode()

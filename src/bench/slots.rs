@@ -1,0 +1,85 @@
+//! A stream whose tokens come back through the region: a thread waits for them there and sends the next step, while replies
+//! are only looked through for failures.
+
+use super::group::Group;
+use super::load::{Answers, Shared, Tally, closed};
+use super::region::Leased;
+use super::{BenchError, LogitsPath};
+use crate::engine::step::SLOT_BYTES;
+use crate::proto::{self, DecodeRequest, decode_request::Request as Ask};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How long tokens may take to come. Steps that are refused have none.
+const MOST_WAIT: Duration = Duration::from_secs(10);
+
+/// Bytes behind the rows that the slots of `rows` rows take.
+pub(super) fn bytes(path: LogitsPath, rows: usize) -> usize {
+    if path == LogitsPath::Slots { (rows + 1) * SLOT_BYTES } else { 0 }
+}
+
+/// One stream's steps.
+pub(super) struct Stream {
+    pub(super) shared: Arc<Shared>,
+    pub(super) requests: mpsc::Sender<DecodeRequest>,
+    pub(super) group: Group,
+    pub(super) leased: Leased,
+}
+
+impl Stream {
+    /// Sends steps until the round is over. Blocks.
+    pub(super) fn run(mut self) -> Result<Tally, BenchError> {
+        let offset = self.shared.pool.whole_bytes().next_multiple_of(SLOT_BYTES);
+        let mut tally = Tally::new();
+        self.group.due = Instant::now();
+        for number in 1.. {
+            self.send(number, offset)?;
+            if !self.leased.window.wait(offset, number as u32, MOST_WAIT) {
+                return Err(closed());
+            }
+            let now = Instant::now();
+            let tokens = self.tokens(offset);
+            self.shared.counter.add(tokens);
+            if now >= self.shared.until {
+                break;
+            }
+            if now >= self.shared.from {
+                tally.record(tokens, now.saturating_duration_since(self.group.due));
+            }
+            self.group.answered(now);
+        }
+        Ok(tally)
+    }
+
+    fn send(&self, number: usize, offset: usize) -> Result<(), BenchError> {
+        let lease = &self.leased.lease;
+        let slots =
+            proto::TokenSlots { region_id: lease.region_id, generation: lease.generation, offset: offset as u64 };
+        let step = self.group.step(number, &self.shared.args, &self.shared.pool, Some(lease));
+        let step = proto::Step { token_slots: Some(slots), ..step };
+        self.requests.blocking_send(DecodeRequest { request: Some(Ask::Step(step)) }).map_err(|_| closed())
+    }
+
+    /// How many slots have a token.
+    fn tokens(&self, offset: usize) -> u64 {
+        let word = |at: usize| self.leased.window.word(offset + at * size_of::<u32>());
+        (1..=word(2) as usize).filter(|slot| word(4 * slot + 1) & 0xff == proto::RowStatus::Ok as u32).count() as u64
+    }
+}
+
+/// Reads replies, which say what failed.
+pub(super) async fn failures(mut replies: Answers) -> Tally {
+    let mut tally = Tally::new();
+    while let Ok(Some(reply)) = replies.message().await {
+        let Some(proto::decode_response::Response::Step(result)) = reply.response else { continue };
+        if let Some(refusal) = result.refusal {
+            tally.fail(format!("refused {}", refusal.reason));
+        }
+        for work in result.work.iter().filter(|work| work.status != i32::from(proto::RowStatus::Ok)) {
+            tally.fail(format!("row {}", work.status().as_str_name()));
+        }
+    }
+    tally
+}

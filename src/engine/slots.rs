@@ -1,0 +1,135 @@
+//! Tokens of a step in shared memory: a worker, and whoever else maps the region, has them without a message.
+//!
+//! The layout is that of `TokenSlots` in the wire contract.
+
+use super::step::{Done, RowFailure};
+use super::work::Work;
+use crate::params::FieldError;
+use crate::region::Region;
+use crate::sampling::row::RowOutput;
+use crate::sequence::FinishReason;
+use crate::sequence::speculation::NextDraft;
+use std::sync::Arc;
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u32>();
+/// Words of the head, and of a slot.
+const WORDS: usize = 4;
+/// Bytes of the head, and of a slot.
+pub const BYTES: usize = WORDS * WORD;
+
+/// `RowStatus` of work that was done.
+const OK: u32 = 1;
+/// Where the reason stands why a text ends.
+const FINISH: u32 = 8;
+/// The last slot of its work.
+const LAST: u32 = 1 << 16;
+/// Logprob and rank count.
+const LOGPROB: u32 = 1 << 17;
+const TRUNCATED: u32 = 1 << 18;
+const ROUNDED: u32 = 1 << 19;
+
+/// Where a step's tokens go.
+#[derive(Debug)]
+pub struct Slots {
+    region: Arc<Region>,
+    offset: usize,
+}
+
+impl Slots {
+    /// A place in a region that has room for all that may come of `work`.
+    ///
+    /// # Errors
+    /// When it has not, or the region is on a device.
+    pub fn new(region: Arc<Region>, offset: u64, work: &[Work]) -> Result<Self, FieldError> {
+        if let Some(device) = region.device() {
+            let message =
+                format!("is memory of {device}; tokens are written to the host's, lease a region without a device");
+            return Err(FieldError::new("region_id", message));
+        }
+        if !offset.is_multiple_of(BYTES as u64) {
+            return Err(FieldError::new("offset", format!("is {offset}, not a multiple of {BYTES}")));
+        }
+        let slots = work.iter().map(|work| work.rows().max(1)).fold(0, usize::saturating_add);
+        let (len, bytes) = (region.len(), slots.saturating_add(1).saturating_mul(BYTES));
+        match usize::try_from(offset).ok().filter(|&offset| offset <= len && len - offset >= bytes) {
+            Some(offset) => Ok(Self { region, offset }),
+            None => {
+                let message =
+                    format!("is {offset}: {slots} slots and their head take {bytes} bytes, the region has {len}");
+                Err(FieldError::new("offset", message))
+            }
+        }
+    }
+
+    /// Writes what came of a step; whether that is all there is to tell of it.
+    pub(super) fn tell(&self, step_id: u64, work: &[Result<Done, RowFailure>]) -> bool {
+        // It is the host's, as was checked.
+        let Some(memory) = self.region.words() else { return false };
+        let (mut count, mut is_all) = (0, true);
+        for done in work {
+            is_all &= each_slot(done, |slot| {
+                count += 1;
+                memory.write(self.offset + count * BYTES, slot);
+            });
+        }
+        memory.write(self.offset + WORD, [u32::from(is_all), count as u32, 0]);
+        memory.publish(self.offset, step_id as u32);
+        is_all
+    }
+}
+
+/// Hands out the slots of a work; whether they tell all of it.
+fn each_slot(done: &Result<Done, RowFailure>, mut put: impl FnMut([u32; WORDS])) -> bool {
+    let nothing = |next: &NextDraft| next.tokens.is_empty() && next.advised.is_none();
+    match done {
+        Err(failure) => {
+            put([0, failure.status as u32 | LAST, 0, 0]);
+            false
+        }
+        Ok(Done::Sampled { output, finish, next, state }) => {
+            put(slot(output, OK | finished(*finish) | LAST));
+            is_told(output) && nothing(next) && state.is_none()
+        }
+        Ok(Done::Drafted { token, finish, truncated }) => {
+            let truncated = if *truncated { TRUNCATED } else { 0 };
+            put([*token, OK | finished(*finish) | truncated | LAST, 0, 0]);
+            true
+        }
+        Ok(Done::Scored(outputs)) => all(outputs, 0, put),
+        Ok(Done::Verified { verification, finish, .. }) => {
+            all(&verification.outputs, finished(*finish), put);
+            // How many were accepted, by what path, and what to draft next is told by the reply.
+            false
+        }
+    }
+}
+
+/// The slots of several tokens of one work.
+fn all(outputs: &[RowOutput], finish: u32, mut put: impl FnMut([u32; WORDS])) -> bool {
+    for (i, output) in outputs.iter().enumerate() {
+        let end = if i + 1 == outputs.len() { LAST | finish } else { 0 };
+        put(slot(output, OK | end));
+    }
+    outputs.iter().all(is_told)
+}
+
+fn finished(reason: Option<FinishReason>) -> u32 {
+    reason.map_or(0, |reason| (reason as u32) << FINISH)
+}
+
+fn slot(output: &RowOutput, state: u32) -> [u32; WORDS] {
+    let mark = |is_so: bool, bit: u32| if is_so { bit } else { 0 };
+    let state = state | mark(output.marks.truncated, TRUNCATED) | mark(output.marks.rounded, ROUNDED);
+    match &output.logprobs {
+        None => [output.token, state, 0, 0],
+        Some(logprobs) => [output.token, state | LOGPROB, logprobs.logprob.to_bits(), logprobs.rank],
+    }
+}
+
+/// Whether a slot tells all of a token.
+fn is_told(output: &RowOutput) -> bool {
+    let lists =
+        |logprobs: &crate::sampling::row::TokenLogprobs| !logprobs.top.is_empty() || !logprobs.requested.is_empty();
+    output.report.is_none() && !output.logprobs.as_ref().is_some_and(lists)
+}
