@@ -85,6 +85,13 @@ impl Foreign for Memory {
     fn in_parts(&self) -> bool {
         true
     }
+
+    fn mapped(&self, offset: usize, len: usize) -> Option<*const u8> {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "a row lies in its region; this is a bug");
+        // SAFETY: it is within the mapping. Nothing in this program refers to it, so that volatile reads may be made there.
+        Some(unsafe { self.at.as_ptr().add(offset) })
+    }
 }
 
 impl Memory {

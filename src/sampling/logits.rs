@@ -1,6 +1,7 @@
 //! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned, or a [list](super::listed).
 
 use super::listed::Listed;
+use std::marker::PhantomData;
 
 /// Number format of logits; values are little endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +51,9 @@ impl Dtype {
 /// Bytes that are read of a foreign row at once: whole blocks of any backend, so few that reading ahead goes on meanwhile.
 pub const PIECE: usize = 512;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
 pub trait Foreign: std::fmt::Debug + Sync {
     /// Copies its bytes from `offset` on: a whole row, or where it [may be read in parts](Self::in_parts) any of them.
@@ -63,9 +67,49 @@ pub trait Foreign: std::fmt::Debug + Sync {
         false
     }
 
+    /// Where this process finds `len` bytes from `offset` on, if volatile reads may be made of them there as long as the memory is
+    /// borrowed. A place that others may write: no reference into it may exist.
+    ///
+    /// # Panics
+    /// As [`copy`](Self::copy).
+    fn mapped(&self, offset: usize, len: usize) -> Option<*const u8> {
+        let _ = (offset, len);
+        None
+    }
+
     /// Where the device that samples finds it, if it is memory of that device.
     fn device_address(&self) -> Option<u64> {
         None
+    }
+}
+
+/// A foreign row where it is mapped, at the beginning of a cache line.
+#[derive(Debug, Clone, Copy)]
+pub struct Mapped<'a> {
+    dtype: Dtype,
+    at: *const u8,
+    len: usize,
+    memory: PhantomData<&'a dyn Foreign>,
+}
+
+impl Mapped<'_> {
+    /// Its number format.
+    #[must_use]
+    pub fn dtype(self) -> Dtype {
+        self.dtype
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn at(self) -> *const u8 {
+        self.at
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(self) -> usize {
+        self.len
     }
 }
 
@@ -161,6 +205,14 @@ impl<'a> Logits<'a> {
     #[must_use]
     pub fn in_parts(&self) -> bool {
         matches!(self.place, Place::Foreign { memory, .. } if memory.in_parts())
+    }
+
+    /// Where it is mapped, if it is foreign and begins a cache line.
+    #[must_use]
+    pub fn mapped(&self) -> Option<Mapped<'a>> {
+        let Place::Foreign { memory, offset, len } = self.place else { return None };
+        let at = memory.mapped(offset, len).filter(|at| at.addr().is_multiple_of(LINE))?;
+        Some(Mapped { dtype: self.dtype, at, len, memory: PhantomData })
     }
 
     /// Copies some of its bytes, from byte `from` on; each look at them may differ where they are foreign.

@@ -1,5 +1,6 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
+mod foreign;
 mod play;
 
 use super::passes::{
@@ -104,6 +105,8 @@ type KeptSums = unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64;
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     far_scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
+    look: unsafe fn(*const u8, usize, &mut [f32]) -> Scan,
+    fetch: unsafe fn(*const u8, &mut [u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
@@ -144,6 +147,8 @@ macro_rules! tables {
             tables!(@passes $simd, ($($features)?),
                 scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 far_scan(row: &[u8], maxima: &mut [f32]) -> Scan,
+                look(from: *const u8, count: usize, maxima: &mut [f32]) -> Scan,
+                fetch(from: *const u8, to: &mut [u8], maxima: &mut [f32]) -> Scan,
                 sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
@@ -183,6 +188,8 @@ macro_rules! tables {
                 Table {
                     scan: scan::<F>,
                     far_scan: far_scan::<F>,
+                    look: look::<F>,
+                    fetch: fetch::<F>,
                     sums: sums::<F>,
                     total: total::<F>,
                     split: split::<F>,

@@ -96,9 +96,10 @@ pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<
     if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
 }
 
-/// Copies the whole row, and looks at each piece while it is in the first cache.
+/// Copies the whole row, and looks at each block on the way.
 fn take(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f32]) -> Scan {
-    each_piece(row, |first, from, len| {
+    let begun = row.mapped().map(|mapped| passes.fetch(mapped, own, maxima));
+    each_piece(row, begun, |first, from, len| {
         let piece = &mut own[from..from + len];
         row.copy_from(from, piece);
         passes.scan(piece, &mut maxima[first..])
@@ -110,7 +111,8 @@ fn take(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f32]) ->
 fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, maxima: &mut [f32]) -> Option<Scan> {
     let mut piece = [Line::zeroed(); PIECE / size_of::<Line>()];
     let piece: &mut [u8] = bytemuck::cast_slice_mut(&mut piece);
-    let scan = each_piece(row, |first, from, len| {
+    let begun = row.mapped().map(|mapped| passes.look(mapped, maxima));
+    let scan = each_piece(row, begun, |first, from, len| {
         row.copy_from(from, &mut piece[..len]);
         passes.scan(&piece[..len], &mut maxima[first..])
     });
@@ -136,11 +138,13 @@ fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, m
     Some(scan)
 }
 
-/// Goes through a row of memory piece by piece, with the piece's first block, where it begins and its length in bytes.
-fn each_piece(row: &Logits<'_>, mut look: impl FnMut(usize, usize, usize) -> Scan) -> Scan {
+/// Goes through a row of memory piece by piece, with the piece's first block, where it begins and its length in bytes. Behind
+/// its whole blocks, where those have been seen.
+fn each_piece(row: &Logits<'_>, begun: Option<Scan>, mut look: impl FnMut(usize, usize, usize) -> Scan) -> Scan {
     let (bytes, block) = (row.byte_len(), BLOCK * row.dtype().size());
-    let mut all = Scan { max: f32::NEG_INFINITY, nan: false };
-    for from in (0..bytes).step_by(PIECE) {
+    let first = if begun.is_some() { bytes / block * block } else { 0 };
+    let mut all = begun.unwrap_or(Scan { max: f32::NEG_INFINITY, nan: false });
+    for from in (first..bytes).step_by(PIECE) {
         let scan = look(from / block, from, PIECE.min(bytes - from));
         all = Scan { max: if scan.max > all.max { scan.max } else { all.max }, nan: all.nan | scan.nan };
     }

@@ -163,3 +163,112 @@ fn a_row_seen_to_change_is_read_again_as_a_whole() {
     let seen = run(Level::detect(), Logits::foreign(Dtype::F32, &memory(), 0, vocab), greedy);
     assert_eq!(seen, run(Level::detect(), Logits::new(Dtype::F32, &Dtype::F32.encode(&later)), greedy));
 }
+
+/// Memory that is mapped from a cache line on, and whose copies may show something else.
+#[derive(Debug)]
+struct Lines {
+    lines: Vec<Line>,
+    copies: Vec<u8>,
+    copied: AtomicUsize,
+}
+
+impl Lines {
+    fn new(bytes: &[u8], copies: Vec<u8>) -> Self {
+        let mut lines = vec![Line::zeroed(); bytes.len().div_ceil(size_of::<Line>())];
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        Self { lines, copies, copied: 0.into() }
+    }
+}
+
+impl Foreign for Lines {
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        self.copied.fetch_add(to.len(), Ordering::Relaxed);
+        to.copy_from_slice(&self.copies[offset..offset + to.len()]);
+    }
+
+    fn in_parts(&self) -> bool {
+        true
+    }
+
+    fn mapped(&self, offset: usize, len: usize) -> Option<*const u8> {
+        Some(bytemuck::cast_slice::<_, u8>(&self.lines)[offset..offset + len].as_ptr())
+    }
+}
+
+fn all_of_it(turn: u64) -> RowSpec<'static> {
+    let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let logprobs = LogprobsSpec { mode: LogprobsMode::Raw, top_n: 3, tokens: &[] };
+    RowSpec { logprobs: Some(logprobs), ..spec(filters, turn) }
+}
+
+#[test]
+fn mapped_rows_give_what_rows_of_ones_own_give() {
+    for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+        for (dtype, vocab) in
+            Dtype::ALL.into_iter().flat_map(|dtype| [1, 127, 128, 129, 513, 1024, 9000].map(|v| (dtype, v)))
+        {
+            let bytes = dtype.encode(&noise(vocab as u64, vocab));
+            // At a line, and between two, where rows are copied as before.
+            for offset in [0, 64, 192, 4] {
+                let bytes = [&vec![0; offset], &bytes[..]].concat();
+                let memory = Lines::new(&bytes, bytes.clone());
+                for (turn, filters) in (0..).zip(filters()) {
+                    for spec in [spec(filters, turn), RowSpec { filters, ..all_of_it(turn) }] {
+                        let own = run(level, Logits::new(dtype, &bytes[offset..]), spec);
+                        let foreign = run(level, Logits::foreign(dtype, &memory, offset, vocab), spec);
+                        assert_eq!(foreign, own, "{level:?} {dtype:?} {vocab} {offset} {filters:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_value_of_a_mapped_row_is_seen_once() {
+    for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+        for dtype in Dtype::ALL {
+            let vocab = 5 * BLOCK + 17;
+            let (seen, other) = (dtype.encode(&noise(1, vocab)), dtype.encode(&noise(2, vocab)));
+            let tail = &seen[5 * BLOCK * dtype.size()..];
+            // The whole blocks are what is mapped, and nobody looks at them a second time.
+            let copies = [&other[..5 * BLOCK * dtype.size()], tail].concat();
+            let memory = Lines::new(&seen, copies);
+            let result = run(level, Logits::foreign(dtype, &memory, 0, vocab), all_of_it(3));
+            assert_eq!(result, run(level, Logits::new(dtype, &seen), all_of_it(3)), "{level:?} {dtype:?}");
+            assert_eq!(memory.copied.into_inner(), tail.len());
+        }
+    }
+}
+
+#[test]
+fn blocks_that_are_not_what_was_seen_are_found_out() {
+    let vocab = 64 * BLOCK;
+    // No block has a largest value that it had before, which would be taken for the same.
+    let other: Vec<f32> = noise(2, vocab).iter().map(|value| value - 50.0).collect();
+    let (seen, other) = (Dtype::F32.encode(&noise(1, vocab)), Dtype::F32.encode(&other));
+    for (turn, filters) in (0..).zip(filters()).filter(|(_, filters)| filters.top_k > 0 || filters.temperature == 0.0) {
+        let memory = Lines::new(&seen, other.clone());
+        let result = run(Level::detect(), Logits::foreign(Dtype::F32, &memory, 0, vocab), spec(filters, turn));
+        assert_eq!(result, run(Level::detect(), Logits::new(Dtype::F32, &seen), spec(filters, turn)), "{filters:?}");
+        assert!(memory.copied.into_inner() > 0, "the second look is by copying");
+    }
+}
+
+/// NaN and +infinity are found wherever they stand.
+#[test]
+fn what_cannot_be_sampled_is_seen_in_a_mapped_row() {
+    for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+        for (dtype, wrong) in Dtype::ALL.into_iter().flat_map(|d| [(d, f32::NAN), (d, f32::INFINITY)]) {
+            for place in (0..300).step_by(7) {
+                let mut values = noise(5, 300);
+                values[place] = wrong;
+                let bytes = dtype.encode(&values);
+                let memory = Lines::new(&bytes, bytes.clone());
+                let foreign = run(level, Logits::foreign(dtype, &memory, 0, 300), all_of_it(0));
+                assert_eq!(foreign, run(level, Logits::new(dtype, &bytes), all_of_it(0)));
+                assert!(foreign.is_err(), "{level:?} {dtype:?} {wrong} at {place}");
+            }
+        }
+    }
+}

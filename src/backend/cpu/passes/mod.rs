@@ -6,6 +6,7 @@
 //! | pass | reads | gives |
 //! |---|---|---|
 //! | [`scan`], [`far_scan`] | the row | block maxima, whether a NaN was met |
+//! | [`look`], [`fetch`] | whole blocks of foreign memory | the same, and what was seen |
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
@@ -30,6 +31,7 @@
 //! hold [`blocks`] entries. Pointers handed to loads stay inside the row or the padded copy of its tail.
 
 mod adapt;
+mod fetch;
 mod find;
 mod mark;
 mod measure;
@@ -39,6 +41,7 @@ mod shaped;
 mod weigh;
 
 pub(super) use adapt::{Adapt, adapted, weights};
+pub(super) use fetch::{fetch, look};
 pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
 pub(super) use mark::{Raise, Words, race_words, raise, raised};
 pub(super) use measure::{Squares, Terms, squares, terms};

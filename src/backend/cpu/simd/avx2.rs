@@ -106,9 +106,28 @@ unsafe fn sum_u64(a: __m256i) -> u64 {
     }
 }
 
+#[inline(always)]
+unsafe fn widen_bf16(halves: __m128i) -> __m256 {
+    // SAFETY: the caller's, as all here.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))) }
+}
+
+#[inline(always)]
+unsafe fn fetch_halves<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m128i {
+    // SAFETY: as above; `from` is aligned.
+    unsafe {
+        let values = from.cast::<__m128i>().read_volatile();
+        if KEEP {
+            _mm_storeu_si128(to.cast(), values);
+        }
+        values
+    }
+}
+
 // SAFETY (whole impl): the caller promises AVX2, FMA and F16C, and that pointers cover the lanes.
 impl Simd for Avx2 {
     const LANES: usize = 8;
+    const SPREADS: bool = false;
     type Float = __m256;
     type Mass = [__m256i; 2];
     type Narrow = __m256i;
@@ -128,10 +147,25 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u8) -> __m256 {
+        unsafe { widen_bf16(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256 {
         unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            let values = from.cast::<__m256>().read_volatile();
+            if KEEP {
+                _mm256_storeu_ps(to.cast(), values);
+            }
+            values
         }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256 {
+        unsafe { _mm256_cvtph_ps(fetch_halves::<KEEP>(from, to)) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256 {
+        unsafe { widen_bf16(fetch_halves::<KEEP>(from, to)) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: __m256) {

@@ -48,9 +48,28 @@ unsafe fn philox8(mut counter: [__m512i; 4], keys: &[[__m512i; 2]; ROUNDS]) -> [
     }
 }
 
+#[inline(always)]
+unsafe fn widen_bf16(halves: __m256i) -> __m512 {
+    // SAFETY: the caller's, as all here.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
+}
+
+#[inline(always)]
+unsafe fn fetch_halves<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256i {
+    // SAFETY: as above; `from` is aligned.
+    unsafe {
+        let values = from.cast::<__m256i>().read_volatile();
+        if KEEP {
+            _mm256_storeu_si256(to.cast(), values);
+        }
+        values
+    }
+}
+
 // SAFETY (whole impl): the caller promises AVX-512 F, BW, DQ and VL, and that pointers cover the lanes.
 impl Simd for Avx512 {
     const LANES: usize = 16;
+    const SPREADS: bool = true;
     type Float = __m512;
     type Mass = [__m512i; 2];
     type Narrow = __m512i;
@@ -70,10 +89,25 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u8) -> __m512 {
+        unsafe { widen_bf16(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m512 {
         unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+            let values = from.cast::<__m512>().read_volatile();
+            if KEEP {
+                _mm512_storeu_ps(to.cast(), values);
+            }
+            values
         }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(fetch_halves::<KEEP>(from, to)) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m512 {
+        unsafe { widen_bf16(fetch_halves::<KEEP>(from, to)) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: __m512) {

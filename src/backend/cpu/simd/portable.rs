@@ -16,6 +16,20 @@ unsafe fn read<const B: usize>(from: *const u8, widen: impl Fn([u8; B]) -> f32) 
     std::array::from_fn(|i| widen(unsafe { from.add(i * B).cast::<[u8; B]>().read() }))
 }
 
+/// Reads `N` values that others may write, each once, and widens them; with `KEEP` what was seen is stored.
+#[inline(always)]
+unsafe fn fetch<T: Copy, const KEEP: bool>(from: *const u8, to: *mut u8, widen: impl Fn(T) -> f32) -> [f32; N] {
+    std::array::from_fn(|i| {
+        // SAFETY: the caller promises N aligned values at `from`, and room for them at `to`.
+        let seen = unsafe { from.cast::<T>().add(i).read_volatile() };
+        if KEEP {
+            // SAFETY: as above.
+            unsafe { to.cast::<T>().add(i).write_unaligned(seen) };
+        }
+        widen(seen)
+    })
+}
+
 #[inline(always)]
 fn bits(test: impl Fn(usize) -> bool) -> u32 {
     (0..N).fold(0, |bits, i| bits | u32::from(test(i)) << i)
@@ -25,6 +39,7 @@ fn bits(test: impl Fn(usize) -> bool) -> u32 {
 // caller's pointer, without alignment.
 impl Simd for Portable {
     const LANES: usize = N;
+    const SPREADS: bool = false;
     type Float = [f32; N];
     type Mass = [u64; N];
     type Narrow = [u32; N];
@@ -48,6 +63,21 @@ impl Simd for Portable {
     unsafe fn load_bf16(from: *const u8) -> [f32; N] {
         // SAFETY: as promised by the caller.
         unsafe { read(from, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
+        // SAFETY: as promised by the caller.
+        unsafe { fetch::<u32, KEEP>(from, to, |bits| f32::from_bits(u32::from_le(bits))) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
+        // SAFETY: as promised by the caller.
+        unsafe { fetch::<u16, KEEP>(from, to, |bits| half::f16::from_bits(u16::from_le(bits)).to_f32_const()) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
+        // SAFETY: as promised by the caller.
+        unsafe { fetch::<u16, KEEP>(from, to, |bits| f32::from_bits(u32::from(u16::from_le(bits)) << 16)) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: [f32; N]) {
