@@ -30,7 +30,7 @@ fn one_command_starts_measures_and_compares() {
 
 #[test]
 fn shared_memory_is_held_against_the_backend_in_process() {
-    for transport in ["shm", "inline"] {
+    for transport in ["shm", "shm-slots", "inline"] {
         let small = ["--spawn", "uds", "--in-process", "--rounds", "1", "--transport", transport];
         let report = json(&bench(&[&small[..], &SMALL[..]].concat()));
         for side in ["croupier", "in_process"] {
@@ -60,6 +60,8 @@ fn ranks_are_measured_beside_whole_rows() {
             assert!(ranks["shares_of_whole"][0].as_f64() > Some(0.0), "{report}");
         }
     }
+    let slots = bench(&[&["--spawn", "uds", "--shards", "2", "--transport", "shm-slots"][..], &SMALL[..]].concat());
+    assert!(String::from_utf8_lossy(&slots.stderr).contains("goes without --shards"), "{slots:?}");
     for wrong in [["--shards", "0"], ["--shards", "2,"], ["--shards", "600"]] {
         assert!(!bench(&[&["--spawn", "uds"][..], &wrong[..], &SMALL[..]].concat()).status.success(), "{wrong:?}");
     }
