@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from .errors import CroupierError
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Attach"
+#: Seconds between looks at whether the group is there still, while tokens are waited for.
+_MOMENT = 0.05
 
 
 @dataclass
@@ -143,12 +146,22 @@ class RankSession:
             self.unsampled.append(result.step_id)
         return None
 
-    def tokens(self, step_id: int, timeout: float) -> list[list[int]]:
-        """Waits for a step's tokens."""
+    def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
+        """Waits a moment for a step's tokens; `timeout` is what was to be waited, `until` when that is over."""
         place = getattr(self.group, "tokens", None)
         if self.region is None or place is None:
             raise CroupierError("tokens are in shared memory, which this rank has not: " + (self.reason or "rank 0 has none"))
-        return Places(self.region, *place).wait(step_id, timeout)
+        tokens = Places(self.region, *place).wait(step_id, min(_MOMENT, until - time.monotonic()))
+        if tokens is None and self.region.is_lost():
+            raise CroupierError(f"the tokens of step {step_id} are gone: the group is over, rank 0 has ended its stream")
+        if tokens is None and time.monotonic() >= until:
+            raise CroupierError(f"the tokens of step {step_id} did not come within {timeout} s: rank 0 has not sent it, or it was refused")
+        return tokens
+
+    def may_be_refused(self, step_id: int) -> bool:
+        """Whether a step waits for an answer that may ask for its columns again: then it has to be looked at."""
+        shard = self.waiting.get(step_id)
+        return shard is not None and shard.slot is None
 
     def told(self) -> list[int]:
         """Steps that were not sampled, since the last time."""

@@ -339,9 +339,7 @@ class Session(StepMaker, Sharing):
             part.refused = f"refused: {result.refusal.message}"
         else:
             part.result = result
-            if result.in_slots:
-                self.tokens.tell(result)
-            elif part.is_plain:
+            if part.is_plain:
                 part.tokens = tokens_of(reply, len(part.emits))
         if part.logits is not None:
             self._let_go(part.logits)

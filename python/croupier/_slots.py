@@ -9,6 +9,7 @@ import base64
 import ctypes
 import json
 import platform
+import threading
 import time
 from typing import Any
 
@@ -20,7 +21,8 @@ from .schema import pb
 
 #: Bytes of a slot, and of the head before the first one.
 _SLOT = 16
-_LAST, _LOGPROB, _TRUNCATED, _ROUNDED = (1 << bit for bit in (16, 17, 18, 19))
+_LAST = 1 << 16
+_LOCK = threading.Lock()
 #: The most rows of a step that places are made for.
 _MOST = 1 << 16
 #: The number of futex(2), where it is known.
@@ -58,34 +60,34 @@ class Places:
                 works.append([])
         return works[:-1]
 
-    def tell(self, result: Any) -> None:
-        """Fills in what an answer has left out since the slots tell it."""
-        for slots in self.works(result.step_id):
-            state = int(slots[-1][1])
-            work = result.work.add(status=state & 0xFF, finish_reason=state >> 8 & 0xFF)
-            work.truncated = any(int(slot[1]) & _TRUNCATED for slot in slots)
-            for slot in slots:
-                token = work.tokens.add(token_id=int(slot[0]))
-                if slot[1] & _LOGPROB:
-                    token.logprob, token.rank = float(slot[2:3].view(np.float32)[0]), int(slot[3])
-                token.rounded_logprobs = bool(slot[1] & _ROUNDED)
-
-    def wait(self, step_id: int, timeout: float) -> list[list[int]]:
-        """The tokens of each work of a step, none where it failed, as soon as they are there."""
-        wanted, until = step_id & 0xFFFFFFFF, time.monotonic() + timeout
+    def wait(self, step_id: int, most: float) -> list[list[int]] | None:
+        """The tokens of each work of a step, none where it failed, as soon as they are there; None if they are not by then."""
+        wanted, until = step_id & 0xFFFFFFFF, time.monotonic() + most
         words = self.words(step_id)
         while (seen := int(words[0])) != wanted:
             if seen and (seen - wanted) & 0xFFFFFFFF < 1 << 31:
-                raise CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+                raise _gone(step_id)
             left = until - time.monotonic()
             if left <= 0:
-                raise CroupierError(f"the tokens of step {step_id} did not come within {timeout} s: rank 0 has not sent it, or without "
-                                    "rows, or it was refused")
+                return None
             _sleep(words, seen, left)
+        _fence()
         tokens = [[int(slot[0]) for slot in slots if slot[1] & 0xFF == pb.ROW_STATUS_OK] for slots in self.works(step_id)]
+        _fence()
         if int(words[0]) != wanted:
-            raise CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+            # A later step has begun to write there.
+            raise _gone(step_id)
         return tokens
+
+
+def _gone(step_id: int) -> CroupierError:
+    return CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+
+
+def _fence() -> None:
+    """Keeps what is read behind it from being read before it."""
+    with _LOCK:
+        pass
 
 
 class _Time(ctypes.Structure):
@@ -123,10 +125,9 @@ class Sharing:
         return Places(region, region.first + self.slots * self.slot_bytes, self._token_size(), self._token_count())
 
     def _slots_of(self, part: Any) -> bytes:
-        """The field that asks for a sharded step's tokens in the region, where a place is free."""
-        if self.tokens is None or len(part.emits) > self.limits.rows or len(self.waiting) > self.tokens.count:
-            return b""
-        return self.tokens.field(part.step_id)
+        """The field that asks for a sharded step's tokens in the region too."""
+        # The server refuses more works than this anyway.
+        return b"" if self.tokens is None or len(part.emits) > self.limits.rows else self.tokens.field(part.step_id)
 
     def shard_token(self, address: str) -> str:
         """What another rank needs to attach and to bring its columns."""

@@ -242,7 +242,12 @@ class Rank(RankFront):
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
-        return await asyncio.to_thread(self._session.tokens, step_id, timeout)
+        until = time.monotonic() + timeout
+        while self._session.may_be_refused(step_id):
+            await self._answer()
+        while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
+            pass
+        return tokens
 
     async def wait(self) -> list[int]:
         """As of `croupier.Rank`."""

@@ -77,8 +77,14 @@ class Rank(RankFront):
 
     def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """Waits until a step that was sent is sampled, and gives the tokens of each of its works, none where it failed: read from shared
-        memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots."""
-        return self._session.tokens(step_id, timeout)
+        memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots, and before rank 0 ends
+        its stream."""
+        until = time.monotonic() + timeout
+        while self._session.may_be_refused(step_id):
+            self._answer()
+        while (tokens := self._session.tokens(step_id, until, timeout)) is None:
+            pass
+        return tokens
 
     def wait(self) -> list[int]:
         """Waits until everything that was sent is done with. Gives the steps whose rows were not sampled."""

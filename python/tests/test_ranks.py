@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -83,8 +84,7 @@ def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
             assert sequence.tokens == expected
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server, path):
+def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server):
     """Texts whose logits depend on the tokens before, as a model's do: a rank that had others would bring other columns."""
     shards, seen = [400, 300, 300], {1: [], 2: []}
 
@@ -103,7 +103,7 @@ def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server, path):
         seen[rank] = texts
 
     def run(shards, ranks):
-        with croupier.connect(server.uds, VOCAB, data_path=path if not ranks else "shared_memory", vocab_shards=shards) as stream:
+        with croupier.connect(server.uds, VOCAB, data_path="shared_memory", vocab_shards=shards) as stream:
             work = [threading.Thread(target=follow, args=(stream.shard_token, rank)) for rank in ranks]
             for thread in work:
                 thread.start()
@@ -120,30 +120,8 @@ def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server, path):
     assert seen == {1: expected, 2: expected}
 
 
-def test_rank_0_is_told_what_it_would_be_told_without_slots(server):
-    work, results = {}, {}
-    for path in PATHS:
-        with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=[300, 700]) as stream:
-            sequences = [stream.open(**params(1), logprobs={}, max_tokens=2), stream.open(**params(2)), stream.open(**params(3))]
-            results[path] = []
-            with croupier.attach(stream.shard_token, 1) as rank:
-                for position in range(3):
-                    rows = np.array([logits(text, position) for text in TEXTS])
-                    if position == 1:
-                        rows[1, 0] = np.nan
-                    rank.send(rows[: len(sequences), 300:])
-                    try:
-                        results[path].append(stream.step(rows[: len(sequences), :300], sequences).work)
-                    except croupier.RowError as error:
-                        results[path].append(error.failures)
-                    sequences = [sequence for sequence in sequences if not sequence.finish_reason]
-            work[path] = [sequence.tokens for sequence in sequences]
-    assert len(PATHS) == 2 and work[PATHS[0]] == work[PATHS[1]]
-    assert str(results[PATHS[0]]) == str(results[PATHS[1]])
-
-
 def test_tokens_that_are_gone_or_never_come_are_told(server):
-    with croupier.connect(server.uds, VOCAB, vocab_shards=[300, 700], slots=2) as stream:
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[300, 700], slots=2, max_rows=8) as stream:
         sequence = stream.open(**params(1))
         with croupier.attach(stream.shard_token, 1) as rank:
             for position in range(4):
@@ -157,16 +135,47 @@ def test_tokens_that_are_gone_or_never_come_are_told(server):
         with croupier.attach(stream.shard_token, 1, data_path="inline") as rank:
             with pytest.raises(croupier.CroupierError, match="shared memory"):
                 rank.tokens(1)
+        # Rows that found no slot go inline; what a failed row gives is nothing.
+        with croupier.attach(stream.shard_token, 1) as rank:
+            rows = np.array([logits(text, 5) for text in range(100)])
+            rows[3] = np.nan
+            texts = [stream.open(**params(text)) for text in range(100)]
+            assert len(rows) > rank._session.group.max_rows
+            step = rank.send(rows[:, 300:])
+            with pytest.raises(croupier.RowError):
+                stream.sample(rows[:, :300], texts)
+            assert rank.tokens(step) == [[*text.tokens] for text in texts] and texts[3].tokens == []
+            # Rank 0 leaves: nobody waits for what will not come.
+            waiting = threading.Thread(target=stream.end)
+            began = time.monotonic()
+            waiting.start()
+            with pytest.raises(croupier.CroupierError, match="the group is over"):
+                rank.tokens(step + 1, timeout=60)
+            assert time.monotonic() - began < 30
+            waiting.join()
+
+
+def test_a_task_that_waits_for_tokens_can_be_cancelled(server):
+    async def run():
+        async with croupier.aio.Sampler.connect(server.uds, VOCAB, vocab_shards=[300, 700]) as stream:
+            async with croupier.aio.Sampler.attach(stream.shard_token, 1) as rank:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(rank.tokens(1, timeout=60), 0.2)
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - began < 30
 
 
 def test_asyncio_has_ranks_too(server):
     shards = [300, 400, 300]
+    seen = {1: [], 2: []}
 
     async def bring_columns(token, rank):
         async with croupier.aio.Sampler.attach(token, rank) as sampler:
             for position in range(COUNT):
                 step = await sampler.send(write(await sampler.rows(len(TEXTS)), position, columns_of(shards, rank)))
-                assert len(await sampler.tokens(step)) == len(TEXTS)
+                seen[rank].append(await sampler.tokens(step))
             assert await sampler.wait() == []
 
     async def run():
@@ -178,7 +187,10 @@ def test_asyncio_has_ranks_too(server):
             await asyncio.gather(*work)
             return [sequence.tokens for sequence in sequences]
 
-    assert asyncio.run(run()) == text_of(server, COUNT, "inline")
+    expected = text_of(server, COUNT, "inline")
+    assert asyncio.run(run()) == expected
+    steps = [[[token] for token in step] for step in zip(*expected)]
+    assert seen == {1: steps, 2: steps}
 
 
 RANK = """

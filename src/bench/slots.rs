@@ -55,8 +55,12 @@ impl Stream {
 
     fn send(&self, number: usize, offset: usize) -> Result<(), BenchError> {
         let lease = &self.leased.lease;
-        let slots =
-            proto::TokenSlots { region_id: lease.region_id, generation: lease.generation, offset: offset as u64 };
+        let slots = proto::TokenSlots {
+            region_id: lease.region_id,
+            generation: lease.generation,
+            offset: offset as u64,
+            instead_of_result: true,
+        };
         let step = self.group.step(number, &self.shared.args, &self.shared.pool, Some(lease));
         let step = proto::Step { token_slots: Some(slots), ..step };
         self.requests.blocking_send(DecodeRequest { request: Some(Ask::Step(step)) }).map_err(|_| closed())

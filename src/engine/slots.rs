@@ -34,6 +34,8 @@ const ROUNDED: u32 = 1 << 19;
 pub struct Slots {
     region: Arc<Region>,
     offset: usize,
+    /// Whether the reply may leave out what they tell.
+    instead: bool,
 }
 
 impl Slots {
@@ -41,7 +43,7 @@ impl Slots {
     ///
     /// # Errors
     /// When it has not, or the region is on a device.
-    pub fn new(region: Arc<Region>, offset: u64, work: &[Work]) -> Result<Self, FieldError> {
+    pub fn new(region: Arc<Region>, offset: u64, instead: bool, work: &[Work]) -> Result<Self, FieldError> {
         if let Some(device) = region.device() {
             let message =
                 format!("is memory of {device}; tokens are written to the host's, lease a region without a device");
@@ -53,7 +55,7 @@ impl Slots {
         let slots = work.iter().map(|work| work.rows().max(1)).fold(0, usize::saturating_add);
         let (len, bytes) = (region.len(), slots.saturating_add(1).saturating_mul(BYTES));
         match usize::try_from(offset).ok().filter(|&offset| offset <= len && len - offset >= bytes) {
-            Some(offset) => Ok(Self { region, offset }),
+            Some(offset) => Ok(Self { region, offset, instead }),
             None => {
                 let message =
                     format!("is {offset}: {slots} slots and their head take {bytes} bytes, the region has {len}");
@@ -62,11 +64,12 @@ impl Slots {
         }
     }
 
-    /// Writes what came of a step; whether that is all there is to tell of it.
+    /// Writes what came of a step; whether the reply leaves it out.
     pub(super) fn tell(&self, step_id: u64, work: &[Result<Done, RowFailure>]) -> bool {
         // It is the host's, as was checked.
         let Some(memory) = self.region.words() else { return false };
         let (mut count, mut is_all) = (0, true);
+        memory.withdraw(self.offset, !(step_id as u32));
         for done in work {
             is_all &= each_slot(done, |slot| {
                 count += 1;
@@ -75,7 +78,7 @@ impl Slots {
         }
         memory.write(self.offset + WORD, [u32::from(is_all), count as u32, 0]);
         memory.publish(self.offset, step_id as u32);
-        is_all
+        is_all && self.instead
     }
 }
 

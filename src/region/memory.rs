@@ -7,7 +7,7 @@ use crate::sampling::logits::Foreign;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Whether this system has such memory.
 pub const IS_SUPPORTED: bool = cfg!(target_os = "linux");
@@ -139,6 +139,15 @@ impl Memory {
         for (i, word) in words.into_iter().enumerate() {
             self.word(offset + i * size_of::<u32>()).store(word, Ordering::Relaxed);
         }
+    }
+
+    /// Writes one word before others: whoever sees one of those, and looks at this one behind that, sees it or a later value.
+    ///
+    /// # Panics
+    /// If it does not lie in it.
+    pub fn withdraw(&self, offset: usize, word: u32) {
+        self.word(offset).store(word, Ordering::Relaxed);
+        fence(Ordering::Release);
     }
 
     /// Writes one word such that whoever sees it sees what was written before, and wakes those who wait for it to change.

@@ -17,7 +17,7 @@ pub struct Window {
 
 // SAFETY: the mapping is this value's alone; writing needs it exclusively.
 unsafe impl Send for Window {}
-// SAFETY: a shared one does nothing but tell its length.
+// SAFETY: a shared one tells its length and reads words by atomic loads.
 unsafe impl Sync for Window {}
 
 impl Window {

@@ -56,7 +56,7 @@ fn told(work: &[WorkResult]) -> Vec<Slot> {
 
 fn slots_at(region: &Leased, offset: u64) -> Option<TokenSlots> {
     let RegionLease { region_id, generation, .. } = region.lease;
-    Some(TokenSlots { region_id, generation, offset })
+    Some(TokenSlots { region_id, generation, offset, instead_of_result: true })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +131,7 @@ async fn drafts_and_scores_have_slots_of_their_own() {
     let rows: Vec<Vec<f32>> = (0..4).map(|row| logits(3, row)).collect();
     let score = ScoreWork { token_ids: vec![4, 2, 7], logprobs: Some(LogprobsParams::default()) };
     let draft = Work { sequence_id: Some(1), first_row: Some(0), kind: Some(work::Kind::Draft(DraftWork::default())) };
-    let work = vec![draft, Work { first_row: Some(1), ..score_work(None, score) }];
+    let work = [draft, Work { first_row: Some(1), ..score_work(None, score) }];
     let step = |id, slots| Step {
         open: vec![open(id, seeded(5))],
         work: work.iter().cloned().map(|work| Work { sequence_id: work.sequence_id.map(|_| id), ..work }).collect(),
@@ -163,7 +163,8 @@ async fn places_that_are_none_are_told_by_field_and_harm_nobody() {
     ] {
         let (mut worker, _side, region) = leased(&server, config()).await;
         let (id, newer, offset) = change;
-        let slots = TokenSlots { region_id: id, generation: region.lease.generation + newer, offset };
+        let slots =
+            TokenSlots { region_id: id, generation: region.lease.generation + newer, offset, ..Default::default() };
         let step = Step {
             open: vec![open(1, seeded(5)), open(2, seeded(6))],
             work: vec![sample_work(1), sample_work(2)],
@@ -188,9 +189,27 @@ async fn places_that_are_none_are_told_by_field_and_harm_nobody() {
     assert_eq!(read(&region, room(2)).2.len(), 2);
     // A stream without regions.
     let mut without = server.worker().await;
-    let status = without.failing_step(Step { open: vec![], ..step([1, 2], 0) }).await;
+    let status = without.failing_step(Step { open: Vec::new(), ..step([1, 2], 0) }).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::NotFound, "step.token_slots.region_id"));
     assert_eq!(inline_tokens(&server, 5, 3).await, neighbour);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_result_leaves_out_only_what_it_was_asked_to() {
+    let server = server().await;
+    let (mut worker, _side, region) = leased(&server, config()).await;
+    let step = |id, slots| Step {
+        open: vec![open(id, seeded(5))],
+        work: vec![sample_work(id)],
+        logits: inline(&[logits(5, 0)]),
+        token_slots: slots,
+        ..Default::default()
+    };
+    let plain = worker.step(step(1, None)).await;
+    let both = slots_at(&region, SLOTS).map(|slots| TokenSlots { instead_of_result: false, ..slots });
+    let result = worker.step(step(2, both)).await;
+    assert!(!result.in_slots && result.work == plain.work, "{result:?}");
+    assert_eq!(read(&region, SLOTS), (result.step_id as u32, true, told(&plain.work)));
 }
 
 /// The worker gives the region up while its step is under way: the server writes where nobody reads, and goes on.

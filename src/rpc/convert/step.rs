@@ -161,7 +161,7 @@ fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBl
 /// Where a step's tokens go, in a region of the stream.
 fn slots(wire: &proto::TokenSlots, work: &[Work], config: &Config) -> Result<Slots, Error> {
     let region = region(regions(config)?, wire.region_id, wire.generation)?;
-    Slots::new(region, wire.offset, work).map_err(Error::Invalid)
+    Slots::new(region, wire.offset, wire.instead_of_result, work).map_err(Error::Invalid)
 }
 
 fn regions(config: &Config) -> Result<&StreamRegions, Error> {

@@ -16,18 +16,17 @@ unsafe fn read<const B: usize>(from: *const u8, widen: impl Fn([u8; B]) -> f32) 
     std::array::from_fn(|i| widen(unsafe { from.add(i * B).cast::<[u8; B]>().read() }))
 }
 
-/// Reads `N` values that others may write, each once, and widens them; with `KEEP` what was seen is stored.
+/// Reads `W` words that others may write, each once; with `KEEP` what was seen is stored.
 #[inline(always)]
-unsafe fn fetch<T: Copy, const KEEP: bool>(from: *const u8, to: *mut u8, widen: impl Fn(T) -> f32) -> [f32; N] {
-    std::array::from_fn(|i| {
-        // SAFETY: the caller promises N aligned values at `from`, and room for them at `to`.
-        let seen = unsafe { from.cast::<T>().add(i).read_volatile() };
+unsafe fn fetch<const W: usize, const KEEP: bool>(from: *const u8, to: *mut u8) -> [u64; W] {
+    // SAFETY: the caller promises so many aligned words at `from`, and room for them at `to`.
+    unsafe {
+        let seen = std::array::from_fn(|i| from.cast::<u64>().add(i).read_volatile());
         if KEEP {
-            // SAFETY: as above.
-            unsafe { to.cast::<T>().add(i).write_unaligned(seen) };
+            to.cast::<[u64; W]>().write_unaligned(seen);
         }
-        widen(seen)
-    })
+        seen
+    }
 }
 
 #[inline(always)]
@@ -67,17 +66,20 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
         // SAFETY: as promised by the caller.
-        unsafe { fetch::<u32, KEEP>(from, to, |bits| f32::from_bits(u32::from_le(bits))) }
+        let seen: [u32; N] = bytemuck::cast(unsafe { fetch::<4, KEEP>(from, to) });
+        seen.map(|bits| f32::from_bits(u32::from_le(bits)))
     }
     #[inline(always)]
     unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
         // SAFETY: as promised by the caller.
-        unsafe { fetch::<u16, KEEP>(from, to, |bits| half::f16::from_bits(u16::from_le(bits)).to_f32_const()) }
+        let seen: [u16; N] = bytemuck::cast(unsafe { fetch::<2, KEEP>(from, to) });
+        seen.map(|bits| half::f16::from_bits(u16::from_le(bits)).to_f32_const())
     }
     #[inline(always)]
     unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> [f32; N] {
         // SAFETY: as promised by the caller.
-        unsafe { fetch::<u16, KEEP>(from, to, |bits| f32::from_bits(u32::from(u16::from_le(bits)) << 16)) }
+        let seen: [u16; N] = bytemuck::cast(unsafe { fetch::<2, KEEP>(from, to) });
+        seen.map(|bits| f32::from_bits(u32::from(u16::from_le(bits)) << 16))
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, from: [f32; N]) {
