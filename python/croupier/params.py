@@ -99,7 +99,7 @@ class EngineOrder(enum.IntEnum):
     eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
     LLAMA_CPP = 2
     """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p; with mirostat temperature,
-    mirostat. typical_p goes on until there is more than its share."""
+    mirostat. typical_p goes on until there is more than its share. DRY comes behind the penalties."""
     VLLM = 3
     """temperature, min_p, top_k, top_p. A temperature above 0 is at least 0.01."""
     TRANSFORMERS = 4
@@ -108,10 +108,11 @@ class EngineOrder(enum.IntEnum):
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff, tfs, top_a, min_p,
     mirostat, xtc, adaptive_p. Ties as with TRANSFORMERS; xtc does nothing where one of xtc_ignore_token_ids would go.
-    """
+    DRY comes behind the penalties."""
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, xtc, skew; dynamic
-    temperature stands behind mirostat. A temperature below 0.01 is greedy, and xtc_expected is on."""
+    temperature stands behind mirostat. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the
+    penalties."""
 
 
 class SeedingScheme(enum.IntEnum):

@@ -45,6 +45,8 @@ pub struct EngineRules {
     pub least_temperature: f32,
     /// Lower temperatures are greedy.
     pub greedy_below: f32,
+    /// What DRY takes off comes behind the penalties.
+    pub dry_is_late: bool,
 }
 
 /// When typical-p has enough.
@@ -125,14 +127,15 @@ impl EngineOrder {
         let rules = EngineRules::default();
         match self {
             Self::Croupier => rules,
-            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..rules },
+            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, dry_is_late: true, ..rules },
             Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
             Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
             // Its top-k and typical-p are those of Transformers.
             Self::TextGenerationWebui => {
-                EngineRules { top_k_ties: true, typical: TypicalRule::Ties, xtc_unless_ignored: true, ..rules }
+                let typical = TypicalRule::Ties;
+                EngineRules { top_k_ties: true, typical, xtc_unless_ignored: true, dry_is_late: true, ..rules }
             }
-            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, ..rules },
+            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, dry_is_late: true, ..rules },
         }
     }
 }

@@ -3,11 +3,12 @@
 //! Each is a function of one token's logit and of what the sequence knows about that token, so a row
 //! needs only the tokens it knows something about; all others keep their logit. The order is fixed:
 //! ban, bias, repetition penalty, encoder repetition penalty, frequency penalty, presence penalty,
-//! length penalty.
+//! length penalty, and behind all of them what an engine's DRY takes off ([`Nudge::late`]).
+
+mod adjusts;
 
 pub use crate::params::Penalties;
-use std::cmp::Ordering;
-use std::iter::Peekable;
+pub use adjusts::{Adjusted, Adjusts, Nudge};
 
 /// What a sequence knows about one token. Plain data, the same on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -60,6 +61,18 @@ impl TokenAdjust {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.flags == 0 && self.output_count == 0 && self.bias == 0.0
+    }
+
+    /// Whether some penalty is about the token: only then is it another number what comes before them and what behind.
+    #[must_use]
+    pub fn is_penalised(&self, penalties: &Penalties) -> bool {
+        let has = |flag| self.flags & flag != 0;
+        let counts = penalties.frequency != 0.0 || penalties.presence != 0.0;
+        !has(Self::BANNED)
+            && (has(Self::SEEN) && penalties.repetition != 1.0
+                || has(Self::PROMPT) && penalties.encoder != 1.0
+                || self.output_count > 0 && counts
+                || has(Self::END) && penalties.length != 0.0)
     }
 
     /// The adjusted logit. −∞ stays −∞ whatever the bias.
@@ -122,156 +135,10 @@ impl TokenAdjust {
     }
 }
 
-/// Something more that is added to one token's logit, at one position only: [`TokenAdjust::bias`] and this are added
-/// up first, and their sum is added to the logit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Nudge {
-    /// The token.
-    pub token: u32,
-    /// What is added; finite.
-    pub bias: f32,
-}
-
-/// What a sequence knows about single tokens, in ascending order, each once: a list, a short one whose
-/// entries take the place of the list's for the same tokens, and what is added to those of either. So rows that look
-/// ahead of a long history, or differ from the last one in little, need no copy of it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Adjusts<'a> {
-    base: &'a [TokenAdjust],
-    over: &'a [TokenAdjust],
-    nudges: &'a [Nudge],
-}
-
-impl<'a> Adjusts<'a> {
-    /// `base`, with the entries of `over` instead of its own for the same tokens; both in ascending order.
-    #[must_use]
-    pub fn new(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> Self {
-        Self { base, over, nudges: &[] }
-    }
-
-    /// The same with `nudges`, which are in ascending order, each token once.
-    #[must_use]
-    pub fn nudged(self, nudges: &'a [Nudge]) -> Self {
-        Self { nudges, ..self }
-    }
-
-    /// At least as many entries as there are.
-    #[must_use]
-    pub fn len_bound(&self) -> usize {
-        self.base.len() + self.over.len() + self.nudges.len()
-    }
-
-    /// Whether nothing is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len_bound() == 0
-    }
-
-    /// What is known of one token, as among [all](Self::iter).
-    #[must_use]
-    pub fn get(&self, token: u32) -> Option<TokenAdjust> {
-        let find = |list: &[TokenAdjust]| Some(list[list.binary_search_by_key(&token, |adjust| adjust.token).ok()?]);
-        let known = find(self.over).or_else(|| find(self.base)).filter(|adjust| !adjust.is_idle());
-        let Ok(nudged) = self.nudges.binary_search_by_key(&token, |nudge| nudge.token) else { return known };
-        let bias = self.nudges[nudged].bias;
-        Some(known.map_or(TokenAdjust { token, bias, ..TokenAdjust::default() }, |known| TokenAdjust {
-            bias: known.bias + bias,
-            ..known
-        }))
-    }
-
-    /// The entries in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = TokenAdjust> + use<'a> {
-        let (base, over) = (self.base.iter().copied().peekable(), self.over.iter().copied().peekable());
-        let nudges = self.nudges.iter().map(|n| TokenAdjust { token: n.token, bias: n.bias, ..TokenAdjust::default() });
-        // What was seen and is out of sight again may have left an entry that says nothing.
-        let known = merged(base, over, |_, over| over).filter(|adjust| !adjust.is_idle());
-        merged(known.peekable(), nudges.peekable(), |known, nudge| TokenAdjust {
-            bias: known.bias + nudge.bias,
-            ..known
-        })
-    }
-}
-
-/// Both lists in ascending order, `both` deciding where they meet.
-fn merged(
-    mut one: Peekable<impl Iterator<Item = TokenAdjust>>,
-    mut other: Peekable<impl Iterator<Item = TokenAdjust>>,
-    both: impl Fn(TokenAdjust, TokenAdjust) -> TokenAdjust,
-) -> impl Iterator<Item = TokenAdjust> {
-    std::iter::from_fn(move || match (one.peek(), other.peek()) {
-        (Some(a), Some(b)) => match a.token.cmp(&b.token) {
-            Ordering::Less => one.next(),
-            Ordering::Equal => Some(both(one.next()?, other.next()?)),
-            Ordering::Greater => other.next(),
-        },
-        (Some(_), None) => one.next(),
-        (None, _) => other.next(),
-    })
-}
-
-impl PartialEq for Adjusts<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.iter().eq(other.iter())
-    }
-}
-
-impl<'a> From<&'a [TokenAdjust]> for Adjusts<'a> {
-    fn from(base: &'a [TokenAdjust]) -> Self {
-        Self::new(base, &[])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::params::Decay;
-
-    #[test]
-    fn what_is_out_of_sight_is_left_out() {
-        let seen = TokenAdjust { token: 4, flags: TokenAdjust::SEEN, output_count: 1, ..TokenAdjust::default() }.at(7);
-        let mut forgotten = seen;
-        forgotten.forget();
-        assert!(forgotten.is_idle() && !seen.is_idle());
-        assert_eq!(Adjusts::new(&[seen], &[forgotten]).iter().next(), None);
-        let banned = TokenAdjust { flags: TokenAdjust::BANNED, ..forgotten };
-        assert_eq!(Adjusts::new(&[banned], &[]).iter().next(), Some(banned));
-    }
-
-    #[test]
-    fn entries_over_the_list_take_the_place_of_its_own() {
-        let entry = |token, output_count| TokenAdjust { token, output_count, ..TokenAdjust::default() };
-        let list = |entries: &[(u32, u32)]| entries.iter().map(|&(t, n)| entry(t, n)).collect::<Vec<_>>();
-        let (base, over) = (list(&[(1, 1), (4, 1), (7, 1)]), list(&[(0, 2), (4, 2), (9, 2)]));
-        let merged: Vec<_> = Adjusts::new(&base, &over).iter().collect();
-        assert_eq!(merged, list(&[(0, 2), (1, 1), (4, 2), (7, 1), (9, 2)]));
-        assert_eq!(Adjusts::new(&base, &[]).iter().collect::<Vec<_>>(), base);
-        assert_eq!(Adjusts::new(&[], &over).iter().collect::<Vec<_>>(), over);
-        assert!(Adjusts::default().is_empty() && !Adjusts::new(&[], &over).is_empty());
-    }
-
-    #[test]
-    fn nudges_are_added_to_the_bias() {
-        let entry = |token, bias| TokenAdjust { token, bias, ..TokenAdjust::default() };
-        let (base, over) = ([entry(1, 1.0), entry(4, 2.0)], [entry(4, 8.0)]);
-        let nudges = [(0, 0.25), (4, 0.5), (9, -1.0)].map(|(token, bias)| Nudge { token, bias });
-        let adjusts = Adjusts::new(&base, &over).nudged(&nudges);
-        let expected = [entry(0, 0.25), entry(1, 1.0), entry(4, 8.5), entry(9, -1.0)];
-        assert_eq!(adjusts.iter().collect::<Vec<_>>(), expected);
-        assert!(!Adjusts::new(&[], &[]).nudged(&nudges).is_empty() && adjusts.len_bound() >= expected.len());
-        // What else is known of the token stays.
-        let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
-        let known: Vec<_> = Adjusts::new(&seen, &[]).nudged(&nudges[2..]).iter().collect();
-        assert_eq!(known, [TokenAdjust { bias: 0.0, ..seen[0] }]);
-        // One by one they are the same, those that say nothing too.
-        let idle = [TokenAdjust { token: 1, ..TokenAdjust::default() }];
-        for adjusts in
-            [adjusts, Adjusts::new(&seen, &idle).nudged(&nudges[2..]), Adjusts::new(&base, &idle), Adjusts::default()]
-        {
-            (0..11)
-                .for_each(|token| assert_eq!(adjusts.get(token), adjusts.iter().find(|a| a.token == token), "{token}"));
-        }
-    }
 
     #[test]
     fn by_hand() {

@@ -226,7 +226,7 @@ pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
 pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Candidate), RowError> {
     let mut row = raw.to_vec();
     for adjust in spec.adjusts.iter() {
-        let logit = &mut row[adjust.token as usize];
+        let logit = &mut row[adjust.token() as usize];
         *logit = adjust.apply(*logit, &spec.penalties);
     }
     if let Some(greens) = spec.greens() {

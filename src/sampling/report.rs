@@ -4,7 +4,7 @@
 //! [that of integer masses](super::entropy). Why a token is not among them is found by taking the row its way once more and
 //! looking after every step.
 
-use super::adjust::TokenAdjust;
+use super::adjust::Adjusted;
 use super::chain::{self, Chain, Step};
 use super::distribution::{self, Distribution};
 use super::entropy::{entropy, entropy_term};
@@ -160,7 +160,7 @@ fn masked(token: u32, (raw, adjusted): (f32, f32), spec: &RowSpec<'_>, bans: &Ba
     if spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err()) {
         return Some(if bans.forced { Removed::ForcedToken } else { Removed::AllowedTokenIds });
     }
-    let always = |adjust: TokenAdjust| adjust.token == token && adjust.flags & TokenAdjust::BANNED != 0;
+    let always = |adjust: Adjusted| adjust.token() == token && adjust.is_banned();
     if spec.adjusts.iter().any(always) {
         let is_word = bans.words.iter().any(|word| word[..] == [token]);
         return Some(if is_word { Removed::BadWords } else { Removed::BannedTokenIds });

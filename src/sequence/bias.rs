@@ -11,7 +11,7 @@ use crate::sampling::adjust::Nudge;
 pub(super) fn add(biases: &[SequenceBias], text: &Text<'_>, nudges: &mut Vec<Nudge>) {
     nudges.extend(biases.iter().filter_map(|biased| {
         let (&token, before) = biased.token_ids.split_last()?;
-        text.ends_with(text.len(), before).then_some(Nudge { token, bias: biased.bias })
+        text.ends_with(text.len(), before).then_some(Nudge { token, bias: biased.bias, late: 0.0 })
     }));
 }
 
@@ -22,6 +22,7 @@ pub(super) fn sum(nudges: &mut Vec<Nudge>) {
         let same = next.token == kept.token;
         if same {
             kept.bias += next.bias;
+            kept.late += next.late;
         }
         same
     });

@@ -11,6 +11,7 @@
 //! min(dry_multiplier * dry_base ^ (L - dry_allowed_length), 1e30)
 //! ```
 //!
+//! That is a part of the bias, or in the order of an engine that has it so it comes behind the penalties ([`Nudge::late`]).
 //! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
 //! f32 once: the same bits everywhere.
 //!
@@ -56,15 +57,19 @@ impl Since {
     }
 }
 
+/// How a sequence is penalised.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dry<'a> {
+    pub(super) params: &'a HistoryParams,
+    pub(super) breakers: Option<&'a Breakers>,
+    /// Behind the penalties.
+    pub(super) is_late: bool,
+}
+
 /// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
 /// least `dry_allowed_length` tokens, and maybe some shorter ones.
-pub(super) fn penalise(
-    params: &HistoryParams,
-    breakers: Option<&Breakers>,
-    text: &Text<'_>,
-    (matches, since): (&[Match], Since),
-    nudges: &mut Vec<Nudge>,
-) {
+pub(super) fn penalise(dry: Dry<'_>, text: &Text<'_>, (matches, since): (&[Match], Since), nudges: &mut Vec<Nudge>) {
+    let Dry { params, breakers, is_late } = dry;
     let Some(window) = params.dry_window().filter(|_| since.tokens >= params.dry_allowed_length) else { return };
     let inside = |m: &Match| u32::try_from(window.saturating_sub(text.len() - m.at as usize)).unwrap_or(u32::MAX);
     let length = |m: &Match| m.len.min(since.tokens).min(inside(m));
@@ -76,9 +81,10 @@ pub(super) fn penalise(
     extended.dedup_by_key(|packed| *packed >> 32);
     nudges.extend(extended.into_iter().filter_map(|packed| {
         let (token, length) = ((packed >> 32) as u32, !(packed as u32));
-        let bias = -penalty(params, length - params.dry_allowed_length);
+        let less = -penalty(params, length - params.dry_allowed_length);
+        let (bias, late) = if is_late { (0.0, less) } else { (less, 0.0) };
         let is_breaker = breakers.is_some_and(|breakers| breakers.is_one(token));
-        (!is_breaker).then_some(Nudge { token, bias })
+        (!is_breaker).then_some(Nudge { token, bias, late })
     }));
 }
 
@@ -114,7 +120,11 @@ mod tests {
         let context = (params.dry_allowed_length as usize).min(repeats::LONGEST_CONTEXT);
         let (matches, since) = (repeats::all(tokens, context, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
-        penalise(params, breakers, &text, (&matches, since), &mut nudges);
+        penalise(Dry { params, breakers, is_late: false }, &text, (&matches, since), &mut nudges);
+        let mut late = Vec::new();
+        penalise(Dry { params, breakers, is_late: true }, &text, (&matches, since), &mut late);
+        assert!(late.iter().all(|n| n.bias == 0.0));
+        assert!(nudges.iter().map(|n| (n.token, n.bias)).eq(late.into_iter().map(|n| (n.token, n.late))));
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
 

@@ -243,7 +243,7 @@ impl Now {
         self.nudges = Vec::new();
         bias::add(rules.sequence_bias(), text, &mut self.nudges);
         let repeats = (self.matches.as_slice(), self.since);
-        dry::penalise(&rules.params().history, rules.breakers(), text, repeats, &mut self.nudges);
+        dry::penalise(rules.dry(), text, repeats, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();
         if let (Some(params), Some(grams)) = (rules.no_repeat_ngram(), &grams.ngram) {

@@ -7,6 +7,7 @@ mod room;
 
 use super::breakers::Breakers;
 use super::chain::OwnChain;
+use super::dry::Dry;
 use super::history::{Ahead, History, merge};
 use super::length;
 use super::mark;
@@ -176,6 +177,12 @@ impl Rules {
     /// DRY's sequence breakers.
     pub(super) fn breakers(&self) -> Option<&Breakers> {
         self.inherited(|rules| rules.breakers.as_deref())
+    }
+
+    /// How DRY penalises.
+    pub(super) fn dry(&self) -> Dry<'_> {
+        let is_late = self.params.samplers.sampler_order.rules().dry_is_late;
+        Dry { params: &self.params.history, breakers: self.breakers(), is_late }
     }
 
     /// What n-gram may not come twice.

@@ -3,7 +3,7 @@ use super::*;
 use crate::params::chain::SamplerParams;
 use crate::params::history::HistoryParams;
 use crate::params::report::ReportParams;
-use crate::params::{LogprobsParams, SamplingParams};
+use crate::params::{EngineOrder, LogprobsParams, SamplerOrder, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
@@ -80,7 +80,7 @@ fn a_bad_word_is_not_completed() {
     let words = || vec![vec![4], vec![5, 6], vec![5, 5, 7], vec![8, 5, 6]];
     // The prompt does not count: a bad word is one that the output would hold.
     let mut sequence = opened(|p| p.bad_words = words(), &[5, 5], &[]);
-    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().collect::<Vec<_>>();
+    let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().map(|a| a.known).collect::<Vec<_>>();
     assert_eq!(adjusts, [TokenAdjust { token: 4, flags: TokenAdjust::BANNED, ..TokenAdjust::default() }]);
     assert_eq!(banned(&sequence), [0; 0], "a word longer than the history");
     sequence.commit(5);
@@ -97,7 +97,7 @@ fn a_bad_word_is_not_completed() {
 fn history_is_counted_only_when_a_penalty_asks() {
     let mut plain = opened(|p| p.logit_bias = vec![(9, 1.0), (3, -1.0)], &[1, 2], &[3]);
     plain.commit(4);
-    let tokens = |s: &Sequence| s.spec(s.draw(Purpose::Sample)).adjusts.iter().map(|a| a.token).collect::<Vec<_>>();
+    let tokens = |s: &Sequence| s.spec(s.draw(Purpose::Sample)).adjusts.iter().map(|a| a.token()).collect::<Vec<_>>();
     assert_eq!(tokens(&plain), [3, 9]);
     let mut counting = opened(|p| p.frequency_penalty = 0.5, &[1, 2], &[3, 3]);
     counting.commit(3);
@@ -171,7 +171,7 @@ prop_compose! {
         bad_words in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..5),
         ends in (0u32..6, 0u32..10, any::<bool>()),
         top_n in 0u32..3,
-        history in any_history(),
+        (history, is_late) in (any_history(), any::<bool>()),
     ) -> SamplingParams {
         let ends = if history.forced_last_token.is_some() { (ends.0, ends.1.max(1), ends.2) } else { ends };
         let logprobs = LogprobsParams { top_n, mode: LogprobsMode::Processed, token_ids: lists[0].clone() };
@@ -190,6 +190,7 @@ prop_compose! {
             logprobs: (top_n > 0).then_some(logprobs),
             samplers: SamplerParams {
                 report: (top_n > 1).then(|| Box::new(ReportParams { entropy: true, ..ReportParams::default() })),
+                sampler_order: SamplerOrder::Engine(if is_late { EngineOrder::LlamaCpp } else { EngineOrder::Croupier }),
                 ..SamplerParams::default()
             }
             .into(),
@@ -248,7 +249,7 @@ proptest! {
             logprobs: own.logprobs.clone().or(base.logprobs.clone()),
             samplers: SamplerParams {
                 report: own.samplers.report.clone().or(base.samplers.report.clone()),
-                ..SamplerParams::default()
+                ..(*own.samplers).clone()
             }
             .into(),
             history: HistoryParams {
@@ -283,7 +284,7 @@ proptest! {
     ) {
         let sequence = Sequence::open(Arc::new(Rules::new(params, &EOS)), 1, &prompt, &tokens);
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
-        prop_assert!(spec.adjusts.iter().is_sorted_by(|a, b| a.token < b.token));
+        prop_assert!(spec.adjusts.iter().is_sorted_by(|a, b| a.token() < b.token()));
         prop_assert!(spec.banned.is_sorted_by(|a, b| a < b));
         prop_assert!(spec.allowed.is_none_or(|ids| ids.is_sorted_by(|a, b| a < b)));
     }

@@ -127,7 +127,7 @@ mod tests {
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
         let mut row = vec![logit; VOCAB as usize];
         for adjust in spec.adjusts.iter() {
-            row[adjust.token as usize] = adjust.apply(logit, &spec.penalties);
+            row[adjust.token() as usize] = adjust.apply(logit, &spec.penalties);
         }
         row
     }

@@ -6,7 +6,7 @@ pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, mark, row};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
 use croupier::params::report::ReportParams;
-use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
@@ -26,6 +26,7 @@ pub(crate) struct Case {
     pub(crate) chain: Option<Chained>,
     pub(crate) penalties: Penalties,
     pub(crate) adjusts: Vec<TokenAdjust>,
+    pub(crate) nudges: Vec<Nudge>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) mark: Option<Mark>,
@@ -44,6 +45,7 @@ impl Case {
             chain: None,
             penalties: Penalties::OFF,
             adjusts: vec![],
+            nudges: vec![],
             banned: vec![],
             allowed: None,
             mark: None,
@@ -61,7 +63,7 @@ impl Case {
                 filters: self.filters,
                 chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
                 penalties: self.penalties,
-                adjusts: self.adjusts.as_slice().into(),
+                adjusts: Adjusts::from(self.adjusts.as_slice()).nudged(&self.nudges),
                 banned: &self.banned,
                 allowed: self.allowed.as_deref(),
                 mark: self.mark,
@@ -146,7 +148,7 @@ prop_compose! {
             2 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 1..40),
             1 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 100..400)
         ],
-        ban_first in any::<bool>(),
+        (ban_first, nudged) in (any::<bool>(), prop::option::weighted(0.3, nudged())),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
         allowed in prop_oneof![
             4 => Just(None),
@@ -171,18 +173,19 @@ prop_compose! {
         }
         tokens.sort_by_key(|t| t.0);
         tokens.dedup_by_key(|t| t.0);
-        let adjusts = tokens.into_iter().map(|(token, flags, bias, output_count)| {
+        let adjusts: Vec<_> = tokens.into_iter().map(|(token, flags, bias, output_count)| {
             // Mostly unbanned: bit 0 bans.
             let flags = if output_count == 3 { flags } else { flags & !1 };
             let adjust = TokenAdjust { token, flags, bias, output_count };
             if history.is_some() { adjust.at((token as u16).wrapping_mul(40_503)) } else { adjust }
         }).collect();
+        let nudges = nudges(nudged.unwrap_or_default(), &adjusts, vocab);
         let (encoder, decay, length) = history.unwrap_or((1.0, Decay::OFF, 0.0));
         let case = Case::new(dtype, &logits);
         let mut bytes = vec![0xAB; shift];
         bytes.extend_from_slice(&case.bytes);
         Case {
-            shift, bytes, filters, chain, mark, adjusts,
+            shift, bytes, filters, chain, mark, adjusts, nudges,
             penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
@@ -198,6 +201,26 @@ prop_compose! {
             ..case
         }
     }
+}
+
+/// Drawn nudges: a token, whether it is to be one of which more is known, a bias, and what comes behind penalties.
+pub(crate) type Nudged = Vec<(u32, bool, f32, f32)>;
+
+pub(crate) fn nudged() -> impl Strategy<Value = Nudged> {
+    let (bias, late) = (prop_oneof![Just(0.0f32), -3.0f32..3.0], prop_oneof![Just(0.0f32), -30.0f32..0.0]);
+    prop::collection::vec((any::<u32>(), any::<bool>(), bias, late), 1..30)
+}
+
+pub(crate) fn nudges(drawn: Nudged, known: &[TokenAdjust], vocab: usize) -> Vec<Nudge> {
+    let token = |(at, is_known): (u32, bool)| match known.get(at as usize % known.len().max(1)) {
+        Some(known) if is_known => known.token,
+        _ => at % vocab as u32,
+    };
+    let nudge = |(at, is_known, bias, late)| Nudge { token: token((at, is_known)), bias, late };
+    let mut nudges: Vec<_> = drawn.into_iter().map(nudge).collect();
+    nudges.sort_by_key(|nudge| nudge.token);
+    nudges.dedup_by_key(|nudge| nudge.token);
+    nudges
 }
 
 /// What the property tests once found, by name, and edges that they could miss.

@@ -1,7 +1,7 @@
 //! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
 //! sent or none. And proof that it would be seen if a kernel were told something else.
 
-use super::drafts::{Case, Recipe, bits, recipe, summary, together};
+use super::drafts::{Case, Recipe, Row, bits, recipe, summary, together};
 use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
@@ -10,6 +10,7 @@ use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::kept::Kept;
+use croupier::sampling::row::Action;
 use croupier::speculative::rule::AcceptanceRule;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -55,9 +56,17 @@ fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) -> usize {
         match got {
             Ok(got) => assert_eq!(bits(&got), bits(&case.expected()), "{layout:?} on {}", summary(case)),
             Err(reason) => {
-                let expected = if has_chain(case) { NoKernel::Chain } else { NoKernel::Watermark };
-                let known = has_chain(case) || case.rows.iter().any(|row| row.mark.is_some());
-                assert!(known && reason == expected, "{reason:?}: {}", summary(case));
+                let is_late = |row: &Row| {
+                    let spec = row.job(Action::Score { token: 0 }).spec;
+                    spec.adjusts.are_late(&spec.penalties)
+                };
+                let reasons = [
+                    (has_chain(case), NoKernel::Chain),
+                    (case.rows.iter().any(|row| row.mark.is_some()), NoKernel::Watermark),
+                    (case.rows.iter().any(is_late), NoKernel::LateDry),
+                ];
+                let expected = reasons.into_iter().find(|reason| reason.0).map(|(_, reason)| reason);
+                assert_eq!(Some(reason), expected, "{}", summary(case));
             }
         }
     }

@@ -23,6 +23,17 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
             },
         ),
         (
+            "DRY behind penalties",
+            SamplingParams {
+                dry_multiplier: Some(0.8),
+                dry_allowed_length: Some(1),
+                repetition_penalty: Some(1.4),
+                frequency_penalty: Some(0.1),
+                engine_order: EngineOrder::LlamaCpp.into(),
+                ..p()
+            },
+        ),
+        (
             "penalties of the last tokens",
             SamplingParams {
                 repetition_penalty: Some(1.5),

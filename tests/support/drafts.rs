@@ -3,7 +3,7 @@
 
 use croupier::backend::{RowJob, VerifyJob, VerifyResult};
 use croupier::params::state::SamplerState;
-use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
@@ -34,6 +34,7 @@ pub(crate) struct Row {
     pub(crate) chain: Option<Chained>,
     pub(crate) penalties: Penalties,
     pub(crate) adjusts: Vec<TokenAdjust>,
+    pub(crate) nudges: Vec<Nudge>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) mark: Option<Mark>,
@@ -42,7 +43,8 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new(dtype: Dtype, logits: &[f32], filters: Filters) -> Self {
         let (chain, penalties, adjusts, banned, allowed, mark) = (None, Penalties::OFF, vec![], vec![], None, None);
-        Self { dtype, bytes: dtype.encode(logits), filters, chain, penalties, adjusts, banned, allowed, mark }
+        let (bytes, nudges) = (dtype.encode(logits), vec![]);
+        Self { dtype, bytes, filters, chain, penalties, adjusts, nudges, banned, allowed, mark }
     }
 
     pub(crate) fn job(&self, action: Action) -> RowJob<'_> {
@@ -50,7 +52,7 @@ impl Row {
             filters: self.filters,
             chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
             penalties: self.penalties,
-            adjusts: self.adjusts.as_slice().into(),
+            adjusts: Adjusts::from(self.adjusts.as_slice()).nudged(&self.nudges),
             banned: &self.banned,
             allowed: self.allowed.as_deref(),
             mark: self.mark,
@@ -193,6 +195,8 @@ pub(crate) struct Recipe {
     pub(crate) filters: [Filters; 2],
     pub(crate) chains: [Option<Chained>; 2],
     pub(crate) penalised: bool,
+    /// What is added to some logits behind penalties.
+    pub(crate) late: Option<f32>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) mark: Option<Mark>,
@@ -222,6 +226,11 @@ impl Recipe {
             let adjust = |token| TokenAdjust { token, flags: token % 3, bias: 0.25, output_count: token % 4 };
             made.adjusts = ascending(tokens, self.vocab).into_iter().map(adjust).collect();
             made.adjusts.iter_mut().for_each(|adjust| adjust.flags &= if adjust.token % 7 == 0 { 3 } else { 2 });
+        }
+        if let Some(late) = self.late {
+            let tokens = (0..30).map(|i| i * 74 + history).collect();
+            let nudge = |token: u32| Nudge { token, bias: if token.is_multiple_of(2) { 0.0 } else { 0.5 }, late };
+            made.nudges = ascending(tokens, self.vocab).into_iter().map(nudge).collect();
         }
         made.banned = ascending(self.banned.clone(), self.vocab);
         made.allowed = self.allowed.clone().map(|allowed| ascending(allowed, self.vocab));
@@ -302,7 +311,7 @@ prop_compose! {
         dtypes in prop::array::uniform2(prop::sample::select(&Dtype::ALL[..])),
         (target, draft, same) in (filters(), filters(), any::<bool>()),
         chains in prop::array::uniform2(prop::option::weighted(0.3, chained())),
-        (penalised, mark) in (any::<bool>(), prop::option::weighted(0.3, mark())),
+        (penalised, late, mark) in (any::<bool>(), prop::option::weighted(0.2, -9.0f32..0.0), prop::option::weighted(0.3, mark())),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
         allowed in prop_oneof![
             5 => Just(None),
@@ -319,7 +328,7 @@ prop_compose! {
     ) -> Recipe {
         let filters = [target, if same { target } else { draft }];
         let chains = if same { [chains[0].clone(), chains[0].clone()] } else { chains };
-        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, banned, allowed, mark, tree, sources, bad_row, rule, start, measure }
+        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, late, banned, allowed, mark, tree, sources, bad_row, rule, start, measure }
     }
 }
 

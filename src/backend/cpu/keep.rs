@@ -51,7 +51,7 @@ pub(in crate::backend) fn logits(job: &RowJob<'_>, value: impl Fn(u32) -> f32) -
     }
     spec.banned.iter().for_each(|&token| put(&mut bytes, token, &masked));
     let mut patches = Vec::with_capacity(if aside { spec.adjusts.len_bound() } else { 0 });
-    for (token, logit) in spec.adjusts.iter().map(|adjust| (adjust.token, value(adjust.token))) {
+    for (token, logit) in spec.adjusts.iter().map(|adjust| (adjust.token(), value(adjust.token()))) {
         let own = logit.to_le_bytes();
         put(&mut bytes, token, if aside { &masked } else { &own });
         if aside && logit > f32::NEG_INFINITY {

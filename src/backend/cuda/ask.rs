@@ -19,6 +19,8 @@ pub enum NoKernel {
     Report,
     /// Its text is marked.
     Watermark,
+    /// What DRY takes off comes behind penalties.
+    LateDry,
     /// Only some of its tokens are known.
     TopN,
     /// The kernel contradicted itself, which is a bug.
@@ -27,12 +29,13 @@ pub enum NoKernel {
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 7] = [
+    pub const ALL: [NoKernel; 8] = [
         Self::TopLogprobs,
         Self::TooLarge,
         Self::Chain,
         Self::Report,
         Self::Watermark,
+        Self::LateDry,
         Self::TopN,
         Self::Contradiction,
     ];
@@ -46,6 +49,7 @@ impl NoKernel {
             Self::Chain => "chain",
             Self::Report => "report",
             Self::Watermark => "watermark",
+            Self::LateDry => "late_dry",
             Self::TopN => "top_n",
             Self::Contradiction => "contradiction",
         }
@@ -70,6 +74,7 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         _ if spec.mark.is_some() => Err(NoKernel::Watermark),
         Some(wanted) if wanted.top_n > abi::LISTED => Err(NoKernel::TopLogprobs),
         _ if spec.report.is_some() => Err(NoKernel::Report),
+        _ if spec.adjusts.are_late(&spec.penalties) => Err(NoKernel::LateDry),
         _ => Ok(()),
     }
 }

@@ -6,7 +6,8 @@ use std::iter::Peekable;
 
 /// All that is known about single tokens as one ascending list, appended to `to`. True when only those may be emitted.
 pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    let mut known = spec.adjusts.iter().peekable();
+    // Rows with something late have no kernel.
+    let mut known = spec.adjusts.iter().map(|adjust| adjust.early()).peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
         to.extend(allowed.iter().map(|&token| take(token, &mut known, &mut banned)));

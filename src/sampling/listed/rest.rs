@@ -9,7 +9,7 @@
 //! larger where `a >= 1` (each `w^a <= w`, and the mean of powers is at least the power of the mean), the smaller else.
 
 use super::Listed;
-use crate::sampling::adjust::TokenAdjust;
+use crate::sampling::adjust::{Adjusted, TokenAdjust};
 use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::order::Candidate;
@@ -133,19 +133,20 @@ fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
     let (mut listed, mut banned) = (row.entries.iter().peekable(), spec.banned.iter().peekable());
     for adjust in spec.adjusts.iter() {
         step();
-        while listed.next_if(|entry| entry.token < adjust.token).is_some() {}
-        while banned.next_if(|&&token| token < adjust.token).is_some() {}
-        if listed.peek().is_some_and(|entry| entry.token == adjust.token) {
+        let token = adjust.token();
+        while listed.next_if(|entry| entry.token < token).is_some() {}
+        while banned.next_if(|&&banned| banned < token).is_some() {}
+        if listed.peek().is_some_and(|entry| entry.token == token) {
             continue;
         }
         found.known += 1.0;
-        adjusted.push(adjust.token);
-        if banned.peek() != Some(&&adjust.token)
-            && is_allowed(adjust.token)
+        adjusted.push(token);
+        if banned.peek() != Some(&&token)
+            && is_allowed(token)
             && let Some(logit) = highest(&adjust, spec, least)
         {
-            let logit = spec.greens().map_or(logit, |greens| greens.raise(adjust.token, logit));
-            found.add(Candidate { token: adjust.token, logit }, 1);
+            let logit = spec.greens().map_or(logit, |greens| greens.raise(token, logit));
+            found.add(Candidate { token, logit }, 1);
         }
     }
     if let Some(allowed) = spec.allowed {
@@ -200,19 +201,19 @@ impl Singles {
 
 /// Whether a token cannot be emitted, whatever its logit.
 pub(super) fn is_masked(token: u32, spec: &RowSpec<'_>) -> bool {
-    let is_banned = |adjust: TokenAdjust| adjust.token == token && adjust.flags & TokenAdjust::BANNED != 0;
+    let is_banned = |adjust: Adjusted| adjust.token() == token && adjust.is_banned();
     spec.banned.binary_search(&token).is_ok()
         || spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err())
         || spec.adjusts.iter().any(is_banned)
 }
 
 /// The largest logit that an adjusted token can have; `None`: it is banned.
-fn highest(adjust: &TokenAdjust, spec: &RowSpec<'_>, least: f32) -> Option<f32> {
-    if adjust.flags & TokenAdjust::BANNED != 0 {
+fn highest(adjust: &Adjusted, spec: &RowSpec<'_>, least: f32) -> Option<f32> {
+    if adjust.is_banned() {
         return None;
     }
     // The length penalty alone may raise a smaller logit above a larger one.
-    let lengthened = adjust.flags & TokenAdjust::END != 0 && spec.penalties.length != 0.0;
+    let lengthened = adjust.known.flags & TokenAdjust::END != 0 && spec.penalties.length != 0.0;
     Some(if lengthened { f32::INFINITY } else { adjust.apply(least, &spec.penalties) })
 }
 

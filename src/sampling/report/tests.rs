@@ -1,7 +1,7 @@
 //! Cases by hand.
 
 use super::*;
-use crate::sampling::adjust::{Adjusts, Penalties};
+use crate::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;

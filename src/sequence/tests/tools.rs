@@ -1,6 +1,7 @@
 //! Tools that look back at a text or stand at its positions.
 
 use super::*;
+use crate::backend::cuda::ask::{NoKernel, has_kernel};
 use crate::params::steering::*;
 use crate::params::watermark::*;
 use crate::sampling::steps::steps;
@@ -132,7 +133,7 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
     let eos = |change: &dyn Fn(&mut SamplingParams), output: &[u32]| {
         let sequence = opened(change, &[], output);
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
-        EOS.map(|token| spec.adjusts.iter().find(|a| a.token == token).map(|a| a.apply(2.0, &spec.penalties)))
+        EOS.map(|token| spec.adjusts.iter().find(|a| a.token() == token).map(|a| a.apply(2.0, &spec.penalties)))
     };
     let banned = Some(f32::NEG_INFINITY);
     assert_eq!(eos(&change, &[]), [Some(2.0), banned]);
@@ -143,6 +144,50 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
         p.ignore_eos = true;
     };
     assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
+}
+
+/// By docs/sampling.md, "Engines' rules": what a logit of 4 becomes with a repetition penalty of 2 and 1 off for DRY.
+#[test]
+fn dry_stands_where_the_engine_has_it() {
+    use EngineOrder::*;
+    let at_first = [Croupier, Vllm, Transformers].map(|engine| (SamplerOrder::Engine(engine), 1.5));
+    let at_last = [LlamaCpp, TextGenerationWebui, Exllama].map(|engine| (SamplerOrder::Engine(engine), 1.0));
+    for (order, expected) in at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![]), 1.5)]) {
+        let change = |repetition_penalty: f32| {
+            move |p: &mut SamplingParams| {
+                (p.repetition_penalty, p.temperature, p.samplers.sampler_order) =
+                    (repetition_penalty, 0.0, order.clone());
+                p.history.dry_multiplier = 1.0;
+            }
+        };
+        // 8 followed 5 6.
+        let prompt = [5, 6, 8, 7, 5];
+        let adjusted = |spec: &RowSpec<'_>, token| {
+            let found = spec.adjusts.get(token)?;
+            Some((found.apply(4.0, &spec.penalties), found.is_late(&spec.penalties)))
+        };
+        let penalised = change(2.0);
+        let mut sequence = opened(&penalised, &prompt, &[]);
+        let mut ahead = sequence.ahead();
+        sequence.grow(&mut ahead, 6);
+        let expected = (expected, expected == 1.0);
+        let drafted = sequence.spec_ahead(&ahead, Action::Draw { uniform: 0 });
+        assert_eq!(adjusted(&drafted, 8), Some(expected), "a draft");
+        let drafted = shown(&drafted);
+        sequence.commit(6);
+        let spec = sequence.spec(Action::Draw { uniform: 0 });
+        assert_eq!((adjusted(&spec, 8), shown(&spec)), (Some(expected), drafted));
+        assert_eq!(adjusted(&spec, 7), Some((2.0, false)), "no repeat");
+        assert_eq!(has_kernel(&spec), if expected.1 { Err(NoKernel::LateDry) } else { Ok(()) });
+        // A token that the penalty is not about.
+        let ignoring = |p: &mut SamplingParams| {
+            penalised(p);
+            p.history.prompt_ignore_length = 4;
+        };
+        let unseen = opened(ignoring, &prompt, &[6]);
+        let spec = unseen.spec(unseen.draw(Purpose::Sample));
+        assert_eq!((adjusted(&spec, 8), has_kernel(&spec)), (Some((3.0, false)), Ok(())));
+    }
 }
 
 #[test]
@@ -171,7 +216,7 @@ fn a_text_that_says_one_thing_is_opened_in_no_time() {
     let prompt = vec![7; 1 << 19];
     let sequence = opened(|p| p.history.dry_multiplier = 1.0, &prompt, &[]);
     let spec = sequence.spec(sequence.draw(Purpose::Sample));
-    let adjusts: Vec<_> = spec.adjusts.iter().collect();
+    let adjusts: Vec<_> = spec.adjusts.iter().map(|a| a.known).collect();
     assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
 }
 
@@ -264,7 +309,7 @@ fn what_is_forgotten_is_not_missed() {
             assert_eq!((next_row(&sequence), sequence.finished()), (next_row(&reopened), reopened.finished()), "{at}");
         }
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
-        nudged += usize::from(spec.adjusts.iter().any(|adjust| adjust.bias != 0.0));
+        nudged += usize::from(spec.adjusts.iter().any(|adjust| adjust.early().bias != 0.0));
         (banned, forced) = (banned + spec.banned.len(), forced + usize::from(spec.allowed.is_some()));
         let most = sequence.bytes_after(1);
         sequence.commit(tokens[at]);

@@ -18,7 +18,7 @@ impl ViewStore {
 
     /// Side blocks that hold every touched token, with their old values.
     pub(super) fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
-        let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+        let tokens = spec.adjusts.iter().map(|adjust| adjust.token()).chain(spec.banned.iter().copied());
         self.side_blocks.extend(tokens.map(|token| token / BLOCK as u32));
         // Both lists ascend; only where they meet is there anything to sort.
         self.side_blocks.sort_unstable();
@@ -38,7 +38,7 @@ impl ViewStore {
         let whole = self.side_blocks.len() == raw.blocks();
         let mut at = 0;
         for adjust in spec.adjusts.iter() {
-            let place = place(&self.side_blocks, whole, adjust.token, &mut at);
+            let place = place(&self.side_blocks, whole, adjust.token(), &mut at);
             let value = &mut self.side_values[place];
             *value = adjust.apply(*value, &spec.penalties);
         }
@@ -73,8 +73,9 @@ impl ViewStore {
         let wanted = Raise { greens, maxima: raw.maxima, from };
         raw.passes.raised(raw.row.bytes(), wanted, &mut self.side_values, &mut self.side_maxima);
         for adjust in spec.adjusts.iter() {
-            let adjusted = adjust.apply(raw.row.get(adjust.token), &spec.penalties);
-            self.side_values[adjust.token as usize] = greens.raise(adjust.token, adjusted);
+            let token = adjust.token();
+            let adjusted = adjust.apply(raw.row.get(token), &spec.penalties);
+            self.side_values[token as usize] = greens.raise(token, adjusted);
         }
         for &token in spec.banned {
             self.side_values[token as usize] = f32::NEG_INFINITY;
@@ -107,7 +108,7 @@ impl ViewStore {
 
 /// Blocks of tokens with an adjustment or ban.
 fn touched(spec: &RowSpec<'_>) -> impl Iterator<Item = usize> {
-    let tokens = spec.adjusts.iter().map(|adjust| adjust.token).chain(spec.banned.iter().copied());
+    let tokens = spec.adjusts.iter().map(|adjust| adjust.token()).chain(spec.banned.iter().copied());
     tokens.map(|token| token as usize / BLOCK)
 }
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 fn one_by_one(row: &Listed, spec: &RowSpec<'_>, least: f32) -> (Vec<Candidate>, f64) {
     let (mut edges, mut known) = (Vec::new(), 0.0);
     for token in (0..row.vocab_size).filter(|&token| row.find(token).is_none()) {
-        let adjust = spec.adjusts.iter().find(|adjust| adjust.token == token);
+        let adjust = spec.adjusts.iter().find(|adjust| adjust.token() == token);
         let is_banned = spec.banned.contains(&token);
         known += f64::from(u8::from(adjust.is_some())) + f64::from(u8::from(is_banned));
         let is_single = adjust.is_some() || spec.allowed.is_some();
@@ -67,7 +67,7 @@ proptest! {
         (known, over, nudged, banned) in (some(), some(), some(), some()),
         allowed in prop::option::of(some()),
         flags in prop::collection::vec((0u32..16, prop_oneof![Just(0.0f32), -3.0f32..3.0]), 12),
-        (bias, least) in (prop::option::of(0.0f32..3.0), prop_oneof![Just(0.0f32), -5.0f32..5.0]),
+        (bias, late, least) in (prop::option::of(0.0f32..3.0), prop_oneof![Just(0.0f32), -2.0f32..0.0], prop_oneof![Just(0.0f32), -5.0f32..5.0]),
     ) {
         let entry = |token: u32| {
             let (flags, bias) = flags[token as usize];
@@ -75,7 +75,7 @@ proptest! {
         };
         let known: Vec<_> = known.into_iter().map(entry).collect();
         let over: Vec<_> = over.into_iter().map(|token| TokenAdjust { flags: TokenAdjust::SEEN, ..entry(token) }).collect();
-        let nudges: Vec<_> = nudged.into_iter().map(|token| Nudge { token, bias: -0.5 }).collect();
+        let nudges: Vec<_> = nudged.into_iter().map(|token| Nudge { token, bias: -0.5, late: late * (token % 2) as f32 }).collect();
         let adjusts = Adjusts::new(&known, &over).nudged(&nudges);
         let mark = bias.map(green);
         let spec = RowSpec { adjusts, banned: &banned, allowed: allowed.as_deref(), mark, ..plain() };

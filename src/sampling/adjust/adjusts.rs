@@ -1,0 +1,297 @@
+//! What a sequence knows about single tokens, as one list, however many lists it is kept in.
+
+use super::{Penalties, TokenAdjust};
+use std::cmp::Ordering;
+
+/// Something more that is added to one token's logit, at one position only: [`TokenAdjust::bias`] and this are added
+/// up first, and their sum is added to the logit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Nudge {
+    /// The token.
+    pub token: u32,
+    /// What is added; finite.
+    pub bias: f32,
+    /// What is added behind all penalties, where some penalty [is about](TokenAdjust::is_penalised) the token; elsewhere
+    /// it is a part of the bias, added to that above. So without penalties it makes no difference, not in the last bit,
+    /// which of the two a nudge is, and a row stays one that every backend has. Finite; 0 for none.
+    pub late: f32,
+}
+
+/// What a sequence knows about one token at one position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adjusted {
+    /// All but what comes late.
+    pub known: TokenAdjust,
+    /// [`Nudge::late`].
+    late: f32,
+    /// The bias with what comes late.
+    whole: f32,
+}
+
+impl Adjusted {
+    fn of(known: TokenAdjust, nudge: Option<&Nudge>) -> Self {
+        let Some(nudge) = nudge else { return Self { known, late: 0.0, whole: known.bias } };
+        // No sum where there is nothing to add, so that a zero keeps its sign.
+        let more = if nudge.late == 0.0 { nudge.bias } else { nudge.bias + nudge.late };
+        let sum = |more| if known.is_idle() { more } else { known.bias + more };
+        Self { known: TokenAdjust { bias: sum(nudge.bias), ..known }, late: nudge.late, whole: sum(more) }
+    }
+
+    /// The token.
+    #[must_use]
+    pub fn token(&self) -> u32 {
+        self.known.token
+    }
+
+    /// Whether the token may not be emitted.
+    #[must_use]
+    pub fn is_banned(&self) -> bool {
+        self.known.flags & TokenAdjust::BANNED != 0
+    }
+
+    /// Whether something is added behind penalties.
+    #[must_use]
+    pub fn is_late(&self, penalties: &Penalties) -> bool {
+        self.late != 0.0 && self.known.is_penalised(penalties)
+    }
+
+    /// The same where nothing [is late](Self::is_late).
+    #[must_use]
+    pub fn early(&self) -> TokenAdjust {
+        TokenAdjust { bias: self.whole, ..self.known }
+    }
+
+    /// The adjusted logit, see [`TokenAdjust::apply`].
+    #[must_use]
+    #[inline]
+    pub fn apply(&self, logit: f32, penalties: &Penalties) -> f32 {
+        if self.is_late(penalties) {
+            self.known.apply(logit, penalties) + self.late
+        } else {
+            self.early().apply(logit, penalties)
+        }
+    }
+}
+
+/// What a sequence knows about single tokens, in ascending order, each once: a list, a short one whose
+/// entries take the place of the list's for the same tokens, and what is added to those of either. So rows that look
+/// ahead of a long history, or differ from the last one in little, need no copy of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Adjusts<'a> {
+    base: &'a [TokenAdjust],
+    over: &'a [TokenAdjust],
+    nudges: &'a [Nudge],
+}
+
+impl<'a> Adjusts<'a> {
+    /// `base`, with the entries of `over` instead of its own for the same tokens; both in ascending order.
+    #[must_use]
+    pub fn new(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> Self {
+        Self { base, over, nudges: &[] }
+    }
+
+    /// The same with `nudges`, which are in ascending order, each token once.
+    #[must_use]
+    pub fn nudged(self, nudges: &'a [Nudge]) -> Self {
+        Self { nudges, ..self }
+    }
+
+    /// At least as many entries as there are.
+    #[must_use]
+    pub fn len_bound(&self) -> usize {
+        self.base.len() + self.over.len() + self.nudges.len()
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len_bound() == 0
+    }
+
+    /// What is known of one token, as among [all](Self::iter).
+    #[must_use]
+    pub fn get(&self, token: u32) -> Option<Adjusted> {
+        let find = |list: &[TokenAdjust]| Some(list[list.binary_search_by_key(&token, |adjust| adjust.token).ok()?]);
+        let known = find(self.over).or_else(|| find(self.base)).filter(|adjust| !adjust.is_idle());
+        let nudge = self.nudges.binary_search_by_key(&token, |nudge| nudge.token).ok().map(|at| &self.nudges[at]);
+        let nothing = || nudge.map(|_| TokenAdjust { token, ..TokenAdjust::default() });
+        Some(Adjusted::of(known.or_else(nothing)?, nudge))
+    }
+
+    /// Whether something of it is added behind penalties. Costs a search for each such nudge.
+    #[must_use]
+    pub fn are_late(&self, penalties: &Penalties) -> bool {
+        let mut late = self.nudges.iter().filter(|nudge| nudge.late != 0.0);
+        !penalties.is_off() && late.any(|nudge| self.get(nudge.token).is_some_and(|found| found.is_late(penalties)))
+    }
+
+    /// The entries in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Adjusted> + use<'a> {
+        // What was seen and is out of sight again may have left an entry that says nothing.
+        let known = over(self.base, self.over).filter(|adjust| !adjust.is_idle());
+        let (mut known, mut nudges) = (known.peekable(), self.nudges.iter().peekable());
+        std::iter::from_fn(move || {
+            match first(known.peek(), nudges.peek(), |known, nudge| known.token.cmp(&nudge.token))? {
+                Ordering::Less => known.next().map(|known| Adjusted::of(known, None)),
+                Ordering::Equal => Some(Adjusted::of(known.next()?, nudges.next())),
+                Ordering::Greater => nudges.next().map(|nudge| {
+                    Adjusted::of(TokenAdjust { token: nudge.token, ..TokenAdjust::default() }, Some(nudge))
+                }),
+            }
+        })
+    }
+}
+
+/// Both lists in ascending order, the second one's entry where both have one.
+fn over<'a>(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> impl Iterator<Item = TokenAdjust> + use<'a> {
+    let (mut base, mut over) = (base.iter().copied().peekable(), over.iter().copied().peekable());
+    std::iter::from_fn(move || match first(base.peek(), over.peek(), |base, over| base.token.cmp(&over.token))? {
+        Ordering::Less => base.next(),
+        Ordering::Equal => base.next().and(over.next()),
+        Ordering::Greater => over.next(),
+    })
+}
+
+/// Which of two lists goes on, or both; `None`: both have ended.
+fn first<A, B>(one: Option<&A>, other: Option<&B>, compare: impl Fn(&A, &B) -> Ordering) -> Option<Ordering> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(compare(one, other)),
+        (Some(_), None) => Some(Ordering::Less),
+        (None, Some(_)) => Some(Ordering::Greater),
+        (None, None) => None,
+    }
+}
+impl PartialEq for Adjusts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<'a> From<&'a [TokenAdjust]> for Adjusts<'a> {
+    fn from(base: &'a [TokenAdjust]) -> Self {
+        Self::new(base, &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(adjusts: Adjusts<'_>) -> Vec<TokenAdjust> {
+        adjusts.iter().map(|adjust| adjust.known).collect()
+    }
+
+    #[test]
+    fn what_is_out_of_sight_is_left_out() {
+        let seen = TokenAdjust { token: 4, flags: TokenAdjust::SEEN, output_count: 1, ..TokenAdjust::default() }.at(7);
+        let mut forgotten = seen;
+        forgotten.forget();
+        assert!(forgotten.is_idle() && !seen.is_idle());
+        assert_eq!(Adjusts::new(&[seen], &[forgotten]).iter().next(), None);
+        let banned = TokenAdjust { flags: TokenAdjust::BANNED, ..forgotten };
+        assert_eq!(known(Adjusts::new(&[banned], &[])), [banned]);
+    }
+
+    #[test]
+    fn entries_over_the_list_take_the_place_of_its_own() {
+        let entry = |token, output_count| TokenAdjust { token, output_count, ..TokenAdjust::default() };
+        let list = |entries: &[(u32, u32)]| entries.iter().map(|&(t, n)| entry(t, n)).collect::<Vec<_>>();
+        let (base, over) = (list(&[(1, 1), (4, 1), (7, 1)]), list(&[(0, 2), (4, 2), (9, 2)]));
+        assert_eq!(known(Adjusts::new(&base, &over)), list(&[(0, 2), (1, 1), (4, 2), (7, 1), (9, 2)]));
+        assert_eq!(known(Adjusts::new(&base, &[])), base);
+        assert_eq!(known(Adjusts::new(&[], &over)), over);
+        assert!(Adjusts::default().is_empty() && !Adjusts::new(&[], &over).is_empty());
+    }
+
+    #[test]
+    fn nudges_are_added_to_the_bias() {
+        let entry = |token, bias| TokenAdjust { token, bias, ..TokenAdjust::default() };
+        let (base, over) = ([entry(1, 1.0), entry(4, 2.0)], [entry(4, 8.0)]);
+        let nudges = [(0, 0.25), (4, 0.5), (9, -1.0)].map(|(token, bias)| Nudge { token, bias, late: 0.0 });
+        let adjusts = Adjusts::new(&base, &over).nudged(&nudges);
+        let expected = [entry(0, 0.25), entry(1, 1.0), entry(4, 8.5), entry(9, -1.0)];
+        assert_eq!(known(adjusts), expected);
+        assert!(!Adjusts::new(&[], &[]).nudged(&nudges).is_empty() && adjusts.len_bound() >= expected.len());
+        // What else is known of the token stays.
+        let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
+        assert_eq!(known(Adjusts::new(&seen, &[]).nudged(&nudges[2..])), [TokenAdjust { bias: 0.0, ..seen[0] }]);
+        // One by one they are the same, those that say nothing too.
+        let idle = [TokenAdjust { token: 1, ..TokenAdjust::default() }];
+        for adjusts in
+            [adjusts, Adjusts::new(&seen, &idle).nudged(&nudges[2..]), Adjusts::new(&base, &idle), Adjusts::default()]
+        {
+            (0..11).for_each(|token| {
+                assert_eq!(adjusts.get(token), adjusts.iter().find(|a| a.token() == token), "{token}")
+            });
+        }
+    }
+
+    /// What llama.cpp, ExLlamaV2 and text-generation-webui do: repetition penalty, then frequency and presence, then DRY.
+    #[test]
+    fn what_is_late_comes_behind_the_penalties() {
+        let off = Penalties::OFF;
+        let (rep2, encoder) = (Penalties { repetition: 2.0, ..off }, Penalties { encoder: 2.0, ..off });
+        let all = Penalties { frequency: 0.5, presence: 0.25, ..rep2 };
+        let decay = crate::params::Decay { place: 3, last_n: 1, decay_n: 1 };
+        let (faded, length) = (Penalties { decay, ..rep2 }, Penalties { length: 0.5, ..off });
+        let seen = TokenAdjust { token: 7, flags: TokenAdjust::SEEN, bias: 1.0, output_count: 0 };
+        let twice = TokenAdjust { output_count: 2, ..seen };
+        let of_prompt = TokenAdjust { flags: TokenAdjust::PROMPT, ..seen };
+        let end = TokenAdjust { flags: TokenAdjust::END, ..seen };
+        let banned = TokenAdjust { flags: twice.flags | TokenAdjust::BANNED, ..twice };
+        // Of a bias of 1 and 3 off; where DRY comes first, then where it comes last.
+        let cases = [
+            (seen, 7.0, rep2, (7.0 + 1.0 - 3.0) / 2.0, (7.0 + 1.0) / 2.0 - 3.0),
+            (seen, -3.0, rep2, (-3.0 + 1.0 - 3.0) * 2.0, (-3.0 + 1.0) * 2.0 - 3.0),
+            // Before, the sign changes; behind, it does not matter.
+            (seen, 1.0, rep2, (1.0 + 1.0 - 3.0) * 2.0, (1.0 + 1.0) / 2.0 - 3.0),
+            (twice, 7.0, all, 2.5 - 1.25, 4.0 - 1.25 - 3.0),
+            (of_prompt, 7.0, encoder, 10.0, 16.0 - 3.0),
+            (twice.at(1), 7.0, faded, 5.0 / 1.5, 8.0 / 1.5 - 3.0),
+            (end, 7.0, length, 7.5, 12.0 - 3.0),
+            // No penalty is about these.
+            (seen, 7.0, off, 5.0, 5.0),
+            (of_prompt, 7.0, rep2, 5.0, 5.0),
+            (seen, 7.0, Penalties { frequency: 0.5, presence: 0.25, ..off }, 5.0, 5.0),
+            (banned, 7.0, all, f32::NEG_INFINITY, f32::NEG_INFINITY),
+            (twice, f32::NEG_INFINITY, all, f32::NEG_INFINITY, f32::NEG_INFINITY),
+        ];
+        for (known, logit, penalties, first, last) in cases {
+            let of = |bias, late| {
+                let nudges = [Nudge { token: 7, bias, late }];
+                let adjusts = Adjusts::new(&[], std::slice::from_ref(&known)).nudged(&nudges);
+                let found = adjusts.get(7).expect("it is there");
+                assert_eq!(adjusts.are_late(&penalties), found.is_late(&penalties));
+                if !found.is_late(&penalties) {
+                    assert_eq!(found.early().apply(logit, &penalties), found.apply(logit, &penalties));
+                }
+                found.apply(logit, &penalties)
+            };
+            assert_eq!((of(-3.0, 0.0), of(0.0, -3.0)), (first, last), "{known:?} on {logit} with {penalties:?}");
+            // A sequence's bias stays before.
+            let both = TokenAdjust { bias: 0.5, ..known };
+            let nudges = [Nudge { token: 7, bias: 0.5, late: -3.0 }];
+            let apart = Adjusts::new(&[both], &[]).nudged(&nudges).get(7).expect("it is there");
+            assert_eq!(apart.apply(logit, &penalties), last);
+        }
+    }
+
+    #[test]
+    fn without_penalties_late_nudges_have_the_bits_of_others() {
+        let entry = TokenAdjust { token: 3, bias: 0.1, ..TokenAdjust::default() };
+        let (bias, late) = (0.7, -0.3);
+        let [apart, one, alone] =
+            [(bias, late), (bias + late, 0.0), (0.0, late)].map(|(bias, late)| [Nudge { token: 3, bias, late }]);
+        let of = |nudges: &[Nudge], logit| {
+            let entries = [entry];
+            let adjusts = Adjusts::new(&entries, &[]).nudged(nudges);
+            adjusts.get(3).expect("it is there").apply(logit, &Penalties::OFF)
+        };
+        for logit in [0.0, -0.0, 1e-8, 0.123, -7.7, 1e9, f32::NEG_INFINITY] {
+            assert_eq!(of(&apart, logit).to_bits(), of(&one, logit).to_bits(), "{logit}");
+        }
+        // Alone it is all that is added, as a nudge of its own is.
+        assert_eq!(Adjusts::default().nudged(&alone).get(3).map(|a| a.early().bias), Some(late));
+        assert!(!Adjusts::new(&[entry], &[]).nudged(&apart).are_late(&Penalties { repetition: 2.0, ..Penalties::OFF }));
+    }
+}
