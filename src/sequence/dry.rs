@@ -22,6 +22,7 @@
 
 use super::breakers::{Breakers, Place};
 use super::length::{MOST, power};
+use super::places::FARTHEST;
 use super::repeats::Match;
 use super::text::Text;
 use crate::params::history::HistoryParams;
@@ -88,6 +89,15 @@ pub(super) fn penalise(dry: Dry<'_>, text: &Text<'_>, (matches, since): (&[Match
     }));
 }
 
+/// Repeats of so many tokens and of more are penalised alike; or a number that is [too far](FARTHEST).
+pub(super) fn longest(params: &HistoryParams) -> usize {
+    // Well above the largest penalty, so that no rounding of a power matters.
+    let is_most = |&excess: &u32| f64::from(params.dry_multiplier) * power(params.dry_base, excess) >= 2.0 * MOST;
+    let grows = params.dry_base > 1.0;
+    let excess = if grows { (0..=FARTHEST as u32).find(is_most).unwrap_or(u32::MAX) } else { 0 };
+    params.dry_allowed_length.saturating_add(excess) as usize
+}
+
 /// The penalty for a repeat so much longer than is allowed.
 fn penalty(params: &HistoryParams, excess: u32) -> f32 {
     (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MOST) as f32
@@ -95,6 +105,7 @@ fn penalty(params: &HistoryParams, excess: u32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::places::Places;
     use super::super::repeats;
     use super::*;
     use crate::sampling::steps::steps;
@@ -118,7 +129,8 @@ mod tests {
         let breakers = Breakers::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
         let context = (params.dry_allowed_length as usize).min(repeats::LONGEST_CONTEXT);
-        let (matches, since) = (repeats::all(tokens, context, window), Since::after(tokens, breakers, window));
+        let places = Places::new(context, longest(params), tokens);
+        let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
         penalise(Dry { params, breakers, is_late: false }, &text, (&matches, since), &mut nudges);
         let mut late = Vec::new();
@@ -186,6 +198,24 @@ mod tests {
             let (ours, theirs) = (of(0.8, 1.75, excess), 0.8 * 1.75f64.powi(excess as i32));
             assert!((f64::from(ours) / theirs - 1.0).abs() < 1e-6, "{excess}");
         }
+    }
+
+    #[test]
+    fn repeats_beyond_the_longest_are_penalised_alike() {
+        let with = |dry_multiplier, dry_base, dry_allowed_length| {
+            let params = HistoryParams { dry_multiplier, dry_base, dry_allowed_length, ..HistoryParams::default() };
+            let longest = longest(&params);
+            let at = |len: usize| penalty(&params, len as u32 - dry_allowed_length);
+            if longest <= FARTHEST {
+                assert!((longest..longest + 3000).all(|len| at(len) == at(longest)), "{params:?}");
+                assert_eq!(at(longest), penalty(&params, u32::MAX), "{params:?}");
+            }
+            longest
+        };
+        // log(2e30 / 0.8) / log(1.75) = 125.2
+        assert_eq!((with(0.8, 1.75, 2), with(1e4, 1e4, 1), with(3.0, 1.0, 7)), (128, 1 + 7, 7));
+        assert!(with(1.0, 1.001, 2) > FARTHEST && with(0.8, 1.2, 2) < FARTHEST && with(1.0, 2.0, 600) > FARTHEST);
+        assert!(with(1e-3, 1.2, 1) <= FARTHEST);
     }
 
     /// llama.cpp's steps, one after the other and without an algorithm: quadratic.

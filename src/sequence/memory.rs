@@ -9,6 +9,7 @@ use super::dry;
 use super::loops::looping;
 use super::mark;
 use super::ngram;
+use super::places::Places;
 use super::repeats::{self, LONGEST_CONTEXT, Match};
 use super::rules::Rules;
 use super::text::Text;
@@ -32,7 +33,7 @@ pub(super) struct Memory {
 /// Where tokens stood before.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Index {
-    dry: Option<Grams>,
+    dry: Option<Places>,
     ngram: Option<Grams>,
 }
 
@@ -118,26 +119,20 @@ impl Memory {
 
     /// Chains all tokens anew.
     fn index(&mut self, rules: &Rules, reach: &Reach) {
-        let chained = |context| {
-            let mut grams = Grams::new(context, self.tokens.len());
-            for (at, &token) in self.tokens.iter().enumerate() {
-                grams.push(&self.tokens[..at], token);
-            }
-            grams
-        };
         self.grams.ngram = reach.ngram.map(|(context, _)| Grams::latest(context, &self.tokens));
-        self.grams.dry = reach.dry.map(|(context, _)| chained(context));
         if let Some((context, window)) = reach.dry {
-            self.now.matches = repeats::all(&self.tokens, context, window);
+            let places = Places::new(context, dry::longest(&rules.params().history), &self.tokens);
+            self.now.matches = repeats::all(&self.tokens, &places, window);
             self.now.since = dry::Since::after(&self.tokens, rules.breakers(), window);
+            self.grams.dry = Some(places);
         }
     }
 
     /// Appends an emitted token, the last of `output`. Bans are added to `banned`.
     pub(super) fn push(&mut self, rules: &Rules, token: u32, output: u64, banned: &mut Vec<u32>) {
         let reach = Reach::of(rules);
-        if let Some(grams) = &mut self.grams.dry {
-            grams.push(&self.tokens, token);
+        if let Some(places) = &mut self.grams.dry {
+            places.push(&self.tokens, token);
         }
         if let Some(grams) = &mut self.grams.ngram {
             grams.push_over(&self.tokens, token);
@@ -177,7 +172,7 @@ impl Memory {
         let reach = Reach::of(rules);
         let len = self.tokens.len().saturating_add(more).min(reach.most().saturating_add(1));
         let tokens = after_growth(self.tokens.capacity(), len) * size_of::<u32>();
-        let grams: usize = self.grams.all().map(|grams| grams.bytes_after(len)).sum();
+        let grams = self.grams.bytes_after(len);
         let matches = reach.dry.map_or(0, |(_, window)| repeats::most_bytes(len, window));
         // No more tokens are penalised than there are matches.
         let nudges = matches / size_of::<Match>() + rules.sequence_bias().len();
@@ -191,12 +186,13 @@ impl Memory {
 }
 
 impl Index {
-    fn all(&self) -> impl Iterator<Item = &Grams> {
-        [&self.dry, &self.ngram].into_iter().flatten()
+    fn bytes(&self) -> usize {
+        self.dry.as_ref().map_or(0, Places::bytes) + self.ngram.as_ref().map_or(0, Grams::bytes)
     }
 
-    fn bytes(&self) -> usize {
-        self.all().map(Grams::bytes).sum()
+    fn bytes_after(&self, len: usize) -> usize {
+        let dry = self.dry.as_ref().map_or(0, |places| places.bytes_after(len));
+        dry + self.ngram.as_ref().map_or(0, |grams| grams.bytes_after(len))
     }
 }
 
@@ -227,8 +223,8 @@ impl MemoryAhead {
 impl Now {
     /// Takes in the last token of `text`.
     fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index) {
-        if let (Some((_, window)), Some(grams)) = (reach.dry, &grams.dry) {
-            self.matches = repeats::appended(&self.matches, text, grams, window);
+        if let (Some((_, window)), Some(places)) = (reach.dry, &grams.dry) {
+            self.matches = repeats::appended(&self.matches, text, places, window);
             if let Some(last) = text.last(1).next() {
                 self.since.push(last, rules.breakers());
             }

@@ -1,22 +1,23 @@
 //! Where the end of a text stood before, and how much of it: what DRY counts in.
 //!
-//! A match is a position before the end whose last tokens are the last tokens of the text, as many as its length says.
-//! Only matches of at least the context of the [`Grams`] are kept, and within the window only those whose tokens lie in
-//! it can matter. When a token is appended, a match whose text went on with that token grows by one, and every other
-//! one ends; new ones have exactly the length of the context, and stand among the positions that the grams have chained.
+//! A match is a position before the end whose last tokens are the last tokens of the text, as many as its length says, or
+//! as [can matter](Places). Only matches of at least the context are kept, of those that are the same only the latest, and within
+//! the window only those whose tokens lie in it can matter. When a token is appended, a match whose text went on with that token
+//! grows by one, and every other one ends; new ones stand among the positions that have been chained, and are compared
+//! with the end.
 //!
 //! | | cost |
 //! |---|---|
-//! | a token | one step for each place in the window where the last tokens, as many as the context, stood before |
-//! | opening | one step per token (Z-algorithm), however often they repeat |
-//! | memory | the grams, and 8 bytes for each match |
+//! | a token | a step for each match; for a new one as many as it is long |
+//! | opening | one step per token (Z-algorithm), however often they repeat, and what [`Places`] takes |
+//! | memory | the places, and 8 bytes for each match |
 //!
-//! A text that says one thing over and over has a match at each of its places: then a token costs a step for each token
-//! of the window, as it does in llama.cpp for every text. The window has a bound.
+//! A text that says one thing over and over has as many matches as tokens can matter, at most; one that says the same few
+//! tokens again and again in another order has as many as they stood in it.
 
+use super::places::Places;
 use super::text::Text;
 use crate::sampling::steps::step;
-use crate::speculative::propose::grams::Grams;
 
 /// Longest context that is looked up at once; longer matches are found as they grow.
 pub(super) const LONGEST_CONTEXT: usize = 32;
@@ -30,11 +31,61 @@ pub(super) struct Match {
     pub(super) len: u32,
 }
 
-/// All matches of the last `window` tokens of a text, the latest first, from nothing (Z-algorithm on the text in
-/// reverse).
-pub(super) fn all(text: &[u32], context: usize, window: usize) -> Vec<Match> {
-    let from = text.len().saturating_sub(window);
-    let text = &text[from..];
+/// The matches of the last `window` tokens of a text, the latest first, from nothing. `places` are those of the text.
+pub(super) fn all(text: &[u32], places: &Places, window: usize) -> Vec<Match> {
+    let lens = lens(&text[text.len().saturating_sub(window)..]);
+    let measured = |at: usize| lens[text.len() - at].min(places.matter());
+    matches((&Text::new(text, &[]), 0..0), places, window, measured)
+}
+
+/// The matches of `text`, which the last token was just appended to, from those before it: `old`. `places` are those of the
+/// kept part of the text.
+pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: usize) -> Vec<Match> {
+    let (n, matter) = (text.len(), places.matter());
+    let Some(token) = n.checked_sub(1).and_then(|last| text.get(last)) else { return Vec::new() };
+    let mut old = old.iter().peekable();
+    let measured = |at: usize| {
+        while old.next_if(|m| m.at as usize >= at).is_some() {}
+        match old.next_if(|m| m.at as usize + 1 == at) {
+            Some(before) if text.get(at - 1) == Some(token) => (before.len as usize + 1).min(matter),
+            Some(_) => 0,
+            None => text.repeated_before(at, matter),
+        }
+    };
+    // Positions that look ahead are not chained; they are few.
+    matches((text, text.kept_len()..n), places, window, measured)
+}
+
+/// The matches among the positions that look ahead and those that are chained, as long as they are measured.
+fn matches(
+    (text, ahead): (&Text<'_>, std::ops::Range<usize>),
+    places: &Places,
+    window: usize,
+    mut measured: impl FnMut(usize) -> usize,
+) -> Vec<Match> {
+    let (n, context) = (text.len(), places.context());
+    let reach = window.saturating_sub(context);
+    let mut matches = Vec::new();
+    let mut measure = |at: usize| {
+        step();
+        let len = measured(at);
+        if len >= context {
+            matches.push(Match { at: at as u32, len: len as u32 });
+        }
+    };
+    ahead.rev().take_while(|at| n - at <= reach).for_each(&mut measure);
+    let mut next = places.latest(text.last(context));
+    while let Some(at) = next.filter(|at| n - at <= reach) {
+        measure(at);
+        next = places.before(at);
+    }
+    matches.shrink_to_fit();
+    matches
+}
+
+/// For each distance how many tokens before the place so far from the end are the last ones of the text (Z-algorithm on
+/// the text in reverse).
+fn lens(text: &[u32]) -> Vec<usize> {
     let n = text.len();
     let token = |i: usize| text[n - 1 - i];
     let mut lens = vec![0usize; n];
@@ -51,38 +102,7 @@ pub(super) fn all(text: &[u32], context: usize, window: usize) -> Vec<Match> {
             (left, right) = (k, k + len);
         }
     }
-    let found = (1..n).filter(|&k| lens[k] >= context);
-    let mut matches: Vec<Match> = found.map(|k| Match { at: (from + n - k) as u32, len: lens[k] as u32 }).collect();
-    matches.shrink_to_fit();
-    matches
-}
-
-/// The matches of `text`, which the last token was just appended to, from those before it: `old`. `grams` has chained
-/// the kept part of the text.
-pub(super) fn appended(old: &[Match], text: &Text<'_>, grams: &Grams, window: usize) -> Vec<Match> {
-    let (n, context) = (text.len(), grams.context());
-    let Some(token) = n.checked_sub(1).and_then(|last| text.get(last)) else { return Vec::new() };
-    let mut old = old.iter().peekable();
-    // Positions that look ahead are not chained; they are few.
-    let ahead = (text.kept_len()..n).rev();
-    let chained = grams.chain_behind(text.last(context));
-    let reach = window.saturating_sub(context);
-    let mut matches = Vec::new();
-    for at in ahead.chain(chained).take_while(|&at| n - at <= reach) {
-        step();
-        while old.next_if(|m| m.at as usize >= at).is_some() {}
-        let before = old.next_if(|m| m.at as usize + 1 == at);
-        let len = match before {
-            Some(before) if text.get(at - 1) == Some(token) => before.len + 1,
-            // Another match of the same hash, or none.
-            Some(_) => continue,
-            None if text.repeats_before(at, context) => context as u32,
-            None => continue,
-        };
-        matches.push(Match { at: at as u32, len });
-    }
-    matches.shrink_to_fit();
-    matches
+    lens
 }
 
 /// Bytes of matches of a text of `len` tokens, at most.
@@ -92,48 +112,105 @@ pub(super) fn most_bytes(len: usize, window: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::places::FARTHEST;
     use super::*;
+    use crate::sampling::steps::steps;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
-    /// From the definition, the latest first, no longer than the window shows.
-    fn naive(text: &[u32], context: usize, window: usize) -> Vec<Match> {
+    /// For each token the longest repeat that it followed, from the definition: no longer than the window shows, and of those
+    /// that are longer than can matter only so much.
+    fn naive(text: &[u32], context: usize, longest: usize, window: usize) -> BTreeMap<u32, usize> {
         let n = text.len();
-        let seen = |at: usize| window.saturating_sub(n - at);
+        let seen = |at: usize| window.saturating_sub(n - at).min(longest);
         let len = |at: usize| (1..=at).take_while(|&l| text[at - l] == text[n - l]).count().min(seen(at));
-        let found = (1..n).rev().map(|at| Match { at: at as u32, len: len(at) as u32 });
-        found.filter(|m| m.len as usize >= context).collect()
+        best((1..n).map(|at| (text[at], len(at))).filter(|found| found.1 >= context))
+    }
+
+    fn best(found: impl Iterator<Item = (u32, usize)>) -> BTreeMap<u32, usize> {
+        found.fold(BTreeMap::new(), |mut best, (token, len)| {
+            best.entry(token).and_modify(|best: &mut usize| *best = len.max(*best)).or_insert(len);
+            best
+        })
     }
 
     /// Matches may be longer than the window shows, and stand too far back: whoever counts cuts them.
-    fn cut(matches: &[Match], n: usize, window: usize, context: usize) -> Vec<Match> {
-        let seen = |m: &Match| window.saturating_sub(n - m.at as usize).min(m.len as usize) as u32;
-        let cut = matches.iter().map(|m| Match { len: seen(m), ..*m });
-        cut.filter(|m| m.len as usize >= context).collect()
+    fn cut(matches: &[Match], text: &[u32], (context, longest, window): (usize, usize, usize)) -> BTreeMap<u32, usize> {
+        assert!(matches.is_sorted_by(|a, b| a.at > b.at));
+        let seen = |m: &Match| window.saturating_sub(text.len() - m.at as usize).min(m.len as usize).min(longest);
+        best(matches.iter().map(|m| (text[m.at as usize], seen(m))).filter(|found| found.1 >= context))
+    }
+
+    fn texts() -> impl Strategy<Value = Vec<u32>> {
+        let piece = (prop::collection::vec(0u32..3, 1..6), 1usize..9);
+        let looping = prop::collection::vec(piece, 0..8);
+        prop_oneof![
+            prop::collection::vec(0u32..3, 0..60),
+            prop::collection::vec(0u32..2, 0..60),
+            looping.prop_map(|pieces| pieces.into_iter().flat_map(|(piece, times)| piece.repeat(times)).collect()),
+            Just(vec![5; 40])
+        ]
     }
 
     proptest! {
         #[test]
-        fn appended_token_by_token_matches_are_those_of_the_definition(
-            text in prop_oneof![
-                prop::collection::vec(0u32..3, 0..60), prop::collection::vec(0u32..2, 0..60), Just(vec![5; 40])
-            ],
-            ahead_from in 0usize..60,
+        fn appended_token_by_token_the_longest_are_those_of_the_definition(
+            text in texts(),
+            ahead_from in 0usize..100,
             context in 1usize..5,
+            more in prop_oneof![Just(FARTHEST + 1), 0usize..12],
             window in prop_oneof![Just(usize::MAX), 1usize..30],
         ) {
-            let mut grams = Grams::new(context, 0);
+            let longest = context + more;
+            let mut places = Places::new(context, longest, &[]);
             let cut_at = ahead_from.min(text.len());
-            let mut matches = all(&[], context, window);
+            let mut matches = all(&[], &places, window);
             for n in 1..=text.len() {
                 if n <= cut_at {
-                    grams.push(&text[..n - 1], text[n - 1]);
+                    places.push(&text[..n - 1], text[n - 1]);
                 }
                 let kept = n.min(cut_at);
-                matches = appended(&matches, &Text::new(&text[..kept], &text[kept..n]), &grams, window);
-                let expected = naive(&text[..n], context, window);
-                prop_assert_eq!(&cut(&matches, n, window, context), &expected, "{} of {:?}", n, text);
-                prop_assert_eq!(&cut(&all(&text[..n], context, window), n, window, context), &expected);
+                matches = appended(&matches, &Text::new(&text[..kept], &text[kept..n]), &places, window);
+                let expected = naive(&text[..n], context, longest, window);
+                let bounds = (context, longest, window);
+                prop_assert_eq!(&cut(&matches, &text[..n], bounds), &expected, "{} of {:?}", n, text);
+                let reopened = Places::new(context, longest, &text[..n]);
+                prop_assert_eq!(&cut(&all(&text[..n], &reopened, window), &text[..n], bounds), &expected);
+                prop_assert!(n > cut_at || reopened == places);
                 prop_assert!(matches.capacity() * size_of::<Match>() <= most_bytes(n, window));
+            }
+        }
+    }
+
+    /// Texts that say one thing, that go round, of two tokens by chance, and one thing with something else now and then; and
+    /// what a token of each may cost where 126 matter.
+    fn degenerate(len: u32) -> [(Vec<u32>, usize); 4] {
+        let chance = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ i << 7).wrapping_mul(0x85EB_CA6B) >> 31;
+        let odd = |i: u32| if i % 2000 == 1999 { 1 + i % 3 } else { 0 };
+        [
+            (vec![1; len as usize], 2 * 126),
+            ((0..len).map(|i| i % 7).collect(), 2 * 126),
+            ((0..len).map(chance).collect(), len as usize),
+            ((0..len).map(odd).collect(), 2 * 17 * 126),
+        ]
+    }
+
+    #[test]
+    fn a_loop_costs_what_can_matter_and_opening_a_few_steps_a_token() {
+        let window = 1 << 15;
+        for (which, (text, most)) in degenerate(1 << 15).into_iter().enumerate() {
+            let mut places = None;
+            let opening = steps(|| places = Some(Places::new(2, 126, &text)));
+            let mut places = places.expect("made");
+            let mut matches = Vec::new();
+            let looking = steps(|| matches = all(&text, &places, window));
+            assert!(opening.max(looking) <= 4 << 15, "{which}: {opening} {looking}");
+            let mut grown = text.clone();
+            for &token in &text[..300] {
+                places.push(&grown, token);
+                grown.push(token);
+                let cost = steps(|| matches = appended(&matches, &Text::new(&grown, &[]), &places, window));
+                assert!(cost <= most, "{which}: {cost}");
             }
         }
     }

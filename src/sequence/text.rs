@@ -1,6 +1,8 @@
 //! A text as tools that look back see it: tokens that are kept, and tokens that are taken for granted behind them when
 //! looking ahead.
 
+use crate::sampling::steps::step;
+
 /// The last tokens of prompt and output. A *position* is a number of tokens, and names the place behind them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Text<'a> {
@@ -46,6 +48,13 @@ impl<'a> Text<'a> {
         tokens.len() <= at && self.back_from(at).zip(tokens.iter().rev()).all(|(a, &b)| a == b)
     }
 
+    /// How many tokens before `at` are the last ones of the text, of `most`.
+    pub(super) fn repeated_before(&self, at: usize, most: usize) -> usize {
+        // Mostly it is a few: two iterators would cost more than these look-ups.
+        let is_same = |back: &usize| self.get(at - 1 - back) == self.get(self.len() - 1 - back);
+        (0..most.min(at)).take_while(|back| (step(), is_same(back)).1).count()
+    }
+
     /// Whether the `count` tokens before `at` are the last `count` of the text.
     pub(super) fn repeats_before(&self, at: usize, count: usize) -> bool {
         count <= at && self.back_from(at).zip(self.back_from(self.len())).take(count).all(|(a, b)| a == b)
@@ -71,6 +80,7 @@ mod tests {
             assert!(text.last(9).eq(all));
             assert!(text.ends_with(5, &[1, 2]) && text.ends_with(2, &[1, 2]) && text.ends_with(0, &[]));
             assert!(!text.ends_with(4, &[1, 2]) && !text.ends_with(2, &[9, 1, 2]));
+            assert_eq!((text.repeated_before(2, 9), text.repeated_before(2, 1), text.repeated_before(3, 9)), (2, 1, 0));
             assert!(text.repeats_before(2, 2) && text.repeats_before(3, 0));
             assert!(!text.repeats_before(2, 3) && !text.repeats_before(3, 1));
         }

@@ -131,6 +131,11 @@ impl Grams {
         })
     }
 
+    /// The position before a chained one in its chain.
+    pub(crate) fn before(&self, at: usize) -> Option<usize> {
+        Some(self.previous[at] as usize).filter(|&at| at != NONE as usize)
+    }
+
     fn bucket(&self) -> usize {
         bucket(self.hash, self.heads.len())
     }
