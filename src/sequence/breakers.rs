@@ -6,6 +6,8 @@
 //! too. The automaton is always at the node of the longest end of the text that begins a breaker. A token takes it down by
 //! one or, by fails, up: over a text it goes up no more often than down.
 //!
+//! Bad words and sequence biases are found by one too ([`patterns`](super::patterns)).
+//!
 //! 12 bytes for each node, of which there is one more than breakers have tokens, at most.
 
 use crate::sampling::steps::step;
@@ -18,6 +20,13 @@ const ENDS: u32 = 1 << 31;
 /// Where an automaton is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place(u32);
+
+impl Place {
+    /// Its number.
+    pub(super) fn node(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// Sequence breakers.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,8 +42,8 @@ pub(super) struct Breakers {
 
 impl Breakers {
     /// Of these breakers, in any order; none of them is empty.
-    pub(super) fn new(breakers: &[Vec<u32>]) -> Self {
-        let mut sorted: Vec<&[u32]> = breakers.iter().map(Vec::as_slice).collect();
+    pub(super) fn new(breakers: &[impl AsRef<[u32]>]) -> Self {
+        let mut sorted: Vec<&[u32]> = breakers.iter().map(AsRef::as_ref).collect();
         sorted.sort_unstable();
         let longest = sorted.iter().map(|breaker| breaker.len()).max().unwrap_or(0);
         let mut built = Self { tokens: vec![0], children: Vec::new(), fails: vec![ROOT], longest };
@@ -108,6 +117,16 @@ impl Breakers {
     /// Whether this token alone is one.
     pub(super) fn is_one(&self, token: u32) -> bool {
         self.child(ROOT, token).is_some_and(|node| self.ends(Place(node)))
+    }
+
+    /// How many nodes there are; those of fewer tokens come first.
+    pub(super) fn nodes(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The node of the longest end of a node's tokens, but all of them, that begins a breaker too.
+    pub(super) fn shorter(&self, node: usize) -> usize {
+        self.fail(node as u32) as usize
     }
 
     /// Tokens of the longest.

@@ -277,13 +277,8 @@ impl Recent {
     fn ban(&mut self, rules: &Rules) {
         self.banned.clear();
         self.banned.extend_from_slice(rules.ends_banned_at(self.position));
-        for word in rules.bad_words() {
-            if let Some((last, before)) = word.split_last()
-                && self.tail.ends_with(before)
-            {
-                self.banned.push(*last);
-            }
-        }
+        let words = rules.words().map_or(Vec::new(), |words| words.holding(words.after(&self.tail)));
+        self.banned.extend(words.iter().filter_map(|&word| rules.bad_words()[word as usize].last()));
         for range in rules.ban_ranges().iter().filter(|range| range.holds_at(self.position)) {
             self.banned.extend_from_slice(&range.token_ids);
         }

@@ -4,7 +4,7 @@
 //! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
 //! and tokens alone, however these came.
 
-use super::breakers::Breakers;
+use super::breakers::{Breakers, Place};
 use super::dry;
 use super::loops::looping;
 use super::mark;
@@ -51,6 +51,8 @@ pub(super) struct Now {
     matches: Vec<Match>,
     /// How far it is from its sequence breakers.
     since: dry::Since,
+    /// Where it is among sequence biases.
+    biased: Place,
     thinking: Thinking,
     nudges: Vec<Nudge>,
     /// The token that has to come next.
@@ -85,7 +87,7 @@ impl Reach {
             ngram.map_or(0, |(_, window)| window),
             // The token that leaves the window of penalties is needed too.
             rules.window().map_or(0, |window| window.len + 1),
-            bias::reach(rules.sequence_bias()),
+            bias::reach(rules.biased()),
             params.repetition_detection.map_or(0, |detection| detection.span()),
             thinking.map_or(0, |params| params.start_token_ids.len().max(params.end_token_ids.len())),
             rules.params().watermark().map_or(0, mark::reach),
@@ -120,6 +122,9 @@ impl Memory {
     /// Chains all tokens anew.
     fn index(&mut self, rules: &Rules, reach: &Reach) {
         self.grams.ngram = reach.ngram.map(|(context, _)| Grams::latest(context, &self.tokens));
+        if let Some(biased) = rules.biased() {
+            self.now.biased = biased.after(&self.tokens);
+        }
         if let Some((context, window)) = reach.dry {
             let places = Places::new(context, dry::longest(&rules.params().history), &self.tokens);
             self.now.matches = repeats::all(&self.tokens, &places, window);
@@ -229,6 +234,9 @@ impl Now {
                 self.since.push(last, rules.breakers());
             }
         }
+        if let (Some(biased), Some(last)) = (rules.biased(), text.last(1).next()) {
+            self.biased = biased.next(self.biased, last);
+        }
         if let Some(params) = rules.thinking_budget() {
             self.thinking.append(params, text);
         }
@@ -237,7 +245,9 @@ impl Now {
     /// Works out what holds for the next row, when `output` tokens were emitted; adds bans to `banned`.
     fn look(&mut self, rules: &Rules, text: &Text<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
         self.nudges = Vec::new();
-        bias::add(rules.sequence_bias(), text, &mut self.nudges);
+        if let Some(biased) = rules.biased() {
+            bias::add(rules.sequence_bias(), &biased.holding(self.biased), &mut self.nudges);
+        }
         let repeats = (self.matches.as_slice(), self.since);
         dry::penalise(rules.dry(), text, repeats, &mut self.nudges);
         bias::sum(&mut self.nudges);

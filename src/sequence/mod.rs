@@ -20,6 +20,7 @@ mod loops;
 mod mark;
 mod memory;
 mod ngram;
+mod patterns;
 mod places;
 mod repeats;
 pub mod rules;

@@ -4,27 +4,23 @@
 mod infill;
 mod reports;
 mod room;
+mod rows;
 
 use super::breakers::Breakers;
 use super::chain::OwnChain;
 use super::dry::Dry;
-use super::history::{Ahead, History, merge};
-use super::length;
+use super::history::merge;
 use super::mark;
-use super::memory::Now;
+use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
 use super::window::Window;
 use super::{FinishReason, in_order_once};
 use crate::params::acceptance::AcceptanceRule;
-use crate::params::state::SamplerState;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
-use crate::params::{Decay, Filters, LogprobsParams, Penalties, SamplingParams, Step};
+use crate::params::{LogprobsParams, SamplingParams, Step};
 use crate::permits::Permit;
-use crate::sampling::adjust::{Adjusts, TokenAdjust};
-use crate::sampling::chain::Chain;
+use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::mark::tournament::Table;
-use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
 use crate::sampling::samplers::top_p_decay;
 use crate::vocabulary::Vocabulary;
 use std::mem::take;
@@ -46,8 +42,8 @@ pub struct Rules {
     chain: Option<Box<OwnChain>>,
     /// Texts of tokens, where the server has them and there is no base.
     vocabulary: Option<Arc<Vocabulary>>,
-    /// DRY's sequence breakers, if there are any; `None`: those of the base.
-    breakers: Option<Box<Breakers>>,
+    /// Sequence breakers, bad words and sequence biases, of those that there are; others are those of the base.
+    patterns: Option<Box<OwnPatterns>>,
     /// Of SynthID.
     table: Option<Arc<Table>>,
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
@@ -83,15 +79,14 @@ impl Rules {
     fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
         put_in_order(&mut params);
         let chain = OwnChain::of(&params);
-        let breakers = &params.history.dry_sequence_breakers;
-        let breakers = (!breakers.is_empty()).then(|| Box::new(Breakers::new(breakers)));
+        let patterns = OwnPatterns::of(&params);
         // Of the base's mark there is one already; another is made, which takes milliseconds at its largest.
         let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
             Some(base) => base.table.clone(),
             None => params.watermark().and_then(mark::table),
         };
         let (fixed, allowed, ends, vocabulary, room) = (None, None, Vec::new(), None, None);
-        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, breakers, table, base, room };
+        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, patterns, table, base, room };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
@@ -169,14 +164,24 @@ impl Rules {
         of(self).or_else(|| of(self.base.as_deref()?))
     }
 
-    /// Bad words of two or more tokens; shorter ones are bans.
-    pub(super) fn bad_words(&self) -> impl Iterator<Item = &[u32]> {
-        self.list(|params| &params.bad_words).iter().filter(|word| word.len() > 1).map(Vec::as_slice)
+    /// Bad words, of which those of one token are bans.
+    pub(super) fn bad_words(&self) -> &[Vec<u32>] {
+        self.list(|params| &params.bad_words)
+    }
+
+    /// Where bad words of two or more tokens stand.
+    pub(super) fn words(&self) -> Option<&Patterns> {
+        self.inherited(|rules| rules.patterns.as_ref()?.words.as_ref())
+    }
+
+    /// Where sequence biases stand.
+    pub(super) fn biased(&self) -> Option<&Patterns> {
+        self.inherited(|rules| rules.patterns.as_ref()?.biases.as_ref())
     }
 
     /// DRY's sequence breakers.
     pub(super) fn breakers(&self) -> Option<&Breakers> {
-        self.inherited(|rules| rules.breakers.as_deref())
+        self.inherited(|rules| rules.patterns.as_ref()?.breakers.as_ref())
     }
 
     /// How DRY penalises.
@@ -253,21 +258,6 @@ impl Rules {
         self.params.history.prompt_ignore_length as usize
     }
 
-    /// Penalties on the row whose token has this place in the text, numbered from 1, and this position in the output.
-    fn penalties(&self, place: u64, position: u64) -> Penalties {
-        let decay = match self.window() {
-            Some(window) if window.decays => Decay {
-                place: place as u16,
-                last_n: self.params.history.penalty_last_n as u16,
-                decay_n: self.params.history.penalty_decay_n as u16,
-            },
-            _ => Decay::OFF,
-        };
-        let length = self.params.history.length_penalty.filter(|_| !self.params.ignore_eos);
-        let length = length.map_or(0.0, |params| length::share(&params, position));
-        Penalties { decay, length, ..self.params.penalties() }
-    }
-
     /// Whether tokens of the prompt change later rows.
     pub(super) fn remembers_prompt(&self) -> bool {
         self.params.repetition_penalty != 1.0
@@ -280,7 +270,7 @@ impl Rules {
 
     /// How many of the last output tokens the longest bad word needs.
     pub(super) fn tail_len(&self) -> usize {
-        self.bad_words().map(|word| word.len() - 1).max().unwrap_or(0)
+        self.words().map_or(0, Patterns::longest)
     }
 
     /// EOS and stop tokens, if they are banned at this position.
@@ -291,7 +281,7 @@ impl Rules {
     /// Most tokens that may be banned at one position.
     pub(super) fn most_banned(&self) -> usize {
         let ranges = self.ban_ranges().iter().map(|range| range.token_ids.len()).sum::<usize>();
-        self.ends.len() + self.bad_words().count() + ranges
+        self.ends.len() + self.words().map_or(0, Patterns::len) + ranges
     }
 
     /// Why the sequence ends with `token`, its output then being `len` long. A stop token goes before
@@ -310,76 +300,6 @@ impl Rules {
         }
         let max = self.max_tokens();
         (max > 0 && len >= max).then_some(FinishReason::MaxTokens)
-    }
-
-    /// What to ask of a row that follows `history`.
-    pub(super) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
-        let at = (seed, history.position(), history.top_p());
-        if !history.forced().is_empty() {
-            return self.forced_row(at, history.forced(), action);
-        }
-        let report = self.report(false, history.position(), history.tail());
-        let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
-        let penalties = self.penalties(history.place(), history.position());
-        let row = RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) };
-        mark::marked(&self.params, self.table.as_deref(), history.now(), row)
-    }
-
-    /// What to ask of a row that follows `ahead`, which grew from `history`.
-    pub(super) fn spec_ahead<'a>(
-        &'a self,
-        seed: u64,
-        history: &'a History,
-        ahead: &'a Ahead,
-        action: Action,
-    ) -> RowSpec<'a> {
-        let at = (seed, ahead.position(), ahead.top_p());
-        if !ahead.forced().is_empty() {
-            return self.forced_row(at, ahead.forced(), action);
-        }
-        let report = self.report(false, ahead.position(), ahead.tail());
-        let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
-        let penalties = self.penalties(ahead.place(), ahead.position());
-        let row = RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) };
-        mark::marked(&self.params, self.table.as_deref(), ahead.now(), row)
-    }
-
-    /// A row that has to give this token, whatever else is banned or allowed.
-    fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
-        let report = self.report(true, at.1, &[]);
-        RowSpec { allowed: Some(token), report, ..self.row(at, action) }
-    }
-
-    fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
-        if self.remembers_output() { history.adjusts() } else { self.fixed() }
-    }
-
-    /// What hardly depends on the history: at a position of a text with this seed, and with this top-p.
-    fn row(&self, (seed, position, top_p): (u64, u64, f32), action: Action) -> RowSpec<'_> {
-        RowSpec {
-            filters: Filters { top_p, ..self.params.filters(position) },
-            chain: self.steps().map(|steps| Chain {
-                steps,
-                min_keep: self.params.samplers.min_keep,
-                protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
-                xtc: uniform(seed, position, Purpose::Xtc),
-                state: SamplerState::default(),
-                infill: self.infill(),
-                tournament: None,
-            }),
-            penalties: Penalties::OFF,
-            adjusts: Adjusts::default(),
-            banned: &[],
-            allowed: self.allowed(),
-            mark: self.params.watermark().and_then(mark::everywhere),
-            action,
-            logprobs: self.logprobs().map(|wanted| LogprobsSpec {
-                top_n: wanted.top_n,
-                mode: wanted.mode,
-                tokens: &wanted.token_ids,
-            }),
-            report: None,
-        }
     }
 }
 

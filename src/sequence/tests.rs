@@ -1,8 +1,10 @@
+use super::patterns::Patterns;
 use super::table::{Charged, Table};
 use super::*;
 use crate::params::chain::SamplerParams;
 use crate::params::history::HistoryParams;
 use crate::params::report::ReportParams;
+use crate::params::steering::SequenceBias;
 use crate::params::{EngineOrder, LogprobsParams, SamplerOrder, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
@@ -118,6 +120,23 @@ fn breakers_are_there_once_and_counted() {
     let (own, none) = (Rules::over(&plain, params), Rules::over(&base, SamplingParams::default()));
     assert!((none.bytes() + 4 * 12..base.bytes() / 2).contains(&own.bytes()), "{} {}", own.bytes(), none.bytes());
     assert!(own.breakers().zip(none.breakers()).is_some_and(|(own, none)| own == none && own.longest() == 3));
+}
+
+#[test]
+fn patterns_are_there_once_and_counted() {
+    let base = SamplingParams { bad_words: vec![vec![7, 8, 9]; 500], ..SamplingParams::default() };
+    let base = Arc::new(Rules::new(base, &EOS));
+    let mut biased = SamplingParams::default();
+    biased.history.sequence_bias =
+        (0..500).map(|last| SequenceBias { token_ids: vec![1, 2, 3, last], bias: 1.0 }).collect();
+    let [none, own] = [SamplingParams::default(), biased].map(|params| Rules::over(&base, params));
+    assert!(own.bytes() >= none.bytes() + own.params().bytes() - none.params().bytes() + 4 * 20 + 500 * 4);
+    // What is not own is the base's.
+    let in_force = |rules: &Rules| (rules.words().map_or(0, Patterns::len), rules.biased().map_or(0, Patterns::len));
+    assert!(in_force(&own) == (500, 500) && in_force(&none) == (500, 0));
+    assert!(base.bytes() > none.bytes() && none.bytes() <= size_of::<Rules>() + none.params().bytes() + 64);
+    let short = Rules::over(&base, SamplingParams { bad_words: vec![vec![5]], ..SamplingParams::default() });
+    assert_eq!(in_force(&short), (0, 0), "a ban, in place of the base's words");
 }
 
 #[test]

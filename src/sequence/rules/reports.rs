@@ -19,7 +19,7 @@ impl Rules {
     pub(super) fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
         let wanted = self.wanted()?;
         let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());
-        let words = self.list(|params| &params.bad_words);
+        let words = self.bad_words();
         Some(ReportSpec { wanted, bans: Bans { forced, position, ends, words, tail, ranges } })
     }
 }

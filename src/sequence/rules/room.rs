@@ -32,7 +32,7 @@ impl Rules {
             self.base.as_ref().and_then(|base| base.table.as_ref()).is_none_or(|base| !Arc::ptr_eq(base, own))
         };
         let table = self.table.as_ref().filter(is_own).map_or(0, Table::bytes);
-        let breakers = self.breakers.as_ref().map_or(0, |breakers| breakers.bytes());
-        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + breakers + tokens * size_of::<u32>()
+        let patterns = self.patterns.as_ref().map_or(0, |patterns| patterns.bytes());
+        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + patterns + tokens * size_of::<u32>()
     }
 }

@@ -1,0 +1,99 @@
+//! What rules ask of rows.
+
+use super::{Rules, mark};
+use crate::params::state::SamplerState;
+use crate::params::{Decay, Filters, Penalties};
+use crate::sampling::adjust::{Adjusts, TokenAdjust};
+use crate::sampling::chain::Chain;
+use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
+use crate::sequence::history::{Ahead, History};
+use crate::sequence::length;
+use crate::sequence::memory::Now;
+
+impl Rules {
+    /// Penalties on the row whose token has this place in the text, numbered from 1, and this position in the output.
+    fn penalties(&self, place: u64, position: u64) -> Penalties {
+        let decay = match self.window() {
+            Some(window) if window.decays => Decay {
+                place: place as u16,
+                last_n: self.params.history.penalty_last_n as u16,
+                decay_n: self.params.history.penalty_decay_n as u16,
+            },
+            _ => Decay::OFF,
+        };
+        let length = self.params.history.length_penalty.filter(|_| !self.params.ignore_eos);
+        let length = length.map_or(0.0, |params| length::share(&params, position));
+        Penalties { decay, length, ..self.params.penalties() }
+    }
+
+    /// What to ask of a row that follows `history`.
+    pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
+        let at = (seed, history.position(), history.top_p());
+        if !history.forced().is_empty() {
+            return self.forced_row(at, history.forced(), action);
+        }
+        let report = self.report(false, history.position(), history.tail());
+        let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
+        let penalties = self.penalties(history.place(), history.position());
+        let row = RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) };
+        mark::marked(&self.params, self.table.as_deref(), history.now(), row)
+    }
+
+    /// What to ask of a row that follows `ahead`, which grew from `history`.
+    pub(in crate::sequence) fn spec_ahead<'a>(
+        &'a self,
+        seed: u64,
+        history: &'a History,
+        ahead: &'a Ahead,
+        action: Action,
+    ) -> RowSpec<'a> {
+        let at = (seed, ahead.position(), ahead.top_p());
+        if !ahead.forced().is_empty() {
+            return self.forced_row(at, ahead.forced(), action);
+        }
+        let report = self.report(false, ahead.position(), ahead.tail());
+        let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
+        let penalties = self.penalties(ahead.place(), ahead.position());
+        let row = RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) };
+        mark::marked(&self.params, self.table.as_deref(), ahead.now(), row)
+    }
+
+    /// A row that has to give this token, whatever else is banned or allowed.
+    fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
+        let report = self.report(true, at.1, &[]);
+        RowSpec { allowed: Some(token), report, ..self.row(at, action) }
+    }
+
+    pub(super) fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
+        if self.remembers_output() { history.adjusts() } else { self.fixed() }
+    }
+
+    /// What hardly depends on the history: at a position of a text with this seed, and with this top-p.
+    fn row(&self, (seed, position, top_p): (u64, u64, f32), action: Action) -> RowSpec<'_> {
+        RowSpec {
+            filters: Filters { top_p, ..self.params.filters(position) },
+            chain: self.steps().map(|steps| Chain {
+                steps,
+                min_keep: self.params.samplers.min_keep,
+                protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
+                xtc: uniform(seed, position, Purpose::Xtc),
+                state: SamplerState::default(),
+                infill: self.infill(),
+                tournament: None,
+            }),
+            penalties: Penalties::OFF,
+            adjusts: Adjusts::default(),
+            banned: &[],
+            allowed: self.allowed(),
+            mark: self.params.watermark().and_then(mark::everywhere),
+            action,
+            logprobs: self.logprobs().map(|wanted| LogprobsSpec {
+                top_n: wanted.top_n,
+                mode: wanted.mode,
+                tokens: &wanted.token_ids,
+            }),
+            report: None,
+        }
+    }
+}
