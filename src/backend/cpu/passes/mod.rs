@@ -6,7 +6,7 @@
 //! | pass | reads | gives |
 //! |---|---|---|
 //! | [`scan`], [`far_scan`] | the row | block maxima, whether a NaN was met |
-//! | [`look`], [`fetch`] | whole blocks of foreign memory | the same, and what was seen |
+//! | [`look`], [`fetch()`] | whole blocks of foreign memory | the same, and what was seen |
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
