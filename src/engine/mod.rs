@@ -9,6 +9,7 @@ mod admission;
 mod batch;
 mod commit;
 mod draft;
+mod failure;
 mod listed;
 mod plan;
 mod pulse;

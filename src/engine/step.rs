@@ -1,5 +1,6 @@
 //! A step in domain words: what one message asks for, and what comes of it.
 
+pub use super::failure::{RowFailure, RowStatus};
 pub use super::listed::ListedRows;
 pub use super::shards::join::Sharded;
 pub use super::slots::{BYTES as SLOT_BYTES, Slots};
@@ -12,12 +13,11 @@ use crate::params::state::SamplerState;
 use crate::permits::Permit;
 use crate::region::Region;
 use crate::sampling::logits::{Dtype, Logits};
-use crate::sampling::row::{RowError, RowOutput};
+use crate::sampling::row::RowOutput;
 use crate::sequence::speculation::NextDraft;
 use crate::sequence::table::Charged;
 use crate::sequence::{FinishReason, OpenError};
 use bytes::Bytes;
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -322,81 +322,6 @@ impl Done {
             Self::Sampled { .. } => 1,
             Self::Drafted { .. } | Self::Scored(_) => 0,
             Self::Verified { verification, .. } => verification.outputs.len(),
-        }
-    }
-}
-
-/// Why work was not done. Nothing was committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowFailure {
-    /// The kind of failure.
-    pub status: RowStatus,
-    /// For people.
-    pub message: Cow<'static, str>,
-}
-
-impl RowFailure {
-    /// A failure with its explanation.
-    pub fn new(status: RowStatus, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, message: message.into() }
-    }
-}
-
-impl From<RowError> for RowFailure {
-    fn from(error: RowError) -> Self {
-        let (status, message) = match error {
-            RowError::Nan => (RowStatus::NanLogits, "the row has a NaN logit"),
-            RowError::PositiveInfinity => (RowStatus::PositiveInfinity, "the row has a +infinity logit"),
-            RowError::AllMasked => (RowStatus::AllMasked, "no token of the row is left: all are -infinity or masked"),
-            RowError::Beyond(reach) => {
-                let message = format!("{reach}; send the whole row, more of it, or let it be marked");
-                return Self::new(RowStatus::BeyondTopN, message);
-            }
-        };
-        Self::new(status, message)
-    }
-}
-
-/// Kinds of failure of one piece of work. Their numbers are those of the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs)] // Each is explained at RowStatus in the wire contract.
-pub enum RowStatus {
-    NanLogits = 2,
-    PositiveInfinity = 3,
-    AllMasked = 4,
-    UnknownSequence = 5,
-    SequenceFinished = 6,
-    DuplicateSequence = 7,
-    RowOutOfRange = 8,
-    InvalidWork = 9,
-    HistoryLimit = 10,
-    DeadlineExceeded = 11,
-    Internal = 13,
-    ShardMissing = 110,
-    ShardMismatch = 111,
-    BeyondTopN = 120,
-}
-
-impl RowStatus {
-    /// Name as used in metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::NanLogits => "nan_logits",
-            Self::PositiveInfinity => "positive_infinity",
-            Self::AllMasked => "all_masked",
-            Self::UnknownSequence => "unknown_sequence",
-            Self::SequenceFinished => "sequence_finished",
-            Self::DuplicateSequence => "duplicate_sequence",
-            Self::RowOutOfRange => "row_out_of_range",
-            Self::InvalidWork => "invalid_work",
-            Self::HistoryLimit => "history_limit",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::Internal => "internal",
-            Self::ShardMissing => "shard_missing",
-            Self::ShardMismatch => "shard_mismatch",
-            Self::BeyondTopN => "beyond_top_n",
         }
     }
 }
