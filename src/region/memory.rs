@@ -2,7 +2,7 @@
 //!
 //! Why nothing else reads it: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
-use super::system;
+use super::{system, words};
 use crate::sampling::logits::Foreign;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -161,12 +161,8 @@ impl Memory {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        let is_inside =
-            offset.is_multiple_of(size_of::<u32>()) && offset < self.len && self.len - offset >= size_of::<u32>();
-        assert!(is_inside, "a word lies in its region; this is a bug");
-        // SAFETY: the word lies in the mapping and is aligned, as was just checked, and atomic accesses are all that this process
-        // makes of it beside volatile ones; what other processes do to it is memory of no allocation of Rust's.
-        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
+        // SAFETY: the mapping is this value's, and accessed as the function wants it.
+        unsafe { words::word(self.at, self.len, offset) }
     }
 }
 

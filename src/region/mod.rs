@@ -16,6 +16,7 @@ mod system;
 #[path = "elsewhere.rs"]
 mod system;
 mod token;
+mod words;
 pub mod worker;
 
 pub use device::{DeviceError, DeviceSide, Loan};

@@ -1,7 +1,7 @@
 //! The worker's end of a region: what it maps, writes, and reads tokens from. For the load generator and tests; other languages do the
 //! same with a few lines (see `docs/data-paths.md`).
 
-use super::system;
+use super::{system, words};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -80,12 +80,8 @@ impl Window {
     }
 
     fn place(&self, offset: usize) -> &AtomicU32 {
-        let is_inside =
-            offset.is_multiple_of(size_of::<u32>()) && offset < self.len && self.len - offset >= size_of::<u32>();
-        assert!(is_inside, "a word lies in the region");
-        // SAFETY: the word lies in the mapping and is aligned; it is memory of no allocation of Rust's, which the server
-        // writes by atomic stores.
-        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
+        // SAFETY: the mapping is this value's. Bytes are copied into it too, but not while it is borrowed to look at words.
+        unsafe { words::word(self.at, self.len, offset) }
     }
 }
 
