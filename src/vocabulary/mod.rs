@@ -1,7 +1,7 @@
 //! Texts of tokens, for what has to know which token's text is the beginning of another's.
 //!
 //! No text is kept: of all texts in order, those that begin with a given one stand together, so a token is its place and the
-//! end of what begins with it, 8 bytes.
+//! end of what begins with it. With the way back from places, to a token and to the text that begins its own, 16 bytes.
 
 mod read;
 mod tokenizer;
@@ -21,7 +21,10 @@ pub struct Vocabulary {
     first: Vec<u32>,
     /// The place behind the last text that begins with its own.
     behind: Vec<u32>,
-    texts: u32,
+    /// Tokens by place.
+    tokens: Vec<u32>,
+    /// By place, that of the longest other text that begins the one there.
+    begun_by: Vec<u32>,
     sha256: [u8; SHA256_OUTPUT_LEN],
 }
 
@@ -35,18 +38,21 @@ impl Vocabulary {
         let (mut first, mut behind) = (vec![NO_TEXT; texts.len()], vec![0; texts.len()]);
         // Tokens whose texts begin the one that is looked at, each the beginning of the next.
         let mut open: Vec<u32> = Vec::new();
+        let mut begun_by = Vec::with_capacity(order.len());
         for (place, &token) in (0..).zip(&order) {
             while let Some(last) = open.pop_if(|last| !text(token).starts_with(text(*last))) {
                 behind[last as usize] = place;
             }
             let equal = open.last().filter(|&&last| text(last) == text(token));
             first[token as usize] = equal.map_or(place, |&last| first[last as usize]);
+            let longest = open.last().map(|&last| first[last as usize]);
+            begun_by.push(if equal.is_some() { begun_by[place as usize - 1] } else { longest.unwrap_or(NO_TEXT) });
             open.push(token);
         }
         open.into_iter().for_each(|last| behind[last as usize] = order.len() as u32);
         let mut sha256 = [0; SHA256_OUTPUT_LEN];
         sha256.copy_from_slice(digest::digest(&SHA256, file).as_ref());
-        Self { first, behind, texts: order.len() as u32, sha256 }
+        Self { first, behind, tokens: order, begun_by, sha256 }
     }
 
     /// Where a token's text stands among all texts in order, the same for equal ones; `None`: it has none.
@@ -68,6 +74,18 @@ impl Vocabulary {
         place.zip(self.place(other)).is_some_and(|(place, other)| (place..behind).contains(&other))
     }
 
+    /// Tokens that have a text, in the order of their texts.
+    #[must_use]
+    pub fn by_text(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The place of the longest other text that begins the one at a place.
+    #[must_use]
+    pub fn beginning(&self, place: u32) -> Option<u32> {
+        self.begun_by.get(place as usize).copied().filter(|&place| place != NO_TEXT)
+    }
+
     /// 1 + the largest id that it knows.
     #[must_use]
     pub fn tokens(&self) -> usize {
@@ -77,7 +95,7 @@ impl Vocabulary {
     /// How many tokens have a text.
     #[must_use]
     pub fn texts(&self) -> usize {
-        self.texts as usize
+        self.tokens.len()
     }
 
     /// The digest of its file, in hexadecimal digits.

@@ -49,32 +49,40 @@ impl Infill<'_> {
     /// Which of some candidates stay: tokens and masses, in order.
     #[must_use]
     pub fn stay(&self, candidates: &[(u32, u64)]) -> Stay {
-        let mut ends = self.ends.to_vec();
-        ends.sort_unstable();
-        let is_end: Vec<bool> = candidates.iter().map(|(token, _)| ends.binary_search(token).is_ok()).collect();
-        let mass_of = |ends: bool| -> u128 {
-            candidates.iter().zip(&is_end).filter(|&(_, &is)| is == ends).map(|(c, _)| u128::from(c.1)).sum()
-        };
-        let (end, text) = (mass_of(true), mass_of(false));
-        if 3 * candidates.len() as u128 * end > text {
+        let is_end = self.is_end(candidates);
+        let mass_of =
+            |ends: bool| candidates.iter().zip(&is_end).filter(|&(_, &is)| is == ends).map(|(c, _)| c.1).sum();
+        let sums = Sums { candidates: candidates.len(), ends: mass_of(true), texts: mass_of(false) };
+        if sums.end_it() {
             return Stay::These(is_end);
         }
-        let mut counted = self.merged(candidates, &is_end);
-        let goes = |mass: u64, parts: u128, of: u128| parts * u128::from(mass) < of;
-        counted.iter_mut().filter(|mass| goes(**mass, 5, end + text)).for_each(|mass| *mass = 0);
-        let texts = counted.iter().zip(&is_end).filter(|&(&mass, &is_end)| mass > 0 && !is_end);
-        let (left, sum) = texts.fold((0, end), |(left, sum), (&mass, _)| (left + 1, sum + u128::from(mass)));
-        if left == 0 {
-            return Stay::End;
-        }
-        let stays = |(&mass, &is_end): (&u64, &bool)| is_end || !goes(mass, left + 1, sum);
-        Stay::These(counted.iter().zip(&is_end).map(stays).collect())
+        sums.stay(&self.merged(candidates, &is_end).counted, &is_end, 0).expect("no mass is left out; this is a bug")
     }
 
-    /// What each candidate counts with; 0 for those that were merged into others.
-    fn merged(&self, candidates: &[(u32, u64)], is_end: &[bool]) -> Vec<u64> {
+    /// The same, where the first candidates of the order and those that end the text tell it for all, with these sums: which of
+    /// the first stay, and that no other does. None of the others is as likely as one of the first.
+    ///
+    /// Others are merged after all of these. So they count with one of these or with each other: no more than what they come to
+    /// together is anywhere missing. That is not so where two of the first are equal, and the later one takes the earlier.
+    #[must_use]
+    pub fn stay_of_all(&self, first: &[(u32, u64)], sums: &Sums) -> Option<Stay> {
+        let is_end = self.is_end(first);
+        let listed: u64 = first.iter().zip(&is_end).filter(|&(_, &is_end)| !is_end).map(|(c, _)| c.1).sum();
+        let merged = Some(self.merged(first, &is_end)).filter(|merged| !merged.is_by_chance)?;
+        sums.stay(&merged.counted, &is_end, sums.texts - listed)
+    }
+
+    /// Which candidates end the text.
+    fn is_end(&self, candidates: &[(u32, u64)]) -> Vec<bool> {
+        let mut ends = self.ends.to_vec();
+        ends.sort_unstable();
+        candidates.iter().map(|(token, _)| ends.binary_search(token).is_ok()).collect()
+    }
+
+    fn merged(&self, candidates: &[(u32, u64)], is_end: &[bool]) -> Merged {
         let mut counted: Vec<u64> = candidates.iter().map(|c| c.1).collect();
         let mut texts = Texts::new(self.vocabulary, candidates, is_end);
+        let mut is_by_chance = false;
         for at in 0..candidates.len() {
             let Some(leaf) = texts.leaf[at] else { continue };
             if !texts.is_there(leaf) {
@@ -86,6 +94,7 @@ impl Infill<'_> {
             while stays && let Some(other) = texts.first_in(range.clone()) {
                 let sum = counted[at] + counted[other];
                 stays = counted[other] <= counted[at];
+                is_by_chance |= stays && other < at && counted[at] > 0;
                 let (to, from) = if stays { (at, other) } else { (other, at) };
                 (counted[to], counted[from]) = (sum, 0);
                 if stays && let Some(leaf) = texts.leaf[other] {
@@ -96,7 +105,65 @@ impl Infill<'_> {
                 texts.put(leaf, at as u32);
             }
         }
-        counted
+        Merged { counted, is_by_chance }
+    }
+}
+
+/// Candidates after they were merged.
+struct Merged {
+    /// What each counts with; 0 for those that were merged into others.
+    counted: Vec<u64>,
+    /// Whether one was merged into one that came after it, which only one that is equal can be.
+    is_by_chance: bool,
+}
+
+/// What all candidates come to.
+#[derive(Debug, Clone, Copy)]
+pub struct Sums {
+    /// How many there are.
+    pub candidates: usize,
+    /// The mass of those that end the text.
+    pub ends: u64,
+    /// The mass of the others.
+    pub texts: u64,
+}
+
+impl Sums {
+    /// Whether nothing but what ends the text stays.
+    #[must_use]
+    pub fn end_it(&self) -> bool {
+        3 * self.candidates as u128 * u128::from(self.ends) > u128::from(self.texts)
+    }
+
+    /// Whether a text that counts with so much stays at first.
+    #[must_use]
+    pub fn is_fifth(&self, mass: u64) -> bool {
+        5 * u128::from(mass) >= u128::from(self.ends) + u128::from(self.texts)
+    }
+
+    /// Which stay of candidates that count with these masses at least, and with `missing` more together at most; `None` where
+    /// that decides. Candidates that are not among them have no more than what is missing.
+    #[must_use]
+    pub fn stay(&self, counted: &[u64], is_end: &[bool], missing: u64) -> Option<Stay> {
+        let texts =
+            || counted.iter().zip(is_end).filter(|&(&mass, &is_end)| mass > 0 && !is_end).map(|(&mass, _)| mass);
+        let is_open = |mass| !self.is_fifth(mass) && self.is_fifth(mass + missing);
+        if missing > 0 && (self.is_fifth(missing) || texts().any(is_open)) {
+            return None;
+        }
+        let stay = || texts().filter(|&mass| self.is_fifth(mass));
+        let (left, sum) = (stay().count() as u128, u128::from(self.ends) + stay().map(u128::from).sum::<u128>());
+        if left == 0 {
+            return Some(Stay::End);
+        }
+        let missing = u128::from(missing);
+        let stays_for_sure = |mass: u64| (left + 1) * u128::from(mass) >= sum + missing;
+        let goes_for_sure = |mass: u64| (left + 1) * (u128::from(mass) + missing) < sum;
+        if missing > 0 && stay().any(|mass| !stays_for_sure(mass) && !goes_for_sure(mass)) {
+            return None;
+        }
+        let stays = |(&mass, &is_end): (&u64, &bool)| is_end || self.is_fifth(mass) && stays_for_sure(mass);
+        Some(Stay::These(counted.iter().zip(is_end).map(stays).collect()))
     }
 }
 

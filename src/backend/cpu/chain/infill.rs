@@ -1,24 +1,93 @@
-//! [Infill](crate::sampling::samplers::infill) on a list of candidates.
+//! [Infill](crate::sampling::samplers::infill) on a whole row, of which a few tokens mostly tell it, and on a list of candidates.
 
-use super::Left;
+use super::listing::Whole;
+use super::texts;
+use super::whole::Done;
+use super::{ChainStore, Left};
+use crate::backend::cpu::distribution::reach_of;
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::Values;
-use crate::sampling::samplers::infill::{Infill, Stay};
+use crate::backend::cpu::passes::{Range, Values};
+use crate::sampling::mass::{exponent, mass};
+use crate::sampling::samplers::infill::{Infill, Stay, Sums};
+
+/// Of a row, tokens with one part in so many of its mass are looked at first, and then with one in so many.
+const FIRST_LOOKS: [u64; 2] = [1 << 12, 1 << 15];
+
+/// Longer lists are not put in order.
+const SORTED: usize = 2048;
+
+impl Whole<'_, '_> {
+    pub(super) fn infill(&self, known: &Infill<'_>, store: &mut ChainStore) -> Done {
+        if self.min_keep > 1 {
+            return Done::Not;
+        }
+        let (total, ends) = (self.total(), self.text_ends(known));
+        let of_ends = ends.iter().map(|end| end.mass).sum();
+        let candidates = self.view.count(f32::MIN) as usize;
+        let sums = Sums { candidates, ends: of_ends, texts: total - of_ends };
+        if sums.end_it() {
+            let ends = ends.into_iter().map(|end| keys::key(end.token, end.logit)).collect();
+            return Done::Listed(self.list_keys(ends, store).weigh);
+        }
+        for part in FIRST_LOOKS {
+            let mut first = self.reaching(total.div_ceil(part), &ends, store);
+            let masses: Vec<(u32, u64)> = first.iter().map(|&(key, mass)| (keys::token(key), mass)).collect();
+            let Some(stay) = known.stay_of_all(&masses, &sums) else { continue };
+            let Stay::These(stays) = stay else {
+                let end = store.end.map(|end| keys::key(end.token, end.logit));
+                return end.map_or(Done::Nothing, |end| Done::Listed(self.list_keys(vec![end], store).weigh));
+            };
+            let mut stays = stays.into_iter();
+            first.retain(|_| stays.next() == Some(true));
+            let left = first.into_iter().map(|(key, _)| key).collect();
+            return Done::Listed(self.list_keys(left, store).weigh);
+        }
+        Done::Not
+    }
+
+    /// What ends the text and may be emitted.
+    fn text_ends(&self, known: &Infill<'_>) -> Vec<End> {
+        let mut tokens: Vec<u32> =
+            known.ends.iter().copied().filter(|&end| (end as usize) < self.view.vocab_size()).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let all = tokens.into_iter().map(|token| (token, self.view.value(token)));
+        let there = all.filter(|&(_, logit)| logit > f32::NEG_INFINITY);
+        let weighed =
+            |(token, logit)| End { token, logit, mass: mass(exponent(logit, self.weigh.max, self.weigh.scale)) };
+        there.map(weighed).collect()
+    }
+
+    /// Keys and masses of the tokens that have so much, in order, and of all ends.
+    fn reaching(&self, need: u64, ends: &[End], store: &mut ChainStore) -> Vec<(u64, u64)> {
+        let range = Range { low: reach_of(self.weigh, need).max(f32::MIN), high: f32::INFINITY };
+        let mut left = self.list(range, store);
+        left.keep_mass(need);
+        let Values { tokens, logits, masses, .. } = &left.store.values;
+        let listed = tokens.iter().zip(logits).zip(masses);
+        let mut first: Vec<(u64, u64)> =
+            listed.map(|((&token, &logit), &mass)| (keys::key(token, logit), mass)).collect();
+        let missing = ends.iter().filter(|end| end.mass < need);
+        first.extend(missing.map(|end| (keys::key(end.token, end.logit), end.mass)));
+        first.sort_unstable();
+        first
+    }
+}
+
+/// A token that ends the text.
+struct End {
+    token: u32,
+    logit: f32,
+    mass: u64,
+}
 
 impl Left<'_> {
     pub(super) fn infill(&mut self, known: &Infill<'_>) {
-        let Values { tokens, logits, masses, .. } = &self.store.values;
-        let keys = tokens.iter().zip(logits).map(|(&token, &logit)| keys::key(token, logit));
-        let mut order: Vec<(u64, usize)> = keys.enumerate().map(|(at, key)| (key, at)).collect();
-        order.sort_unstable();
-        let candidates: Vec<(u32, u64)> = order.iter().map(|&(_, at)| (tokens[at], masses[at])).collect();
-        match known.stay(&candidates) {
-            Stay::These(stay) => {
-                if stay.iter().filter(|&&stays| stays).count() < self.min_keep {
+        match self.stay_of_many(known).unwrap_or_else(|| self.stay_in_order(known)) {
+            Stay::These(stays) => {
+                if stays.iter().filter(|&&stays| stays).count() < self.min_keep {
                     return;
                 }
-                let mut stays = vec![false; order.len()];
-                order.iter().zip(stay).for_each(|(&(_, at), stay)| stays[at] = stay);
                 self.retain(|_, at| stays[at]);
             }
             Stay::End => match self.store.end.filter(|_| self.min_keep <= 1) {
@@ -32,5 +101,39 @@ impl Left<'_> {
             },
         }
         self.weigh();
+    }
+
+    /// What stays, by places in the list.
+    fn stay_in_order(&self, known: &Infill<'_>) -> Stay {
+        let Values { tokens, logits, masses, .. } = &self.store.values;
+        let keys = tokens.iter().zip(logits).map(|(&token, &logit)| keys::key(token, logit));
+        let mut order: Vec<(u64, usize)> = keys.enumerate().map(|(at, key)| (key, at)).collect();
+        order.sort_unstable();
+        let candidates: Vec<(u32, u64)> = order.iter().map(|&(_, at)| (tokens[at], masses[at])).collect();
+        let Stay::These(stay) = known.stay(&candidates) else { return Stay::End };
+        let mut stays = vec![false; order.len()];
+        order.iter().zip(stay).for_each(|(&(_, at), stay)| stays[at] = stay);
+        Stay::These(stays)
+    }
+
+    /// The same without the order; `None` where that is no gain or not enough.
+    fn stay_of_many(&mut self, known: &Infill<'_>) -> Option<Stay> {
+        let mut ends: Vec<usize> = known.ends.iter().filter_map(|&end| self.store.place(end)).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let ChainStore { values, texts: store, .. } = &mut *self.store;
+        if values.tokens.len() < SORTED {
+            return None;
+        }
+        let mut is_end = vec![false; values.tokens.len()];
+        ends.iter().for_each(|&at| is_end[at] = true);
+        let of_ends = ends.iter().map(|&at| values.masses[at]).sum();
+        let all: u64 = values.masses.iter().sum();
+        let sums = Sums { candidates: is_end.len(), ends: of_ends, texts: all - of_ends };
+        if sums.end_it() {
+            return Some(Stay::These(is_end));
+        }
+        let counted = texts::counted((known.vocabulary, &sums), (values, &is_end), store)?;
+        sums.stay(&counted, &is_end, 0)
     }
 }

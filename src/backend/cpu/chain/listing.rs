@@ -58,6 +58,8 @@ pub(super) enum Next {
     Adapt(f64),
     /// A tournament.
     Play,
+    /// What infill keeps.
+    Infill,
     /// A list, to do the step on.
     List,
 }
@@ -178,7 +180,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let average = chain.state.adaptive;
                 average.map_or(Next::Done, |average| Next::Adapt(adaptive_p::adapted(target, average)))
             }
-            Step::Infill => Next::List,
+            Step::Infill => Next::Infill,
             Step::Tournament => Next::Play,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
@@ -281,7 +283,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// The tokens of these keys.
-    fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> Left<'s> {
         keys.sort_unstable_by_key(|&key| keys::token(key));
         store.values.clear();
         store.values.tokens.extend(keys.iter().map(|&key| keys::token(key)));

@@ -15,6 +15,7 @@ mod shaped;
 mod sort;
 mod steps;
 mod tail;
+mod texts;
 mod typical;
 mod whole;
 mod xtc;
@@ -36,6 +37,7 @@ use listing::{Started, Whole};
 use play::Field;
 use shaped::Shaped;
 use sort::Sorter;
+use texts::TextStore;
 
 /// Storage of a chain, kept from row to row. Bounded by the vocabulary.
 #[derive(Debug, Default)]
@@ -58,6 +60,8 @@ pub(super) struct ChainStore {
     field: Field,
     /// What ends the text where nothing else is certain.
     end: Option<Candidate>,
+    /// Candidates by text.
+    texts: TextStore,
     /// What is drawn from along, where it is not by token ids.
     along: Option<Along>,
 }

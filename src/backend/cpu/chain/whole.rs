@@ -118,6 +118,7 @@ impl Whole<'_, '_> {
                 let token = played.and_then(|played| self.play(played, store));
                 token.map_or(Done::Not, |token| Done::Whole(Distribution::one(self.view, token)))
             }
+            Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
             Next::TailFree(z) => self.tail_free(z, (behind, rest), (filters, chain), (lists, store)),
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
             Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),

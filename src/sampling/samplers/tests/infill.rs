@@ -1,9 +1,10 @@
 //! Infill: cases by hand, and the walk through texts against the loop over all pairs that it stands for.
 
 use super::*;
-use crate::sampling::samplers::infill::{Infill, Stay};
+use crate::sampling::samplers::infill::{Infill, Stay, Sums};
 use crate::vocabulary::Vocabulary;
 use proptest::prelude::*;
+use std::cmp::Reverse;
 
 /// Tokens 0, 1, ... with these texts, "" for one without.
 fn vocabulary(texts: &[&str]) -> Vocabulary {
@@ -106,26 +107,69 @@ fn in_pairs(vocabulary: &Vocabulary, ends: &[u32], candidates: &[(u32, u64)]) ->
     Stay::These((0..count).map(stays).collect())
 }
 
+/// Texts, and candidates with these masses in order; some of them heavy, some equal.
+fn some_candidates() -> impl Strategy<Value = (Vec<Option<Vec<u8>>>, Vec<(u32, u64)>)> {
+    let tokens = prop::collection::vec((prop::option::of("[ab]{0,5}"), 0..60u64), 1..60);
+    let heavy = prop::collection::vec((0..60usize, prop_oneof![100..2000u64, Just(300), Just(1000)]), 0..5);
+    (tokens, heavy, any::<u64>()).prop_map(|(tokens, heavy, ids)| {
+        let texts = tokens.iter().map(|(text, _)| text.clone().map(String::into_bytes)).collect();
+        let mut candidates: Vec<(u32, u64)> = (0..).zip(tokens.iter().map(|token| token.1)).collect();
+        heavy.into_iter().for_each(|(at, mass)| candidates[at % tokens.len()].1 = mass);
+        candidates[0].1 += 1;
+        // Tokens of equal mass in any order, as those of equal logits are.
+        candidates.sort_by_key(|&(token, mass)| (Reverse(mass), uniform(ids, u64::from(token), Purpose::Sample)));
+        (texts, candidates)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
     fn the_walk_is_the_loop_over_all_pairs(
-        tokens in prop::collection::vec((prop::option::of("[ab]{0,5}"), 0..60u64), 1..60),
+        (texts, candidates) in some_candidates(),
         ends in prop::collection::vec(0..80u32, 0..3),
-        heavy in prop::collection::vec((0..60usize, 100..2000u64), 0..4),
-        ids in any::<u64>(),
     ) {
-        let texts: Vec<_> = tokens.iter().map(|(text, _)| text.clone().map(String::into_bytes)).collect();
         let vocabulary = Vocabulary::new(&texts, b"");
-        let mut candidates: Vec<(u32, u64)> = (0..).zip(tokens.iter().map(|token| token.1)).collect();
-        heavy.into_iter().for_each(|(at, mass)| candidates[at % tokens.len()].1 = mass);
-        candidates[0].1 += 1;
-        // Tokens of equal mass in any order, as those of equal logits are.
-        candidates.sort_by_key(|&(token, mass)| (std::cmp::Reverse(mass), uniform(ids, u64::from(token), Purpose::Sample)));
         let expected = in_pairs(&vocabulary, &ends, &candidates);
         prop_assert_eq!(Infill { vocabulary: &vocabulary, ends: &ends }.stay(&candidates), expected);
     }
+
+    #[test]
+    fn the_first_candidates_tell_what_all_do_or_nothing(
+        (texts, candidates) in some_candidates(),
+        ends in prop::collection::vec(0..80u32, 0..3),
+        least in 1..400u64,
+    ) {
+        let vocabulary = Vocabulary::new(&texts, b"");
+        let infill = Infill { vocabulary: &vocabulary, ends: &ends };
+        let mass_of = |is: bool| candidates.iter().filter(|c| ends.contains(&c.0) == is).map(|c| c.1).sum();
+        let sums = Sums { candidates: candidates.len(), ends: mass_of(true), texts: mass_of(false) };
+        if sums.end_it() {
+            return Ok(());
+        }
+        let first: Vec<_> = candidates.iter().copied().filter(|c| c.1 >= least || ends.contains(&c.0)).collect();
+        if let Some(told) = infill.stay_of_all(&first, &sums) {
+            let tokens = |stay, of: &[(u32, u64)]| match stay {
+                Stay::End => None,
+                Stay::These(stay) => Some(of.iter().zip(stay).filter(|(_, stay)| *stay).map(|(c, _)| c.0).collect::<Vec<_>>()),
+            };
+            prop_assert_eq!(tokens(told, &first), tokens(infill.stay(&candidates), &candidates));
+        }
+    }
+}
+
+#[test]
+fn the_first_candidates_tell_it_where_the_others_cannot_change_it() {
+    let texts: Vec<String> = ["fo", "foo", "a", "b", "c", "d"].map(str::to_owned).into();
+    let vocabulary = vocabulary(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let infill = Infill { vocabulary: &vocabulary, ends: &[] };
+    let of = |first: &[(u32, u64)], texts| infill.stay_of_all(first, &Sums { candidates: 6, ends: 0, texts });
+    assert_eq!(of(&[(0, 600), (1, 400)], 1049), Some(Stay::These(vec![true, false])));
+    assert_eq!(of(&[(0, 600), (2, 180)], 880), None, "another 100 would make a fifth of 180");
+    assert_eq!(of(&[(0, 500), (2, 240)], 760), None, "another 20 would make it a third");
+    assert_eq!(of(&[(0, 60), (2, 50)], 140), None, "the others are a fifth");
+    assert_eq!(of(&[(1, 500), (0, 500)], 1001), None, "equal ones");
 }
 
 /// What is left of tokens 0, 1, ... with these probabilities, and its probabilities.

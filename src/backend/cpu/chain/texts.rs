@@ -1,0 +1,184 @@
+//! What candidates count with once [infill](crate::sampling::samplers::infill) has merged them, without putting them in order.
+//!
+//! As texts begin others they are trees. Candidates come to their turn in order, so one is merged into what comes first of
+//! all that it begins, or is itself that and takes all of it. Nothing counts with more than what it begins and what begins it
+//! come to together, so a subtree where that is no fifth needs no look. Where a text is as likely as what comes first of
+//! all that it begins, it would take that: such are left to the walk.
+
+use crate::backend::cpu::keys;
+use crate::backend::cpu::passes::Values;
+use crate::sampling::samplers::infill::Sums;
+use crate::vocabulary::Vocabulary;
+
+/// No candidate.
+const GONE: u32 = u32::MAX;
+
+/// Storage, kept from row to row. Bounded by the vocabulary.
+#[derive(Debug, Default)]
+pub(super) struct TextStore {
+    /// By text, the candidate's place in the list.
+    listed: Vec<u32>,
+    /// The same by token, on the way to that.
+    by_token: Vec<u32>,
+    /// By text, the mass of all before.
+    before: Vec<u64>,
+}
+
+/// Candidates by text.
+struct Texts<'a> {
+    known: &'a Vocabulary,
+    values: &'a Values,
+    sums: &'a Sums,
+    store: &'a TextStore,
+    counted: Vec<u64>,
+}
+
+/// What each candidate that may stay counts with, by its place in the list, and 0 for others; `None`: two are equal where it
+/// matters. What ends the text is not merged.
+pub(super) fn counted(
+    (known, sums): (&Vocabulary, &Sums),
+    (values, is_end): (&Values, &[bool]),
+    store: &mut TextStore,
+) -> Option<Vec<u64>> {
+    store.fill(known, values, is_end);
+    let mut texts = Texts { known, values, sums, store, counted: vec![0; values.tokens.len()] };
+    texts.count_without_text(is_end);
+    texts.count(0..known.texts(), 0)?;
+    Some(texts.counted)
+}
+
+impl TextStore {
+    fn fill(&mut self, known: &Vocabulary, values: &Values, is_end: &[bool]) {
+        self.by_token.clear();
+        self.by_token.resize(known.tokens(), GONE);
+        for ((at, &token), &is_end) in (0..).zip(&values.tokens).zip(is_end) {
+            if let Some(listed) = self.by_token.get_mut(token as usize) {
+                *listed = if is_end { GONE } else { at };
+            }
+        }
+        self.listed.clear();
+        self.listed.extend(known.by_text().iter().map(|&token| self.by_token[token as usize]));
+        self.before.clear();
+        self.before.push(0);
+        let mut sum = 0;
+        self.before.extend(self.listed.iter().map(|&at| {
+            sum += if at == GONE { 0 } else { values.masses[at as usize] };
+            sum
+        }));
+    }
+}
+
+impl Texts<'_> {
+    /// What has no text counts alone.
+    fn count_without_text(&mut self, is_end: &[bool]) {
+        for (at, &mass) in self.values.masses.iter().enumerate() {
+            if self.sums.is_fifth(mass) && !is_end[at] && self.known.place(self.values.tokens[at]).is_none() {
+                self.counted[at] = mass;
+            }
+        }
+    }
+
+    /// Counts trees next to each other, which texts begin that have a mass of `above`.
+    fn count(&mut self, places: std::ops::Range<usize>, above: u64) -> Option<()> {
+        let mut from = places.start;
+        while from < places.end {
+            let to = self.known.behind(self.known.by_text()[from]) as usize;
+            if self.sums.is_fifth(self.mass(from..to) + above) {
+                self.count_tree(from..to, above)?;
+            }
+            from = to;
+        }
+        Some(())
+    }
+
+    fn count_tree(&mut self, places: std::ops::Range<usize>, above: u64) -> Option<()> {
+        let Some(first) = self.first(places.clone()) else { return Some(()) };
+        let root = self.same_text(places.start);
+        if root.contains(&first) {
+            self.counted[self.store.listed[first] as usize] += self.mass(places);
+            return Some(());
+        }
+        let most = self.mass(first..first + 1);
+        let mut on_the_way = Some(self.same_text(first).start);
+        while let Some(place) = on_the_way.filter(|&place| place >= places.start) {
+            let is_equal = |at: usize| at != first && most > 0 && self.mass(at..at + 1) == most;
+            if place != self.same_text(first).start && self.same_text(place).any(is_equal) {
+                return None;
+            }
+            on_the_way = self.known.beginning(place as u32).map(|place| place as usize);
+        }
+        let here = self.mass(root.clone());
+        self.counted[self.store.listed[first] as usize] += here;
+        self.count(root.end..places.end, above + here)
+    }
+
+    /// The places of a text from its first one on.
+    fn same_text(&self, first: usize) -> std::ops::Range<usize> {
+        let place = |at: &usize| self.known.place(self.known.by_text()[*at]);
+        let to = (first + 1..self.known.texts()).take_while(|at| place(at) == place(&first)).last();
+        first..to.map_or(first + 1, |last| last + 1)
+    }
+
+    fn mass(&self, places: std::ops::Range<usize>) -> u64 {
+        self.store.before[places.end] - self.store.before[places.start]
+    }
+
+    /// The place of what comes first in order.
+    fn first(&self, places: std::ops::Range<usize>) -> Option<usize> {
+        let there = places.filter(|&place| self.store.listed[place] != GONE);
+        let key = |&place: &usize| {
+            keys::key(self.known.by_text()[place], self.values.logits[self.store.listed[place] as usize])
+        };
+        there.min_by_key(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::samplers::infill::{Infill, Stay};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn without_order_it_is_what_it_is_in_order(
+            tokens in prop::collection::vec((prop::option::of("[ab]{0,5}"), -40..40i32), 1..60),
+            out in prop::collection::vec(0..60u32, 0..10),
+            ends in prop::collection::vec(0..60u32, 0..3),
+        ) {
+            let texts: Vec<_> = tokens.iter().map(|(text, _)| text.clone().map(String::into_bytes)).collect();
+            let known = Vocabulary::new(&texts, b"");
+            let mut values = Values::default();
+            let there = (0..tokens.len() as u32).filter(|token| *token == 0 || !out.contains(token));
+            for token in there {
+                // Neighbours of equal mass: the logits are told apart, their masses not always.
+                let logit = tokens[token as usize].1 as f32 / 4.0;
+                values.tokens.push(token);
+                values.logits.push(logit);
+                values.masses.push(((logit / 2.0).exp2() * 2.0) as u64);
+            }
+            let is_end: Vec<bool> = values.tokens.iter().map(|token| ends.contains(token)).collect();
+            let mass_of = |is| values.masses.iter().zip(&is_end).filter(|&(_, &end)| end == is).map(|(mass, _)| mass).sum();
+            let sums = Sums { candidates: is_end.len(), ends: mass_of(true), texts: mass_of(false) };
+            if sums.end_it() || sums.texts == 0 {
+                return Ok(());
+            }
+            let mut order: Vec<usize> = (0..is_end.len()).collect();
+            order.sort_by_key(|&at| keys::key(values.tokens[at], values.logits[at]));
+            let candidates: Vec<_> = order.iter().map(|&at| (values.tokens[at], values.masses[at])).collect();
+            let expected = match (Infill { vocabulary: &known, ends: &ends }).stay(&candidates) {
+                Stay::End => Stay::End,
+                Stay::These(stay) => {
+                    let mut stays = vec![false; order.len()];
+                    order.iter().zip(stay).for_each(|(&at, stay)| stays[at] = stay);
+                    Stay::These(stays)
+                }
+            };
+            if let Some(counted) = counted((&known, &sums), (&values, &is_end), &mut TextStore::default()) {
+                prop_assert_eq!(sums.stay(&counted, &is_end, 0), Some(expected));
+            }
+        }
+    }
+}
