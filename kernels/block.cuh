@@ -17,10 +17,10 @@ struct Shared {
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
 
-// A struct that was written as words.
+// A struct that was written as words, from word `first` on.
 template <class T>
-__device__ inline const T& whole(Shared<u32> words) {
-    return *reinterpret_cast<const T*>(words.at);
+__device__ inline const T& whole(Shared<u32> words, u32 first) {
+    return *reinterpret_cast<const T*>(words.at + first);
 }
 
 extern __shared__ uint4 shared_memory[];
@@ -52,10 +52,14 @@ __device__ inline void fetch_ahead(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
 
-// Releases and acquires all memory within the cluster, global memory too.
+// Releases and acquires all memory within the cluster, global memory too. A release is a fence over the whole device, which
+// every warp would wait for: one does it for all of its block, who are behind a barrier with it.
 __device__ inline void cluster_barrier() {
+    __syncthreads();
+    if (threadIdx.x < kWarp) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    else asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 #endif
 #endif

@@ -14,8 +14,11 @@ struct Touched {
     float x;
 };
 
+constexpr u32 kJobWords = sizeof(RowJob) / 4;
+constexpr u32 kNoPlace = ~0u;
+
 struct RowMemory {
-    Shared<u32> job;          // the row's job
+    Shared<u32> jobs;         // the row's job and the next one's, in turn
     Shared<u32> touched;      // a bit per token of the slice
     Shared<Touched> adjusted; // of each thread the first of its touched tokens
     Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
@@ -23,21 +26,21 @@ struct RowMemory {
 
     // Of slices of so many chunks.
     __device__ RowMemory(Carver& carver, u32 slice_chunks, u32 cached_vectors)
-        : job(carver.take<u32>(sizeof(RowJob) / 4)),
+        : jobs(carver.take<u32>(2 * kJobWords)),
           touched(carver.take<u32>(slice_chunks * kChunk / 32)),
           adjusted(carver.take<Touched>(kThreads)),
           delegates(carver.take<float>(slice_chunks * kThreads)),
           cache(carver.take<uint4>(cached_vectors)) {}
 
-    // Brings a row's job here, where reading it costs little.
-    __device__ const RowJob& bring(const RowJob& from) const {
-        __syncthreads();
+    // Brings a row's job here, where reading it costs little, in one of two places.
+    __device__ void bring(const RowJob& from, u32 place) const {
         const u32* words = reinterpret_cast<const u32*>(&from);
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < sizeof(RowJob) / 4; i += kThreads) job[i] = words[i];
-        __syncthreads();
-        return whole<RowJob>(job);
+        for (u32 i = threadIdx.x; i < kJobWords; i += kThreads) jobs[place * kJobWords + i] = words[i];
     }
+
+    // What is there, behind a barrier.
+    __device__ const RowJob& job(u32 place) const { return whole<RowJob>(jobs, place * kJobWords); }
 };
 
 constexpr u32 kNoAdjust = ~0u;
@@ -73,9 +76,6 @@ struct Row {
         first_chunk = team.rank * share < chunks ? team.rank * share : chunks;
         end_chunk = first_chunk + share < chunks ? first_chunk + share : chunks;
         cached = share * kChunkVectors <= cached_vectors;
-#if CROUPIER_CLUSTER
-        fetch_slice();
-#endif
         if (job.adjust_count > 0 && first_chunk < end_chunk) mark_touched();
     }
 
@@ -228,18 +228,20 @@ struct Row {
         return from < job.adjust_count && adjusts()[from].token == token ? from : kNoAdjust;
     }
 
-  private:
+    // The block's slice of a row is on its way from memory before anybody looks at it.
+    __device__ static void fetch_slice([[maybe_unused]] const RowJob& job, [[maybe_unused]] const u8* inputs,
+                                       [[maybe_unused]] const Team& team) {
 #if CROUPIER_CLUSTER
-    // The whole slice is on its way before the first of it is looked at.
-    __device__ void fetch_slice() const {
-        u32 chunk = first_chunk + threadIdx.x;
-        if (chunk >= end_chunk) return;
-        u32 end = (vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = chunk * kChunkVectors;
+        u32 chunks = (job.vocab_size + kChunk - 1) / kChunk, share = (chunks + team.size - 1) / team.size;
+        u32 chunk = team.rank * share + threadIdx.x;
+        if (threadIdx.x >= share || chunk >= chunks) return;
+        u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = chunk * kChunkVectors;
         u32 last = first + kChunkVectors < end ? first + kChunkVectors : end;
-        fetch_ahead(vectors + first, (last - first) * 16);
-    }
+        fetch_ahead(reinterpret_cast<const uint4*>(inputs + job.logits) + first, (last - first) * 16);
 #endif
+    }
 
+  private:
     __device__ u32 vector_of(u32 chunk, u32 j) const { return chunk * kChunkVectors + j * kThreads + threadIdx.x; }
 
     __device__ Touched touched_at(u32 i) const {

@@ -22,10 +22,12 @@ struct Kernel {
         u32 status;
     };
 
-    __device__ void run(const RowJob& given, RowResult& result) {
-        const RowJob& job = row_memory.bring(given);
+    // `next` is where the job of the team's next row is; kNoPlace if this is the last one.
+    __device__ void run(const RowJob& job, u32 next, RowResult& result) {
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
         Scan scan = look(row);
+        // The row has come, and memory would be idle while the block works on it.
+        if (next != kNoPlace) Row<Element>::fetch_slice(row_memory.job(next), inputs, team);
         if (scan.status != kOk) {
             if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, scan.status, 0, 0.0f, 0.0f, 0, 0};
             return;
@@ -115,7 +117,19 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     Kernel<Element> kernel{row_memory, list_memory, team, inputs, outputs, cached_vectors};
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
-    for (u32 row = blockIdx.y; row < rows; row += gridDim.y) kernel.run(jobs[row], results[row]);
+    u32 place = 0;
+    if (blockIdx.y < rows) row_memory.bring(jobs[blockIdx.y], place);
+#pragma unroll 1
+    for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
+        // Nobody looks at the job of the row before any more, whose place the next one takes.
+        __syncthreads();
+        const RowJob& job = row_memory.job(place);
+        if (row == blockIdx.y) Row<Element>::fetch_slice(job, inputs, team);
+        place = 1 - place;
+        bool is_last = row + gridDim.y >= rows;
+        if (!is_last) row_memory.bring(jobs[row + gridDim.y], place);
+        kernel.run(job, is_last ? kNoPlace : place, results[row]);
+    }
     team.end();
 }
 
@@ -129,7 +143,12 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
     for (u32 at = blockIdx.y; at < rows; at += gridDim.y) {
-        Row<Element> row(row_memory, row_memory.bring(jobs[at]), inputs, team, 0);
+        __syncthreads();
+        row_memory.bring(jobs[at], 0);
+        __syncthreads();
+        const RowJob& job = row_memory.job(0);
+        Row<Element>::fetch_slice(job, inputs, team);
+        Row<Element> row(row_memory, job, inputs, team, 0);
         Passes<Element> passes{list_memory, row, team};
         Weigher<Element>{passes, row, inputs}.run(results[at]);
     }

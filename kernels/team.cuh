@@ -117,8 +117,16 @@ struct Team {
     // One bin of all blocks.
     __device__ u64 bin(u32 i) const {
         u64 sum = 0;
+#if CROUPIER_CLUSTER
+        u32 at = full() * kBins + i, low[kMaxTeam], high[kMaxTeam];
+        side_by_side(boxes.low, at, low);
+        side_by_side(boxes.high, at, high);
+#pragma unroll
+        for (u32 of = 0; of < kMaxTeam; ++of) sum += of < size ? (u64)high[of] << 32 | low[of] : 0;
+#else
 #pragma unroll
         for (u32 of = 0; of < kMaxTeam; ++of) sum += of < size ? sum_of(of, i) : 0;
+#endif
         return sum;
     }
 
@@ -163,6 +171,12 @@ struct Team {
     }
 
 #if CROUPIER_CLUSTER
+    // A word of every block's array. Those beyond the team read the last one's again: without a branch all are under way at once.
+    __device__ void side_by_side(Shared<u32> array, u32 at, u32 (&words)[kMaxTeam]) const {
+#pragma unroll
+        for (u32 of = 0; of < kMaxTeam; ++of) words[of] = of_block(array, of < size ? of : size - 1)[at];
+    }
+
     __device__ u64 best_of(u32 of) const { return of_block(boxes.best, of)[full()]; }
     __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }

@@ -192,6 +192,15 @@ impl<'a> Logits<'a> {
         matches!(self.place, Place::Foreign { .. })
     }
 
+    /// Which foreign memory it is in, to tell whether two rows are in one.
+    #[must_use]
+    pub fn memory(&self) -> Option<usize> {
+        match self.place {
+            Place::Foreign { memory, .. } => Some(std::ptr::from_ref(memory).addr()),
+            Place::Here(_) | Place::Listed(_) => None,
+        }
+    }
+
     /// Where the device finds it, if it is in memory of the device.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {

@@ -142,6 +142,14 @@ CUDA_API Result cuFuncGetAttribute(int* value, int attribute, Function* function
     return kSuccess;
 }
 
+CUDA_API Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, const LaunchConfig* config) {
+    DRIVER_CALL(context);
+    if (clusters == nullptr || function == nullptr || config == nullptr) return call(kInvalidValue);
+    if (Result refused = check_teams(*config, *function)) return call(refused);
+    *clusters = Config::get().multiprocessors / int(config->grid[0]);
+    return kSuccess;
+}
+
 CUDA_API Result cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** told, void** extra) {
     DRIVER_CALL(context);
     if (config == nullptr || function == nullptr || told == nullptr || extra != nullptr) return call(kInvalidValue);

@@ -100,6 +100,6 @@ async fn a_kernel_that_fails_ends_the_process_with_code_86() {
 
 #[tokio::test]
 async fn a_copy_that_fails_ends_the_process_with_code_86() {
-    // The answer of the second step: its upload, the launch and the answer of the first are well.
-    breaks_at("copy@2=214", "CUDA_ERROR_ECC_UNCORRECTABLE").await;
+    // The upload of what is sent once it is armed. So small an answer is no copy.
+    breaks_at("copy@1=214", "CUDA_ERROR_ECC_UNCORRECTABLE").await;
 }

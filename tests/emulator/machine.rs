@@ -48,6 +48,8 @@ pub(crate) struct Emulated {
     emulator: Emulator,
     slots: [Slot; SLOTS],
     events: Vec<Event>,
+    /// Copies made on the device for launches.
+    pub(crate) copies: usize,
     /// So many launches, then it fails.
     good_for: usize,
     /// The host panics when it next waits for a launch.
@@ -67,6 +69,7 @@ impl Emulated {
             emulator: Emulator::start(build),
             slots,
             events: vec![],
+            copies: 0,
             good_for: usize::MAX,
             panics: false,
             spoil: |_| (),
@@ -85,11 +88,13 @@ impl Machine for Emulated {
 
     fn facts(&self) -> shape::Device {
         let (threads, clusters) = (self.emulator.threads, self.emulator.clusters);
+        let multiprocessors = 7;
         shape::Device {
             threads,
-            multiprocessors: 7,
+            multiprocessors,
             shared_bytes: shared_bytes(threads, SLICE_CHUNKS) + (48 << 10),
             clusters,
+            resident: std::array::from_fn(|size| multiprocessors / (size as u32 + 1)),
         }
     }
 
@@ -115,6 +120,7 @@ impl Machine for Emulated {
             self.moved.0 += part.len();
             uploaded[part.clone()].copy_from_slice(&inputs[part]);
         }
+        self.copies += rows.len();
         rows.iter().for_each(|row| uploaded[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
         self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, &uploaded));
         self.slots[slot].uploaded = uploaded;
@@ -144,6 +150,13 @@ impl Machine for Emulated {
         let mut held = vec![0xBA; bytes];
         rows.iter().for_each(|row| held[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
         Ok(self.holds.then(|| Arc::new(OnDevice::of(held)) as Arc<dyn Foreign + Send>))
+    }
+}
+
+impl Emulated {
+    /// Launches that were begun.
+    pub(crate) fn launches(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, Event::Begun(_))).count()
     }
 }
 

@@ -103,6 +103,30 @@ fn rows_on_the_device_stay_there() {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Where nothing is uploaded there is nothing to overlap, and rows that follow on each other are copied together.
+#[test]
+fn rows_of_one_region_are_one_launch_and_one_copy() {
+    if !built() {
+        return;
+    }
+    let rows: Vec<Vec<f32>> = (0..4).map(|seed| cases::row(seed, 3000, 1)).collect();
+    let there = OnDevice::of(rows.iter().flat_map(|row| Dtype::F32.encode(row)).collect());
+    let cases: Vec<Case> = rows.iter().map(|row| Case::new(Dtype::F32, row)).collect();
+    let own: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
+    let jobs: Vec<RowJob<'_>> = own.iter().enumerate().map(|(at, job)| moved(job, &there, at * 3000 * 4)).collect();
+    let mut backend = backend("narrow");
+    for (case, got) in cases.iter().zip(backend.run(&jobs)) {
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+    }
+    assert_eq!((backend.machine().launches(), backend.machine().copies), (1, 1));
+    // The same rows with a gap between them, and from the host, where they are more than one launch uploads.
+    let (first, third) = (jobs[0], jobs[2]);
+    assert_eq!(backend.run(&[first, third]).len(), 2);
+    assert_eq!((backend.machine().launches(), backend.machine().copies), (2, 3));
+    assert_eq!(backend.run(&own).len(), 4);
+    assert!(backend.machine().launches() > 3 && backend.machine().copies == 3);
+}
+
 /// Only parameters travel; of a row that is kept to draw from, the row comes back, once.
 #[test]
 fn what_moves_of_a_row_on_the_device() {

@@ -154,9 +154,9 @@ struct Carver {
 inline Carver carver() { return Carver{}; }
 
 template <class T>
-const T& whole(Shared<unsigned> words) {
-    for (unsigned i = 0; i < sizeof(T) / 4; ++i) emulator::check(*words.array, i, emulator::kRead);
-    return *reinterpret_cast<const T*>(words.array->bytes.data());
+const T& whole(Shared<unsigned> words, unsigned first) {
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i) emulator::check(*words.array, first + i, emulator::kRead);
+    return *reinterpret_cast<const T*>(words.array->bytes.data() + 4 * first);
 }
 
 // An array of another block of the team, to read.

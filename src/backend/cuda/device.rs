@@ -6,7 +6,7 @@ use super::ask::Kernel;
 use super::choose::{attribute, choose};
 use super::lend::{CudaMemory, Room};
 use super::machine::{DeviceRow, Launch, uploads};
-use super::shape::{self, Shape};
+use super::shape;
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_uint, c_void};
@@ -23,6 +23,9 @@ struct Aligned<T: ?Sized>(T);
 static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
 /// For every driver from R535 on, which compiles it for its GPU.
 static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
+
+/// Outputs of more bytes are copied as a whole.
+const WRITTEN_TO_HOST: usize = 64 << 10;
 
 /// By kernel, then by number format.
 type Functions = [[sys::CUfunction; 3]; 2];
@@ -59,6 +62,10 @@ impl Device {
             multiprocessors: multiprocessors.unsigned_abs(),
             shared_bytes: shared_bytes.unsigned_abs(),
             clusters,
+            resident: std::array::from_fn(|at| match clusters {
+                true => resident(kernels[0][0], at as u32 + 1, shared_bytes.unsigned_abs()),
+                false => 0,
+            }),
         };
         let name = choice.to_string();
         Ok(Self { device, context, kernels, uuid: choice.uuid, name, facts })
@@ -86,13 +93,16 @@ impl Device {
             // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
             unsafe { result::memcpy_htod_async(to, &inputs.host()[part], slot.stream)? };
         }
-        for &DeviceRow { from, to, bytes } in rows {
+        for &DeviceRow { from, to, bytes, .. } in rows {
             assert!(to + bytes <= inputs.bytes, "a row has its place in the inputs; this is a bug");
             // SAFETY: the row lies in a region, which lives until its step is answered and is given up only when the device
             // has done its work; its place is the slot's, as was just checked.
             unsafe { result::memcpy_dtod_async(inputs.device + to as u64, from, bytes, slot.stream)? };
         }
         self.launch(slot, launch)?;
+        if is_written_to_host(launch) {
+            return Ok(());
+        }
         let (from, stream) = (slot.outputs.device, slot.stream);
         // SAFETY: as for the upload.
         unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..launch.outputs], from, stream) }
@@ -101,7 +111,9 @@ impl Device {
     fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
-        let mut arguments = (slot.inputs.device, slot.outputs.device, slot.scratch, launch.rows);
+        // Pinned memory has one address on both sides.
+        let outputs = if is_written_to_host(launch) { slot.outputs.host as u64 } else { slot.outputs.device };
+        let mut arguments = (slot.inputs.device, outputs, slot.scratch, launch.rows);
         let mut laid = (shape.slice_chunks, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
@@ -111,7 +123,7 @@ impl Device {
             (&raw mut laid.0).cast(),
             (&raw mut laid.1).cast(),
         ];
-        let mut attribute = launch_attribute(shape, self.facts.clusters);
+        let mut attribute = launch_attribute(shape.team_size, self.facts.clusters);
         let config = sys::CUlaunchConfig {
             gridDimX: shape.team_size,
             gridDimY: shape.teams,
@@ -175,6 +187,12 @@ impl Device {
     }
 }
 
+/// Whether a launch's outputs go straight to the host: kernels write them once and never read them, and a few words on their way
+/// cost less than one more command. That is an estimate.
+fn is_written_to_host(launch: &Launch) -> bool {
+    launch.outputs <= WRITTEN_TO_HOST
+}
+
 /// Microseconds between two events around some work.
 fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) -> Result<f32, DriverError> {
     let [start, end] = [(), ()].map(|()| result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
@@ -192,13 +210,35 @@ fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) 
     }
 }
 
+/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory; no bound where
+/// the driver cannot tell.
+fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
+    let mut attribute = launch_attribute(team_size, true);
+    let config = sys::CUlaunchConfig {
+        gridDimX: team_size,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: THREADS,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared_bytes,
+        hStream: std::ptr::null_mut(),
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    let mut clusters = 0;
+    // SAFETY: the function and the attribute are live; the driver writes one number.
+    let told = unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, kernel, &raw const config) }.result();
+    u32::try_from(clusters).ok().filter(|&clusters| told.is_ok() && clusters > 0).unwrap_or(u32::MAX)
+}
+
 /// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.
-fn launch_attribute(shape: Shape, clusters: bool) -> sys::CUlaunchAttribute {
+fn launch_attribute(team_size: u32, clusters: bool) -> sys::CUlaunchAttribute {
     // SAFETY: the attribute is plain data, for which zeros are a value.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
     if clusters {
         attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.team_size, y: 1, z: 1 };
+        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: team_size, y: 1, z: 1 };
     } else {
         attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
         attribute.value.cooperative = 1;

@@ -11,8 +11,8 @@ use crate::sampling::logits::Dtype;
 pub(super) const OUTPUT_BYTES: usize = 8 << 20;
 /// Rows, and so teams, of one launch at most.
 const MOST_ROWS: usize = 256;
-/// A launch with so many bytes of inputs is begun even if there are more rows, so that it is uploaded and runs while those
-/// are packed: about 150 us of PCIe at 55 GB/s. An estimate: no device has measured it.
+/// A launch with so many bytes to upload is begun even if there are more rows, so that it is uploaded and runs while those
+/// are packed: about 150 us of PCIe at 55 GB/s. An estimate: no device has measured it. Rows on the device are not uploaded.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// A machine and what packs its launches.
@@ -86,14 +86,20 @@ impl<M: Machine> Launches<M> {
         Ok(brought)
     }
 
-    /// Packs as many of the rows as make a launch of at most so many bytes, but one at least, and gives their number.
+    /// Packs as many of the rows as make a launch that uploads at most so many bytes, but one at least, and gives their
+    /// number.
     pub(super) fn pack(&mut self, slot: usize, asked: &[Asked<'_>], rows: &[usize], most_bytes: usize) -> usize {
-        let packer = &mut self.packers[slot];
+        let (packer, input_bytes) = (&mut self.packers[slot], self.input_bytes);
         packer.clear();
-        let mut bytes = 0;
+        let (mut bytes, mut uploaded) = (0, 0);
         for (taken, &row) in rows.iter().enumerate() {
-            bytes += asked[row].room();
-            let is_full = taken == MOST_ROWS || bytes > most_bytes || packer.outputs_bytes() > OUTPUT_BYTES / 2;
+            let (room, logits) = (asked[row].room(), &asked[row].row.logits);
+            bytes += room;
+            uploaded += room - logits.device_address().map_or(0, |_| logits.byte_len());
+            let is_full = taken == MOST_ROWS
+                || bytes > input_bytes
+                || uploaded > most_bytes
+                || packer.outputs_bytes() > OUTPUT_BYTES / 2;
             if taken > 0 && is_full {
                 return taken;
             }
@@ -117,7 +123,7 @@ impl<M: Machine> Launches<M> {
         let facts = self.machine.facts();
         let shape = match (kernel, shape(rows, largest as u32, dtype.size() as u32, &facts)) {
             (Kernel::Sample, shape) => shape,
-            (Kernel::Weigh, shape) => shape.uncached(facts.threads),
+            (Kernel::Weigh, shape) => shape.uncached(rows, &facts),
         };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };

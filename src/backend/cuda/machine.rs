@@ -3,7 +3,7 @@
 use super::ask::Kernel;
 use super::shape::{self, Shape};
 use crate::backend::DeviceMemory;
-use crate::sampling::logits::{Dtype, Foreign};
+use crate::sampling::logits::{Dtype, Foreign, Logits};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,15 +29,39 @@ pub struct Launch {
     pub outputs: usize,
 }
 
-/// A row that a worker wrote on the device: copied there, into a launch's inputs, before the launch looks at it.
+/// A row that a worker wrote on the device, or several in turn: copied there, into a launch's inputs, before the launch looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRow {
+    /// Which memory it is in.
+    pub memory: usize,
     /// Where it is.
     pub from: u64,
     /// Where it goes, in the inputs.
     pub to: usize,
     /// Its length.
     pub bytes: usize,
+}
+
+impl DeviceRow {
+    /// The row's, if it is on the device and goes there.
+    #[must_use]
+    pub fn of(row: &Logits<'_>, to: usize) -> Option<Self> {
+        let (memory, from) = (row.memory()?, row.device_address()?);
+        Some(Self { memory, from, to, bytes: row.byte_len() })
+    }
+
+    /// Adds it to others, to the last of them where it follows on that at both ends: a command for each row takes longer
+    /// than to copy it. No copy reaches from one memory into another, even where their addresses meet.
+    pub fn add_to(self, rows: &mut Vec<Self>) {
+        let follows = |last: &&mut Self| {
+            let ends = (last.memory, last.from + last.bytes as u64, last.to + last.bytes);
+            ends == (self.memory, self.from, self.to)
+        };
+        match rows.last_mut().filter(follows) {
+            Some(last) => last.bytes += self.bytes,
+            None => rows.push(self),
+        }
+    }
 }
 
 /// What is uploaded of so many bytes of inputs: all but the rows that are on the device, which are in ascending order.
@@ -107,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_not_on_the_device_is_uploaded() {
-        let row = |to, bytes| DeviceRow { from: 0, to, bytes };
+        let row = |to, bytes| DeviceRow { memory: 0, from: 0, to, bytes };
         let of = |inputs, rows: &[DeviceRow]| uploads(inputs, rows).flatten().collect::<Vec<usize>>();
         let all = |ranges: &[(usize, usize)]| ranges.iter().flat_map(|&(a, b)| a..b).collect::<Vec<usize>>();
         assert_eq!(of(100, &[]), all(&[(0, 100)]));
@@ -115,5 +139,18 @@ mod tests {
         assert_eq!(of(112, &[row(32, 20), row(80, 30)]), all(&[(0, 32), (64, 80)]));
         // The last row is filled up too.
         assert_eq!(of(64, &[row(32, 31)]), all(&[(0, 32)]));
+    }
+
+    #[test]
+    fn rows_in_turn_are_one_copy() {
+        let copies = |rows: &[(usize, u64, usize)]| {
+            let mut copies = vec![];
+            rows.iter().for_each(|&(memory, from, to)| DeviceRow { memory, from, to, bytes: 32 }.add_to(&mut copies));
+            copies.iter().map(|copy| (copy.from, copy.to, copy.bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(copies(&[(1, 96, 0), (1, 128, 32), (1, 160, 64)]), [(96, 0, 96)]);
+        assert_eq!(copies(&[(1, 96, 0), (1, 128, 48)]), [(96, 0, 32), (128, 48, 32)], "there is a gap");
+        assert_eq!(copies(&[(1, 96, 0), (1, 64, 32)]), [(96, 0, 32), (64, 32, 32)], "in another order");
+        assert_eq!(copies(&[(1, 96, 0), (2, 128, 32)]), [(96, 0, 32), (128, 32, 32)], "another memory begins there");
     }
 }

@@ -142,9 +142,10 @@ impl Packer {
             draft_count: asked.drafts().len() as u32,
             most_left: most_left.unwrap_or(0) as u32,
         });
-        let bytes = job.logits.byte_len();
-        self.on_device.extend(job.logits.device_address().map(|from| DeviceRow { from, to: self.logits_bytes, bytes }));
-        self.logits_bytes += bytes.next_multiple_of(ALIGNMENT);
+        if let Some(there) = DeviceRow::of(&job.logits, self.logits_bytes) {
+            there.add_to(&mut self.on_device);
+        }
+        self.logits_bytes += job.logits.byte_len().next_multiple_of(ALIGNMENT);
         self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
     }

@@ -15,6 +15,8 @@ pub struct Device {
     pub shared_bytes: u32,
     /// The blocks of a team are launched as a cluster. Otherwise all teams of a launch must be resident at once.
     pub clusters: bool,
+    /// How many clusters of 1, 2, ... blocks are resident at once, one block on a multiprocessor.
+    pub resident: [u32; MAX_TEAM as usize],
 }
 
 impl Device {
@@ -41,10 +43,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The same for a kernel that reads rows once: more of its blocks are on a multiprocessor.
+    /// The same for a kernel that reads rows once: more of its blocks are on a multiprocessor, so more of `rows` are looked at
+    /// at once.
     #[must_use]
-    pub fn uncached(self, threads: u32) -> Self {
-        Self { cached_vectors: 0, shared_bytes: shared_bytes(threads, self.slice_chunks), ..self }
+    pub fn uncached(self, rows: u32, device: &Device) -> Self {
+        let teams = if device.clusters { rows.max(1) } else { self.teams };
+        Self { cached_vectors: 0, shared_bytes: shared_bytes(device.threads, self.slice_chunks), teams, ..self }
     }
 }
 
@@ -60,11 +64,11 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     let block = (threads / 32 * 8).next_multiple_of(16) + 32;
     let boxes = 16 + 32 + 2 * (8 * BINS + 8 * LISTED);
     let list = 2 * 8 * LISTED;
-    let job = (size_of::<RowJob>() as u32).next_multiple_of(16);
+    let jobs = (2 * size_of::<RowJob>() as u32).next_multiple_of(16);
     let touched = slice_chunks * chunk(threads) / 8;
     let adjusted = threads * 12;
     let delegates = slice_chunks * threads * 4;
-    block + boxes + list + job + touched + adjusted + delegates
+    block + boxes + list + jobs + touched + adjusted + delegates
 }
 
 /// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each.
@@ -83,11 +87,13 @@ pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) ->
     let cached = device.clusters.then(|| (team_size..=MAX_TEAM).find(fits)).flatten();
     let team_size = cached.unwrap_or(team_size);
     let cached_vectors = cached.map_or(0, vectors);
-    // One block on a multiprocessor at a time is always resident.
-    let resident = (device.multiprocessors / team_size).max(1);
+    // One block on a multiprocessor at a time is always resident. Clusters need not be, but those that are take row after row,
+    // and have the next one fetched while they work on one.
+    let resident =
+        if device.clusters { device.resident[team_size as usize - 1] } else { device.multiprocessors / team_size };
     Shape {
         team_size,
-        teams: if device.clusters { rows } else { rows.min(resident) }.max(1),
+        teams: rows.min(resident.max(1)).max(1),
         slice_chunks: slice(team_size),
         cached_vectors,
         shared_bytes: notes(team_size) + cached_vectors * 16,
@@ -99,8 +105,21 @@ mod tests {
     use super::super::abi::THREADS;
     use super::*;
 
-    const H200: Device = Device { threads: THREADS, multiprocessors: 132, shared_bytes: 227 << 10, clusters: true };
-    const A100: Device = Device { threads: THREADS, multiprocessors: 108, shared_bytes: 163 << 10, clusters: false };
+    const H200: Device = Device {
+        threads: THREADS,
+        multiprocessors: 132,
+        shared_bytes: 227 << 10,
+        clusters: true,
+        // Six groups of 16 multiprocessors and two of 18.
+        resident: [132, 66, 42, 32, 24, 18, 16, 16],
+    };
+    const A100: Device = Device {
+        threads: THREADS,
+        multiprocessors: 108,
+        shared_bytes: 163 << 10,
+        clusters: false,
+        resident: [0; MAX_TEAM as usize],
+    };
 
     #[test]
     fn every_row_is_covered_and_fits() {
@@ -132,11 +151,13 @@ mod tests {
     fn one_row_takes_many_blocks_and_stays_on_the_chip() {
         let one = shape(1, 128_256, 4, &H200);
         assert_eq!((one.team_size, one.teams), (8, 1));
-        assert_eq!(shape(256, 128_256, 4, &H200).team_size, 4);
+        let many = shape(256, 128_256, 4, &H200);
+        assert_eq!((many.team_size, many.teams), (4, 32));
+        assert_eq!(many.uncached(256, &H200).teams, 256);
         assert_eq!(shape(256, 128_256, 2, &H200).team_size, 2);
         assert_eq!(shape(256, 128_256, 4, &A100).team_size, 1);
         assert!(one.cached_vectors > 0);
         // Two blocks of a kernel that does not cache are on a multiprocessor, with what the driver takes of each.
-        assert!(2 * (one.uncached(THREADS).shared_bytes + (1 << 10)) <= 228 << 10);
+        assert!(2 * (one.uncached(1, &H200).shared_bytes + (1 << 10)) <= 228 << 10);
     }
 }

@@ -29,15 +29,15 @@ impl Taken {
     /// # Errors
     /// When the machine does not answer.
     pub(super) fn of<M: Machine>(machine: &mut M, jobs: &[VerifyJob<'_>]) -> Result<Self, M::Error> {
-        let (mut on_device, mut end) = (Vec::new(), 0);
+        let (mut on_device, mut places, mut end) = (Vec::new(), Vec::new(), 0);
         for row in jobs.iter().flat_map(|job| job.rows) {
-            let Some(from) = row.logits.device_address() else { continue };
-            let bytes = row.logits.byte_len();
-            on_device.push(DeviceRow { from, to: end, bytes });
-            end += bytes.next_multiple_of(ALIGNMENT);
+            let Some(there) = DeviceRow::of(&row.logits, end) else { continue };
+            there.add_to(&mut on_device);
+            places.push(end);
+            end += there.bytes.next_multiple_of(ALIGNMENT);
         }
         let held = if on_device.is_empty() { None } else { machine.hold(&on_device, end)? };
-        let mut places = on_device.iter().map(|row| row.to);
+        let mut places = places.into_iter();
         let mut copied = |row: &RowJob<'_>| match row.logits.device_address().and_then(|_| places.next()) {
             Some(at) if held.is_some() => Copied::Device(at),
             _ if row.logits.is_foreign() => {
