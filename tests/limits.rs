@@ -46,6 +46,8 @@ async fn sequences_per_stream_and_per_server() {
     let result = two.step(opens([1, 2, 3])).await;
     assert!(result.open[1].error.as_ref().unwrap().message.contains("max_sequences"));
     assert_eq!(statuses(result), [Ok, ResourceExhausted, ResourceExhausted]);
+    let counted = ["too_many_sequences_per_stream", "too_many_sequences"].map(|reason| server.not_opened(reason));
+    assert_eq!(counted, [1.0, 2.0], "each by the limit to raise");
     // A step closes before it opens.
     let result = one.step(Step { close_sequence_ids: vec![1], ..open_step(vec![open(3, seeded(3))]) }).await;
     assert_eq!(statuses(result), [Ok]);
@@ -100,9 +102,31 @@ async fn history_of_a_sequence() {
     let result = worker.step(open_step(vec![long, fits])).await;
     assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);
     assert_eq!(result.open[1].status(), OpenStatus::Ok);
+    assert_eq!(server.not_opened("history_limit"), 1.0);
     token(&worker.step(sample_step(&[(2, logits(1, 0))])).await.work[0]);
     let result = worker.step(sample_step(&[(2, logits(1, 1))])).await;
     assert_eq!(result.work[0].status(), RowStatus::HistoryLimit);
+    let failed = |reason| format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}");
+    assert_eq!(["history_limit", "state_bytes"].map(|reason| server.series(&failed(reason))), [1.0, 0.0]);
+}
+
+#[tokio::test]
+async fn openings_that_are_mistakes_are_counted_for_both_calls() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let wrong = || SamplingParams { top_p: Some(2.0), ..seeded(1) };
+    worker.step(open_step(vec![open(1, seeded(1)), open(1, seeded(1)), open(2, wrong()), open(3, wrong())])).await;
+    assert_eq!(["already_exists", "invalid_argument"].map(|reason| server.not_opened(reason)), [1.0, 2.0]);
+    let sample = SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: vec![SampleRow { params: Some(wrong()), ..Default::default() }],
+        logits: Some(InlineLogits { data: vec![0; VOCAB as usize * 4].into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let answer = server.client().await.sample(sample).await.unwrap().into_inner();
+    assert_eq!(answer.rows[0].status(), RowStatus::InvalidWork);
+    assert_eq!(server.not_opened("invalid_argument"), 3.0);
 }
 
 #[tokio::test]

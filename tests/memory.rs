@@ -31,6 +31,7 @@ async fn memory_of_sequences() {
     let error = result.open[2].error.as_ref().unwrap();
     assert!(error.message.contains("max_state_bytes"), "{}", error.message);
     assert!(server.series(STATE) > f64::from(2 * 1500 * 16));
+    assert_eq!(server.not_opened("state_bytes"), 1.0);
     // So it is on another stream, and what is open goes on.
     let result = two.step(open_step(vec![long(1, 1500)])).await;
     assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);
@@ -69,6 +70,11 @@ async fn memory_of_a_sequence_that_grows() {
     };
     assert_eq!(failed.status(), RowStatus::HistoryLimit);
     assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
+    // Who runs the server sees which limit it is: the one to raise.
+    let counted =
+        |reason| server.series(&format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}"));
+    assert_eq!(["state_bytes", "history_limit"].map(counted), [1.0, 0.0]);
+    assert_eq!(server.not_opened("state_bytes"), 1.0);
     // With room again it goes on from where it was: position `drawn`.
     worker.step(Step { close_sequence_ids: vec![10, 11], ..Default::default() }).await;
     let now = token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
@@ -107,6 +113,8 @@ async fn memory_of_a_stateless_batch_and_of_default_parameters() {
         assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "STATE_BYTES"));
         assert_eq!(server.series(TOKENS), drawn, "all or nothing");
     }
+    let refused = "croupier_rejected_total{reason=\"state_bytes\"}";
+    assert_eq!((server.series(refused), server.not_opened("state_bytes")), (2.0, 0.0), "refused whole");
     server.expect_series(STATE, 0.0).await;
     let long = SamplingParams { allowed_token_ids: (0..10_000).collect(), ..Default::default() };
     let mut stream = server.stream().await.unwrap();

@@ -1,5 +1,6 @@
 //! Why work of a step was not done.
 
+use crate::error::Refusal;
 use crate::sampling::row::RowError;
 use std::borrow::Cow;
 
@@ -10,12 +11,27 @@ pub struct RowFailure {
     pub status: RowStatus,
     /// For people.
     pub message: Cow<'static, str>,
+    /// The limit of the server that it is for, if it is for one.
+    pub refusal: Option<Refusal>,
 }
 
 impl RowFailure {
     /// A failure with its explanation.
     pub fn new(status: RowStatus, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), refusal: None }
+    }
+
+    /// There is no room for what a sequence would come to remember.
+    #[must_use]
+    pub fn no_state() -> Self {
+        let refusal = Refusal::StateBytes;
+        Self { refusal: Some(refusal), ..Self::new(RowStatus::HistoryLimit, refusal.message()) }
+    }
+
+    /// Name as used in metrics: who runs the server has to know which limit is reached.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        self.refusal.map_or(self.status.label(), |refusal| refusal.reason().name())
     }
 }
 

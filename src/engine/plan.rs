@@ -2,7 +2,6 @@
 
 use super::draft::{Place, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
-use crate::error::Refusal;
 use crate::limits::Limits;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
@@ -143,7 +142,7 @@ fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(),
         }
         WorkKind::Score(_) => true,
     };
-    if fits { Ok(()) } else { Err(RowFailure::new(RowStatus::HistoryLimit, Refusal::StateBytes.message())) }
+    if fits { Ok(()) } else { Err(RowFailure::no_state()) }
 }
 
 /// The sequence, if it may emit so many tokens more.

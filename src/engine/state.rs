@@ -158,6 +158,9 @@ impl Stream {
         (started, finished): (Instant, Instant),
     ) {
         let Taken { step, open, plan, permits: (mut room, rows), .. } = taken;
+        open.iter()
+            .filter_map(|opened| opened.result.as_ref().err())
+            .for_each(|error| self.model.open_failed(error.label()));
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
             let sequence = asked.sequence_id;
@@ -203,7 +206,7 @@ fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailur
             if failure.status == RowStatus::Internal {
                 tracing::error!(message = %failure.message, "a row failed by a fault of the server");
             }
-            model.row_failed(failure.status.label());
+            model.row_failed(failure.label());
         }
     }
 }

@@ -271,7 +271,7 @@ impl<'a> Prepared<'a> {
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {
         match failure {
             VerifyFailure::Target(error) => {
-                let RowFailure { status, message } = error.error.into();
+                let RowFailure { status, message, .. } = error.error.into();
                 RowFailure::new(status, format!("target row {}: {message}", error.row))
             }
             VerifyFailure::Draft { index, error } => {

@@ -189,6 +189,8 @@ catalog! {
         "Memory of what is remembered of sequences, waiting ones included, and of streams' default parameters.");
     STATE_BYTES_CAPACITY = Def::gauge("croupier_state_capacity_bytes", Unit::Bytes,
         "Memory that sequences and default parameters may take (max_state_bytes).");
+    OPENINGS_FAILED = Def::counter("croupier_openings_failed_total", Unit::Count,
+        "Sequences that a step or a row of Sample would have opened and that were not, by model label and reason.");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
         "Sequences that ended by themselves, by model label and finish reason.");
     SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,

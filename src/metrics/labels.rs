@@ -28,7 +28,7 @@ pub(super) const CODES: &[&str] = &[
     OTHER,
 ];
 
-/// Row statuses other than OK: `RowStatus` of the wire in lower case.
+/// Row statuses other than OK: `RowStatus` of the wire in lower case, and the limit of the server that is `history_limit` there.
 pub(super) const ROW_STATUSES: &[&str] = &[
     "nan_logits",
     "positive_infinity",
@@ -45,6 +45,18 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "shard_missing",
     "shard_mismatch",
     "beyond_top_n",
+    "state_bytes",
+    OTHER,
+];
+
+/// Why a sequence was not opened: `sequence::OpenError`.
+pub(super) const OPEN_ERRORS: &[&str] = &[
+    "invalid_argument",
+    "already_exists",
+    "history_limit",
+    "too_many_sequences_per_stream",
+    "too_many_sequences",
+    "state_bytes",
     OTHER,
 ];
 
@@ -85,7 +97,7 @@ mod tests {
         assert_eq!(CODES[index(CODES, "InvalidArgument")], "INVALID_ARGUMENT");
         assert_eq!(CODES[index(CODES, "Ok")], "OK");
         assert_eq!(ROW_STATUSES[index(ROW_STATUSES, "something new")], OTHER);
-        for set in [METHODS, CODES, ROW_STATUSES, FINISH_REASONS] {
+        for set in [METHODS, CODES, ROW_STATUSES, OPEN_ERRORS, FINISH_REASONS] {
             assert_eq!(set.last(), Some(&OTHER));
         }
     }
@@ -101,7 +113,9 @@ mod tests {
     #[test]
     fn the_sets_are_the_wires_enums() {
         let status = |i| RowStatus::try_from(i).ok().map(|s| s.as_str_name());
-        assert_eq!(wire("ROW_STATUS_", RowStatus::Ok as i32 + 1, status), ROW_STATUSES);
+        let mut statuses = wire("ROW_STATUS_", RowStatus::Ok as i32 + 1, status);
+        statuses.insert(statuses.len() - 1, "state_bytes".to_owned());
+        assert_eq!(statuses, ROW_STATUSES);
         let reason = |i| FinishReason::try_from(i).ok().map(|r| r.as_str_name());
         assert_eq!(wire("FINISH_REASON_", FinishReason::Unspecified as i32 + 1, reason), FINISH_REASONS);
     }

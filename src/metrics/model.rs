@@ -27,6 +27,7 @@ struct ByReason {
     rows: Vec<Counter>,
     failed: Vec<Counter>,
     finished: Vec<Counter>,
+    not_opened: Vec<Counter>,
 }
 
 impl ModelMetrics {
@@ -41,6 +42,7 @@ impl ModelMetrics {
                 rows: each(cat::ROWS, "kind", &KINDS),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
                 finished: each(cat::SEQUENCES_FINISHED, "reason", labels::FINISH_REASONS),
+                not_opened: each(cat::OPENINGS_FAILED, "reason", labels::OPEN_ERRORS),
             }),
             speculation: Arc::new(Speculation::new(model)),
         }
@@ -51,7 +53,12 @@ impl ModelMetrics {
         self.by_reason.rows[kind as usize].increment(rows);
     }
 
-    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits".
+    /// A sequence was not opened; `reason` is that of `sequence::OpenError`, such as "already_exists".
+    pub fn open_failed(&self, reason: &'static str) {
+        self.by_reason.not_opened[labels::index(labels::OPEN_ERRORS, reason)].increment(1);
+    }
+
+    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits", or "state_bytes".
     pub fn row_failed(&self, reason: &'static str) {
         self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(1);
     }

@@ -1,4 +1,7 @@
 use super::*;
+use crate::error::Refusal;
+use crate::params::FieldError;
+use crate::sequence::OpenError;
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -62,6 +65,31 @@ fn every_reason_has_a_series_of_its_own_and_is_documented() {
     assert_eq!(listed, names);
     for (at, name) in names.iter().enumerate() {
         assert!(text.contains(&format!("croupier_rejected_total{{reason=\"{name}\"}} {}\n", at + 1)), "{text}");
+    }
+}
+
+#[test]
+fn every_reason_not_to_open_a_sequence_has_a_series_of_its_own_and_is_documented() {
+    let errors = [
+        OpenError::Invalid(FieldError::new("params.top_k", "is wrong")),
+        OpenError::AlreadyExists,
+        OpenError::HistoryLimit { tokens: 2, limit: 1 },
+        OpenError::StreamLimit { open: 1 },
+        OpenError::Refused(Refusal::TooManySequences),
+        OpenError::Refused(Refusal::StateBytes),
+    ];
+    let metrics = metrics(1);
+    for (at, error) in errors.iter().enumerate() {
+        (0..=at).for_each(|_| metrics.model("m").open_failed(error.label()));
+    }
+    let (text, page) = (metrics.render(), include_str!("../../docs/metrics.md"));
+    let (_, rest) = page.split_once("- `reason` of `croupier_openings_failed_total`: ").expect("the list of reasons");
+    let (listed, _) = rest.split_once("\n- ").expect("the label after it");
+    let listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+    assert_eq!(listed, labels::OPEN_ERRORS);
+    for (at, name) in listed[..errors.len()].iter().enumerate() {
+        let line = format!("croupier_openings_failed_total{{model=\"m\",reason=\"{name}\"}} {}\n", at + 1);
+        assert!(text.contains(&line), "{line} is missing in:\n{text}");
     }
 }
 

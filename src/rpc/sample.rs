@@ -99,7 +99,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
         next_row = first_row + 1;
         work.push(Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) });
         open.push(opened(id, row, |wire| step::open(wire, &config, &shared.seeds)));
-        if matches!(open.last(), Some(Open { sequence: Err(OpenError::StateLimit(_)), .. })) {
+        if matches!(open.last(), Some(Open { sequence: Err(OpenError::Refused(Refusal::StateBytes)), .. })) {
             return Err(Error::Refused(Refusal::StateBytes));
         }
     }

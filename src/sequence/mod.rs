@@ -20,6 +20,7 @@ mod loops;
 mod mark;
 mod memory;
 mod ngram;
+mod opening;
 mod patterns;
 mod places;
 mod repeats;
@@ -41,6 +42,7 @@ use crate::speculative::numbers::Numbers;
 use crate::speculative::verified::Trial;
 use drafts::Drafts;
 use history::{Ahead, History};
+pub use opening::OpenError;
 use rules::Rules;
 use speculation::{NextDraft, Speculation};
 use std::sync::Arc;
@@ -70,26 +72,6 @@ impl FinishReason {
             Self::Repetition => "repetition",
         }
     }
-}
-
-/// Why a sequence was not opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// A parameter or token is out of range.
-    #[error("{0}")]
-    Invalid(FieldError),
-    /// The id is open already.
-    #[error("sequence_id: is open already on this stream; close it first or use another id")]
-    AlreadyExists,
-    /// The history is longer than the limit.
-    #[error("{0}")]
-    HistoryLimit(FieldError),
-    /// The stream or the server has as many sequences as it may.
-    #[error("{0}")]
-    SequenceLimit(FieldError),
-    /// What the server remembers of all sequences takes as much memory as it may.
-    #[error("{0}")]
-    StateLimit(FieldError),
 }
 
 /// One growing text with its own parameters.

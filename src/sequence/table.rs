@@ -2,7 +2,6 @@
 
 use super::{OpenError, Sequence};
 use crate::error::Refusal;
-use crate::params::FieldError;
 use crate::permits::{Counter, Permit};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,9 +21,9 @@ impl Charged {
     /// Takes room for a sequence and for its next token.
     ///
     /// # Errors
-    /// [`OpenError::StateLimit`] when there is too little.
+    /// [`Refusal::StateBytes`] when there is too little.
     pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
-        let room = server.take(Self::PLACE + sequence.bytes_after(1)).ok_or_else(no_state)?;
+        let room = server.take(Self::PLACE + sequence.bytes_after(1)).ok_or(OpenError::Refused(Refusal::StateBytes))?;
         Ok(Self { sequence, room })
     }
 
@@ -42,12 +41,6 @@ impl Charged {
             self.room.set(taken);
         }
     }
-}
-
-/// There is too little room for what a sequence or its parameters take.
-#[must_use]
-pub fn no_state() -> OpenError {
-    OpenError::StateLimit(FieldError::new("sequence_id", Refusal::StateBytes.message()))
 }
 
 /// Sequences by the ids their worker gave them.
@@ -77,18 +70,14 @@ impl Table {
     /// Opens a sequence; says its seed and position.
     ///
     /// # Errors
-    /// [`OpenError::AlreadyExists`] or [`OpenError::SequenceLimit`]; nothing has changed then.
+    /// [`OpenError::AlreadyExists`], [`OpenError::StreamLimit`] or [`Refusal::TooManySequences`]; nothing has changed then.
     pub fn open(&mut self, id: u64, charged: Charged) -> Result<(u64, u64), OpenError> {
         let count = self.open.len();
         let Entry::Vacant(place) = self.open.entry(id) else { return Err(OpenError::AlreadyExists) };
         if count >= self.limit {
-            let message = format!("{count} sequences are open on this stream (max_sequences_per_stream); close some");
-            return Err(OpenError::SequenceLimit(FieldError::new("sequence_id", message)));
+            return Err(OpenError::StreamLimit { open: count });
         }
-        let Some(permit) = self.server.take(1) else {
-            let message = Refusal::TooManySequences.message();
-            return Err(OpenError::SequenceLimit(FieldError::new("sequence_id", message)));
-        };
+        let permit = self.server.take(1).ok_or(OpenError::Refused(Refusal::TooManySequences))?;
         let opened = (charged.sequence.seed(), charged.sequence.position());
         place.insert(Open { charged, batch: 0, _permit: permit });
         Ok(opened)

@@ -1,6 +1,7 @@
 use super::patterns::Patterns;
 use super::table::{Charged, Table};
 use super::*;
+use crate::error::Refusal;
 use crate::params::chain::SamplerParams;
 use crate::params::history::HistoryParams;
 use crate::params::report::ReportParams;
@@ -176,7 +177,7 @@ fn room_is_for_what_a_sequence_takes() {
         !table.may_grow(1, 1000, 0) && !table.may_grow(1, 0, 1) && table.may_grow(1, 0, 0),
         "nothing is taken in part"
     );
-    assert!(matches!(Charged::new(penalised(), &server), Err(OpenError::StateLimit(_))));
+    assert!(matches!(Charged::new(penalised(), &server), Err(OpenError::Refused(Refusal::StateBytes))));
     drop((full, table));
     assert_eq!(server.used(), 0);
 }

@@ -163,6 +163,11 @@ impl TestServer {
         found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
     }
 
+    /// Openings that failed for this reason, on streams without a model label.
+    pub fn not_opened(&self, reason: &str) -> f64 {
+        self.series(&format!("croupier_openings_failed_total{{model=\"default\",reason=\"{reason}\"}}"))
+    }
+
     /// Waits until a series has this value.
     pub async fn expect_series(&self, series: &str, value: f64) {
         for _ in 0..200 {

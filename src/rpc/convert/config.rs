@@ -11,7 +11,6 @@ use crate::proto;
 use crate::region::Invitation;
 use crate::rpc::Given;
 use crate::sampling::logits::Dtype;
-use crate::sequence::OpenError;
 use crate::sequence::rules::Rules;
 use std::sync::Arc;
 
@@ -87,9 +86,9 @@ pub(in crate::rpc) fn config(
     check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
         merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
-    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|e| Error::Invalid(e.within("default_params")))?;
+    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(in_default_params)?;
     let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
-    rules.validate().map_err(|e| Error::Invalid(e.within("default_params")))?;
+    rules.validate().map_err(in_default_params)?;
     let rules = rules.charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
     Ok(Config {
         model,
@@ -106,11 +105,8 @@ pub(in crate::rpc) fn config(
     })
 }
 
-fn in_default_params(error: OpenError) -> Error {
-    match error {
-        OpenError::Invalid(field) => Error::Invalid(field.within("default_params")),
-        other => Error::invalid("default_params", other.to_string()),
-    }
+fn in_default_params(error: FieldError) -> Error {
+    Error::Invalid(error.within("default_params"))
 }
 
 pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {

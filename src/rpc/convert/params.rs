@@ -8,7 +8,6 @@ use crate::params::{
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
-use crate::sequence::OpenError;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,11 +31,11 @@ pub(super) fn merged(
     wire: proto::SamplingParams,
     defaults: &SamplingParams,
     presets: &Presets,
-) -> Result<SamplingParams, OpenError> {
+) -> Result<SamplingParams, FieldError> {
     if wire.preset.is_empty() {
         return over(wire, defaults);
     }
-    let preset = presets.get(&wire.preset).map_err(OpenError::Invalid)?;
+    let preset = presets.get(&wire.preset)?;
     // Nothing over the defaults is the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
@@ -44,21 +43,21 @@ pub(super) fn merged(
 }
 
 /// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once.
-fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, OpenError> {
+fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, FieldError> {
     let acceptance = match &wire.acceptance {
-        Some(wire) => acceptance(wire).map_err(|e| OpenError::Invalid(e.within("acceptance")))?,
+        Some(wire) => acceptance(wire).map_err(|e| e.within("acceptance"))?,
         None => defaults.acceptance,
     };
     let logprobs = wire.logprobs.as_ref().map(logprobs).transpose();
-    let logprobs = logprobs.map_err(|e| OpenError::Invalid(e.within("logprobs")))?;
+    let logprobs = logprobs.map_err(|e| e.within("logprobs"))?;
     let proposer = match &wire.proposer {
-        Some(wire) => Some(proposer(wire).map_err(|e| OpenError::Invalid(e.within("proposer")))?),
+        Some(wire) => Some(proposer(wire).map_err(|e| e.within("proposer"))?),
         None => defaults.proposer,
     };
     let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
     let penalties = penalties(&wire, defaults);
-    let samplers = samplers::merged(&mut wire, &defaults.samplers).map_err(OpenError::Invalid)?;
-    let history = history::merged(&mut wire, &defaults.history).map_err(OpenError::Invalid)?;
+    let samplers = samplers::merged(&mut wire, &defaults.samplers)?;
+    let history = history::merged(&mut wire, &defaults.history)?;
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();

@@ -51,17 +51,11 @@ fn open_result(opened: Opened) -> proto::OpenResult {
     let status = match &error {
         OpenError::Invalid(_) => Wire::InvalidArgument,
         OpenError::AlreadyExists => Wire::AlreadyExists,
-        OpenError::HistoryLimit(_) | OpenError::SequenceLimit(_) | OpenError::StateLimit(_) => Wire::ResourceExhausted,
-    };
-    let FieldError { field, message } = match error {
-        OpenError::Invalid(field)
-        | OpenError::HistoryLimit(field)
-        | OpenError::SequenceLimit(field)
-        | OpenError::StateLimit(field) => field,
-        OpenError::AlreadyExists => {
-            FieldError::new("sequence_id", "is open already on this stream; close it first or use another id")
+        OpenError::HistoryLimit { .. } | OpenError::StreamLimit { .. } | OpenError::Refused(_) => {
+            Wire::ResourceExhausted
         }
     };
+    let FieldError { field, message } = error.into();
     let error = Some(proto::FieldError { field, message });
     proto::OpenResult { sequence_id, status: status.into(), error, ..Default::default() }
 }
@@ -138,7 +132,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         Ok((seed, _)) => seed,
         Err(error) => {
             let status = match &error {
-                OpenError::HistoryLimit(_) => RowStatus::HistoryLimit,
+                OpenError::HistoryLimit { .. } => RowStatus::HistoryLimit,
                 _ => RowStatus::InvalidWork,
             };
             let status = row_status(status);

@@ -7,7 +7,7 @@ use crate::engine::step::{
     DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
     VerifyWork, Work, WorkKind,
 };
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
@@ -15,7 +15,7 @@ use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
-use crate::sequence::table::{Charged, no_state};
+use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,18 +196,17 @@ pub(in crate::rpc) fn open(wire: proto::OpenSequence, config: &Config, seeds: &S
 
 fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Charged, OpenError> {
     let (prompt, output) = (wire.prompt_token_ids, wire.output_token_ids);
-    let (history, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
-    if history > limit {
-        let message = format!("prompt and output have {history} tokens, max_history_tokens is {limit}");
-        return Err(OpenError::HistoryLimit(FieldError::new("prompt_token_ids", message)));
+    let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
+    if tokens > limit {
+        return Err(OpenError::HistoryLimit { tokens, limit });
     }
-    check_tokens("prompt_token_ids", &prompt, config.vocab_size).map_err(OpenError::Invalid)?;
-    check_tokens("output_token_ids", &output, config.vocab_size).map_err(OpenError::Invalid)?;
+    check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
+    check_tokens("output_token_ids", &output, config.vocab_size)?;
     let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
     let mut sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
     if let Some(wire) = wire.sampler_state {
         let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
-        sequence = state.map_err(|e| OpenError::Invalid(e.within("sampler_state")))?;
+        sequence = state.map_err(|e| e.within("sampler_state"))?;
     }
     Charged::new(sequence, &config.state)
 }
@@ -220,20 +219,13 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
     if wire == proto::SamplingParams::default() {
         return Ok((Arc::clone(&config.rules), seed));
     }
-    let params = merged(wire, defaults, &config.given.presets).map_err(within_params)?;
+    let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
     let limits = &config.limits;
-    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| OpenError::Invalid(e.within("params")))?;
+    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
     let rules = Rules::over(&config.rules, params);
-    rules.validate().map_err(|e| OpenError::Invalid(e.within("params")))?;
-    let rules = rules.charged(&config.state).ok_or_else(no_state)?;
+    rules.validate().map_err(|e| e.within("params"))?;
+    let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
     Ok((rules, seed))
-}
-
-fn within_params(error: OpenError) -> OpenError {
-    match error {
-        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
-        other => other,
-    }
 }
 
 /// The works with the rows they use. Work without a row of its own starts after the one before it.

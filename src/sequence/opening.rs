@@ -1,0 +1,79 @@
+//! Why a sequence was not opened.
+
+use crate::error::Refusal;
+use crate::params::FieldError;
+use std::fmt;
+
+/// Why a sequence was not opened. What only a limit says is told in words when it is answered, so that many that wait take
+/// no more memory than as many that are opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenError {
+    /// A parameter or token is out of range.
+    Invalid(FieldError),
+    /// The id is open already.
+    AlreadyExists,
+    /// The history is longer than `max_history_tokens`.
+    HistoryLimit {
+        /// Tokens of prompt and output.
+        tokens: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The stream has as many sequences as `max_sequences_per_stream`.
+    StreamLimit {
+        /// How many it has.
+        open: usize,
+    },
+    /// The server has no room for one more.
+    Refused(Refusal),
+}
+
+impl OpenError {
+    /// Name as used in metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid_argument",
+            Self::AlreadyExists => "already_exists",
+            Self::HistoryLimit { .. } => "history_limit",
+            Self::StreamLimit { .. } => "too_many_sequences_per_stream",
+            Self::Refused(refusal) => refusal.reason().name(),
+        }
+    }
+}
+
+impl From<FieldError> for OpenError {
+    fn from(field: FieldError) -> Self {
+        Self::Invalid(field)
+    }
+}
+
+impl From<OpenError> for FieldError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Invalid(field) => field,
+            OpenError::AlreadyExists => {
+                Self::new("sequence_id", "is open already on this stream; close it first or use another id")
+            }
+            OpenError::HistoryLimit { tokens, limit } => {
+                let message = format!("prompt and output have {tokens} tokens, max_history_tokens is {limit}");
+                Self::new("prompt_token_ids", message)
+            }
+            OpenError::StreamLimit { open } => {
+                let message =
+                    format!("{open} sequences are open on this stream (max_sequences_per_stream); close some");
+                Self::new("sequence_id", message)
+            }
+            OpenError::Refused(refusal) => Self::new("sequence_id", refusal.message()),
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(field) => field.fmt(f),
+            limit => FieldError::from(limit.clone()).fmt(f),
+        }
+    }
+}
