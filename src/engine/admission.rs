@@ -1,6 +1,7 @@
 //! Who is let in. Every step takes room before it is queued; the permits travel with it and give the room
 //! back when they are dropped, on whatever path.
 
+use super::memory;
 use super::step::Step;
 use crate::error::Refusal;
 use crate::limits::Limits;
@@ -64,7 +65,7 @@ impl Admission {
 
     fn place(&self, step: &Step, places: &Arc<Counter>) -> Result<StepPermits, Refusal> {
         let queued = places.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.bytes.take(step.message_bytes).ok_or(Refusal::BytesInFlight)?;
+        let bytes = self.bytes.take(memory::of_step(step)).ok_or(Refusal::BytesInFlight)?;
         let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         Ok(StepPermits { queued, _in_flight: (bytes, rows) })
     }

@@ -60,9 +60,8 @@ impl Batch {
         for &sequence in &step.close {
             stream.table.close(sequence);
         }
-        let open: Vec<Opened> = step
-            .open
-            .drain(..)
+        let open: Vec<Opened> = std::mem::take(&mut step.open)
+            .into_iter()
             .map(|open| {
                 let result = open.sequence.and_then(|sequence| stream.table.open(open.sequence_id, sequence));
                 Opened { sequence_id: open.sequence_id, result }

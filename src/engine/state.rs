@@ -8,7 +8,7 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
-use super::replies;
+use super::memory;
 use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -171,7 +171,7 @@ impl Stream {
         }
         // Room first, so that who sees the reply, or the tokens, also sees the room.
         drop((rows, step.logits));
-        room.set(replies::bytes(&work));
+        room.set(memory::of_reply(&open, &work));
         let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
         let reply = StepReply { id: step.id, open, work, in_slots, received: step.received, started, finished, room };
         // The channel has room for all steps a stream may have in flight; it fails only when the stream

@@ -34,7 +34,7 @@ pub struct Step {
     pub work: Vec<Work>,
     /// The rows that work refers to.
     pub logits: LogitsBlock,
-    /// Size of the message it came in, which its logits keep in memory.
+    /// Size of the message it came in, which its logits keep in memory. What is made of it is counted beside it.
     pub message_bytes: usize,
     /// When it was received.
     pub received: Instant,

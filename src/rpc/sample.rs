@@ -103,8 +103,7 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
             return Err(Error::Refused(Refusal::StateBytes));
         }
     }
-    let Received { at: received, bytes } = received;
-    let message_bytes = bytes + logits.listed_bytes();
+    let Received { at: received, bytes: message_bytes } = received;
     let step =
         Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None, slots: None };
     Ok((config.model, step))

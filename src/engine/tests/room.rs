@@ -1,14 +1,16 @@
 //! What takes room, and until when.
 
 use super::*;
+use crate::params::FieldError;
 
 #[test]
 fn room_is_taken_and_given_back() {
     let mut bench = Bench::new(|limits| {
-        (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 5 * 64, 1);
+        (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 1 << 14, 1);
     });
+    let of = |message_bytes| Step { message_bytes, ..step(3, vec![], &[]) };
     let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(|refusal| refusal.reason().name());
-    assert_eq!(refused(&bench, step(1, vec![], &[1; 6])), Some("BYTES_IN_FLIGHT"));
+    assert_eq!(refused(&bench, of((1 << 14) + 1)), Some("BYTES_IN_FLIGHT"));
     let shared = Step { logits: block(1), message_bytes: 64, ..step(1, vec![], &[1; 17]) };
     assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));
     let mut replies = bench.stream(1);
@@ -18,7 +20,7 @@ fn room_is_taken_and_given_back() {
     bench.run();
     bench.run();
     assert_eq!(ids(&mut replies), [1, 2]);
-    assert_eq!(refused(&bench, step(3, vec![], &[3; 5])), None);
+    assert_eq!(refused(&bench, of(1 << 14)), None);
 }
 
 #[test]
@@ -28,7 +30,10 @@ fn replies_that_nobody_reads_are_counted() {
     let mut replies = bench.stream(1);
     let logprobs = LogprobsParams { top_n: VOCAB, mode: LogprobsMode::Raw, token_ids: Vec::new() };
     let asks = charged(sequence(|params| params.logprobs = Some(logprobs)));
-    bench.submit(1, step(1, vec![Open { sequence_id: 1, sequence: asks }], &[1]));
+    bench.submit(1, step(1, vec![Open { sequence_id: 1, sequence: asks }], &[]));
+    bench.run();
+    assert_eq!(ids(&mut replies), [1]);
+    bench.submit(1, step(1, vec![], &[1]));
     bench.run();
     let each = used(&bench);
     assert!(each > 8 * VOCAB as usize, "{each} bytes do not even hold the logprobs");
@@ -44,6 +49,66 @@ fn replies_that_nobody_reads_are_counted() {
         drop(reply);
     }
     assert_eq!(used(&bench), 0);
+}
+
+#[test]
+fn what_is_made_of_a_message_is_counted_while_it_waits() {
+    let mut bench = Bench::new(|_| ());
+    let _replies = bench.stream(1);
+    let mut most = 0;
+    let mut more = |change: &dyn Fn(&mut Step), bytes: usize| {
+        let mut step = step(1, vec![], &[]);
+        change(&mut step);
+        bench.submit(1, step);
+        most += bytes;
+        assert_eq!(bench.admission.bytes_in_flight(), most);
+    };
+    more(&|step| step.open = opens(&[1, 2]), 2 * size_of::<Open>());
+    more(&|step| step.open = vec![wrong(3), wrong(4)], 2 * (size_of::<Open>() + TEXT));
+    more(&|step| step.close = vec![1; 5], 5 * size_of::<u64>());
+    more(&|step| step.work = vec![unfit(), unfit()], 2 * (size_of::<Work>() + TEXT));
+    // What a limit says takes no text.
+    let full = || Open { sequence_id: 5, sequence: Err(OpenError::Refused(Refusal::StateBytes)) };
+    more(&|step| step.open = vec![full()], size_of::<Open>());
+}
+
+#[test]
+fn all_that_a_reply_says_is_counted_until_it_is_read() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    let mut reply = |open: Vec<Open>, work: Vec<Work>| {
+        bench.submit(1, Step { open, work, logits: block(1), ..step(1, vec![], &[]) });
+        bench.run();
+        let (used, reply) = (bench.admission.bytes_in_flight(), replies.try_recv().expect("a reply"));
+        assert_eq!(used, memory::of_reply(&reply.open, &reply.work));
+        (used, reply)
+    };
+    assert_eq!(reply(vec![], vec![]).0, 0);
+    assert_eq!(reply(opens(&[1, 2]), vec![]).0, 2 * size_of::<Opened>());
+    assert_eq!(reply(opens(&[1]), vec![]).0, size_of::<Opened>(), "it is open, which takes no text");
+    assert_eq!(reply(vec![wrong(3)], vec![]).0, size_of::<Opened>() + TEXT);
+    assert_eq!(reply(vec![], vec![unfit()]).0, size_of::<Result<Done, RowFailure>>() + TEXT);
+    // So is what is proposed.
+    let sample = Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Sample) };
+    let (plain, mut reply) = reply(vec![], vec![sample]);
+    let Ok(Done::Sampled { next, .. }) = &mut reply.work[0] else {
+        panic!("expected a token, got {:?}", reply.work[0])
+    };
+    next.tokens = vec![1; 7];
+    assert_eq!(memory::of_reply(&reply.open, &reply.work), plain + 7 * size_of::<u32>());
+}
+
+/// Bytes of the texts below.
+const TEXT: usize = 1000;
+
+fn wrong(sequence_id: u64) -> Open {
+    let error = FieldError::new("field", "x".repeat(TEXT - "field".len()));
+    Open { sequence_id, sequence: Err(OpenError::Invalid(error)) }
+}
+
+fn unfit() -> Work {
+    let failure = RowFailure::new(RowStatus::InvalidWork, "x".repeat(TEXT));
+    Work { sequence_id: None, first_row: 0, kind: Err(failure) }
 }
 
 #[test]

@@ -30,8 +30,10 @@ pub(in crate::rpc) fn step(
     seeds: &SeedSource,
     received: Received,
 ) -> Result<Step, Error> {
-    check_len("open", wire.open.len(), config)?;
-    check_len("close_sequence_ids", wire.close_sequence_ids.len(), config)?;
+    let limits = &config.limits;
+    check_len("open", wire.open.len(), ("max_sequences_per_stream", limits.max_sequences_per_stream))?;
+    // To close what is not open is no mistake.
+    check_len("close_sequence_ids", wire.close_sequence_ids.len(), ("max_sequences", limits.max_sequences))?;
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
         Some(proto::step::Logits::Inline(inline)) => {
@@ -54,15 +56,13 @@ pub(in crate::rpc) fn step(
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
     let close = wire.close_sequence_ids;
-    let message_bytes = message_bytes + logits.listed_bytes();
     Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline, slots })
 }
 
 /// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
-fn check_len(field: &str, len: usize, config: &Config) -> Result<(), Error> {
-    let limit = config.limits.max_sequences;
+fn check_len(field: &str, len: usize, (setting, limit): (&str, usize)) -> Result<(), Error> {
     if len > limit {
-        return Err(Error::invalid(field, format!("has {len} entries, max_sequences is {limit}; split the step")));
+        return Err(Error::invalid(field, format!("has {len} entries, {setting} is {limit}; split the step")));
     }
     Ok(())
 }

@@ -1,0 +1,72 @@
+//! How much memory a step takes until it is answered, and its reply until its worker has read it.
+
+use super::step::{Done, Opened, RowFailure, Step};
+use crate::sampling::row::RowOutput;
+use crate::sequence::OpenError;
+use crate::sequence::speculation::NextDraft;
+use std::borrow::Cow;
+
+/// The memory of a step: that of its message, and of what is made of it. What sequences take beyond their place in the
+/// list is the state's.
+pub(super) fn of_step(step: &Step) -> usize {
+    let lists = size_of_val(&*step.close) + size_of_val(&*step.open) + size_of_val(&*step.work);
+    let openings: usize = step.open.iter().filter_map(|open| open.sequence.as_ref().err()).map(text).sum();
+    let works: usize = step.work.iter().filter_map(|work| work.kind.as_ref().err()).map(text_of_row).sum();
+    step.message_bytes + step.logits.listed_bytes() + lists + openings + works
+}
+
+/// The memory of a step's results. It counts as a message in flight, since a worker that does not read can have many of them.
+pub(super) fn of_reply(open: &[Opened], work: &[Result<Done, RowFailure>]) -> usize {
+    let texts: usize = open.iter().filter_map(|opened| opened.result.as_ref().err()).map(text).sum();
+    size_of_val(open) + texts + size_of_val(work) + work.iter().map(beyond).sum::<usize>()
+}
+
+/// What a result takes beside its place in the list.
+fn beyond(result: &Result<Done, RowFailure>) -> usize {
+    match result {
+        Ok(Done::Sampled { output, next, .. }) => lists(output) + proposed(next),
+        Ok(Done::Drafted { .. }) => 0,
+        Ok(Done::Scored(outputs)) => all(outputs),
+        Ok(Done::Verified { verification, next, .. }) => {
+            let verified = &verification.verified;
+            let tokens = size_of_val(&*verified.accepted_path) + size_of_val(&*verified.emitted);
+            let small = size_of_val(&*verified.trials) + size_of_val(&*verified.states);
+            size_of_val(&**verification) + tokens + small + all(&verification.outputs) + proposed(next)
+        }
+        Err(failure) => text_of_row(failure),
+    }
+}
+
+fn proposed(next: &NextDraft) -> usize {
+    size_of_val(&*next.tokens)
+}
+
+fn text(error: &OpenError) -> usize {
+    match error {
+        OpenError::Invalid(field) => field.field.len() + field.message.len(),
+        OpenError::AlreadyExists
+        | OpenError::HistoryLimit { .. }
+        | OpenError::StreamLimit { .. }
+        | OpenError::Refused(_) => 0,
+    }
+}
+
+fn text_of_row(failure: &RowFailure) -> usize {
+    match &failure.message {
+        Cow::Borrowed(_) => 0,
+        Cow::Owned(message) => message.len(),
+    }
+}
+
+fn all(outputs: &[RowOutput]) -> usize {
+    size_of_val(outputs) + outputs.iter().map(lists).sum::<usize>()
+}
+
+fn lists(output: &RowOutput) -> usize {
+    let logprobs = output.logprobs.as_ref().map_or(0, |l| size_of_val(&*l.top) + size_of_val(&*l.requested));
+    let report = output
+        .report
+        .as_ref()
+        .map_or(0, |report| size_of_val(&**report) + size_of_val(&*report.surviving) + size_of_val(&*report.why_not));
+    logprobs + report
+}
