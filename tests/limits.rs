@@ -240,6 +240,40 @@ async fn steps_waiting() {
 }
 
 #[tokio::test]
+async fn what_is_refused_is_not_read() {
+    let (server, gate, mut worker) =
+        held(|limits| (limits.max_queued_steps, limits.max_state_bytes) = (1, 1 << 20)).await;
+    worker.send_step(step_of(1, 1)).await;
+    // A step and a batch that would be refused, or fail, for what is in them: nobody comes to see that.
+    let wrong = Step { logits: None, open: vec![open(1, seeded(1))], ..step_of(1, 1) };
+    worker.send_step(wrong).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let state = server.series("croupier_state_bytes");
+    let long = SamplingParams { frequency_penalty: Some(1.0), ..seeded(1) };
+    let row = SampleRow { params: Some(long), prompt_token_ids: (0..1 << 16).collect(), ..Default::default() };
+    let sample = || SampleRequest {
+        vocab_size: 1 << 16,
+        logits_dtype: LogitsDtype::F32.into(),
+        rows: vec![row.clone()],
+        logits: Some(InlineLogits { data: vec![0; 4 << 16].into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let mut client = server.client().await;
+    let status = client.sample(sample()).await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "QUEUE_FULL"));
+    assert_eq!(server.series("croupier_state_bytes"), state);
+    gate.open();
+    for _ in 0..2 {
+        assert!(worker.step_reply().await.unwrap().refusal.is_none());
+    }
+    let refusal = worker.step_reply().await.unwrap().refusal.expect("the stream goes on");
+    assert_eq!((refusal.reason.as_str(), server.not_opened("already_exists")), ("QUEUE_FULL", 0.0));
+    let status = client.sample(sample()).await.unwrap_err();
+    assert_eq!(violation(&status).1, "STATE_BYTES");
+    assert_eq!(worker.failing_step(Step { logits: None, ..step_of(1, 1) }).await.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn bytes_in_flight() {
     let most = four_rows(|rows| step_of(1, rows));
     refused_at_the_bound("BYTES_IN_FLIGHT", |limits| limits.max_bytes_in_flight = most, &[2, 1], 1).await;
@@ -249,10 +283,10 @@ async fn bytes_in_flight() {
 fn four_rows(step: impl Fn(u64) -> Step) -> usize {
     let bytes = |rows| {
         let step = Step { step_id: 1, ..step(rows) };
-        let message = DecodeRequest { request: Some(decode_request::Request::Step(step)) };
-        message.encoded_len() + rows as usize * size_of::<croupier::engine::step::Work>()
+        DecodeRequest { request: Some(decode_request::Request::Step(step)) }.encoded_len()
     };
-    2 * bytes(1) + bytes(2) + bytes(1) / 2
+    // Each row has a work.
+    2 * bytes(1) + bytes(2) + bytes(1) / 2 + 4 * size_of::<croupier::engine::step::Work>()
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
-//! Who is let in. Every step takes room before it is queued; the permits travel with it and give the room
-//! back when they are dropped, on whatever path.
+//! Who is let in. A step takes its place and room for its message before anything is made of the message, and room for its
+//! rows and lists before its sequences are built, so that what is refused costs little and takes nobody's room. The permits
+//! travel with it and give the room back when they are dropped, on whatever path.
 
 use super::memory;
-use super::step::Step;
+use super::step::{Open, Step};
 use crate::error::Refusal;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -25,13 +26,30 @@ pub(super) struct Admission {
     max_sequences_per_stream: usize,
 }
 
+/// A place for a step, and room for its message.
+#[derive(Debug)]
+pub struct Place {
+    place: Permit,
+    bytes: Permit,
+    /// Whether its place is among those held back.
+    pub(super) held: bool,
+}
+
 /// The room of one step.
 #[derive(Debug)]
 pub(super) struct StepPermits {
     /// Its place in the queue, given back when a batch takes it; before that, its place among those held back.
     pub(super) queued: Permit,
     /// Its bytes and rows, given back with its reply.
-    pub(super) _in_flight: (Permit, Permit),
+    pub(super) in_flight: (Permit, Permit),
+}
+
+impl StepPermits {
+    /// Counts the sequences that were built, with the texts of those that could not be.
+    pub(super) fn opened(&mut self, open: &[Open]) {
+        let (bytes, _) = &mut self.in_flight;
+        bytes.set(bytes.amount() + memory::of_errors(open));
+    }
 }
 
 impl Admission {
@@ -48,26 +66,30 @@ impl Admission {
         }
     }
 
-    /// Room for a step, or what there is too little of.
-    pub(super) fn step(&self, step: &Step) -> Result<StepPermits, Refusal> {
-        self.place(step, &self.queued)
+    /// A place for a step and room for its message, or what there is too little of. `held`: it is held back until it need not
+    /// wait for shards.
+    pub(super) fn place(&self, message_bytes: usize, held: bool) -> Result<Place, Refusal> {
+        let places = if held { &self.held } else { &self.queued };
+        let place = places.take(1).ok_or(Refusal::QueueFull)?;
+        let bytes = self.bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
+        Ok(Place { place, bytes, held })
     }
 
-    /// The same for a step that is held back until it need not wait for shards.
-    pub(super) fn held_step(&self, step: &Step) -> Result<StepPermits, Refusal> {
-        self.place(step, &self.held)
+    /// Room for a step with so many openings, once its message is read.
+    pub(super) fn step(&self, place: Place, step: &Step, openings: usize) -> Result<StepPermits, Refusal> {
+        let Place { place: queued, mut bytes, .. } = place;
+        if !bytes.resize(memory::of_message(step)) {
+            return Err(Refusal::BytesInFlight);
+        }
+        let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
+        // Past the limit if need be, by the lists of one step for each core: a message that fits must not be refused for ever.
+        bytes.set(memory::of_step(step, openings));
+        Ok(StepPermits { queued, in_flight: (bytes, rows) })
     }
 
     /// A step that was held back is queued. It was let in before, so there is a place for it.
     pub(super) fn release(&self, permits: &mut StepPermits) {
         permits.queued = self.queued.take_anyway(1);
-    }
-
-    fn place(&self, step: &Step, places: &Arc<Counter>) -> Result<StepPermits, Refusal> {
-        let queued = places.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.bytes.take(memory::of_step(step)).ok_or(Refusal::BytesInFlight)?;
-        let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
-        Ok(StepPermits { queued, _in_flight: (bytes, rows) })
     }
 
     /// Room for a stream.
@@ -82,10 +104,9 @@ impl Admission {
 
     /// The table of a stream of one step, and places on the server for all that the step opens: one at
     /// least, so that such streams are bounded too.
-    pub(super) fn reserved_table(&self, step: &Step) -> Result<(Table, Permit), Refusal> {
-        let places = step.open.len();
-        let permit = self.sequences.take(places.max(1)).ok_or(Refusal::TooManySequences)?;
-        Ok((Table::new(places, Counter::new(places, Gauge::noop())), permit))
+    pub(super) fn reserved_table(&self, openings: usize) -> Result<(Table, Permit), Refusal> {
+        let permit = self.sequences.take(openings.max(1)).ok_or(Refusal::TooManySequences)?;
+        Ok((Table::new(openings, Counter::new(openings, Gauge::noop())), permit))
     }
 
     /// Room for what is remembered of sequences.

@@ -87,7 +87,7 @@ impl Batch {
         }
         self.entries += costs.entries;
         drop(permits.queued);
-        self.steps.push(Taken { stream: id, step, open, plan, permits: permits._in_flight });
+        self.steps.push(Taken { stream: id, step, open, plan, permits: permits.in_flight });
     }
 
     /// Runs all rows.

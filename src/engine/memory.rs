@@ -1,18 +1,27 @@
 //! How much memory a step takes until it is answered, and its reply until its worker has read it.
 
-use super::step::{Done, Opened, RowFailure, Step};
+use super::step::{Done, Open, Opened, RowFailure, Step};
 use crate::sampling::row::RowOutput;
 use crate::sequence::OpenError;
 use crate::sequence::speculation::NextDraft;
 use std::borrow::Cow;
 
-/// The memory of a step: that of its message, and of what is made of it. What sequences take beyond their place in the
-/// list is the state's.
-pub(super) fn of_step(step: &Step) -> usize {
-    let lists = size_of_val(&*step.close) + size_of_val(&*step.open) + size_of_val(&*step.work);
-    let openings: usize = step.open.iter().filter_map(|open| open.sequence.as_ref().err()).map(text).sum();
-    let works: usize = step.work.iter().filter_map(|work| work.kind.as_ref().err()).map(text_of_row).sum();
-    step.message_bytes + step.logits.listed_bytes() + lists + openings + works
+/// The memory of a step's message, and of its top-n rows once they are read.
+pub(super) fn of_message(step: &Step) -> usize {
+    step.message_bytes + step.logits.listed_bytes()
+}
+
+/// The memory of a step with so many openings, which need not be built yet: that of its message, and of what is made of it.
+/// What sequences take beyond their place in the list is the state's.
+pub(super) fn of_step(step: &Step, openings: usize) -> usize {
+    let lists = size_of_val(&*step.close) + openings * size_of::<Open>() + size_of_val(&*step.work);
+    let texts: usize = step.work.iter().filter_map(|work| work.kind.as_ref().err()).map(text_of_row).sum();
+    of_message(step) + lists + texts
+}
+
+/// The texts of sequences that cannot be opened.
+pub(super) fn of_errors(open: &[Open]) -> usize {
+    open.iter().filter_map(|open| open.sequence.as_ref().err()).map(text).sum()
 }
 
 /// The memory of a step's results. It counts as a message in flight, since a worker that does not read can have many of them.

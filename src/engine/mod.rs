@@ -29,8 +29,10 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage};
 use crate::permits::{Counter, Permit};
+use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
+pub use admission::Place;
 pub use pulse::Pulse;
 use state::{Command, Queued, State, StreamId, StreamSpec};
 use std::sync::Arc;
@@ -39,7 +41,7 @@ use std::sync::mpsc as thread_channel;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use step::{Step, StepReply};
+use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
 /// Starts engines.
@@ -95,16 +97,36 @@ impl Handle {
         self.open(self.admission.table(), permit, model, capacity)
     }
 
-    /// Runs a step on a stream of its own. Room for all it needs is taken before the engine hears of it,
-    /// so either all of its sequences can be opened, or nothing happens.
+    /// A place for a step that will run alone, and room for its message; to be taken before anything is made of that.
     ///
     /// # Errors
-    /// When the step is refused, untouched, or the engine has stopped.
-    pub fn run_alone(&self, step: Step, model: ModelMetrics) -> Result<StreamHandle, Error> {
-        let permits = self.admission.step(&step).map_err(Error::Refused)?;
-        let (table, places) = self.admission.reserved_table(&step).map_err(Error::Refused)?;
+    /// When there is too little.
+    pub fn place(&self, message_bytes: usize) -> Result<Place, Error> {
+        self.admission.place(message_bytes, false).map_err(Error::Refused)
+    }
+
+    /// Runs a step on a stream of its own, with the sequences that `open` builds. Room for all it needs is taken before
+    /// the engine hears of it, so either all of its sequences can be opened, or nothing happens.
+    ///
+    /// # Errors
+    /// When the step is refused, before anything is built unless it is for lack of room for what was, or the engine has stopped.
+    pub fn run_alone(
+        &self,
+        place: Place,
+        step: Step,
+        open: impl ExactSizeIterator<Item = Open>,
+        model: ModelMetrics,
+    ) -> Result<StreamHandle, Error> {
+        let openings = open.len();
+        let permits = self.admission.step(place, &step, openings).map_err(Error::Refused)?;
+        let (table, places) = self.admission.reserved_table(openings).map_err(Error::Refused)?;
+        let all_or_nothing = |open: Open| match open.sequence {
+            Err(OpenError::Refused(refusal)) => Err(Error::Refused(refusal)),
+            _ => Ok(open),
+        };
+        let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
         let stream = self.open(table, places, model, 1)?;
-        stream.queue(Queued { step, permits })?;
+        stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
 
@@ -147,33 +169,31 @@ pub struct StreamHandle {
 }
 
 impl StreamHandle {
-    /// Hands a step to the engine. The caller keeps no more steps in flight than the stream's capacity.
+    /// A place for a step, and room for its message; to be taken before anything is made of that. `held`: the step is held
+    /// back first, for its shards or behind one that is.
     ///
     /// # Errors
-    /// When the step is refused, untouched, or the engine has stopped.
-    pub fn submit(&self, step: Step) -> Result<(), Error> {
-        self.hand_over(self.admit(step)?)
+    /// When there is too little.
+    pub fn place(&self, message_bytes: usize, held: bool) -> Result<Place, Error> {
+        self.engine.admission.place(message_bytes, held).map_err(Error::Refused)
     }
 
-    /// Takes the room that a step needs.
+    /// Takes the room that a step needs, and then builds the sequences it opens.
     ///
     /// # Errors
-    /// When there is too little; the step is dropped, untouched.
-    pub fn admit(&self, step: Step) -> Result<Admitted, Error> {
-        let permits = self.engine.admission.step(&step).map_err(Error::Refused)?;
-        Ok(Admitted { queued: Queued { step, permits }, held: false })
+    /// When there is too little; nothing is built then.
+    pub fn admit(
+        &self,
+        place: Place,
+        step: Step,
+        open: impl ExactSizeIterator<Item = Open>,
+    ) -> Result<Admitted, Error> {
+        let held = place.held;
+        let permits = self.engine.admission.step(place, &step, open.len()).map_err(Error::Refused)?;
+        Ok(Admitted { queued: Queued::new(step, open.collect(), permits), held })
     }
 
-    /// Takes the room that a step needs which is held back first: for its shards, or behind one that is.
-    ///
-    /// # Errors
-    /// When there is too little; the step is dropped, untouched.
-    pub fn admit_held(&self, step: Step) -> Result<Admitted, Error> {
-        let permits = self.engine.admission.held_step(&step).map_err(Error::Refused)?;
-        Ok(Admitted { queued: Queued { step, permits }, held: true })
-    }
-
-    /// Hands an admitted step to the engine.
+    /// Hands an admitted step to the engine. The caller keeps no more steps in flight than the stream's capacity.
     ///
     /// # Errors
     /// When the engine has stopped.

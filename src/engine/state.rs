@@ -9,7 +9,7 @@ use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
 use super::memory;
-use super::step::{Done, RowFailure, RowStatus, Step, StepReply};
+use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
@@ -47,6 +47,14 @@ pub(super) struct StreamSpec {
 pub(super) struct Queued {
     pub(super) step: Step,
     pub(super) permits: StepPermits,
+}
+
+impl Queued {
+    /// A step with the sequences it opens.
+    pub(super) fn new(step: Step, open: Vec<Open>, mut permits: StepPermits) -> Self {
+        permits.opened(&open);
+        Self { step: Step { open, ..step }, permits }
+    }
 }
 
 /// A stream's part of the state.

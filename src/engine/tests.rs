@@ -1,5 +1,6 @@
 //! The engine's state machine without its thread: what makes a batch, and what comes of it.
 
+use super::admission::StepPermits;
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{BackendInfo, RowJob, VerifyJob, VerifyResult};
@@ -44,8 +45,16 @@ impl Bench {
     }
 
     fn submit(&mut self, stream: StreamId, step: Step) {
-        let permits = self.admission.step(&step).expect("room");
+        let permits = self.permits(&step, false).expect("room");
         self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits }) });
+    }
+
+    /// The room of a step that has what it opens.
+    fn permits(&self, step: &Step, held: bool) -> Result<StepPermits, Refusal> {
+        let place = self.admission.place(step.message_bytes, held)?;
+        let mut permits = self.admission.step(place, step, step.open.len())?;
+        permits.opened(&step.open);
+        Ok(permits)
     }
 
     /// Runs one batch; says how many steps it took.
@@ -99,6 +108,12 @@ fn step(id: u64, open: Vec<Open>, sample: &[u64]) -> Step {
         deadline: None,
         slots: None,
     }
+}
+
+/// Hands a step to the engine.
+fn submit(stream: &StreamHandle, step: Step, open: Vec<Open>) -> Result<(), Error> {
+    let place = stream.place(step.message_bytes, false)?;
+    stream.hand_over(stream.admit(place, step, open.into_iter())?)
 }
 
 fn statuses(reply: &StepReply) -> Vec<Option<RowStatus>> {
@@ -199,7 +214,7 @@ fn a_stream_that_is_gone_costs_nothing() {
     bench.submit(2, step(2, vec![], &[1]));
     bench.state.apply(Command::Close { stream: 2 });
     assert_eq!((bench.state.streams(), bench.admission.open_sequences()), (0, 0));
-    assert_eq!((bench.run(), bench.admission.step(&step(1, vec![], &[])).is_ok()), (0, true));
+    assert_eq!((bench.run(), bench.permits(&step(1, vec![], &[]), false).is_ok()), (0, true));
 }
 
 #[test]
@@ -306,39 +321,11 @@ fn the_thread_ends_with_its_last_handle() {
     let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
     let mut stream = stream.expect("a stream");
     drop(handle);
-    stream.submit(step(1, opens(&[1]), &[1])).expect("room");
+    submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
     let reply = stream.replies.blocking_recv().expect("a reply");
     assert_eq!(statuses(&reply), [None]);
     drop(stream);
     thread.join().expect("the thread ends");
-}
-
-#[test]
-fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
-    let limits = Limits { max_sequences: 3, max_sequences_per_stream: 1, max_queued_steps: 2, ..Limits::default() };
-    let (commands, inbox) = thread_channel::channel();
-    let admission = Arc::new(Admission::new(&limits, &Metrics::noop()));
-    let handle = Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)), pulse: Pulse::new() };
-    let run = |ids: &[u64]| handle.run_alone(step(1, opens(ids), ids), Metrics::noop().model("test"));
-    let refusal = |ids| {
-        run(ids).err().and_then(|error| match error {
-            Error::Refused(refusal) => Some(refusal),
-            _ => None,
-        })
-    };
-    // More than one stream may have: a step that runs alone is bound by its rows and the server only.
-    let (two, one) = (run(&[1, 2]), run(&[]));
-    assert_eq!((two.is_ok(), one.is_ok(), handle.open_sequences()), (true, true, 3), "none at all takes a place too");
-    let queue_full = refusal(&[]);
-    assert_eq!(inbox.try_iter().count(), 4, "each is opened and sent its step");
-    // Its commands were taken off the channel and dropped, and with them all room.
-    drop((two, one));
-    assert_eq!((queue_full, handle.open_sequences()), (Some(Refusal::QueueFull), 0));
-    inbox.try_iter().for_each(drop);
-    let two = run(&[1, 2]);
-    assert_eq!((refusal(&[1, 2]), handle.open_sequences()), (Some(Refusal::TooManySequences), 2));
-    assert_eq!(inbox.try_iter().count(), 2, "of what is refused the engine hears nothing");
-    drop(two);
 }
 
 /// Tells when it is asked, and answers when it may.
@@ -368,7 +355,7 @@ fn its_pulse_says_how_long_it_is_at_a_batch() {
     let pulse = handle.pulse();
     let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
     let mut stream = stream.expect("a stream");
-    stream.submit(step(1, opens(&[1]), &[1])).expect("room");
+    submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
     was_asked.recv().expect("the backend is asked");
     let before = pulse.busy_for().expect("it is at a batch");
     std::thread::sleep(Duration::from_millis(5));

@@ -124,11 +124,15 @@ impl DecodeStream {
         };
         let (shared, step_id) = (&self.shared, wire.step_id);
         let mut span = shared.step_span(&wire.traceparent, self.parent, received);
-        let taken = step::step(wire, config, &shared.seeds, received).map_err(|e| e.within("step")).and_then(|step| {
+        traces::tell(&mut span, |facts| traces::named(facts, &config.model, step_id));
+        let sharded = matches!(wire.logits, Some(proto::step::Logits::Sharded(_)));
+        let taken = self.held.place(received.bytes, sharded, stream).and_then(|place| {
+            let (step, open) = step::step(wire, config, received).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
-            traces::tell(&mut span, |facts| traces::asked(facts, &config.model, &step));
-            self.held.admit(step, stream)?;
+            traces::tell(&mut span, |facts| traces::asked(facts, &step));
+            let open = open.into_iter().map(|wire| step::open(wire, config, &shared.seeds));
+            self.held.admit(place, step, open, stream)?;
             Ok(path)
         });
         match taken {

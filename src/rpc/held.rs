@@ -1,7 +1,7 @@
 //! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all behind them.
 
-use crate::engine::step::Step;
-use crate::engine::{Admitted, StreamHandle};
+use crate::engine::step::{Open, Step};
+use crate::engine::{Admitted, Place, StreamHandle};
 use crate::error::Error;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,10 +17,20 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Takes a step in if there is room, to be handed over when its turn has come.
-    pub(super) fn admit(&mut self, mut step: Step, stream: &StreamHandle) -> Result<(), Error> {
-        let waits = !self.steps.is_empty() || step.logits.sharded().is_some_and(|sharded| sharded.is_awaited());
-        let mut admitted = if waits { stream.admit_held(step) } else { stream.admit(step) }?;
+    /// A place for a step, if there is one; those of shards wait for them, and the others behind these.
+    pub(super) fn place(&self, message_bytes: usize, sharded: bool, stream: &StreamHandle) -> Result<Place, Error> {
+        stream.place(message_bytes, sharded || !self.steps.is_empty())
+    }
+
+    /// Takes a step in if there is room, to be handed over when its turn has come. What it opens is built then.
+    pub(super) fn admit(
+        &mut self,
+        place: Place,
+        step: Step,
+        open: impl ExactSizeIterator<Item = Open>,
+        stream: &StreamHandle,
+    ) -> Result<(), Error> {
+        let mut admitted = stream.admit(place, step, open)?;
         admitted.step().logits.sharded().into_iter().for_each(|sharded| sharded.begin());
         self.steps.push_back(admitted);
         Ok(())

@@ -5,10 +5,10 @@ use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
-use crate::engine::step::{LogitsBlock, Open, Step, Work, WorkKind};
-use crate::error::{Error, Refusal};
+use crate::engine::StreamHandle;
+use crate::engine::step::{LogitsBlock, Step, Work, WorkKind};
+use crate::error::Error;
 use crate::proto;
-use crate::sequence::OpenError;
 use crate::trace::context::Context;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,9 +58,7 @@ pub(super) async fn run(call: &mut Call, request: proto::SampleRequest) -> Resul
     let received = shared.received(&request);
     *span = shared.sample_span(call.parent, received);
     shared.admit()?;
-    let (model, step) = read(shared, request, received)?;
-    traces::tell(span, |facts| traces::asked(facts, &model, &step));
-    let mut stream = shared.engine.run_alone(step, shared.metrics.model(&model))?;
+    let mut stream = begin(shared, span, request, received)?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
     traces::tell(span, |facts| traces::answered(facts, &answer));
@@ -73,8 +71,28 @@ pub(super) async fn run(call: &mut Call, request: proto::SampleRequest) -> Resul
     Ok(response)
 }
 
-/// The request as a step: the model's label and what to run.
-fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> Result<(String, Step), Error> {
+/// Hands the batch to the engine, once there is room for it.
+fn begin(
+    shared: &Shared,
+    span: &mut MaybeSpan,
+    request: proto::SampleRequest,
+    received: Received,
+) -> Result<StreamHandle, Error> {
+    let place = shared.engine.place(received.bytes)?;
+    let (config, step, rows) = read(shared, request, received)?;
+    traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
+    traces::tell(span, |facts| traces::asked(facts, &step));
+    let open = rows.into_iter().enumerate();
+    let open = open.map(|(id, row)| step::open(opening(id as u64, row), &config, &shared.seeds));
+    shared.engine.run_alone(place, step, open, shared.metrics.model(&config.model))
+}
+
+/// The request as a step, and the rows that it opens sequences for.
+fn read(
+    shared: &Shared,
+    request: proto::SampleRequest,
+    received: Received,
+) -> Result<(Config, Step, Vec<proto::SampleRow>), Error> {
     let wire = proto::StreamConfig {
         vocab_size: request.vocab_size,
         logits_dtype: request.logits_dtype,
@@ -93,20 +111,22 @@ fn read(shared: &Shared, request: proto::SampleRequest, received: Received) -> R
     let logits = step::with_listed(logits, request.top_n, &config)?;
     check_rows(&request.rows, &logits, &config, shared.limits.max_sequences)?;
     step::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
-    let (mut open, mut work, mut next_row) = (Vec::new(), Vec::new(), 0);
-    for (id, row) in (0..).zip(request.rows) {
-        let first_row = row.row.map_or(next_row, u64::from);
-        next_row = first_row + 1;
-        work.push(Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) });
-        open.push(opened(id, row, |wire| step::open(wire, &config, &shared.seeds)));
-        if matches!(open.last(), Some(Open { sequence: Err(OpenError::Refused(Refusal::StateBytes)), .. })) {
-            return Err(Error::Refused(Refusal::StateBytes));
-        }
-    }
+    let work = (0..).zip(places(&request.rows));
+    let work =
+        work.map(|(id, first_row)| Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) }).collect();
+    let (close, open) = (Vec::new(), Vec::new());
     let Received { at: received, bytes: message_bytes } = received;
-    let step =
-        Step { id: 0, close: Vec::new(), open, work, logits, message_bytes, received, deadline: None, slots: None };
-    Ok((config.model, step))
+    let step = Step { id: 0, close, open, work, logits, message_bytes, received, deadline: None, slots: None };
+    Ok((config, step, request.rows))
+}
+
+/// The logits row of each row: the one after that of the row before, unless it says another.
+fn places(rows: &[proto::SampleRow]) -> impl Iterator<Item = u64> {
+    rows.iter().scan(0, |next, row| {
+        let place = row.row.map_or(*next, u64::from);
+        *next = place + 1;
+        Some(place)
+    })
 }
 
 /// More rows than a limit could never be taken, so there is nothing to wait for.
@@ -116,12 +136,7 @@ fn check_rows(
     config: &Config,
     max_sequences: usize,
 ) -> Result<(), Error> {
-    let places = rows.iter().scan(0, |next, row| {
-        let place = row.row.map_or(*next, u64::from);
-        *next = place + 1;
-        Some(place)
-    });
-    let bytes = places.map(|row| logits.bytes_of(row, 1)).fold(0, usize::saturating_add);
+    let bytes = places(rows).map(|row| logits.bytes_of(row, 1)).fold(0, usize::saturating_add);
     let rows = rows.len();
     let sequences = || (rows > max_sequences).then(|| format!("max_sequences is {max_sequences}"));
     match config.exceeded_by(rows, bytes).or_else(sequences) {
@@ -130,12 +145,12 @@ fn check_rows(
     }
 }
 
-fn opened(id: u64, row: proto::SampleRow, open: impl FnOnce(proto::OpenSequence) -> Open) -> Open {
-    open(proto::OpenSequence {
-        sequence_id: id,
+fn opening(sequence_id: u64, row: proto::SampleRow) -> proto::OpenSequence {
+    proto::OpenSequence {
+        sequence_id,
         params: row.params,
         prompt_token_ids: row.prompt_token_ids,
         output_token_ids: row.output_token_ids,
         sampler_state: row.sampler_state,
-    })
+    }
 }

@@ -72,10 +72,14 @@ pub(super) fn tell(span: &mut MaybeSpan, told: impl FnOnce(&mut Facts)) {
     }
 }
 
-/// Tells of what a step asks for.
-pub(super) fn asked(facts: &mut Facts, model: &str, step: &Step) {
+/// Tells which step it is.
+pub(super) fn named(facts: &mut Facts, model: &str, step_id: u64) {
     facts.model = model.to_owned();
-    facts.step_id = step.id;
+    facts.step_id = step_id;
+}
+
+/// Tells of what a step asks for.
+pub(super) fn asked(facts: &mut Facts, step: &Step) {
     facts.rows = step.rows();
     facts.data_path = Some(step.logits.data_path());
 }

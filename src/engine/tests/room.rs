@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::params::FieldError;
+use std::cell::Cell;
 
 #[test]
 fn room_is_taken_and_given_back() {
@@ -9,7 +10,7 @@ fn room_is_taken_and_given_back() {
         (limits.max_queued_steps, limits.max_bytes_in_flight, limits.max_rows_per_step) = (2, 1 << 14, 1);
     });
     let of = |message_bytes| Step { message_bytes, ..step(3, vec![], &[]) };
-    let refused = |bench: &Bench, step: Step| bench.admission.step(&step).err().map(|refusal| refusal.reason().name());
+    let refused = |bench: &Bench, step: Step| bench.permits(&step, false).err().map(|refusal| refusal.reason().name());
     assert_eq!(refused(&bench, of((1 << 14) + 1)), Some("BYTES_IN_FLIGHT"));
     let shared = Step { logits: block(1), message_bytes: 64, ..step(1, vec![], &[1; 17]) };
     assert_eq!(refused(&bench, shared), Some("ROWS_IN_FLIGHT"));
@@ -38,7 +39,7 @@ fn replies_that_nobody_reads_are_counted() {
     let each = used(&bench);
     assert!(each > 8 * VOCAB as usize, "{each} bytes do not even hold the logprobs");
     let mut unread = 1;
-    while bench.admission.step(&step(2, vec![], &[1])).is_ok() {
+    while bench.permits(&step(2, vec![], &[1]), false).is_ok() {
         bench.submit(1, step(unread + 1, vec![], &[1]));
         bench.run();
         unread += 1;
@@ -49,6 +50,81 @@ fn replies_that_nobody_reads_are_counted() {
         drop(reply);
     }
     assert_eq!(used(&bench), 0);
+}
+
+/// A handle whose commands nobody obeys.
+fn handle_of(limits: &Limits) -> (Handle, thread_channel::Receiver<Command>) {
+    let (commands, inbox) = thread_channel::channel();
+    let admission = Arc::new(Admission::new(limits, &Metrics::noop()));
+    (Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)), pulse: Pulse::new() }, inbox)
+}
+
+#[test]
+fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
+    let limits = Limits { max_sequences: 3, max_sequences_per_stream: 1, max_queued_steps: 2, ..Limits::default() };
+    let (handle, inbox) = handle_of(&limits);
+    let run = |ids: &[u64]| {
+        let (place, step) = (handle.place(0)?, step(1, vec![], ids));
+        handle.run_alone(place, step, opens(ids).into_iter(), Metrics::noop().model("test"))
+    };
+    let refusal = |ids| {
+        run(ids).err().and_then(|error| match error {
+            Error::Refused(refusal) => Some(refusal),
+            _ => None,
+        })
+    };
+    // More than one stream may have: a step that runs alone is bound by its rows and the server only.
+    let (two, one) = (run(&[1, 2]), run(&[]));
+    assert_eq!((two.is_ok(), one.is_ok(), handle.open_sequences()), (true, true, 3), "none at all takes a place too");
+    let queue_full = refusal(&[]);
+    assert_eq!(inbox.try_iter().count(), 4, "each is opened and sent its step");
+    // Its commands were taken off the channel and dropped, and with them all room.
+    drop((two, one));
+    assert_eq!((queue_full, handle.open_sequences()), (Some(Refusal::QueueFull), 0));
+    inbox.try_iter().for_each(drop);
+    let two = run(&[1, 2]);
+    assert_eq!((refusal(&[1, 2]), handle.open_sequences()), (Some(Refusal::TooManySequences), 2));
+    assert_eq!(inbox.try_iter().count(), 2, "of what is refused the engine hears nothing");
+    drop(two);
+}
+
+/// Openings that take state when they are built, of which each is counted.
+fn building<'a>(state: &'a Arc<Counter>, built: &'a Cell<usize>) -> impl ExactSizeIterator<Item = Open> + 'a {
+    (0..3u32).map(move |id| {
+        built.set(built.get() + 1);
+        Open { sequence_id: id.into(), sequence: Charged::new(sequence(|_| ()), state) }
+    })
+}
+
+#[test]
+fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
+    let mut limits = Limits { max_bytes_in_flight: 1 << 14, max_rows_per_step: 1, ..Limits::default() };
+    let one = Charged::PLACE + sequence(|_| ()).bytes_after(1);
+    (limits.max_sequences, limits.max_state_bytes) = (3, 3 * one);
+    let (handle, _inbox) = handle_of(&limits);
+    let (state, built, model) = (handle.state(), Cell::new(0), || Metrics::noop().model("test"));
+    let stream = handle.open_stream(handle.admit_stream().expect("room"), model(), 9).expect("a stream");
+    let reason = |error: Error| error.reason().name();
+    // Neither rows nor bytes that are too many, on a stream or alone.
+    let shared = |rows: usize| Step { logits: block(1), ..step(1, vec![], &vec![1; rows]) };
+    let long = || Step { message_bytes: (1 << 14) + 1, ..step(1, vec![], &[]) };
+    for (step, expected) in [(shared(17), "ROWS_IN_FLIGHT"), (long(), "BYTES_IN_FLIGHT")] {
+        let place = stream.place(0, false).expect("room");
+        let refused = stream.admit(place, step, building(&state, &built)).expect_err("no room");
+        assert_eq!(reason(refused), expected);
+    }
+    let place = handle.place(0).expect("room");
+    let refused = handle.run_alone(place, shared(17), building(&state, &built), model()).expect_err("no room");
+    assert_eq!((reason(refused), built.get(), state.used()), ("ROWS_IN_FLIGHT", 0, 0));
+    // What is admitted does, and who has no room for all of it opens none.
+    let place = stream.place(0, false).expect("room");
+    let admitted = stream.admit(place, shared(1), building(&state, &built)).expect("room");
+    assert_eq!((built.get(), state.used()), (3, 3 * one));
+    let place = handle.place(0).expect("room");
+    let refused = handle.run_alone(place, shared(1), building(&state, &built), model()).expect_err("no state");
+    assert_eq!((reason(refused), built.get()), ("STATE_BYTES", 4));
+    drop(admitted);
+    assert_eq!((state.used(), handle.open_sequences()), (0, 0));
 }
 
 #[test]
@@ -115,14 +191,14 @@ fn unfit() -> Work {
 fn steps_that_are_held_back_take_no_place_in_the_queue() {
     let bench = Bench::new(|limits| limits.max_queued_steps = 2);
     let one = || step(1, vec![], &[1]);
-    let mut held = [0; 2].map(|_| bench.admission.held_step(&one()).expect("room"));
-    assert!(bench.admission.held_step(&one()).is_err(), "they are bounded too");
-    let others = [0; 2].map(|_| bench.admission.step(&one()).expect("the queue is empty"));
+    let mut held = [0; 2].map(|_| bench.permits(&one(), true).expect("room"));
+    assert!(bench.permits(&one(), true).is_err(), "they are bounded too");
+    let others = [0; 2].map(|_| bench.permits(&one(), false).expect("the queue is empty"));
     // What was let in is queued, and then nothing else is until there is room.
     held.iter_mut().for_each(|permits| bench.admission.release(permits));
-    assert!(bench.admission.held_step(&one()).is_ok());
+    assert!(bench.permits(&one(), true).is_ok());
     drop(others);
-    assert!(bench.admission.step(&one()).is_err());
+    assert!(bench.permits(&one(), false).is_err());
     drop(held);
-    assert!(bench.admission.step(&one()).is_ok());
+    assert!(bench.permits(&one(), false).is_ok());
 }

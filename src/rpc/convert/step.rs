@@ -20,16 +20,16 @@ use crate::sequence::{OpenError, Sequence};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns a step into its domain form.
+/// Turns a step into its domain form, but for the sequences it opens: to build them takes time and room, which it has only once
+/// it is admitted.
 ///
 /// # Errors
 /// A mistake in the message's shape, with its path in the step.
 pub(in crate::rpc) fn step(
     wire: proto::Step,
     config: &Config,
-    seeds: &SeedSource,
     received: Received,
-) -> Result<Step, Error> {
+) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     let limits = &config.limits;
     check_len("open", wire.open.len(), ("max_sequences_per_stream", limits.max_sequences_per_stream))?;
     // To close what is not open is no mistake.
@@ -54,9 +54,8 @@ pub(in crate::rpc) fn step(
         wire.token_slots.map(|wire| slots(&wire, &work, config).map_err(|e| e.within("token_slots"))).transpose()?;
     let Received { at: received, bytes: message_bytes } = received;
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
-    let open = wire.open.into_iter().map(|wire| open(wire, config, seeds)).collect();
-    let close = wire.close_sequence_ids;
-    Ok(Step { id: wire.step_id, close, open, work, logits, message_bytes, received, deadline, slots })
+    let (id, close, open) = (wire.step_id, wire.close_sequence_ids, Vec::new());
+    Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
 }
 
 /// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
