@@ -243,7 +243,9 @@ class Session(StepMaker, Sharing):
                 tokens = len(sequence.prompt) + len(sequence.tokens)
                 raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
                             f"max_message_bytes is {self.limits.message_bytes}")
-        return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in chunks([len(one) for one in wire], most)]
+        # One message may open as many as the stream can have. More are refused one by one, not with the stream.
+        runs = chunks([len(one) for one in wire], most, self.limits.sequences)
+        return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]
 
     def raise_if_lost(self) -> None:
         """Tells once that logits were lost."""

@@ -29,6 +29,7 @@ class Limits:
         self.message_bytes = wire.max_message_bytes or _NO_LIMIT
         self.rows = wire.max_rows_per_step or _NO_LIMIT
         self.row_bytes = wire.max_row_bytes_per_step or _NO_LIMIT
+        self.sequences = wire.max_sequences_per_stream or _NO_LIMIT
 
 
 @dataclass
@@ -132,11 +133,11 @@ def moved(work: Any, first: int) -> Any:
     return other
 
 
-def chunks(sizes: Sequence[int], most: int) -> list[range]:
-    """Runs of items that have at most so many bytes together; an item that is larger is alone."""
+def chunks(sizes: Sequence[int], most: int, count: int) -> list[range]:
+    """Runs of at most so many items that have at most so many bytes together; an item that is larger is alone."""
     runs, start, total = [], 0, 0
     for at, size in enumerate(sizes):
-        if at > start and total + size > most:
+        if at > start and (total + size > most or at - start == count):
             runs.append(range(start, at))
             start, total = at, 0
         total += size

@@ -120,7 +120,7 @@ class StepMaker:
         works = self._works(asked.work)
         asked.is_plain = works[1] is asked.work
         needs = None if asked.is_plain else needs_of([_sampled(item) for item in asked.work])
-        if not self._fits(asked, needs, size):
+        if len(openings) > 1 or not self._fits(asked, needs, size):
             return self._cut(step, asked, needs or [Need(i, i + 1, _SAMPLE) for i in range(len(asked.work))], openings)
         span = None if asked.rows is None else (0, asked.whole)
         part = self._part(step, asked, span, works, self._listed(asked.top_n), self.opening,

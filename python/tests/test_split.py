@@ -233,6 +233,18 @@ def test_what_was_answered_of_a_step_that_is_lost_is_forgotten(serve, expected):
         assert [sequence.tokens for sequence in sequences] == expected
 
 
+def test_more_sequences_than_a_stream_may_have_are_refused_one_by_one(serve):
+    with croupier.connect(serve("--max-sequences-per-stream=20").uds, VOCAB) as stream:
+        sequences = [stream.open(prompt=[1, 2], **params(text)) for text in TEXTS]
+        sent = spied(stream)
+        opened = stream.step(None).open
+        statuses = [pb.OPEN_STATUS_OK] * 20 + [pb.OPEN_STATUS_RESOURCE_EXHAUSTED] * 3
+        assert [one.status for one in opened] == statuses and len(sent) == 2
+        assert len(stream.sample(batch(0)[:20], sequences[:20])) == 20, "the others go on"
+        with pytest.raises(ValueError, match="was not opened: .*max_sequences_per_stream"):
+            stream.sample(batch(1)[:1], sequences[20:21])
+
+
 def test_parts_that_are_refused_for_want_of_room_come_again(serve, expected):
     # One message of two at a time: most parts are refused at first.
     server = serve("--max-message-bytes=17KiB", "--max-bytes-in-flight=20KiB")
@@ -350,4 +362,5 @@ def test_works_are_cut_where_the_first_limit_is():
     assert [len(run) for run in _split.Cut(limits, [1] * 10, [4_000] * 10)(needs)] == [2] * 5
     assert [len(run) for run in _split.Cut(limits, [1] * 10, [1] * 10, span=2)(needs)] == [2] * 5
     assert _split.Cut(_split.Limits(pb.Limits()), [1] * 10, [1] * 10)(needs) == [range(10)], "0 is no limit"
-    assert [list(run) for run in _split.chunks([4, 4, 4, 20, 1], 8)] == [[0, 1], [2], [3], [4]]
+    assert [list(run) for run in _split.chunks([4, 4, 4, 20, 1], 8, 9)] == [[0, 1], [2], [3], [4]]
+    assert [list(run) for run in _split.chunks([1] * 5, 8, 2)] == [[0, 1], [2, 3], [4]]
