@@ -38,7 +38,7 @@ impl Serving {
         let tokens = (stop.clone(), kill.clone());
         let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
         let refuse = service.drain_token();
-        let routes = server::routes(service, health, config);
+        let routes = server::routes(service, health, config, &stop);
         Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
     }
 

@@ -1,9 +1,17 @@
 //! Health as gRPC's health service tells it, and as the admin port does.
 
+use super::status;
+use super::until::Until;
+use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::proto::sampler_server;
+use std::pin::Pin;
 use tokio::sync::watch;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use tonic_health::server::{HealthReporter, HealthService};
 
 /// Names whose status says whether work is taken: the whole server, the service, and what probes ask for.
@@ -84,8 +92,31 @@ impl Health {
         *self.state.borrow()
     }
 
-    pub(super) fn service(&self) -> HealthService {
-        HealthService::from_health_reporter(self.reporter.clone())
+    /// gRPC's health service. Watches end once `stop` says so, or the connections that they are on would not.
+    pub(super) fn service(&self, stop: CancellationToken) -> impl health_server::Health {
+        Watched { service: HealthService::from_health_reporter(self.reporter.clone()), stop }
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    service: HealthService,
+    stop: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Watched {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        self.service.check(request).await
+    }
+
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let statuses = self.service.watch(request).await?.into_inner();
+        // The last status is out by then: it is set before the stop.
+        let end = tokio_stream::once(Err(status::from_error(&Error::Draining)));
+        Ok(Response::new(Box::pin(Until::stopped(statuses, &self.stop).chain(end))))
     }
 }
 

@@ -22,6 +22,7 @@ pub mod server;
 mod status;
 mod traces;
 pub mod uds;
+mod until;
 
 use crate::backend::BackendInfo;
 use crate::engine;

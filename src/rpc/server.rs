@@ -2,12 +2,18 @@
 
 use super::Service;
 use super::health::Health;
+use super::until::Until;
 use crate::config::Config;
 use crate::proto::FILE_DESCRIPTOR_SET;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::Stream;
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::HealthServer;
@@ -18,13 +24,16 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// this bound of HTTP/2 a call waits in the client without a word.
 const OTHER_CALLS: usize = 100;
 
-/// Everything that is served.
+/// Everything that is served. After `stop` nothing lasts but the calls of the sampler.
 #[must_use]
-pub fn routes(service: Service, health: &Health, config: &Config) -> Routes {
-    let routes = Routes::new(service.into_server()).add_service(HealthServer::new(health.service()));
-    if !config.reflection {
-        return routes;
-    }
+pub fn routes(service: Service, health: &Health, config: &Config, stop: &CancellationToken) -> Routes {
+    let health = HealthServer::new(health.service(stop.clone()));
+    let routes = if config.reflection { reflection(stop) } else { Routes::default() };
+    routes.add_service(service.into_server()).add_service(health)
+}
+
+/// What tools ask for the schema.
+fn reflection(stop: &CancellationToken) -> Routes {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -32,12 +41,21 @@ pub fn routes(service: Service, health: &Health, config: &Config) -> Routes {
     };
     // Both versions: grpcurl and many others still ask for the older one.
     match (builder().build_v1(), builder().build_v1alpha()) {
-        (Ok(v1), Ok(v1alpha)) => routes.add_service(v1).add_service(v1alpha),
+        (Ok(v1), Ok(v1alpha)) => {
+            let routes = Routes::new(v1).add_service(v1alpha).into_axum_router();
+            Routes::from(routes.layer(from_fn_with_state(stop.clone(), asked_until)))
+        }
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(%error, "reflection is not served: the descriptors are broken");
-            routes
+            Routes::default()
         }
     }
+}
+
+/// Ends what a client asks for when the server stops: a call of reflection lasts as long as its requests.
+async fn asked_until(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
+    let asked = |body: Body| Body::from_stream(Until::stopped(body.into_data_stream(), &stop));
+    next.run(request.map(asked)).await
 }
 
 /// Serves `routes` on `connections` until `stopped` resolves; ends when the last connection has.
