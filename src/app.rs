@@ -261,16 +261,22 @@ async fn upkeep(metrics: Metrics) {
 /// How the engine's thread ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EngineEnd {
+    /// Nobody holds it any more.
+    Finished,
     DeviceLost,
-    Other,
+    Panicked,
 }
 
 /// Resolves when the thread ends. A thread of its own waits, because a blocking task would hold up the exit.
 fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Receiver<EngineEnd>> {
     let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new().name("croupier-watch".to_owned()).spawn(move || {
-        let lost = thread.join().is_err_and(|panic| panic.is::<DeviceLost>());
-        let _ = sender.send(if lost { EngineEnd::DeviceLost } else { EngineEnd::Other });
+        let end = match thread.join() {
+            Ok(()) => EngineEnd::Finished,
+            Err(panic) if panic.is::<DeviceLost>() => EngineEnd::DeviceLost,
+            Err(_) => EngineEnd::Panicked,
+        };
+        let _ = sender.send(end);
     })?;
     Ok(receiver)
 }

@@ -2,10 +2,15 @@
 
 mod common;
 
-use common::{NEVER, Running, config, start};
-use croupier::app::Drained;
+use common::{Fatal, Lost, NEVER, Running, config, requests, serve, start, until};
+use croupier::app::{App, Drained, Error};
+use croupier::backend::Backend;
 use croupier::config::Config;
+use croupier::proto::sampler_client::SamplerClient;
+use croupier::proto::*;
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -64,4 +69,32 @@ async fn a_tool_that_looks_at_the_schema_does_not_prolong_the_drain() {
     let drained = tokio::spawn(server.shut_down());
     assert_eq!(answers.message().await.expect("an end"), None);
     assert_eq!(drained.await.expect("no panic").expect("a clean end"), Drained::Clean);
+}
+
+/// How serving ends when the backend breaks while a stream is open that began before the drain.
+async fn broken_in_the_drain(backend: Box<dyn Backend>) -> Error {
+    let server = serve(App::bind_with(patient(), backend).await.expect("free ports")).await;
+    let mut client = SamplerClient::new(channel(&server).await);
+    let (sender, messages) = mpsc::channel(2);
+    let [config, step] = requests(8, SamplingParams::default(), 1);
+    sender.send(config).await.expect("room");
+    let mut replies = client.decode(ReceiverStream::new(messages)).await.expect("a stream").into_inner();
+    replies.message().await.expect("a reply").expect("not the end");
+    server.stop.cancel();
+    until("draining", async || server.get("/readyz").await.1 == "draining\n").await;
+    sender.send(step).await.expect("room");
+    let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
+    ended.expect_err("not a clean end")
+}
+
+#[tokio::test]
+async fn a_device_lost_in_the_drain_is_told_by_the_exit_code() {
+    let error = broken_in_the_drain(Box::new(Lost)).await;
+    assert!(matches!(error, Error::DeviceLost) && error.exit_code() == 86, "{error}");
+}
+
+#[tokio::test]
+async fn the_end_of_the_engine_in_the_drain_is_told_by_the_exit_code() {
+    let error = broken_in_the_drain(Box::new(Fatal)).await;
+    assert!(matches!(error, Error::Engine) && error.exit_code() == 70, "{error}");
 }

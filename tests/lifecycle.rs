@@ -2,14 +2,11 @@
 
 mod common;
 
-use common::{NEVER, config, serve, start, until};
+use common::{Fatal, Lost, NEVER, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
-use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
-use croupier::sampling::row::RowResult;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -110,21 +107,6 @@ async fn draining_cuts_an_open_stream_at_the_deadline() {
     assert_eq!(server.shut_down().await.expect("an end"), Drained::Cut);
     let ended = tokio::time::timeout(NEVER, call).await.expect("the client notices").expect("no panic");
     assert!(ended.is_err(), "{ended:?}");
-}
-
-/// A message that opens a stream for rows of `vocab_size` logits, and one that draws a token of each of some sequences
-/// from a row of zeros.
-fn requests(vocab_size: u32, params: SamplingParams, sequences: u64) -> [DecodeRequest; 2] {
-    let (logits_dtype, default_params) = (LogitsDtype::F32.into(), Some(params));
-    let config = StreamConfig { vocab_size, logits_dtype, default_params, ..Default::default() };
-    let open = (0..sequences).map(|sequence_id| OpenSequence { sequence_id, ..Default::default() }).collect();
-    let kind = Some(work::Kind::Sample(SampleWork {}));
-    let work =
-        (0..sequences).map(|id| Work { sequence_id: Some(id), first_row: Some(0), kind: kind.clone() }).collect();
-    let logits = InlineLogits { data: vec![0; vocab_size as usize * 4].into(), row_stride: 0 };
-    let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
-    [decode_request::Request::Config(config), decode_request::Request::Step(step)]
-        .map(|request| DecodeRequest { request: Some(request) })
 }
 
 /// Not driven, a client does not read: its connection's task has a runtime of its own here.
@@ -234,33 +216,6 @@ async fn an_old_connection_takes_no_new_calls_and_its_stream_goes_on() {
     assert_eq!(server.series("croupier_sequences_active").await, 3.0);
 }
 
-/// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
-/// catching the panic is not enough.
-struct Fatal;
-
-/// What it leaves.
-struct Remains;
-
-impl Drop for Remains {
-    fn drop(&mut self) {
-        panic!("the engine's thread ends here");
-    }
-}
-
-impl Backend for Fatal {
-    fn info(&self) -> BackendInfo {
-        CpuBackend::new(1).info()
-    }
-
-    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
-        std::panic::panic_any(Remains)
-    }
-
-    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        std::panic::panic_any(Remains)
-    }
-}
-
 #[tokio::test]
 async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
     let server = serve(App::bind_with(config(), Box::new(Fatal)).await.expect("free ports")).await;
@@ -276,23 +231,6 @@ async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
         Ok::<_, tonic::Status>(())
     };
     assert!(rest.await.is_err(), "the call must not seem to end well");
-}
-
-/// A backend whose device is lost.
-struct Lost;
-
-impl Backend for Lost {
-    fn info(&self) -> BackendInfo {
-        CpuBackend::new(1).info()
-    }
-
-    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
-        std::panic::panic_any(DeviceLost)
-    }
-
-    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        std::panic::panic_any(DeviceLost)
-    }
 }
 
 #[tokio::test]

@@ -12,7 +12,8 @@ use crate::rpc::{RegionSide, Service, auth, regions, server};
 use crate::secrets::Secrets;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
+use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -83,30 +84,42 @@ impl Serving {
         health: &Health,
         config: &Config,
     ) -> Result<Drained, Error> {
-        let failed = tokio::select! {
-            () = stop.cancelled() => None,
-            end = &mut engine_ended => Some(if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }),
-            ended = self.servers.join_next() => Some(Error::Server(format!("{ended:?}"))),
+        // While calls may be open the engine may not end, whether new ones are taken or not.
+        let ended = tokio::select! {
+            ended = self.last(stop, health, config) => ended,
+            end = &mut engine_ended => Err(broken(end)),
         };
         let flushed = async {
             if let Some(exporting) = exporting {
                 exporting.flush().await;
             }
         };
-        if let Some(error) = failed {
-            health.set(State::Broken).await;
-            self.cut().await;
-            flushed.await;
-            return Err(error);
-        }
-        let drained = self.drain(health, config).await;
+        let drained = match ended {
+            Ok(drained) => drained,
+            Err(error) => {
+                health.set(State::Broken).await;
+                self.cut().await;
+                flushed.await;
+                return Err(error);
+            }
+        };
         // The last handles of the engine go with this; in the middle of a batch it finishes that first.
         self.routes = Routes::default();
-        let (ended, ()) = tokio::join!(timeout(CUT_GRACE, engine_ended), flushed);
-        if ended.is_err() {
-            tracing::warn!("the engine is still at work; leaving it");
+        match tokio::join!(timeout(CUT_GRACE, engine_ended), flushed).0 {
+            Ok(Ok(EngineEnd::Finished)) => {}
+            // A break that ended the last calls, and was not seen before their end.
+            Ok(end) => return Err(broken(end)),
+            Err(_) => tracing::warn!("the engine is still at work; leaving it"),
         }
         Ok(drained)
+    }
+
+    /// Until `stop`, and then until the last call has ended or is cut.
+    async fn last(&mut self, stop: CancellationToken, health: &Health, config: &Config) -> Result<Drained, Error> {
+        tokio::select! {
+            () = stop.cancelled() => Ok(self.drain(health, config).await),
+            ended = self.servers.join_next() => Err(Error::Server(format!("{ended:?}"))),
+        }
     }
 
     async fn drain(&mut self, health: &Health, config: &Config) -> Drained {
@@ -134,4 +147,9 @@ impl Serving {
             self.servers.abort_all();
         }
     }
+}
+
+/// What it means that the engine ended before the server, or by a fault.
+fn broken(end: Result<EngineEnd, RecvError>) -> Error {
+    if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }
 }

@@ -2,7 +2,11 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use croupier::app::{Addresses, App, Drained, Error};
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, DeviceLost, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
+use croupier::proto::*;
+use croupier::sampling::row::RowResult;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -88,4 +92,63 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is: impl Fn() ->
         }
     };
     tokio::time::timeout(NEVER, tried).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// A message that opens a stream for rows of `vocab_size` logits, and one that draws a token of each of some sequences
+/// from a row of zeros.
+pub(crate) fn requests(vocab_size: u32, params: SamplingParams, sequences: u64) -> [DecodeRequest; 2] {
+    let (logits_dtype, default_params) = (LogitsDtype::F32.into(), Some(params));
+    let config = StreamConfig { vocab_size, logits_dtype, default_params, ..Default::default() };
+    let open = (0..sequences).map(|sequence_id| OpenSequence { sequence_id, ..Default::default() }).collect();
+    let kind = Some(work::Kind::Sample(SampleWork {}));
+    let work =
+        (0..sequences).map(|id| Work { sequence_id: Some(id), first_row: Some(0), kind: kind.clone() }).collect();
+    let logits = InlineLogits { data: vec![0; vocab_size as usize * 4].into(), row_stride: 0 };
+    let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
+    [decode_request::Request::Config(config), decode_request::Request::Step(step)]
+        .map(|request| DecodeRequest { request: Some(request) })
+}
+
+/// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
+/// catching the panic is not enough.
+pub(crate) struct Fatal;
+
+/// What it leaves.
+struct Remains;
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        panic!("the engine's thread ends here");
+    }
+}
+
+impl Backend for Fatal {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        std::panic::panic_any(Remains)
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        std::panic::panic_any(Remains)
+    }
+}
+
+/// A backend whose device is lost.
+pub(crate) struct Lost;
+
+impl Backend for Lost {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        std::panic::panic_any(DeviceLost)
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        std::panic::panic_any(DeviceLost)
+    }
 }
