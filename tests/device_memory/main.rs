@@ -13,6 +13,7 @@ mod fake;
 mod gpu;
 mod leases;
 mod loans;
+mod ranks;
 mod steps;
 
 use croupier::backend::Backend;

@@ -108,3 +108,20 @@ async fn a_region_released_in_use_is_read_to_the_end() {
     let status = worker.failing_step(step).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::FailedPrecondition, "step.region.generation"));
 }
+
+/// A slot is written by the server's threads, which cannot write to a device.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_on_the_device_are_refused() {
+    let (server, device) = server().await;
+    let (mut worker, mut side) = connected(&server, config()).await;
+    let RegionLease { region_id, generation, .. } = asked(&mut side, on(UUID, REGION)).unwrap().lease;
+    let slots = TokenSlots { region_id, generation, offset: 0, instead_of_result: false };
+    let step = Step { token_slots: Some(slots), ..sample_step(&[(1, logits(1, 0))]) };
+    let status = worker.failing_step(Step { open: vec![open(1, seeded(1))], ..step }).await;
+    let refused = (status.code(), violation(&status).0);
+    assert_eq!(refused, (Code::InvalidArgument, "step.token_slots.region_id".to_owned()));
+    let message = status.message();
+    assert!(message.contains(UUID) && message.contains("lease a region without a device"), "{message}");
+    server.expect_series(DEVICE_BYTES, 0.0).await;
+    assert_eq!(device.live(), 0);
+}
