@@ -63,6 +63,8 @@ reasons! {
     Draining = "DRAINING";
     /// [`Error::EngineStopped`].
     EngineStopped = "ENGINE_STOPPED";
+    /// [`Error::Unread`].
+    ReplyTimeout = "REPLY_TIMEOUT";
     /// [`Error::Invalid`].
     InvalidField = "INVALID_FIELD";
     /// [`Error::Unimplemented`].
@@ -130,6 +132,9 @@ pub enum Error {
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
     EngineStopped,
+    /// The worker does not take its replies, which others would need the room of.
+    #[error("replies were not read for {0:?} (reply_timeout); open the sequences again on another stream")]
+    Unread(Duration),
 }
 
 /// What there is no room for.
@@ -190,6 +195,7 @@ impl Error {
             Self::WrongToken => Reason::WrongToken,
             Self::Draining => Reason::Draining,
             Self::EngineStopped => Reason::EngineStopped,
+            Self::Unread(_) => Reason::ReplyTimeout,
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Limits {
     pub max_top_logprobs: u32,
     /// Bytes of messages in flight on the server.
     pub max_bytes_in_flight: usize,
+    /// How long a reply waits for its worker to read those before it; zero: for ever.
+    pub reply_timeout: Duration,
     /// Steps waiting for the backend.
     pub max_queued_steps: usize,
     /// Decode streams open on the server.
@@ -70,6 +72,7 @@ impl Default for Limits {
             max_row_bytes_per_step: 64 << 20,
             max_top_logprobs: 20,
             max_bytes_in_flight: 1 << 30,
+            reply_timeout: Duration::from_secs(60),
             max_queued_steps: 4096,
             max_streams: 256,
             max_connections: 512,

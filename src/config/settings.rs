@@ -264,6 +264,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         1..=1_000_000,
         "Steps waiting for the backend; more are refused at once with a hint when to retry"
     ),
+    setting!(
+        "reply-timeout",
+        "TIME",
+        limits.reply_timeout,
+        |t| values::duration(t, ANY),
+        |d: &Duration| show_duration(*d),
+        "How long a reply may wait for its worker to read those before it; then the stream ends with ABORTED, and its room in max-bytes-in-flight is for others. 0: for ever"
+    ),
     limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
     size!(
         "max-bytes-per-region",

@@ -93,7 +93,12 @@ impl Handle {
     ///
     /// # Errors
     /// When the engine has stopped.
-    pub fn open_stream(&self, permit: Permit, model: ModelMetrics, capacity: usize) -> Result<StreamHandle, Error> {
+    pub fn open_stream(
+        &self,
+        permit: Arc<Permit>,
+        model: ModelMetrics,
+        capacity: usize,
+    ) -> Result<StreamHandle, Error> {
         self.open(self.admission.table(), permit, model, capacity)
     }
 
@@ -125,12 +130,18 @@ impl Handle {
             _ => Ok(open),
         };
         let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
-        let stream = self.open(table, places, model, 1)?;
+        let stream = self.open(table, Arc::new(places), model, 1)?;
         stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
 
-    fn open(&self, table: Table, permit: Permit, model: ModelMetrics, capacity: usize) -> Result<StreamHandle, Error> {
+    fn open(
+        &self,
+        table: Table,
+        permit: Arc<Permit>,
+        model: ModelMetrics,
+        capacity: usize,
+    ) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
@@ -207,6 +218,12 @@ impl StreamHandle {
 
     fn queue(&self, queued: Queued) -> Result<(), Error> {
         self.engine.send(Command::Step { stream: self.stream, queued: Box::new(queued) })
+    }
+
+    /// Whether a reply waits to be taken.
+    #[must_use]
+    pub fn has_reply(&self) -> bool {
+        !self.replies.is_empty()
     }
 
     /// The next reply, in step order; `None` when the engine has stopped.

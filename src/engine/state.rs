@@ -39,7 +39,7 @@ pub(super) struct StreamSpec {
     pub(super) table: Table,
     /// Its place among the server's streams, or those of all its sequences; held until the engine has
     /// forgotten it.
-    pub(super) permit: Permit,
+    pub(super) permit: Arc<Permit>,
 }
 
 /// A step that waits, and the room it takes.
@@ -64,7 +64,7 @@ pub(super) struct Stream {
     pub(super) model: ModelMetrics,
     replies: mpsc::Sender<StepReply>,
     waiting: VecDeque<Box<Queued>>,
-    _permit: Permit,
+    _permit: Arc<Permit>,
 }
 
 /// All of the engine's state.

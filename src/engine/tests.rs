@@ -318,7 +318,7 @@ fn processed_scores_do_not_depend_on_rounds() {
 fn the_thread_ends_with_its_last_handle() {
     let limits = Arc::new(Limits::default());
     let (handle, thread) = Engine::start(Box::new(CpuBackend::new(1)), limits, Metrics::noop());
-    let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
+    let stream = handle.open_stream(Arc::new(handle.admit_stream().expect("room")), Metrics::noop().model("test"), 1);
     let mut stream = stream.expect("a stream");
     drop(handle);
     submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
@@ -353,7 +353,7 @@ fn its_pulse_says_how_long_it_is_at_a_batch() {
     let backend = Box::new(Slow(CpuBackend::new(1), asked, may_answer));
     let (handle, _thread) = Engine::start(backend, Arc::new(Limits::default()), Metrics::noop());
     let pulse = handle.pulse();
-    let stream = handle.open_stream(handle.admit_stream().expect("room"), Metrics::noop().model("test"), 1);
+    let stream = handle.open_stream(Arc::new(handle.admit_stream().expect("room")), Metrics::noop().model("test"), 1);
     let mut stream = stream.expect("a stream");
     submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
     was_asked.recv().expect("the backend is asked");

@@ -2,8 +2,8 @@
 //!
 //! The stream of replies drives everything: polled, it hands out the reply whose turn it is, and reads
 //! the next request when there is room for one more step in flight. So a worker that does not read its
-//! replies is not read from either, nothing runs beside the call, and when the call is dropped everything
-//! it held is freed with it.
+//! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
+//! (`unread`), and when the call is dropped everything it held is freed with it.
 
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
@@ -29,8 +29,10 @@ use tonic::{Code, Status, Streaming};
 
 /// Replies of one stream, in the order of its requests.
 #[derive(Debug)]
-pub struct DecodeStream {
+pub(super) struct DecodeStream {
     shared: Arc<Shared>,
+    /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
+    place: Arc<Permit>,
     /// `None` once the worker has ended its side or made a mistake.
     requests: Option<Streaming<proto::DecodeRequest>>,
     phase: Phase,
@@ -46,8 +48,8 @@ pub struct DecodeStream {
 
 #[derive(Debug)]
 enum Phase {
-    /// The first message has not come; the permit is the stream's place on the server.
-    Unconfigured(Option<Permit>),
+    /// The first message has not come, or the stream was given up.
+    Unconfigured,
     Configured(Box<Config>, StreamHandle),
 }
 
@@ -70,9 +72,9 @@ impl DecodeStream {
         parent: Option<TraceContext>,
         started: Instant,
     ) -> Self {
-        let phase = Phase::Unconfigured(Some(permit));
+        let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
-        Self { shared, requests, phase, due, held, parent, started, ended: None }
+        Self { shared, place, requests, phase, due, held, parent, started, ended: None }
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -93,16 +95,16 @@ impl DecodeStream {
     }
 
     fn configure(&mut self, wire: proto::StreamConfig) -> Result<Due, Error> {
-        let Phase::Unconfigured(permit) = &mut self.phase else {
+        if !matches!(self.phase, Phase::Unconfigured) {
             return Err(Error::invalid("config", "is the first message only; send steps now, or open another stream"));
-        };
+        }
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
         let wants_regions = wire.wants_regions;
         let mut config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
         let model = self.shared.metrics.model(&config.model);
-        let permit = permit.take().ok_or_else(|| Error::invalid("config", "is the first message only"))?;
-        let stream = self.shared.engine.open_stream(permit, model, limits.max_steps_in_flight_per_stream)?;
+        let place = Arc::clone(&self.place);
+        let stream = self.shared.engine.open_stream(place, model, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(model = config.model, "a stream is configured");
         config.has_regions = self.shared.side.is_some();
         let side = self.shared.side.as_ref().filter(|_| wants_regions);
@@ -156,6 +158,37 @@ impl DecodeStream {
     fn end(&mut self, status: Status) {
         self.requests = None;
         self.due.push_back(Due::End(status));
+    }
+
+    /// Whether a reply is here for the worker.
+    pub(super) fn has_reply(&self) -> bool {
+        match (self.due.front(), &self.phase) {
+            (Some(Due::Engine(_)), Phase::Configured(_, stream)) => stream.has_reply(),
+            (due, _) => due.is_some(),
+        }
+    }
+
+    /// Ends the stream without the replies that are due, and frees everything that it holds but its place.
+    pub(super) fn give_up(&mut self) {
+        self.held = Held::default();
+        self.phase = Phase::Unconfigured;
+        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        tracing::debug!("a worker does not read its replies; its stream ends");
+        let status = self.leave().unwrap_or(unread);
+        self.end(status);
+    }
+
+    /// Drops what is due; gives the end that the worker has not heard of, if there is one.
+    fn leave(&mut self) -> Option<Status> {
+        let mut end = None;
+        for due in self.due.drain(..) {
+            match due {
+                Due::Engine(span) => self.shared.end_left(span),
+                Due::Ready(_) => {}
+                Due::End(status) => end = Some(status),
+            }
+        }
+        end
     }
 
     /// The reply whose turn it is.
@@ -264,11 +297,7 @@ impl Stream for DecodeStream {
 impl Drop for DecodeStream {
     fn drop(&mut self) {
         // A call that is dropped before its end was left by the worker.
-        for due in self.due.drain(..) {
-            if let Due::Engine(span) = due {
-                self.shared.end_left(span);
-            }
-        }
-        self.shared.finished("Decode", self.started, self.ended.unwrap_or(Code::Cancelled));
+        let untold = self.leave().map(|status| status.code());
+        self.shared.finished("Decode", self.started, self.ended.or(untold).unwrap_or(Code::Cancelled));
     }
 }

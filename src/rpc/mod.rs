@@ -1,7 +1,7 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
 //! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life),
-//! `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
+//! `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
 mod attach;
 pub mod auth;
@@ -22,6 +22,7 @@ pub mod server;
 mod status;
 mod traces;
 pub mod uds;
+mod unread;
 mod until;
 
 use crate::backend::BackendInfo;
@@ -47,6 +48,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
+use unread::Replies;
 
 /// The sampling service.
 #[derive(Debug, Clone)]
@@ -194,20 +196,17 @@ impl Shared {
 
 #[tonic::async_trait]
 impl Sampler for Service {
-    type DecodeStream = DecodeStream;
+    type DecodeStream = Replies;
     type AttachStream = AttachStream;
 
-    async fn decode(
-        &self,
-        request: Request<Streaming<proto::DecodeRequest>>,
-    ) -> Result<Response<DecodeStream>, Status> {
+    async fn decode(&self, request: Request<Streaming<proto::DecodeRequest>>) -> Result<Response<Replies>, Status> {
         let started = Instant::now();
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
             Ok(permit) => {
                 let parent = self.shared.context(request.metadata());
                 let stream = DecodeStream::new(Arc::clone(&self.shared), request.into_inner(), permit, parent, started);
-                Ok(Response::new(stream))
+                Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
             }
             Err(error) => {
                 let status = self.shared.refuse(&error);

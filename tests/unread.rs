@@ -1,0 +1,142 @@
+//! A worker that does not read its replies, and others beside it.
+
+mod support;
+
+use croupier::proto::*;
+use std::time::Duration;
+use support::*;
+use tonic::Code;
+use tonic_types::StatusExt;
+
+/// Rows of these have replies of a megabyte, with a logprob of every token for every sequence.
+const TOKENS: u32 = 1024;
+const SEQUENCES: u64 = 256;
+/// More than HTTP/2 takes of one stream before its worker reads.
+const STEPS: u64 = 16;
+/// Fewer than the replies to all steps have.
+const MOST_BYTES: usize = 4 << 20;
+
+/// A stream whose steps have large replies, with its sequences open.
+async fn talkative(server: &TestServer) -> Worker {
+    let logprobs = LogprobsParams { token_ids: (0..TOKENS).collect(), ..Default::default() };
+    let params = SamplingParams { logprobs: Some(logprobs), ..seeded(1) };
+    let mut worker =
+        server.worker_with(StreamConfig { vocab_size: TOKENS, default_params: Some(params), ..config() }).await;
+    let open = |sequence_id| OpenSequence { sequence_id, ..Default::default() };
+    worker.step(open_step((0..SEQUENCES).map(open).collect())).await;
+    worker
+}
+
+/// Waits until a series has this value, however busy the machine is.
+async fn expect(server: &TestServer, series: &str, value: f64) {
+    let seen = async {
+        while server.series(series) != value {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let seen = tokio::time::timeout(Duration::from_secs(60), seen).await;
+    assert!(seen.is_ok(), "{series} is {}, expected {value}", server.series(series));
+}
+
+/// Samples sequence 1 until that is refused, or until it is not.
+async fn asks_until(worker: &mut Worker, refused: bool) -> StepResult {
+    let asks = async {
+        loop {
+            let result = worker.step(sample_step(&[(1, logits(1, 0))])).await;
+            if result.refusal.is_some() == refused {
+                return result;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asks).await.expect("it changes")
+}
+
+/// A token of each sequence, all from one row.
+fn large_step() -> Step {
+    let work = (0..SEQUENCES).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+    Step { work, logits: inline(&[vec![0.0; TOKENS as usize]]), ..Default::default() }
+}
+
+#[tokio::test]
+async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
+    let gate = Gate::default();
+    let timeout = Duration::from_secs(2);
+    let bounds = |limits: &mut croupier::limits::Limits| {
+        (limits.max_bytes_in_flight, limits.reply_timeout) = (MOST_BYTES, timeout);
+    };
+    let server = TestServer::with_backend(gate.clone(), bounds).await;
+    let mut neighbour = server.worker().await;
+    neighbour.step(open_step(vec![open(1, seeded(1))])).await;
+    let mut silent = talkative(&server).await;
+    for _ in 0..STEPS {
+        silent.send_step(large_step()).await;
+    }
+    gate.wait_for_batch().await;
+    // All are read before the first is answered.
+    expect(&server, "croupier_queue_depth", STEPS as f64 - 1.0).await;
+    gate.open();
+
+    let refusal = asks_until(&mut neighbour, true).await.refusal.expect("a refusal");
+    assert_eq!(refusal.reason, "BYTES_IN_FLIGHT");
+    asks_until(&mut neighbour, false).await;
+    expect(&server, "croupier_in_flight_bytes", 0.0).await;
+    server.expect_sequences(1).await;
+    assert_eq!(server.series("croupier_rejected_total{reason=\"reply_timeout\"}"), 1.0);
+    assert_eq!(server.series("croupier_streams"), 2.0, "what HTTP/2 has of it keeps its place");
+
+    // What was on its way comes, and then why there is no more.
+    let mut told = 0;
+    let end = loop {
+        match silent.step_reply().await {
+            Ok(_) => told += 1,
+            Err(status) => break status,
+        }
+    };
+    assert!(told < STEPS, "all were read");
+    assert_eq!(end.code(), Code::Aborted);
+    assert!(end.message().contains("2s (reply_timeout)"), "{end}");
+    assert_eq!(end.get_details_error_info().expect("a reason").reason, "REPLY_TIMEOUT");
+    expect(&server, "croupier_streams", 1.0).await;
+    expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn who_leaves_without_having_read_why_is_counted_by_that() {
+    let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::from_millis(200)).await;
+    let mut silent = talkative(&server).await;
+    for _ in 0..STEPS {
+        silent.send_step(large_step()).await;
+    }
+    expect(&server, "croupier_rejected_total{reason=\"reply_timeout\"}", 1.0).await;
+    drop(silent);
+    expect(&server, "croupier_streams", 0.0).await;
+    expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_worker_may_be_silent_as_long_as_it_likes() {
+    let timeout = Duration::from_millis(500);
+    let server = TestServer::with_limits(|limits| limits.reply_timeout = timeout).await;
+    let mut worker = talkative(&server).await;
+    for _ in 0..2 {
+        // A reply that HTTP/2 has room for waits for nobody, and where none is due there is nothing to read.
+        worker.send_step(large_step()).await;
+        tokio::time::sleep(timeout * 2).await;
+        assert!(worker.step_reply().await.expect("the stream goes on").refusal.is_none());
+        tokio::time::sleep(timeout * 2).await;
+    }
+}
+
+#[tokio::test]
+async fn with_no_timeout_replies_wait_for_ever() {
+    let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::ZERO).await;
+    let mut worker = talkative(&server).await;
+    for _ in 0..STEPS {
+        worker.send_step(large_step()).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..STEPS {
+        assert!(worker.step_reply().await.expect("the stream goes on").refusal.is_none());
+    }
+}
