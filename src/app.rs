@@ -44,8 +44,10 @@ const CUT_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A socket could not be opened.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("{setting}: cannot listen on {address}: {source}")]
     Bind {
+        /// The flag of its setting.
+        setting: &'static str,
         /// Which.
         address: String,
         /// What the system says.
@@ -165,10 +167,10 @@ impl App {
         let metrics = Metrics::new(&config.limits, &info);
         let secrets = Secrets::open(&config).map_err(Error::Secrets)?;
         let collector = Collector::open(&config.traces).map_err(Error::Collector)?;
-        let tcp = bind_tcp(config.listen).await?;
-        let admin = bind_tcp(config.admin).await?;
-        let uds = config.uds.as_deref().map(bind_uds).transpose()?;
-        let regions = config.region_socket().as_deref().map(bind_uds).transpose()?;
+        let tcp = bind_tcp("--listen", config.listen).await?;
+        let admin = bind_tcp("--admin", config.admin).await?;
+        let uds = config.uds.as_deref().map(|path| bind_uds("--uds", path)).transpose()?;
+        let regions = config.region_socket().as_deref().map(|path| bind_uds("--region-socket", path)).transpose()?;
         let local = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
         let path = |listener: &Option<UdsListener>| listener.as_ref().map(|uds| uds.path().to_owned());
         let addresses =
@@ -240,14 +242,14 @@ fn device_side(backend: &dyn Backend, config: &Config, metrics: &Metrics) -> Opt
     Some(DeviceSide::new(memory, limit, metrics.device_region_bytes.clone(), config.device_ipc))
 }
 
-async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
+async fn bind_tcp(setting: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
     let Some(address) = address else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|source| Error::Bind { address: address.to_string(), source })
+    bound.map(Some).map_err(|source| Error::Bind { setting, address: address.to_string(), source })
 }
 
-fn bind_uds(path: &Path) -> Result<UdsListener, Error> {
-    UdsListener::bind(path).map_err(|source| Error::Bind { address: path.display().to_string(), source })
+fn bind_uds(setting: &'static str, path: &Path) -> Result<UdsListener, Error> {
+    UdsListener::bind(path).map_err(|source| Error::Bind { setting, address: path.display().to_string(), source })
 }
 
 async fn upkeep(metrics: Metrics) {

@@ -58,6 +58,7 @@ fn a_wrong_vocabulary_ends_the_program_with_its_name_and_the_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("tokenizer.json");
     let cases = [
+        (None, "--vocabulary: "),
         (None, "cannot be read"),
         (Some("[\"a\",\n 7]"), "expected a string at line 2 column 2"),
         (Some("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}"), "model.type is \"WordPiece\""),

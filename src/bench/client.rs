@@ -1,9 +1,10 @@
 //! The tuned connection of a load generator, as a worker on the same host should make it.
 
 use super::{Address, BenchError};
-use crate::dial::{Access, Token};
+use crate::dial::{Access, Token, causes};
 use crate::proto::sampler_client::SamplerClient;
 use crate::proto::{GetServerInfoRequest, GetServerInfoResponse};
+use crate::rpc::probe::hint;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
@@ -26,7 +27,13 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
         .initial_connection_window_size(CONNECTION_WINDOW)
         .tcp_nodelay(true);
     let token = access.token().map_err(unreachable)?;
-    let channel = endpoint.connect().await.map_err(|e| unreachable(innermost(&e)))?;
+    let channel = endpoint.connect().await.map_err(|error| {
+        let why = innermost(&error);
+        match hint(&why, access) {
+            "" => unreachable(why),
+            hint => BenchError::Refused { addr: addr.clone(), reason: why + hint },
+        }
+    })?;
     Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MOST_REPLY_BYTES))
 }
 
@@ -34,8 +41,17 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
 pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
     let mut client = connect(addr, access).await?;
     let info = client.get_server_info(GetServerInfoRequest {}).await;
-    let failed = |status: tonic::Status| BenchError::Unreachable { addr: addr.clone(), reason: status.to_string() };
-    Ok(info.map_err(failed)?.into_inner())
+    let refused = |status: tonic::Status| {
+        let why = causes(&status);
+        let hint = match (hint(&why, access), &access.token_file) {
+            ("", None) if status.code() == tonic::Code::Unauthenticated => {
+                "; give the file of the token with --token-file"
+            }
+            (hint, _) => hint,
+        };
+        BenchError::Refused { addr: addr.clone(), reason: why + hint }
+    };
+    Ok(info.map_err(refused)?.into_inner())
 }
 
 /// The cause people understand: "Connection refused" rather than "transport error".

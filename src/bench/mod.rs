@@ -181,6 +181,14 @@ pub enum BenchError {
         /// What went wrong, in words.
         reason: String,
     },
+    /// Somebody answers, but not this client.
+    #[error("{addr}: {reason}")]
+    Refused {
+        /// Who was called.
+        addr: Address,
+        /// What went wrong, in words, and what to do about it.
+        reason: String,
+    },
     /// A child process did not start.
     #[error("cannot start {what}: {reason}")]
     Spawn {

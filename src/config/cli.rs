@@ -112,6 +112,7 @@ pub fn command_line() -> clap::Command {
     clap::Command::new("croupier")
         .about(about)
         .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
         .subcommand_required(true)
         .subcommand(serve)
         .subcommand(healthcheck_command(config))
@@ -214,8 +215,8 @@ fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let about = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
-    let words: Vec<&str> = about.flat_map(str::split_whitespace).collect();
-    words.join(" ").trim_start_matches("error: ").to_owned()
+    let lines = about.map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned()
 }
 
 /// Takes the argument that `error` is about out of `args`, with the value that follows it.

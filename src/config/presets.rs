@@ -53,7 +53,13 @@ fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mu
     };
     let description = match table.remove(DESCRIPTION) {
         Some(Value::String(text)) if (1..=LONGEST_DESCRIPTION).contains(&text.len()) => text,
-        _ => {
+        None => {
+            problems.push(format!(
+                "{at}.{DESCRIPTION}: is missing; say in 1 to {LONGEST_DESCRIPTION} bytes what the preset is for"
+            ));
+            return None;
+        }
+        Some(_) => {
             problems.push(format!("{at}.{DESCRIPTION}: must be a text of 1 to {LONGEST_DESCRIPTION} bytes"));
             return None;
         }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 /// The flag that names the file.
 pub(super) const CONFIG: &str = "config";
+/// The limit that follows a lower one of the server where it is not set itself.
+const PER_STREAM: &str = "max-sequences-per-stream";
 
 /// Looks up an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -23,21 +25,28 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     let path = flags(CONFIG).or_else(|| env(&env_name(CONFIG)));
     let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
     let mut config = Config::default();
-    let mut unread = Vec::new();
+    let (mut unread, mut set) = (Vec::new(), Vec::new());
     for setting in SETTINGS {
         let found = flags(setting.name)
             .map(|text| (format!("--{}", setting.name), text))
             .or_else(|| env(&setting.env()).map(|text| (setting.env(), text)))
             .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), text.clone())));
-        if let Some((origin, text)) = found
-            && let Err(message) = (setting.set)(&mut config, &text)
-        {
+        let Some((origin, text)) = found else { continue };
+        set.push(setting.name);
+        if let Err(message) = (setting.set)(&mut config, &text) {
             problems.push(format!("{origin}: {message}"));
             unread.push(setting.name);
         }
     }
-    config.defaults = defaults::read(file::DEFAULTS, &file.defaults, &config.limits, &mut problems).params;
+    if !set.contains(&PER_STREAM) {
+        let limits = &mut config.limits;
+        limits.max_sequences_per_stream = limits.max_sequences_per_stream.min(limits.max_sequences);
+    }
+    let defaults = path.iter().map(|path| format!("{path}: ")).chain([file::DEFAULTS.to_owned()]).collect::<String>();
+    config.defaults = defaults::read(&defaults, &file.defaults, &config.limits, &mut problems).params;
+    let told = problems.len();
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
+    problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));
     cross_check(&config, &unread, &mut problems);
     (config, problems)
 }
@@ -46,7 +55,8 @@ impl Config {
     /// Reads the texts of tokens. A server's business alone, as it may take a while; every mistake goes into `problems`.
     pub(super) fn read_vocabulary(&mut self, problems: &mut Vec<String>) {
         let read = self.vocabulary_file.as_deref().map(Vocabulary::read).transpose();
-        self.vocabulary = read.map_err(|problem| problems.push(problem)).ok().flatten().map(Arc::new);
+        let read = read.map_err(|problem| problems.push(format!("--vocabulary: {problem}")));
+        self.vocabulary = read.ok().flatten().map(Arc::new);
     }
 }
 

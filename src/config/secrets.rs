@@ -11,6 +11,7 @@ pub(super) fn check(config: &Config, problems: &mut Vec<String>) {
         problems.extend(reload::check(&paths, ServerTls::make).err().into_iter().flatten());
     }
     if let Some(path) = &config.auth_token_file {
-        problems.extend(reload::check(std::slice::from_ref(path), Tokens::make).err().into_iter().flatten());
+        let told = reload::check(std::slice::from_ref(path), Tokens::make).err().into_iter().flatten();
+        problems.extend(told.map(|problem| format!("--auth-token-file: {problem}")));
     }
 }

@@ -209,7 +209,12 @@ pub(super) static SETTINGS: &[Setting] = &[
         1..=65_536,
         "Steps of one stream in flight before its next message is read"
     ),
-    limit!("max-sequences-per-stream", max_sequences_per_stream, 1..=100_000_000, "Sequences open on one stream"),
+    limit!(
+        "max-sequences-per-stream",
+        max_sequences_per_stream,
+        1..=100_000_000,
+        "Sequences open on one stream; where this is not set, no more than max-sequences"
+    ),
     limit!(
         "max-sequences",
         max_sequences,

@@ -83,11 +83,12 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
 /// What a socket path may have: `sun_path` holds 108 bytes with its final zero.
 pub(super) const LONGEST_SOCKET_PATH: usize = 107;
 
-/// A path of a Unix socket, or none.
+/// A path of a Unix socket, also as clients write it, `unix:PATH` and `unix:///PATH`; or none.
 pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text == NONE {
         return Ok(None);
     }
+    let text = text.strip_prefix("unix:").map_or(text, |path| path.strip_prefix("//").unwrap_or(path));
     if text.is_empty() || text.len() > LONGEST_SOCKET_PATH {
         return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST_SOCKET_PATH}", text.len()));
     }

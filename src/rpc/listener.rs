@@ -3,6 +3,7 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
+use super::complaints::{Complaints, advice};
 use super::uds::UdsListener;
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
@@ -12,7 +13,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -67,6 +68,7 @@ pub struct Guard {
     kill: CancellationToken,
     open: Gauge,
     metrics: Metrics,
+    complaints: Arc<Complaints>,
 }
 
 impl Guard {
@@ -78,7 +80,16 @@ impl Guard {
         (stop, kill): (CancellationToken, CancellationToken),
         metrics: Metrics,
     ) -> Self {
-        Self { permits, opening_bytes: PREFACE_BYTES, timeout, stop, kill, open: Gauge::noop(), metrics }
+        Self {
+            permits,
+            opening_bytes: PREFACE_BYTES,
+            timeout,
+            stop,
+            kill,
+            open: Gauge::noop(),
+            metrics,
+            complaints: Arc::default(),
+        }
     }
 
     /// For one short request: the whole connection must be over within `timeout`.
@@ -92,6 +103,7 @@ impl Guard {
             kill: CancellationToken::new(),
             open: Gauge::noop(),
             metrics,
+            complaints: Arc::default(),
         }
     }
 
@@ -140,7 +152,9 @@ impl Guard {
                 },
                 Err(error) => {
                     self.metrics.accept_errors.increment(1);
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    if let Some(more) = self.complaints.next(Instant::now()) {
+                        tracing::warn!(%error, more, "a connection could not be accepted{}", advice(&error));
+                    }
                     sleep(PAUSE_AFTER_ERROR).await;
                 }
             }

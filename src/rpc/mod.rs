@@ -7,6 +7,7 @@ mod attach;
 pub mod auth;
 mod buffers;
 pub(crate) mod codec;
+mod complaints;
 mod convert;
 mod decode;
 pub mod handshake;
