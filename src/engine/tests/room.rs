@@ -103,7 +103,7 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     (limits.max_sequences, limits.max_state_bytes) = (3, 3 * one);
     let (handle, _inbox) = handle_of(&limits);
     let (state, built, model) = (handle.state(), Cell::new(0), || Metrics::noop().model("test"));
-    let stream = handle.open_stream(handle.admit_stream().expect("room"), model(), 9).expect("a stream");
+    let stream = handle.open_stream(Arc::new(handle.admit_stream().expect("room")), model(), 9).expect("a stream");
     let reason = |error: Error| error.reason().name();
     // Neither rows nor bytes that are too many, on a stream or alone.
     let shared = |rows: usize| Step { logits: block(1), ..step(1, vec![], &vec![1; rows]) };
