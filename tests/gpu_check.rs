@@ -1,0 +1,124 @@
+//! `scripts/gpu-check` in a folder whose programs are stubs: a machine with a GPU is not there to find out that a script ends
+//! at the first failure, waits for ever, or asks for a test that is not there.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A server as `smoke` waits for it.
+const SERVER: &str = r#"[[ $1 == --version ]] && echo "croupier 1" && exit
+trap 'echo "{\"message\":\"drained\"}" >&2; exit 0' TERM
+sleep 0.3; echo '{"fields":{"message":"ready"}}' >&2; while :; do sleep 0.05; done"#;
+/// The tests as a GPU with clusters needs them.
+const TESTS: &str = r#"[[ $CROUPIER_TEST_GPU == required-clusters ]] && echo "ran $PROPTEST_CASES $*""#;
+
+fn program(folder: &Path, name: &str, body: &str) {
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/usr/bin/env bash\n{body}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The script in such a folder, where these programs do something else.
+fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
+    let dir = tempfile::tempdir().unwrap();
+    for script in ["gpu-check", "gpu-bench"] {
+        std::fs::copy(format!("{}/scripts/{script}", env!("CARGO_MANIFEST_DIR")), dir.path().join(script)).unwrap();
+    }
+    let stubs = [
+        ("nvidia-smi", r#"[[ $* == *=compute_cap\ * ]] && echo 9.0 || echo "a GPU""#),
+        ("croupier", SERVER),
+        ("gpu-bench-kernels", "echo measured"),
+        ("python3", r#"[[ $1 == -c ]] || echo "peers""#),
+        ("backends", TESTS),
+        ("verification", TESTS),
+        ("device_memory", TESTS),
+        ("compute-sanitizer", r#"echo "$2"; while [[ $1 != ./* ]]; do shift; done; exec "$@""#),
+    ];
+    stubs.iter().chain(others).for_each(|(name, body)| program(dir.path(), name, body));
+    std::fs::create_dir(dir.path().join("out")).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(dir.path().join("gpu-check"));
+    command.arg(verb).env("PATH", path).env("OUT", dir.path().join("out")).env("LIMIT_kernels", limit);
+    let output = command.env_remove("PROPTEST_CASES").output().unwrap();
+    (dir, output)
+}
+
+fn read(dir: &tempfile::TempDir, name: &str) -> String {
+    std::fs::read_to_string(dir.path().join("out").join(name)).unwrap()
+}
+
+#[test]
+fn all_steps_run_and_pass() {
+    let (dir, output) = check("run", "20", &[]);
+    let summary = read(&dir, "summary.txt");
+    let steps: Vec<&str> = summary.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let all = ["smoke", "kernels", "peers", "backends", "verification", "device_memory", "memcheck", "racecheck"];
+    assert_eq!(steps, all);
+    assert!(summary.lines().all(|line| line.contains(" passed ")) && output.status.success(), "{summary}");
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with(&summary), "the table stands at the end");
+    let smoke = read(&dir, "smoke.log");
+    assert!(smoke.contains("croupier 1") && smoke.contains("ready") && smoke.contains("drained"), "{smoke}");
+    assert!(read(&dir, "backends.log").contains("ran 200 "));
+    assert!(read(&dir, "racecheck.log").contains("racecheck\nran 8 "));
+}
+
+#[test]
+fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
+    let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";
+    let others = [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
+    let (dir, output) = check("run", "1", &others);
+    let summary = read(&dir, "summary.txt");
+    let results = ["FAILED ", "FAILED: over its time", "SKIPPED", "passed", "FAILED ", "passed", "FAILED ", "FAILED "];
+    assert_eq!(summary.lines().count(), results.len());
+    for (line, result) in summary.lines().zip(results) {
+        assert!(line.contains(result), "{line}");
+    }
+    assert_eq!(output.status.code(), Some(1));
+    assert!(read(&dir, "kernels.log").contains("one line"), "what it said before it hung is kept");
+}
+
+#[test]
+fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
+    let asked = r#"[[ $CROUPIER_TEST_GPU == required ]]"#;
+    let others =
+        [("nvidia-smi", "echo 8.6"), ("backends", asked), ("verification", asked), ("device_memory", asked)];
+    let (dir, output) = check("tests", "20", &others);
+    assert!(output.status.success(), "{}", read(&dir, "summary.txt"));
+}
+
+/// A name that nothing has would select no test, and that passes.
+#[test]
+fn the_tests_that_are_asked_for_are_there() {
+    let script = include_str!("../scripts/gpu-check");
+    let sources = [
+        ("backends", include_str!("backends.rs")),
+        ("verification", include_str!("verification.rs")),
+        ("device_memory", include_str!("device_memory/gpu.rs")),
+    ];
+    let mut asked = 0;
+    for line in script.lines() {
+        let Some((program, names)) = line.split_once("./").and_then(|(_, line)| line.split_once(" --exact ")) else {
+            continue;
+        };
+        let (_, source) = sources.iter().find(|(name, _)| program.starts_with(name)).expect(line);
+        for name in names.split(' ') {
+            let name = name.trim_start_matches("gpu::");
+            assert!(source.contains(&format!("fn {name}(")), "{name} is no test: {line}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 10, "{asked}");
+}
+
+#[test]
+fn the_usage_teaches() {
+    let output = check("what", "1", &[]).1;
+    let usage = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(2));
+    for word in ["pack FOLDER", "smoke", "bench", "tests", "sanitize", "run", "LIMIT_STEP", "$OUT", "SKIPPED"] {
+        assert!(usage.contains(word), "{word} is missing in:\n{usage}");
+    }
+}
