@@ -133,12 +133,18 @@ impl DeviceMemory for CudaMemory {
         let (mut base, mut len) = (0, 0);
         // SAFETY: the pointers are to live values, the address was just given.
         unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut len, opened.at) }.result()?;
-        let Lent { offset, bytes, .. } = *lent;
-        let start = usize::try_from(offset).ok().filter(|start| start.checked_add(bytes).is_some_and(|end| end <= len));
-        let Some(start) = start else { return Err(DeviceMemoryError::TooShort { offset, bytes, len }) };
-        (opened.offset, opened.bytes) = (start as u64, bytes);
+        (opened.offset, opened.bytes) = (within(lent, opened.at, (base, len))?, lent.bytes);
         Ok(Box::new(opened))
     }
+}
+
+/// How far behind an address what is lent begins. The address lies in memory that begins at `base` and has `len` bytes, and
+/// need not be where it begins.
+fn within(&Lent { offset, bytes, .. }: &Lent, at: u64, (base, len): (u64, usize)) -> Result<u64, DeviceMemoryError> {
+    let len = (base + len as u64).saturating_sub(at) as usize;
+    let end = usize::try_from(offset).ok().and_then(|start| start.checked_add(bytes));
+    let too_short = DeviceMemoryError::TooShort { offset, bytes, len };
+    if end.is_some_and(|end| end <= len) { Ok(offset) } else { Err(too_short) }
 }
 
 /// Memory without an address.
@@ -300,5 +306,24 @@ fn copy(context: sys::CUcontext, at: sys::CUdeviceptr, len: usize, offset: usize
         // As in the backend: what a context answers after an error cannot be trusted.
         tracing::error!(%error, "the CUDA device is lost");
         std::panic::panic_any(crate::backend::DeviceLost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lent_ends_where_the_memory_does() {
+        let lent = |offset, bytes| Lent { handle: [0; _], offset, bytes };
+        // From its beginning, and from behind it.
+        for (at, len) in [(4096, 300), (4196, 200)] {
+            let within = |lent| within(&lent, at, (4096, 300));
+            assert_eq!(within(lent(56, len - 56)), Ok(56));
+            assert_eq!(within(lent(len as u64, 0)), Ok(len as u64));
+            for (offset, bytes) in [(56, len - 55), (len as u64 + 1, 0), (0, usize::MAX), (u64::MAX, 1)] {
+                assert_eq!(within(lent(offset, bytes)), Err(DeviceMemoryError::TooShort { offset, bytes, len }));
+            }
+        }
     }
 }
