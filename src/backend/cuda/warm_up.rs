@@ -2,20 +2,30 @@
 //! the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
 //! before it answers anybody.
 
-use super::{CudaBackend, OpenError};
+use super::ask::Asked;
+use super::shape::shape;
+use super::{CudaBackend, Machine, OpenError};
+use crate::backend::cpu::keys;
 use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::params::Decay;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::sampling::adjust::{Penalties, TokenAdjust};
+use crate::sampling::distribution::Distribution;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
+use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowResult, RowSpec};
 use crate::speculative::job::{DraftSource, DraftToken};
 use crate::speculative::numbers::Numbers;
 use crate::speculative::tree::Tree;
 
 /// Sizes of real vocabularies, and one that leaves threads without a token.
 const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
+/// Others, of which some rows are sampled only: with them every number of blocks that may work on a row was launched.
+const OTHER_SIZES: [usize; 5] = [16_000, 20_000, 40_478, 49_152, 50_257];
+/// How many kinds of rows.
+const SOME: usize = 3;
+/// Most characters of something that is told as it is.
+const MOST_TOLD: usize = 400;
 
 /// Samples rows of every kind on the device.
 ///
@@ -25,28 +35,106 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
     let adjust = |i: u32| TokenAdjust { token: i * 15, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
     let adjusts: Vec<TokenAdjust> = (0..64).map(|i| adjust(i).at(i as u16)).collect();
-    for dtype in Dtype::ALL {
-        for vocab_size in VOCAB_SIZES {
-            let bytes = dtype.encode(&row(vocab_size));
+    for vocab_size in VOCAB_SIZES.into_iter().chain(OTHER_SIZES) {
+        let row = row(vocab_size);
+        let is_other = OTHER_SIZES.contains(&vocab_size);
+        let kinds = if is_other { SOME } else { usize::MAX };
+        for dtype in Dtype::ALL {
+            let bytes = dtype.encode(&row);
             let logits = Logits::new(dtype, &bytes);
-            let jobs: Vec<RowJob<'_>> = specs(&adjusts).map(|spec| RowJob { logits, spec }).collect();
-            let got = backend.try_run(&jobs)?;
-            let expected = backend.other.run(&jobs);
-            if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
-                return Err(OpenError::Wrong(format!("row kind {at} of {vocab_size} {} logits", dtype.name())));
-            }
+            let jobs: Vec<RowJob<'_>> = specs(&adjusts).take(kinds).map(|spec| RowJob { logits, spec }).collect();
+            prove_rows(backend, &jobs)?;
             // One alone is laid over the device in another way.
-            if backend.try_run(&jobs[..1])? != got[..1] {
-                return Err(OpenError::Wrong(format!("a single row of {vocab_size} {} logits", dtype.name())));
+            prove_rows(backend, &jobs[..1])?;
+            if !is_other {
+                prove_drafts(backend, &jobs)?;
             }
-            prove_drafts(backend, &jobs)?;
+            // Every row was one for the device.
+            if let Some((reason, rows)) = backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
+                let what = format!("{rows} rows of {} were handed over: {reason}", name(&jobs[0]));
+                return Err(OpenError::Wrong(what));
+            }
         }
     }
-    // Every row was one for the device.
-    if let Some((reason, _)) = backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
-        return Err(OpenError::Wrong(format!("rows were handed over: {reason}")));
-    }
     Ok(())
+}
+
+fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), OpenError> {
+    let got = backend.try_run(jobs)?;
+    let expected = backend.other.run(jobs);
+    match (0..jobs.len()).find(|&at| got[at] != expected[at]) {
+        Some(at) => Err(OpenError::Wrong(difference(backend, jobs, at, (&expected[at], &got[at])))),
+        None => Ok(()),
+    }
+}
+
+/// What a row is one of.
+fn name(row: &RowJob<'_>) -> String {
+    format!("{} {} logits", row.logits.vocab_size(), row.logits.dtype().name())
+}
+
+/// In what a row of a batch differs: enough to begin to look for the reason where the device is not at hand any more.
+fn difference(
+    backend: &mut CudaBackend,
+    jobs: &[RowJob<'_>],
+    at: usize,
+    (expected, got): (&RowResult, &RowResult),
+) -> String {
+    let job = &jobs[at];
+    let (rows, bytes) = (jobs.len() as u32, job.logits.dtype().size() as u32);
+    let shape = shape(rows, job.logits.vocab_size() as u32, bytes, &backend.launches.machine.facts());
+    let specified = match Distribution::of(&job.logits, &job.spec) {
+        Ok(distribution) => {
+            let last = distribution.kept().last().map(|last| last.candidate);
+            let last_key = last.map_or(0, |last| keys::key(last.token, last.logit));
+            format!("total {} last_key {last_key:#x}", distribution.total())
+        }
+        Err(error) => format!("{error:?}"),
+    };
+    let asked: Vec<Asked<'_>> = jobs.iter().map(|job| Asked::row(*job)).collect();
+    let again = match backend.launches.ask(&asked) {
+        Ok(answers) => {
+            let written = &answers[at].written;
+            let (status, token, total) = (written.status, written.token, written.total);
+            let (last_key, rank) = (written.last_key, written.rank);
+            format!("status {status} token {token} total {total} last_key {last_key:#x} rank {rank}")
+        }
+        Err(error) => error.to_string(),
+    };
+    format!(
+        "row {at} of {rows}, {}, {shape:?}: expected {} {specified}, got {}; asked again, the kernel wrote {again}{}",
+        name(job),
+        result(expected),
+        result(got),
+        reported(expected, got)
+    )
+}
+
+fn result(row: &RowResult) -> String {
+    match row {
+        Ok(row) => {
+            let of = row.logprobs.as_ref().map(|of| format!(" rank {} logprob {:?}", of.rank, of.logprob));
+            format!("token {}{}", row.token, of.unwrap_or_default())
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+/// The first token of a report that differs.
+fn reported(expected: &RowResult, got: &RowResult) -> String {
+    let tokens = |row: &RowResult| -> Vec<(u32, f32)> {
+        let reported = row.as_ref().ok().and_then(|row| row.logprobs.as_ref());
+        reported.map_or(vec![], |of| of.top.iter().copied().chain(of.requested.iter().map(|&p| (0, p))).collect())
+    };
+    let (expected, got) = (tokens(expected), tokens(got));
+    let differs = (0..expected.len().max(got.len())).find(|&at| expected.get(at) != got.get(at));
+    let told = |at| format!("; place {at} of its report: expected {:?}, got {:?}", expected.get(at), got.get(at));
+    differs.map(told).unwrap_or_default()
+}
+
+/// The beginning of what something looks like.
+fn beginning(of: &impl std::fmt::Debug) -> String {
+    format!("{of:?}").chars().take(MOST_TOLD).collect()
 }
 
 /// Every rule.
@@ -66,7 +154,9 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
     let proposed: Vec<RowOutput> = backend.try_run(&drafting)?.into_iter().filter_map(Result::ok).collect();
     let expected: Vec<RowOutput> = backend.other.run(&drafting).into_iter().filter_map(Result::ok).collect();
     if !proposed.iter().map(drawn).eq(expected.iter().map(drawn)) {
-        return Err(OpenError::Wrong("a draft token".to_owned()));
+        let (expected, got) = [&expected, &proposed].map(|rows| rows.iter().map(drawn).collect::<Vec<_>>()).into();
+        let (expected, got) = (beginning(&expected), beginning(&got));
+        return Err(OpenError::Wrong(format!("draft tokens of {}: expected {expected}, got {got}", name(&rows[0]))));
     }
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
     for (at, rule) in RULES.into_iter().enumerate() {
@@ -82,8 +172,11 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
                 measure: first == 1,
             };
             let jobs = [(1, &trees[0]), (3, &trees[0]), (0, &trees[1]), (4, &trees[1])].map(job);
-            if backend.try_verify(&jobs)? != backend.other.verify(&jobs) {
-                return Err(OpenError::Wrong(format!("a draft, verified by {rule:?}")));
+            let (got, expected) = (backend.try_verify(&jobs)?, backend.other.verify(&jobs));
+            if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
+                let (rows, expected, got) = (name(&rows[0]), beginning(&expected[at]), beginning(&got[at]));
+                let what = format!("draft {at}, kept: {kept}, of {rows}, verified by {rule:?}");
+                return Err(OpenError::Wrong(format!("{what}: expected {expected}, got {got}")));
             }
         }
     }
@@ -140,4 +233,40 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
         }
     };
     filters.into_iter().enumerate().map(with)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::{MAX_TEAM, THREADS};
+    use super::super::shape::Device;
+    use super::*;
+    use crate::sampling::listed::Marks;
+    use crate::sampling::row::TokenLogprobs;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_number_of_blocks_is_launched() {
+        let device = Device {
+            threads: THREADS,
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+            clusters: true,
+            resident: [132; MAX_TEAM as usize],
+        };
+        let teams = VOCAB_SIZES.into_iter().chain(OTHER_SIZES).map(|size| shape(1, size as u32, 4, &device).team_size);
+        assert_eq!(teams.collect::<BTreeSet<_>>(), (1..=MAX_TEAM).collect());
+    }
+
+    #[test]
+    fn the_first_token_of_a_report_that_differs_is_told() {
+        let row = |top: &[(u32, f32)]| -> RowResult {
+            let logprobs = TokenLogprobs { logprob: -1.5, rank: 2, top: top.to_vec(), requested: vec![-3.0] };
+            let marks = Marks::default();
+            Ok(RowOutput { token: 7, logprobs: Some(logprobs), kept: None, observed: None, report: None, marks })
+        };
+        let (one, other) = (row(&[(1, -0.5), (7, -1.5)]), row(&[(1, -0.5), (8, -1.5)]));
+        assert_eq!(result(&one), "token 7 rank 2 logprob -1.5");
+        assert_eq!(reported(&one, &one), "");
+        assert_eq!(reported(&one, &other), "; place 1 of its report: expected Some((7, -1.5)), got Some((8, -1.5))");
+    }
 }
