@@ -14,6 +14,7 @@ struct Function {
     Kernel kernel;
     Device* device;
     unsigned most_shared_bytes = 48 << 10;
+    int shared_percent = -1;
 };
 
 struct Module {
@@ -128,9 +129,15 @@ CUDA_API Result cuModuleGetFunction(Function** to, Module* module, const char* n
 
 CUDA_API Result cuFuncSetAttribute(Function* function, int attribute, int value) {
     DRIVER_CALL(context);
-    int most = most_shared_bytes(*function->device);
-    if (attribute != 8 || value < 0 || value > most) return call(kInvalidValue);  // MAX_DYNAMIC_SHARED_SIZE_BYTES
-    function->most_shared_bytes = unsigned(value);
+    if (attribute == 8) {  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if (value < 0 || value > most_shared_bytes(*function->device)) return call(kInvalidValue);
+        function->most_shared_bytes = unsigned(value);
+    } else if (attribute == 9) {  // PREFERRED_SHARED_MEMORY_CARVEOUT
+        if (value < -1 || value > 100) return call(kInvalidValue);
+        function->shared_percent = value;
+    } else {
+        return call(kInvalidValue);
+    }
     return kSuccess;
 }
 
@@ -138,6 +145,7 @@ CUDA_API Result cuFuncGetAttribute(int* value, int attribute, Function* function
     DRIVER_CALL(context);
     if (attribute == 0) *value = int(function->kernel.threads);  // MAX_THREADS_PER_BLOCK
     else if (attribute == 8) *value = int(function->most_shared_bytes);
+    else if (attribute == 9) *value = function->shared_percent;
     else return call(kInvalidValue);
     return kSuccess;
 }

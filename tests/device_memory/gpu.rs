@@ -1,8 +1,8 @@
 //! The same on a GPU, with two processes: the server's, and a worker's that maps a region by the driver and writes it on the
-//! device. Without a GPU it is skipped, and says so; with CROUPIER_TEST_GPU=required there has to be one.
+//! device. Without a GPU it is skipped, and says so, unless CROUPIER_TEST_GPU requires one.
 
 use super::*;
-use croupier::backend::cuda::CudaBackend;
+use crate::open_gpu::open_gpu;
 use cudarc::driver::{result, sys};
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -102,7 +102,6 @@ async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) ->
 /// Not a test: the worker.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test below"]
-#[allow(clippy::print_stdout)]
 async fn worker_process() {
     let (Ok(socket), Ok(uuid)) = (std::env::var(SOCKET), std::env::var(DEVICE)) else { return };
     let channel = tonic::transport::Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
@@ -137,17 +136,8 @@ async fn worker_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[allow(clippy::print_stdout)]
 async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
-    let backend = match CudaBackend::open("0", Box::new(CpuBackend::new(1))) {
-        Ok(backend) => backend,
-        Err(reason) => {
-            println!("SKIPPED cuda: {reason}");
-            let required = std::env::var("CROUPIER_TEST_GPU").is_ok_and(|value| value == "required");
-            assert!(!required, "there has to be a GPU: {reason}");
-            return;
-        }
-    };
+    let Some(backend) = open_gpu() else { return };
     let server = TestServer::with(Transport::Unix, Limits::default(), Box::new(backend)).await;
     let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert!(info.data_paths.iter().any(|path| path == "device_memory"), "{info:?}");
@@ -171,16 +161,29 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     server.expect_series("croupier_regions", 0.0).await;
 }
 
-/// The same with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver).
+/// Runs that test with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver). Clusters are required.
+fn on_a_driver_without_a_gpu(version: &str) -> Option<(bool, String)> {
+    build::built().then(|| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows", "--nocapture"]);
+        command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).env("FAKE_CUDA_VERSION", version);
+        command.env("CROUPIER_TEST_GPU", "required-clusters");
+        let output = command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", build::FOLDER)).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), told.into_owned())
+    })
+}
+
 #[test]
 fn so_are_they_on_a_driver_without_a_gpu() {
-    if !build::built() {
-        return;
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows", "--nocapture"]);
-    command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).env("CROUPIER_TEST_GPU", "required");
-    let output = command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", build::FOLDER)).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    let Some((is_well, told)) = on_a_driver_without_a_gpu("13000") else { return };
+    assert!(is_well && told.contains("1 passed") && told.contains("9.0, with clusters"), "{told}");
+}
+
+/// Nobody should take for tested what did not run.
+#[test]
+fn kernels_without_clusters_are_not_those_that_were_required() {
+    let Some((is_well, told)) = on_a_driver_without_a_gpu("12020") else { return };
+    assert!(!is_well && told.contains("there have to be clusters: PTX, without clusters"), "{told}");
+    assert!(told.contains("CUDA_ERROR_NO_BINARY_FOR_GPU"), "{told}");
 }

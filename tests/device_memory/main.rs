@@ -2,10 +2,12 @@
 //! killed. The device is a fake whose memory is a file, and the CPU samples; tests/emulator has the kernels.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 #[path = "../support/emulator.rs"]
 mod build;
+#[path = "../support/open_gpu.rs"]
+mod open_gpu;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,27 +1,21 @@
 //! The GPU among the backends that are compared, where there is one.
 
-use croupier::backend::cpu::CpuBackend;
+#[path = "open_gpu.rs"]
+mod open_gpu;
+
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::row::RowResult;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The machine's GPU, opened once. With CROUPIER_TEST_GPU=required there has to be one.
+/// The machine's GPU, opened once.
 pub(crate) struct Gpu;
 
 impl Gpu {
     /// None if there is none.
     pub(crate) fn opened() -> Option<MutexGuard<'static, CudaBackend>> {
         static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
-        let opened = OPENED.get_or_init(|| match CudaBackend::open("0", Box::new(CpuBackend::new(1))) {
-            Ok(backend) => Some(Mutex::new(backend)),
-            Err(reason) => {
-                println!("SKIPPED cuda: {reason}");
-                let required = std::env::var("CROUPIER_TEST_GPU").is_ok_and(|value| value == "required");
-                assert!(!required, "there has to be a GPU: {reason}");
-                None
-            }
-        });
+        let opened = OPENED.get_or_init(|| open_gpu::open_gpu().map(Mutex::new));
         opened.as_ref().map(|backend| backend.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -2,33 +2,20 @@
 
 use super::OpenError;
 use super::abi::{SCRATCH_BYTES, THREADS};
-use super::ask::Kernel;
 use super::choose::{attribute, choose};
+use super::image::{Functions, Image, load};
 use super::lend::{CudaMemory, Room};
 use super::machine::{DeviceRow, Launch, uploads};
 use super::shape;
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 use sys::CUdevice_attribute_enum as Attribute;
-use sys::cudaError_enum as Code;
-
-/// Of compiled kernels: a name that the driver must find at an address it can read words from.
-#[repr(align(16))]
-struct Aligned<T: ?Sized>(T);
-
-/// For drivers of CUDA 13 and the GPUs it was compiled for.
-static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
-/// For every driver from R535 on, which compiles it for its GPU.
-static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
 
 /// Outputs of more bytes are copied as a whole.
 const WRITTEN_TO_HOST: usize = 64 << 10;
-
-/// By kernel, then by number format.
-type Functions = [[sys::CUfunction; 3]; 2];
 
 /// An open device. It is driven by one thread at a time, whichever that is.
 #[derive(Debug)]
@@ -38,6 +25,7 @@ pub(super) struct Device {
     kernels: Functions,
     uuid: String,
     pub(super) name: String,
+    pub(super) image: Image,
     pub(super) facts: shape::Device,
 }
 
@@ -48,15 +36,15 @@ impl Device {
     /// Opens a device.
     pub(super) fn open(wanted: &str) -> Result<Self, OpenError> {
         let choice = choose(wanted)?;
-        let (device, capability) = (choice.device, choice.capability);
+        let device = choice.device;
         let shared_bytes = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         // SAFETY: `device` came from the driver; the context is kept for the life of the process.
         let context = unsafe { result::primary_ctx::retain(device)? };
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context)? };
-        let (kernels, compiled) = load(shared_bytes)?;
-        let clusters = compiled && capability.0 >= 9;
+        let (kernels, image) = load(choice.capability, shared_bytes)?;
+        let clusters = image.has_clusters();
         let facts = shape::Device {
             threads: THREADS,
             multiprocessors: multiprocessors.unsigned_abs(),
@@ -68,7 +56,7 @@ impl Device {
             }),
         };
         let name = choice.to_string();
-        Ok(Self { device, context, kernels, uuid: choice.uuid, name, facts })
+        Ok(Self { device, context, kernels, uuid: choice.uuid, name, image, facts })
     }
 
     /// Makes the device that of the calling thread.
@@ -244,31 +232,6 @@ fn launch_attribute(team_size: u32, clusters: bool) -> sys::CUlaunchAttribute {
         attribute.value.cooperative = 1;
     }
     attribute
-}
-
-/// The kernels, and whether they were compiled for this GPU rather than by its driver.
-fn load(shared_bytes: i32) -> Result<(Functions, bool), OpenError> {
-    // SAFETY: both images are whole; the PTX ends with a NUL.
-    let compiled = unsafe { result::module::load_data(FATBIN.0.as_ptr().cast()) };
-    let (module, is_compiled) = match compiled {
-        Ok(module) => (module, true),
-        Err(error) if error.0 == Code::CUDA_ERROR_OUT_OF_MEMORY => return Err(error.into()),
-        // No image for this GPU, or an older driver.
-        Err(_) => (unsafe { result::module::load_data(PTX.as_ptr().cast())? }, false), // SAFETY: as above
-    };
-    let mut kernels = [[std::ptr::null_mut(); 3]; 2];
-    let places = kernels.iter_mut().zip(Kernel::ALL).flat_map(|(row, kernel)| {
-        row.iter_mut().zip(Dtype::ALL).map(move |(place, dtype)| (place, format!("{}_{}", kernel.name(), dtype.name())))
-    });
-    for (place, name) in places {
-        let name = CString::new(name).expect("a name without NUL");
-        // SAFETY: the module is loaded and stays so.
-        *place = unsafe { result::module::get_function(module, name)? };
-        let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function exists.
-        unsafe { result::function::set_function_attribute(*place, most, shared_bytes)? };
-    }
-    Ok((kernels, is_compiled))
 }
 
 /// Memory on both sides, of one length. Kept for the life of the process.

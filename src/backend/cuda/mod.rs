@@ -3,13 +3,15 @@
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
 //! others), [`mod@shape`] (how a batch is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file
-//! (what goes there), `choose` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for drafts.
+//! (what goes there), `choose`, [`image`] and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
+//! drafts.
 
 pub mod abi;
 pub mod ask;
 mod choose;
 mod device;
 mod gpu;
+pub mod image;
 mod keep;
 mod known;
 mod launches;
@@ -28,6 +30,7 @@ use crate::sampling::row::RowResult;
 use ask::{Asked, NoKernel, has_kernel, is_read};
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
+use image::Image;
 use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use std::sync::Arc;
@@ -110,6 +113,12 @@ impl CudaBackend {
         let mut backend = Self::on(gpu, other, input_bytes);
         warm_up::prove(&mut backend)?;
         Ok(backend)
+    }
+
+    /// Which image of the kernels it runs.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.launches.machine.device.image
     }
 }
 

@@ -1,0 +1,110 @@
+//! Which of the compiled kernels run: machine code where the driver takes it, else PTX, which is slower and has no clusters.
+
+use super::OpenError;
+use super::ask::Kernel;
+use crate::sampling::logits::Dtype;
+use cudarc::driver::{DriverError, result, sys};
+use std::ffi::CString;
+use std::fmt;
+use sys::CUfunction_attribute_enum as Attribute;
+use sys::cudaError_enum as Code;
+
+/// Of compiled kernels: a name that the driver must find at an address it can read words from.
+#[repr(align(16))]
+struct Aligned<T: ?Sized>(T);
+
+/// For drivers of CUDA 13 and the GPUs it was compiled for.
+static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
+/// For every driver from R535 on, which compiles it for its GPU.
+static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
+
+/// Compute capability, its first number, of the first GPUs with clusters.
+pub(super) const CLUSTERS_FROM: i32 = 9;
+
+/// Shared memory and L1 share a multiprocessor's memory: all of it, in percent, for shared memory.
+const ALL_SHARED: i32 = 100;
+
+/// By kernel, then by number format.
+pub(super) type Functions = [[sys::CUfunction; 3]; 2];
+
+/// Which image of the kernels a device runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// Machine code for a GPU of this compute capability.
+    Compiled {
+        /// Of the GPU.
+        capability: (i32, i32),
+    },
+    /// What the driver made of the PTX.
+    Ptx {
+        /// What it said of the machine code.
+        because: String,
+    },
+}
+
+impl Image {
+    /// Whether its blocks work together as clusters.
+    #[must_use]
+    pub fn has_clusters(&self) -> bool {
+        matches!(self, Self::Compiled { capability } if capability.0 >= CLUSTERS_FROM)
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let clusters = if self.has_clusters() { "with clusters" } else { "without clusters" };
+        match self {
+            Self::Compiled { capability: (major, minor) } => {
+                write!(f, "machine code for compute capability {major}.{minor}, {clusters}")
+            }
+            Self::Ptx { because } => {
+                write!(f, "PTX, {clusters}, because the driver refuses the machine code: {because}")
+            }
+        }
+    }
+}
+
+/// The kernels for a GPU of this compute capability, whose blocks may have so much shared memory.
+pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), OpenError> {
+    // SAFETY: both images are whole; the PTX ends with a NUL.
+    let compiled = unsafe { result::module::load_data(FATBIN.0.as_ptr().cast()) };
+    let (module, image) = match compiled {
+        Ok(module) => (module, Image::Compiled { capability }),
+        Err(error) if error.0 == Code::CUDA_ERROR_OUT_OF_MEMORY => return Err(error.into()),
+        // No image for this GPU, or an older driver, or an error that stays: then this fails too.
+        Err(error) => {
+            // SAFETY: as above.
+            let module = unsafe { result::module::load_data(PTX.as_ptr().cast())? };
+            (module, Image::Ptx { because: error.to_string() })
+        }
+    };
+    if matches!(image, Image::Ptx { .. }) && capability.0 >= CLUSTERS_FROM {
+        tracing::warn!(%image, "the kernels are slower than this GPU could run them");
+    } else {
+        tracing::info!(%image, "the kernels are loaded");
+    }
+    Ok((functions(module, shared_bytes)?, image))
+}
+
+fn functions(module: sys::CUmodule, shared_bytes: i32) -> Result<Functions, DriverError> {
+    let mut kernels = [[std::ptr::null_mut(); 3]; 2];
+    for (places, kernel) in kernels.iter_mut().zip(Kernel::ALL) {
+        for (place, dtype) in places.iter_mut().zip(Dtype::ALL) {
+            let name = format!("{}_{}", kernel.name(), dtype.name());
+            let name = CString::new(name).expect("a name without NUL");
+            // SAFETY: the module is loaded and stays so.
+            let function = unsafe { result::module::get_function(module, name)? };
+            *place = function;
+            let set = |attribute, value| {
+                // SAFETY: the function exists.
+                unsafe { result::function::set_function_attribute(function, attribute, value) }
+            };
+            set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)?;
+            // One block to sample takes most of it anyway; the driver would leave room for one block to weigh.
+            if kernel == Kernel::Weigh {
+                set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_SHARED)?;
+            }
+        }
+    }
+    Ok(kernels)
+}
