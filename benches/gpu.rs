@@ -1,12 +1,15 @@
-//! What the kernels cost on a GPU, over one read of the logits at the rate of a device copy measured beside them.
+//! What the kernels cost on a GPU, over one read of the logits at the rate of a device copy measured before them.
 //!
-//! Times are medians of many launches between CUDA events, from cold caches. scripts/gpu-bench runs this on a machine with
-//! a GPU, next to PyTorch and FlashInfer. Without a GPU it says so and ends.
+//! Times are medians of many launches between CUDA events: cold, behind a launch that reads 128 MiB of other rows, and hot,
+//! behind launches of the same rows. What is asked first stands first: a run that is cut short has it. A device whose kernels
+//! compute something else is measured too, and a line that fails is told; then it ends with 1. scripts/gpu-bench runs this
+//! on a machine with a GPU, next to PyTorch and FlashInfer. Without a GPU it says so and ends with 0. `--quick` measures a few
+//! small shapes, to see that it runs.
 
 #![allow(clippy::print_stdout)] // it prints a table
 
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::cuda::CudaBackend;
+use croupier::backend::cuda::{CudaBackend, OpenError};
 use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::kept::Kept;
@@ -16,6 +19,7 @@ use croupier::speculative::job::{DraftSource, DraftToken};
 use croupier::speculative::numbers::Numbers;
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::tree::Tree;
+use std::process::ExitCode;
 use std::time::Instant;
 
 #[path = "support/rows.rs"]
@@ -23,7 +27,6 @@ use std::time::Instant;
 mod rows;
 use rows::Shape;
 
-const ROUNDS: usize = 200;
 /// For 256 rows of 151,936 f32 logits.
 const ROOM: usize = 192 << 20;
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
@@ -39,26 +42,111 @@ const MIXES: [(&str, Filters, bool, Option<LogprobsSpec<'static>>); 6] = [
     ("penalties, raw top-20, k, p", Filters { top_k: 50, top_p: 0.9, ..OFF }, true, Some(TOP_20)),
 ];
 
-fn main() {
-    let mut backend = match CudaBackend::open_with("0", Box::new(CpuBackend::new(1)), ROOM) {
-        Ok(backend) => backend,
-        Err(reason) => return println!("SKIPPED: nothing was measured: {reason}"),
+/// What is measured.
+struct Extent {
+    rounds: usize,
+    /// Before the verification, and behind it.
+    vocab_sizes: (&'static [usize], &'static [usize]),
+    batches: &'static [usize],
+    drafted_vocab_size: usize,
+    drafts: &'static [usize],
+    room: usize,
+}
+
+const WHOLE: Extent = Extent {
+    rounds: 200,
+    vocab_sizes: (&[128_256], &[151_936, 32_000]),
+    batches: &[1, 8, 64, 256],
+    drafted_vocab_size: 128_256,
+    drafts: &[1, 8, 32],
+    room: ROOM,
+};
+const QUICK: Extent = Extent {
+    rounds: 2,
+    vocab_sizes: (&[1000], &[9001]),
+    batches: &[1, 8],
+    drafted_vocab_size: 1000,
+    drafts: &[1],
+    room: 4 << 20,
+};
+
+fn main() -> ExitCode {
+    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
+    let opened = CudaBackend::open_to_measure("0", Box::new(CpuBackend::new(1)), extent.room);
+    let (backend, proof) = match opened {
+        Ok(opened) => opened,
+        Err(reason) => {
+            println!("SKIPPED: nothing was measured: {reason}");
+            return if reason.is_absence() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
     };
-    println!("{}\n", backend.info().device);
-    println!(
-        "| vocabulary | format | rows | shape | mix | us | GB/s of one read | x one read |\n|---|---|---|---|---|---|---|---|"
-    );
-    for vocab in [32_000, 128_256, 151_936] {
-        for dtype in [Dtype::F32, Dtype::Bf16] {
-            for shape in [Shape::Peaked, Shape::Flat] {
-                let encoded: Vec<Vec<u8>> = (0..8).map(|seed| dtype.encode(&rows::row(shape, vocab, seed))).collect();
-                for batch in [1, 8, 64, 256] {
-                    MIXES.iter().for_each(|mix| line(&mut backend, vocab, dtype, shape, &encoded, batch, mix));
+    println!("{}\nkernels: {}", backend.info().device, backend.image());
+    let mut bench = Bench { backend, extent, copy_rate: f32::NAN, failures: 0 };
+    if let Err(error) = proof {
+        bench.fail("proof", &error);
+    }
+    bench.run();
+    println!("\n{} failed", bench.failures);
+    if bench.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A device, what is measured of it, and how often that failed.
+struct Bench {
+    backend: CudaBackend,
+    extent: Extent,
+    /// Bytes per microsecond of a device copy.
+    copy_rate: f32,
+    failures: usize,
+}
+
+impl Bench {
+    fn run(&mut self) {
+        match self.backend.copy_rate() {
+            Ok(rate) => self.copy_rate = rate,
+            Err(error) => self.fail("copy rate", &error),
+        }
+        println!("device copy: {:.0} GB/s, reading and writing counted", self.copy_rate / 1e3);
+        let (before, behind) = self.extent.vocab_sizes;
+        self.rows(before);
+        self.verification();
+        self.rows(behind);
+    }
+
+    /// The others are measured all the same.
+    fn fail(&mut self, what: &str, error: &OpenError) {
+        self.failures += 1;
+        println!("FAILED: {what}: {error}");
+    }
+
+    fn rows(&mut self, vocab_sizes: &[usize]) {
+        println!(
+            "\n| vocabulary | format | rows | shape | mix | cold us | hot us | GB/s of one read, cold | x one read |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|");
+        for &vocab in vocab_sizes {
+            for dtype in [Dtype::F32, Dtype::Bf16] {
+                for shape in [Shape::Peaked, Shape::Flat] {
+                    let encoded = (0..8).map(|seed| dtype.encode(&rows::row(shape, vocab, seed))).collect();
+                    let rows = Rows { vocab, dtype, shape, encoded };
+                    for &batch in self.extent.batches {
+                        MIXES.iter().for_each(|mix| rows.line(self, batch, mix));
+                    }
                 }
             }
         }
     }
-    verification(&mut backend);
+
+    /// What each launch of a verification takes on the device, and the whole of it from the host, uploads included.
+    fn verification(&mut self) {
+        println!("\n| format | drafts | rule | cold us of each launch | hot us | us in all, from the host |");
+        println!("|---|---|---|---|---|---|");
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let drafts = Drafts::new(dtype, self.extent.drafted_vocab_size);
+            for rule in &RULES {
+                self.extent.drafts.iter().for_each(|&batch| drafts.line(self, batch, rule));
+            }
+        }
+    }
 }
 
 /// Draft tokens of a verification.
@@ -71,17 +159,6 @@ const RULES: [(&str, AcceptanceRule, bool); 4] = [
     ("greedy", AcceptanceRule::Greedy, false),
 ];
 
-/// What each launch of a verification takes on the device, and the whole of it from the host, uploads included.
-fn verification(backend: &mut CudaBackend) {
-    println!("\n| format | drafts | rule | us of each launch | us in all, from the host |\n|---|---|---|---|---|");
-    for dtype in [Dtype::F32, Dtype::Bf16] {
-        let drafts = Drafts::new(dtype);
-        for rule in &RULES {
-            [1, 8, 32].into_iter().for_each(|batch| drafts.line(backend, batch, rule));
-        }
-    }
-}
-
 /// Rows, and a draft token from each. They are verified with rows unlike their own, so that many are rejected.
 struct Drafts {
     dtype: Dtype,
@@ -90,8 +167,8 @@ struct Drafts {
 }
 
 impl Drafts {
-    fn new(dtype: Dtype) -> Self {
-        let rows = (0..8).map(|seed| dtype.encode(&rows::row(Shape::Peaked, 128_256, seed))).collect();
+    fn new(dtype: Dtype, vocab: usize) -> Self {
+        let rows = (0..8).map(|seed| dtype.encode(&rows::row(Shape::Peaked, vocab, seed))).collect();
         let mut drafts = Self { dtype, rows, proposed: vec![] };
         for at in 0..8 {
             let uniform = Numbers { seed: 1, start: at as u64 }.draft(0, 0);
@@ -124,7 +201,7 @@ impl Drafts {
         DraftToken { token: *token, source }
     }
 
-    fn line(&self, backend: &mut CudaBackend, batch: usize, &(name, rule, has_chance): &(&str, AcceptanceRule, bool)) {
+    fn line(&self, bench: &mut Bench, batch: usize, &(name, rule, has_chance): &(&str, AcceptanceRule, bool)) {
         let rows_of = |i| (i..=i + DRAFTED).map(|at| self.row(at, Action::Score { token: 0 })).collect();
         let rows: Vec<Vec<RowJob<'_>>> = (0..batch).map(rows_of).collect();
         let drafts_of = |i| (i..i + DRAFTED).map(|at| self.draft(at, has_chance)).collect();
@@ -140,17 +217,32 @@ impl Drafts {
             measure: false,
         };
         let jobs: Vec<VerifyJob<'_>> = (0..batch).map(job).collect();
-        let timings = backend.time_verification(&jobs, ROUNDS).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let launches: Vec<String> =
-            timings.into_iter().map(|timing| format!("{:.1}", median(timing.launches))).collect();
-        let all = (0..ROUNDS).map(|_| {
+        let timings = match bench.backend.time_verification(&jobs, bench.extent.rounds) {
+            Ok(timings) => timings,
+            Err(error) => return bench.fail(&format!("{batch} drafts, {name}, {}", self.dtype.name()), &error),
+        };
+        let (cold, hot): (Vec<_>, Vec<_>) = timings
+            .into_iter()
+            .map(|of| (median(of.cold), median(of.hot)))
+            .map(|(a, b)| (micros(a), micros(b)))
+            .unzip();
+        let all = (0..bench.extent.rounds).map(|_| {
             let start = Instant::now();
-            backend.verify(&jobs);
+            bench.backend.verify(&jobs);
             start.elapsed().as_secs_f32() * 1e6
         });
         let all = median(all.collect());
-        println!("| {} | {batch} | {name} | {} | {all:.0} |", self.dtype.name(), launches.join(" + "));
+        println!(
+            "| {} | {batch} | {name} | {} | {} | {all:.0} |",
+            self.dtype.name(),
+            cold.join(" + "),
+            hot.join(" + ")
+        );
     }
+}
+
+fn micros(time: f32) -> String {
+    format!("{time:.1}")
 }
 
 fn median(mut times: Vec<f32>) -> f32 {
@@ -158,48 +250,54 @@ fn median(mut times: Vec<f32>) -> f32 {
     times[times.len() / 2]
 }
 
-fn line(
-    backend: &mut CudaBackend,
+/// Rows of one kind.
+struct Rows {
     vocab: usize,
     dtype: Dtype,
     shape: Shape,
-    encoded: &[Vec<u8>],
-    batch: usize,
-    &(name, filters, penalised, logprobs): &(&str, Filters, bool, Option<LogprobsSpec<'static>>),
-) {
-    let adjusts: Vec<TokenAdjust> = (0..if penalised { 64 } else { 0 })
-        .map(|i| TokenAdjust { token: i * 499, flags: 2, bias: 0.0, output_count: i % 3 })
-        .collect();
-    let spec = RowSpec {
-        filters,
-        chain: None,
-        penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF },
-        adjusts: adjusts.as_slice().into(),
-        banned: &[],
-        allowed: None,
-        mark: None,
-        action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
-        logprobs,
-        report: None,
-    };
-    let jobs: Vec<RowJob<'_>> =
-        (0..batch).map(|i| RowJob { logits: Logits::new(dtype, &encoded[i % encoded.len()]), spec }).collect();
-    let timing = backend.time(&jobs, ROUNDS).unwrap_or_else(|error| panic!("{name}: {error}"));
-    if name == MIXES[0].0 {
-        let nothing = median(timing.empty);
-        println!(
-            "| {vocab} | {} | {batch} | {} | no rows, the same launch | {nothing:.1} | | |",
-            dtype.name(),
-            shape.name()
-        );
+    encoded: Vec<Vec<u8>>,
+}
+
+impl Rows {
+    fn line(
+        &self,
+        bench: &mut Bench,
+        batch: usize,
+        &(name, filters, penalised, logprobs): &(&str, Filters, bool, Option<LogprobsSpec<'static>>),
+    ) {
+        let adjusts: Vec<TokenAdjust> = (0..if penalised { 64 } else { 0 })
+            .map(|i| TokenAdjust {
+                token: i * 499.min(self.vocab as u32 / 64),
+                flags: 2,
+                bias: 0.0,
+                output_count: i % 3,
+            })
+            .collect();
+        let spec = RowSpec {
+            filters,
+            chain: None,
+            penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF },
+            adjusts: adjusts.as_slice().into(),
+            banned: &[],
+            allowed: None,
+            mark: None,
+            action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
+            logprobs,
+            report: None,
+        };
+        let row = |i: usize| RowJob { logits: Logits::new(self.dtype, &self.encoded[i % self.encoded.len()]), spec };
+        let jobs: Vec<RowJob<'_>> = (0..batch).map(row).collect();
+        let what = format!("| {} | {} | {batch} | {}", self.vocab, self.dtype.name(), self.shape.name());
+        let timing = match bench.backend.time(&jobs, bench.extent.rounds) {
+            Ok(timing) => timing,
+            Err(error) => return bench.fail(&format!("{what} | {name} |"), &error),
+        };
+        if name == MIXES[0].0 {
+            println!("{what} | no rows, the same launch | {:.1} | | | |", median(timing.empty));
+        }
+        let (cold, hot) = (median(timing.cold), median(timing.hot));
+        let bytes = (batch * self.vocab * self.dtype.size()) as f32;
+        let (rate, reads) = (bytes / cold / 1e3, cold * bench.copy_rate / bytes);
+        println!("{what} | {name} | {cold:.1} | {hot:.1} | {rate:.0} | {reads:.2} |");
     }
-    let median = median(timing.launches);
-    let bytes = (batch * vocab * dtype.size()) as f32;
-    println!(
-        "| {vocab} | {} | {batch} | {} | {name} | {median:.1} | {:.0} | {:.2} |",
-        dtype.name(),
-        shape.name(),
-        bytes / median / 1e3,
-        median * timing.copy_rate / bytes
-    );
 }

@@ -12,4 +12,5 @@ mod faults;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod timing;
 mod tokens;

@@ -97,6 +97,10 @@ impl Device {
     }
 
     fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
+        self.launch_on(slot.stream, slot, launch)
+    }
+
+    fn launch_on(&self, stream: sys::CUstream, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
         // Pinned memory has one address on both sides.
@@ -120,7 +124,7 @@ impl Device {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: shape.shared_bytes,
-            hStream: slot.stream,
+            hStream: stream,
             attrs: &raw mut attribute,
             numAttrs: c_uint::from(shape.team_size > 1),
         };
@@ -130,21 +134,18 @@ impl Device {
         Ok(())
     }
 
-    /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. `flush` is memory to
-    /// write first, more than caches hold.
-    pub(super) fn time(&self, slot: &Slot, launch: &Launch, flush: &Staging) -> Result<f32, DriverError> {
-        // SAFETY: the memory is `flush`'s own.
-        unsafe { result::memset_d8_async(flush.device, 0, flush.bytes, slot.stream)? };
+    /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. What `before` names runs
+    /// first, in the same stream: while the device is at it, the launch and what measures it are queued, so no time of the
+    /// host's is measured.
+    pub(super) fn time(&self, slot: &Slot, launch: &Launch, before: &[(&Slot, Launch)]) -> Result<f32, DriverError> {
+        before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch))?;
         timed(slot.stream, || self.launch(slot, launch))
     }
 
-    /// Copies half of `memory` onto the other half, and gives the time in microseconds and the bytes read and written.
-    pub(super) fn time_copy(&self, slot: &Slot, memory: &Staging) -> Result<(f32, usize), DriverError> {
-        let half = memory.bytes / 2;
-        // SAFETY: both halves are `memory`'s own.
-        let copy =
-            || unsafe { result::memcpy_dtod_async(memory.device, memory.device + half as u64, half, slot.stream) };
-        Ok((timed(slot.stream, copy)?, 2 * half))
+    /// Copies half of some memory onto the other half, and gives the time in microseconds and the bytes read and written.
+    pub(super) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
+        let half = memory.len() / 2;
+        Ok((timed(slot.stream, || memory.copy_half(slot.stream))?, 2 * half))
     }
 
     /// Brings parts of a launch's inputs back, as they are on the device.

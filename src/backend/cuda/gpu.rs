@@ -1,7 +1,7 @@
 //! The GPU as the machine that launches run on.
 
 use super::OpenError;
-use super::device::{Device, Slot, Staging};
+use super::device::{Device, Slot};
 use super::lend::Room;
 use super::machine::{DeviceRow, Launch, Machine, SLOTS};
 use super::shape;
@@ -19,8 +19,6 @@ const HELD_BYTES: usize = 66 << 20;
 pub struct Gpu {
     pub(super) device: Device,
     pub(super) slots: [Slot; SLOTS],
-    /// What empties the caches before a launch is timed. Made once: such memory is kept for the life of the process.
-    pub(super) flush: Option<Staging>,
     /// Where rows of drafts are held. Made when there is the first.
     held: Option<Arc<Room>>,
 }
@@ -31,7 +29,7 @@ impl Gpu {
         let device = Device::open(wanted)?;
         let slot = || Slot::new(inputs, outputs, device.facts.scratch_blocks() as usize);
         let slots = [slot()?, slot()?];
-        Ok(Self { device, slots, flush: None, held: None })
+        Ok(Self { device, slots, held: None })
     }
 }
 

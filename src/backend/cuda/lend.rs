@@ -277,6 +277,13 @@ impl Room {
         self.bytes
     }
 
+    /// Begins to copy its first half onto the second.
+    pub(super) fn copy_half(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+        let half = self.bytes / 2;
+        // SAFETY: both halves are its own.
+        unsafe { result::memcpy_dtod_async(self.at + half as u64, self.at, half, stream) }
+    }
+
     /// Begins to copy a row here.
     pub(super) fn take(&self, row: &DeviceRow, stream: sys::CUstream) -> Result<(), DriverError> {
         assert!(row.to + row.bytes <= self.bytes, "a row has its place; this is a bug");

@@ -109,10 +109,14 @@ impl CudaBackend {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
-        let gpu = Gpu::open(device, input_bytes, OUTPUT_BYTES)?;
-        let mut backend = Self::on(gpu, other, input_bytes);
+        let mut backend = Self::open_unproved(device, other, input_bytes)?;
         warm_up::prove(&mut backend)?;
         Ok(backend)
+    }
+
+    /// Whatever it computes.
+    fn open_unproved(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
+        Ok(Self::on(Gpu::open(device, input_bytes, OUTPUT_BYTES)?, other, input_bytes))
     }
 
     /// Which image of the kernels it runs.

@@ -1,28 +1,50 @@
 //! What launches take on the device, for `benches/gpu.rs`.
 
-use super::ask::Asked;
-use super::device::Staging;
+use super::ask::{Asked, Kernel};
 use super::gpu::Gpu;
 use super::machine::Launch;
 use super::verify::verify;
-use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
+use super::{Backend, CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob, warm_up};
+use crate::sampling::adjust::Penalties;
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::row::{Action, Filters, RowSpec};
 
-/// More than the caches of any GPU hold.
-const FLUSH_BYTES: usize = 512 << 20;
+/// More than the caches of any GPU hold, twice.
+const COPY_BYTES: usize = 512 << 20;
+/// What is read to empty the caches: so many rows of so many logits, 128 MiB. Their format is one that nobody measures, so
+/// that they do not bring a measured kernel's code into the caches.
+const FLUSH: (Dtype, usize, usize) = (Dtype::F16, 256, 1 << 18);
+/// Launches before one that is to find everything in the caches.
+const HOT_AFTER: usize = 3;
 
 /// Times of the device, in microseconds.
 #[derive(Debug)]
 pub struct Timing {
-    /// Of each launch.
-    pub launches: Vec<f32>,
-    /// Of launches of the same shape that have no rows: what no kernel can be faster than.
+    /// Of each launch whose rows are in no cache.
+    pub cold: Vec<f32>,
+    /// Of each launch behind others of the same rows: as many of them are in the caches as these hold.
+    pub hot: Vec<f32>,
+    /// Of launches of the same shape that have no rows, cold: what no kernel can be faster than.
     pub empty: Vec<f32>,
-    /// Bytes per microsecond that a device copy reads and writes, the best of several.
-    pub copy_rate: f32,
 }
 
 impl CudaBackend {
-    /// Runs a batch of rows of one number format `rounds` times from cold caches. The rows must fit into one launch.
+    /// Opens a device to measure it, also one that does not prove itself: wrong kernels take time too, and who has the device
+    /// only now wants to know it. Nothing may be served from it then. The second is how it proved itself.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::open`].
+    pub fn open_to_measure(
+        device: &str,
+        other: Box<dyn Backend>,
+        input_bytes: usize,
+    ) -> Result<(Self, Result<(), OpenError>), OpenError> {
+        let mut backend = Self::open_unproved(device, other, input_bytes)?;
+        let proof = warm_up::prove(&mut backend);
+        Ok((backend, proof))
+    }
+
+    /// Runs a batch of rows of one number format `rounds` times in each state of the caches. The rows must fit into one launch.
     ///
     /// # Errors
     /// When the driver fails.
@@ -38,10 +60,10 @@ impl CudaBackend {
     /// launch each, of one kernel.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// When the driver fails, or a kernel contradicts itself.
     ///
     /// # Panics
-    /// If the rows do not fit, or have no kernel.
+    /// If the rows do not fit.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
         let input_bytes = self.launches.input_bytes;
@@ -49,8 +71,27 @@ impl CudaBackend {
             timings.push(self.time_launch(asked, rounds)?);
             self.launches.ask(asked)
         })?;
-        assert!(verified.iter().all(Result::is_ok), "the drafts have kernels");
-        Ok(timings)
+        match verified.iter().find_map(|verified| verified.as_ref().err()) {
+            Some(reason) => Err(OpenError::Wrong(format!("drafts were handed over: {}", reason.name()))),
+            None => Ok(timings),
+        }
+    }
+
+    /// Bytes per microsecond that a device copy reads and writes, the best of several. The memory for it is kept for the life
+    /// of the process.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn copy_rate(&mut self) -> Result<f32, OpenError> {
+        let machine = &mut self.launches.machine;
+        machine.enter()?;
+        let memory = machine.device.room(COPY_BYTES)?;
+        let mut best = 0.0f32;
+        for _ in 0..10 {
+            let (time, bytes) = machine.device.time_copy(&machine.slots[0], &memory)?;
+            best = best.max(bytes as f32 / time);
+        }
+        Ok(best)
     }
 
     fn time_launch(&mut self, asked: &[Asked<'_>], rounds: usize) -> Result<Timing, DriverError> {
@@ -64,21 +105,42 @@ impl CudaBackend {
         // The first run uploads, and is not counted.
         let launch = launches.begin(0, which, asked, &rows)?;
         launches.wait(0)?;
-        let Gpu { device, slots: [slot, ..], flush, .. } = &mut launches.machine;
-        let flush = match flush {
-            Some(flush) => flush,
-            None => flush.insert(Staging::new(FLUSH_BYTES)?),
+        let flush = self.begin_flush()?;
+        self.launches.wait(1)?;
+        let Gpu { device, slots: [slot, other], .. } = &self.launches.machine;
+        let times = |launch: Launch, before: &[_]| -> Result<Vec<f32>, DriverError> {
+            (0..rounds).map(|_| device.time(slot, &launch, before)).collect()
         };
-        let nothing = Launch { rows: 0, ..launch };
-        let times = |launch: &Launch| -> Result<Vec<f32>, DriverError> {
-            (0..rounds).map(|_| device.time(slot, launch, flush)).collect()
+        // A launch writes little, so what it leaves in the caches needs not be written back while the next is measured.
+        let cold = times(launch, &[(other, flush)])?;
+        let empty = times(Launch { rows: 0, ..launch }, &[(other, flush)])?;
+        let hot = times(launch, &[(slot, launch); HOT_AFTER])?;
+        Ok(Timing { cold, hot, empty })
+    }
+
+    /// Begins the launch that empties the caches, in the second slot: greedy rows, which are read and hardly anything else.
+    fn begin_flush(&mut self) -> Result<Launch, DriverError> {
+        let (dtype, count, vocab_size) = FLUSH;
+        let launches = &mut self.launches;
+        // Smaller rows where there is not so much room.
+        let vocab_size = vocab_size.min((launches.input_bytes / count).saturating_sub(2048) / dtype.size()).max(1);
+        let zeros = vec![0; vocab_size * dtype.size()];
+        let spec = RowSpec {
+            filters: Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            chain: None,
+            penalties: Penalties::OFF,
+            adjusts: [].as_slice().into(),
+            banned: &[],
+            allowed: None,
+            mark: None,
+            action: Action::Draw { uniform: 0 },
+            logprobs: None,
+            report: None,
         };
-        let (launches, empty) = (times(&launch)?, times(&nothing)?);
-        let mut copy_rate = 0.0f32;
-        for _ in 0..10 {
-            let (time, bytes) = device.time_copy(slot, flush)?;
-            copy_rate = copy_rate.max(bytes as f32 / time);
-        }
-        Ok(Timing { launches, empty, copy_rate })
+        let row = || Asked::row(RowJob { logits: Logits::new(dtype, &zeros), spec });
+        let asked: Vec<Asked<'_>> = (0..count).map(|_| row()).collect();
+        let rows: Vec<usize> = (0..count).collect();
+        let taken = launches.pack(1, &asked, &rows, launches.input_bytes);
+        launches.begin(1, (Kernel::Sample, dtype), &asked, &rows[..taken])
     }
 }

@@ -1,0 +1,69 @@
+//! What the bench needs of the driver: a device that does not prove itself is measured all the same, and told in full.
+
+use crate::build::{FOLDER, built};
+use croupier::backend::RowJob;
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::CudaBackend;
+use croupier::sampling::adjust::Penalties;
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, RowSpec};
+use std::process::Command;
+
+/// Not a test: a process of its own, which finds the driver.
+#[test]
+#[ignore = "started by the tests below"]
+#[allow(clippy::print_stdout)]
+fn measure() {
+    let (mut backend, proof) = CudaBackend::open_to_measure("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
+    println!("proof: {}", proof.map_or_else(|error| error.to_string(), |()| "well".to_owned()));
+    let bytes = Dtype::F32.encode(&[0.5; 9001]);
+    let spec = RowSpec {
+        filters: Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 },
+        chain: None,
+        penalties: Penalties::OFF,
+        adjusts: [].as_slice().into(),
+        banned: &[],
+        allowed: None,
+        mark: None,
+        action: Action::Draw { uniform: 7 },
+        logprobs: None,
+        report: None,
+    };
+    let timing = backend.time(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }; 2], 3).unwrap();
+    assert!([&timing.cold, &timing.hot, &timing.empty].iter().all(|times| times.len() == 3), "{timing:?}");
+    assert!(backend.copy_rate().unwrap() > 0.0);
+    println!("measured");
+}
+
+fn measured(faults: &str) -> Option<String> {
+    built().then(|| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "timing::measure", "--ignored", "--nocapture"]).env("FAKE_CUDA_FAULTS", faults);
+        command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver"));
+        let output = command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers")).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("\nmeasured\n"), "{told}");
+        told.into_owned()
+    })
+}
+
+#[test]
+fn a_device_is_measured_from_cold_and_hot_caches() {
+    let Some(told) = measured("") else { return };
+    assert!(told.contains("proof: well"), "{told}");
+}
+
+#[test]
+fn a_device_that_computes_something_else_is_measured_and_tells_what() {
+    let Some(told) = measured("spoil@1=0") else { return };
+    let parts = [
+        "does not compute what it should (row 0 of 7, 1000 f32 logits, Shape { team_size: 1,",
+        "expected token ",
+        " rank 1 logprob ",
+        " total ",
+        " last_key 0x",
+        ", got token ",
+        "asked again, the kernel wrote status 0 token ",
+    ];
+    parts.iter().for_each(|part| assert!(told.contains(part), "{part} is missing in:\n{told}"));
+}
