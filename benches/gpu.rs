@@ -72,15 +72,15 @@ const QUICK: Extent = Extent {
 
 fn main() -> ExitCode {
     let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
-    let opened = CudaBackend::open_to_measure("0", Box::new(CpuBackend::new(1)), extent.room);
-    let (backend, proof) = match opened {
-        Ok(opened) => opened,
+    let mut backend = match CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), extent.room) {
+        Ok(backend) => backend,
         Err(reason) => {
             println!("SKIPPED: nothing was measured: {reason}");
             return if reason.is_absence() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
     };
     println!("{}\nkernels: {}", backend.info().device, backend.image());
+    let proof = backend.prove();
     let mut bench = Bench { backend, extent, copy_rate: f32::NAN, failures: 0 };
     if let Err(error) = proof {
         bench.fail("proof", &error);

@@ -13,7 +13,8 @@ const SERVER: &str = r#"[[ $1 == --version ]] && echo "croupier 1" && exit
 trap 'echo "{\"message\":\"drained\"}" >&2; exit 0' TERM
 sleep 0.3; echo '{"fields":{"message":"ready"}}' >&2; while :; do sleep 0.05; done"#;
 /// The tests as a GPU with clusters needs them.
-const TESTS: &str = r#"[[ $CROUPIER_TEST_GPU == required-clusters ]] && echo "ran $PROPTEST_CASES $*""#;
+const TESTS: &str =
+    r#"[[ $CROUPIER_TEST_GPU == required-clusters ]] && echo "ran $PROPTEST_CASES $CROUPIER_TEST_GPU_PROOF: $*""#;
 
 fn program(folder: &Path, name: &str, body: &str) {
     let path = folder.join(name);
@@ -61,14 +62,15 @@ fn all_steps_run_and_pass() {
     assert!(String::from_utf8_lossy(&output.stdout).ends_with(&summary), "the table stands at the end");
     let smoke = read(&dir, "smoke.log");
     assert!(smoke.contains("croupier 1") && smoke.contains("ready") && smoke.contains("drained"), "{smoke}");
-    assert!(read(&dir, "backends.log").contains("ran 200 "));
-    assert!(read(&dir, "racecheck.log").contains("racecheck\nran 8 "));
+    assert!(read(&dir, "backends.log").contains("ran 200 : "));
+    assert!(read(&dir, "racecheck.log").contains("racecheck\nran 8 skip: "));
 }
 
 #[test]
 fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
     let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";
-    let others = [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
+    let others =
+        [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
     let (dir, output) = check("run", "1", &others);
     let summary = read(&dir, "summary.txt");
     let results = ["FAILED ", "FAILED: over its time", "SKIPPED", "passed", "FAILED ", "passed", "FAILED ", "FAILED "];
@@ -83,8 +85,7 @@ fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
 #[test]
 fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
     let asked = r#"[[ $CROUPIER_TEST_GPU == required ]]"#;
-    let others =
-        [("nvidia-smi", "echo 8.6"), ("backends", asked), ("verification", asked), ("device_memory", asked)];
+    let others = [("nvidia-smi", "echo 8.6"), ("backends", asked), ("verification", asked), ("device_memory", asked)];
     let (dir, output) = check("tests", "20", &others);
     assert!(output.status.success(), "{}", read(&dir, "summary.txt"));
 }

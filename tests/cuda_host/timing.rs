@@ -14,8 +14,8 @@ use std::process::Command;
 #[ignore = "started by the tests below"]
 #[allow(clippy::print_stdout)]
 fn measure() {
-    let (mut backend, proof) = CudaBackend::open_to_measure("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
-    println!("proof: {}", proof.map_or_else(|error| error.to_string(), |()| "well".to_owned()));
+    let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
+    println!("proof: {}", backend.prove().map_or_else(|error| error.to_string(), |()| "well".to_owned()));
     let bytes = Dtype::F32.encode(&[0.5; 9001]);
     let spec = RowSpec {
         filters: Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 },

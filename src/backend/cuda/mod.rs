@@ -101,22 +101,26 @@ impl CudaBackend {
     /// # Errors
     /// [`OpenError`] when there is no such device, or it cannot be used.
     pub fn open(device: &str, other: Box<dyn Backend>) -> Result<Self, OpenError> {
-        Self::open_with(device, other, INPUT_BYTES)
-    }
-
-    /// As [`Self::open`], with so much room for one launch.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn open_with(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
-        let mut backend = Self::open_unproved(device, other, input_bytes)?;
-        warm_up::prove(&mut backend)?;
+        let mut backend = Self::open_unproved(device, other, INPUT_BYTES)?;
+        backend.prove()?;
         Ok(backend)
     }
 
-    /// Whatever it computes.
-    fn open_unproved(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
+    /// Opens one with so much room for one launch, whatever it computes: to measure it, or to look at it under a sanitizer.
+    /// Nothing may be served from it.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for results that differ.
+    pub fn open_unproved(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
         Ok(Self::on(Gpu::open(device, input_bytes, OUTPUT_BYTES)?, other, input_bytes))
+    }
+
+    /// Has it prove itself.
+    ///
+    /// # Errors
+    /// When a result differs, or the driver fails.
+    pub fn prove(&mut self) -> Result<(), OpenError> {
+        warm_up::prove(self)
     }
 
     /// Which image of the kernels it runs.

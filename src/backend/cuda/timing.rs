@@ -4,7 +4,7 @@ use super::ask::{Asked, Kernel};
 use super::gpu::Gpu;
 use super::machine::Launch;
 use super::verify::verify;
-use super::{Backend, CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob, warm_up};
+use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
 use crate::sampling::adjust::Penalties;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{Action, Filters, RowSpec};
@@ -29,21 +29,6 @@ pub struct Timing {
 }
 
 impl CudaBackend {
-    /// Opens a device to measure it, also one that does not prove itself: wrong kernels take time too, and who has the device
-    /// only now wants to know it. Nothing may be served from it then. The second is how it proved itself.
-    ///
-    /// # Errors
-    /// As [`CudaBackend::open`].
-    pub fn open_to_measure(
-        device: &str,
-        other: Box<dyn Backend>,
-        input_bytes: usize,
-    ) -> Result<(Self, Result<(), OpenError>), OpenError> {
-        let mut backend = Self::open_unproved(device, other, input_bytes)?;
-        let proof = warm_up::prove(&mut backend);
-        Ok((backend, proof))
-    }
-
     /// Runs a batch of rows of one number format `rounds` times in each state of the caches. The rows must fit into one launch.
     ///
     /// # Errors
