@@ -18,6 +18,9 @@ async fn auto_takes_the_gpu_and_says_so_once_it_has_proved_itself() {
     // Everything that warms it up has happened by now.
     let launches = server.calls("cuLaunchKernelEx");
     assert!(launches > 100, "{launches}");
+    assert!(server.log().contains("machine code for compute capability 9.0, with clusters"), "{}", server.log());
+    // Room for each of six kernels, and all of it for the three that weigh.
+    assert_eq!(server.calls("cuFuncSetAttribute"), 9);
     let build = server.page("/metrics").await;
     let build = build.lines().find(|line| line.starts_with("croupier_build_info{")).unwrap().to_owned();
     assert!(build.contains("backend=\"cuda\"") && build.contains(FIRST), "{build}");
