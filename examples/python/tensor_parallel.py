@@ -31,7 +31,7 @@ def rank_above_0(token, number):
         last = [0 for _ in SEEDS]
         for position in range(TOKENS):
             rows = rank.rows(len(SEEDS))
-            rows.array[:] = logits(last, position, rank.vocab_range)
+            rows.write(logits(last, position, rank.vocab_range))
             # Every rank reads the tokens from shared memory: rank 0 tells nobody.
             last = [token for [token] in rank.tokens(rank.send(rows))]
         rank.wait()
@@ -50,7 +50,7 @@ def rank_0(server, shards):
         last = [0 for _ in SEEDS]
         for position in range(TOKENS):
             rows = stream.rows(len(texts))
-            rows.array[:] = logits(last, position, own)
+            rows.write(logits(last, position, own))
             last = stream.sample(rows, texts)
         for other in others:
             assert other.wait() == 0

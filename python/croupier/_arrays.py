@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from . import _device
 from .schema import pb
 
 #: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
@@ -37,7 +36,7 @@ def as_array(logits: Any, dtype: str) -> np.ndarray:
     """As numpy has it: from numpy, torch, DLPack, a buffer, or what numpy can make of it."""
     if isinstance(logits, np.ndarray):
         return logits
-    if _device.is_on_device(logits):
+    if is_on_device(logits):
         raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
                          "or give a copy on the host, for a tensor logits.cpu()")
     if _is_raw(logits):
@@ -56,6 +55,11 @@ def as_array(logits: Any, dtype: str) -> np.ndarray:
             if not hasattr(logits, "__array__"):
                 raise
     return np.asarray(logits)
+
+
+def is_on_device(logits: Any) -> bool:
+    """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
+    return hasattr(logits, "__cuda_array_interface__")
 
 
 def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -98,7 +102,7 @@ def _of_tensor(tensor: Any) -> np.ndarray:
 
 def bf16(values: np.ndarray) -> np.ndarray:
     """float32 as bf16, to nearest even. numpy has no such type."""
-    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    bits = np.asarray(values, "<f4").view("<u4")
     # A NaN whose payload lies in the lower half would become an infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
@@ -107,6 +111,28 @@ def bf16(values: np.ndarray) -> np.ndarray:
 def widened(values: np.ndarray) -> np.ndarray:
     """bf16 as float32."""
     return (values.astype("<u4") << 16).view("<f4")
+
+
+class Bf16Array(np.ndarray):
+    """bf16 rows as their bits. What is written into them is a number, as into any array, and becomes bf16; uint16 is bits already.
+    numpy alone would cut 1.5 down to the bits 1, another number, and say nothing."""
+
+    def __setitem__(self, where: Any, logits: Any) -> None:
+        super().__setitem__(where, in_dtype(as_array(logits, "bf16"), "bf16") if self.dtype == _BITS else logits)
+
+    def fill(self, value: Any) -> None:
+        """As of numpy's arrays."""
+        self[...] = value
+
+
+def writable(array: Any) -> Any:
+    """Rows that logits may be written into."""
+    return array.view(Bf16Array) if isinstance(array, np.ndarray) and array.dtype == _BITS else array
+
+
+def dtype_of(array: Any) -> str:
+    """The name of the number format of rows."""
+    return next(name for name, (_, own) in DTYPES.items() if own == array.dtype)
 
 
 def filled(place: Any, array: Any, count: int | None = None) -> Any:

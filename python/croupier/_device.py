@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arrays import as_array, dtype_of, in_dtype, is_on_device
 from ._cuda import Mapping, driver
 from ._regions import Region
 from .schema import pb
@@ -73,7 +74,9 @@ class DeviceArray:
         if is_on_device(logits):
             self._copy(logits)
         else:
-            self._upload(np.broadcast_to(np.asarray(logits, self.dtype), self.shape))
+            name = dtype_of(self)
+            numbers = in_dtype(as_array(logits, name), name)
+            self._upload(np.broadcast_to(np.asarray(numbers, self.dtype), self.shape))
 
     def _copy(self, logits: Any) -> None:
         facts = logits.__cuda_array_interface__
@@ -109,11 +112,6 @@ def strides_of(facts: dict[str, Any], dtype: np.dtype) -> tuple[int, ...]:
     if strides[-1] != dtype.itemsize:
         raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
     return strides
-
-
-def is_on_device(logits: Any) -> bool:
-    """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
-    return hasattr(logits, "__cuda_array_interface__")
 
 
 def row_count(logits: Any, columns: int, dtype: np.dtype) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _regions
 from ._regions import Region
-from ._arrays import DTYPES, as_rows, filled
+from ._arrays import DTYPES, as_rows, filled, writable
 from ._slots import Places
 from ._split import SPARE
 from ._types import Rows
@@ -90,11 +90,12 @@ class RankSession:
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         if self.region is None or count > self.group.max_rows:
-            return Rows(np.empty((count, self.columns), self.numpy))
+            return Rows(writable(np.empty((count, self.columns), self.numpy)))
         _, _, first, slot_bytes, stride = self.group.region
         slot = self.free.pop(0)
         flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
-        return Rows(flat.reshape(count, stride)[:, self.start : self.start + self.columns], slot, self.region)
+        own = flat.reshape(count, stride)[:, self.start : self.start + self.columns]
+        return Rows(writable(own), slot, self.region)
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _device, _regions
-from ._arrays import DTYPES
+from ._arrays import DTYPES, writable
 from ._regions import Region
 from ._results import apply, merged
 from ._slots import Places, Sharing
@@ -265,12 +265,12 @@ class Session(StepMaker, Sharing):
         if self.region is not None and count > self.max_rows:
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
         if self.region is None or count > self.max_rows:
-            return Rows(np.empty((count, self.columns), self.numpy))
+            return Rows(writable(np.empty((count, self.columns), self.numpy)))
         if not self.free:
             raise CroupierError("every slot waits for its step's result; take one first, or ask for more slots")
         slot = self.free.pop(0)
         offset = self.region.first + slot * self.slot_bytes
-        return Rows(self.region.view(self.numpy, count, self.stride, self.columns, offset), slot, self.region)
+        return Rows(writable(self.region.view(self.numpy, count, self.stride, self.columns, offset)), slot, self.region)
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arrays import as_rows, dtype_of, is_on_device
 from ._device import DeviceArray
 from ._regions import Region
 from .errors import Failure
@@ -34,16 +35,26 @@ class Sequence:
 
 @dataclass
 class Rows:
-    """Rows of a step, in shared or device memory where there is some: write them into `array`, then send them."""
+    """Rows of a step, in shared or device memory where there is some: `write` logits, or compute them in `array`, then send them."""
 
     array: np.ndarray | DeviceArray
-    """Shape (rows, vocab_size). In device memory it has `__cuda_array_interface__`."""
+    """Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
+    write must be. In device memory it has `__cuda_array_interface__`."""
     slot: int | None = None
     region: Region | None = None
     users: int = 0
     """Messages that name it and have no answer."""
     is_spent: bool = False
     """Sent or given back: the place may be another's by now."""
+
+    def write(self, logits: Any) -> None:
+        """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""
+        self.check()
+        if not (is_on_device(logits) and isinstance(self.array, DeviceArray)):
+            logits = as_rows(logits, self.array.shape[1], dtype_of(self.array))
+            if len(logits) != len(self.array):
+                raise ValueError(f"logits have {len(logits)} rows, these are {len(self.array)}")
+        self.array[:] = logits
 
     def check(self) -> None:
         """Whether they may be sent."""

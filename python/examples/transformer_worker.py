@@ -231,7 +231,7 @@ def verify(speculation: Speculation, drafts: list[Draft], logits: np.ndarray) ->
     while True:
         # A larger model would be told to write there itself.
         rows = speculation.stream.rows(len(logits))
-        rows.array[:] = logits
+        rows.write(logits)
         with contextlib.suppress(croupier.LogitsLost):
             return speculation.verify(drafts, rows)
 

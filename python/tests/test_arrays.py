@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier._arrays import as_rows, bf16, widened
+from croupier._arrays import as_rows, bf16, widened, writable
 
 VOCAB = 100
 ROWS = np.random.default_rng(1).normal(size=(3, VOCAB)).astype(np.float32) * 3
@@ -154,3 +154,58 @@ def test_tensors_of_torch(server):
         with croupier.connect(server.uds, VOCAB, dtype=dtype) as stream:
             one, two = stream.open(seed=1), stream.open(seed=1)
             assert stream.sample(tensor[:1], [one]) == stream.sample(tensor.detach().float().numpy()[:1], [two])
+
+
+@pytest.mark.parametrize("how", [
+    lambda array: array.__setitem__(slice(None), ROWS),
+    lambda array: array.__setitem__(..., ROWS.astype(np.float64)),
+    lambda array: array.__setitem__(slice(None), ROWS.tolist()),
+    lambda array: array.__setitem__(slice(None), BITS),
+    lambda array: [row.__setitem__(slice(None), values) for row, values in zip(array, ROWS)],
+    lambda array: [array.__setitem__((i, j), ROWS[i, j]) for i in range(3) for j in range(VOCAB)],
+    lambda array: array.__setitem__(slice(None), FORMS["torch bfloat16"][0]),
+])
+def test_numbers_that_are_assigned_to_bf16_rows_become_bf16(torch, how):
+    array = writable(np.zeros((3, VOCAB), np.uint16))
+    how(array)
+    assert (np.asarray(array) == BITS).all()
+
+
+def test_one_number_may_be_assigned_to_bf16_rows():
+    array = writable(np.zeros((1, 4), np.uint16))
+    array[:] = -20
+    array[0, 1], array[0, 2], array[0, 3] = 1.5, np.uint16(0x4000), np.nan
+    assert array.tolist() == [[0xC1A0, 0x3FC0, 0x4000, 0x7FC0]]
+    array.fill(1.5)
+    assert array.tolist() == [[0x3FC0] * 4]
+    # What numpy computes there is a mistake that it tells.
+    for wrong in (lambda: np.add(ROWS[:1, :4], 1, out=array), lambda: np.copyto(array, ROWS[:1, :4])):
+        with pytest.raises(TypeError, match="same_kind"):
+            wrong()
+    # Other formats are numpy's own.
+    assert type(writable(ROWS)) is np.ndarray
+
+
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_take_what_sample_takes(server, torch, dtype, form, path):
+    given = FORMS[form][0]
+    with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path=path) as stream:
+        tokens = []
+        for write in (lambda rows: rows.write(given), None):
+            texts = [stream.open(seed=seed) for seed in range(3)]
+            rows = given
+            if write is not None:
+                rows = stream.rows(3)
+                write(rows)
+            tokens.append(stream.sample(rows, texts))
+        assert tokens[0] == tokens[1]
+        rows = stream.rows(2)
+        with pytest.raises(ValueError, match="logits have 3 rows, these are 2"):
+            rows.write(ROWS)
+        with pytest.raises(ValueError, match="shape"):
+            rows.write(ROWS[:2, 1:])
+        stream.discard(rows)
+        with pytest.raises(ValueError, match="discarded"):
+            rows.write(ROWS[:2])
