@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import numpy as np
 from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled, writable
+from ._checks import whole
 from ._slots import Places
 from ._split import SPARE
 from ._types import Rows
@@ -89,13 +91,14 @@ class RankSession:
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        count = whole("count", count, 0)
         if self.region is None or count > self.group.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)))
         _, _, first, slot_bytes, stride = self.group.region
         slot = self.free.pop(0)
         flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
         own = flat.reshape(count, stride)[:, self.start : self.start + self.columns]
-        return Rows(writable(own), slot, self.region)
+        return Rows(writable(own), slot, self.region, owner=weakref.ref(self))
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""

@@ -41,7 +41,7 @@ def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Ca
             sequence.tokens.extend([token.token_id for token in tokens])
         elif emitting.status != _OK:
             why = f" (it was not opened: {sequence.refused})" if sequence.refused else ""
-            step.failures[sequence.id] = Failure(emitting.message + why, _STATUS.get(emitting.status, str(emitting.status)))
+            step.failures[sequence.id] = failure_of(emitting, why)
             continue
         finish = emitting.finish_reason
         if finish:
@@ -56,6 +56,11 @@ def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Ca
             sequence.refused = step.opens_failed[sequence.id] = f"{opened.error.field}: {opened.error.message}"
             if sequences.get(sequence.id) is sequence:
                 del sequences[sequence.id]
+
+
+def failure_of(result: Any, more: str = "") -> Failure:
+    """Why a `WorkResult` has nothing."""
+    return Failure(result.message + more, _STATUS.get(result.status, str(result.status)))
 
 
 def merged(step: Step) -> Any:

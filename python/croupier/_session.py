@@ -6,7 +6,7 @@ Everything that is needed to go on after the server was killed is here, so the c
 from __future__ import annotations
 
 import logging
-import secrets
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -15,14 +15,16 @@ import numpy as np
 
 from . import _device, _regions
 from ._arrays import DTYPES, writable
+from ._checks import token_ids, whole
 from ._regions import Region
 from ._results import apply, merged
 from ._slots import Places, Sharing
-from ._split import SPARE, Limits, chunks
+from ._split import Limits
 from ._steps import StepMaker
+from ._texts import Texts
 from ._tokens import tokens_of
 from ._types import Part, Rows, Sequence, Step
-from ._wire import inline, message, opening, placed
+from ._wire import inline, message, placed
 from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
@@ -35,42 +37,32 @@ _KEPT_PLACES = 1024
 _LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
 
 
-def _remembers(params: Any) -> bool:
-    """Whether a sampler that is on learns from each token."""
-    return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
-
-
-class Session(StepMaker, Sharing):
+class Session(Texts, StepMaker, Sharing):
     """One stream's memory."""
 
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
                  device: str | None = None) -> None:
         _check_options(dtype, data_path, vocab_shards, device)
-        for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows), ("slots", slots)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}, must be at least 1")
+        vocab_size, max_rows, slots = (whole(name, value, 1) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
+                                                                                ("slots", slots)))
         wire, self.numpy = DTYPES[dtype]
         self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
         self.device = device or ""
-        self.config = pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
-                                      eos_token_ids=eos_token_ids, default_params=default_params,
-                                      wants_regions=data_path != "inline")
-        self.shards = None if vocab_shards is None else list(vocab_shards)
+        super().__init__(pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
+                                         eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
+                                         wants_regions=data_path != "inline"))
+        self.shards = None if vocab_shards is None else [whole("vocab_shards", columns, 1) for columns in vocab_shards]
         if self.shards is not None:
             self.config.vocab_shards.columns.extend(self.shards)
         # Columns that come from here.
         self.columns = self.shards[0] if self.shards else vocab_size
         self.offer: Any = None
-        self.limits = Limits(pb.Limits())
         # Rows begin at a multiple of 64 bytes.
-        whole = 64 // self.numpy.itemsize
-        self.stride = -(-vocab_size // whole) * whole
+        together = 64 // self.numpy.itemsize
+        self.stride = -(-vocab_size // together) * together
         self.max_rows, self.slots = max_rows, slots
         self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
-        self.sequences: dict[int, Sequence] = {}
-        self.opening: list[Sequence] = []
-        self.closing: list[int] = []
         # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
         self.steps: deque[Step] = deque()
         self.waiting: deque[Part] = deque()
@@ -78,43 +70,10 @@ class Session(StepMaker, Sharing):
         self.tokens: Places | None = None
         self.free: list[int] = []
         self.reason = "data_path is inline" if data_path == "inline" else ""
-        self.sharded = self.numbers = self.ids = 0
+        self.sharded = self.numbers = 0
         self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
         self.places: dict[tuple[int, int], bytes] = {}
         self.lost = False
-        # Whether a text's samplers say what they learned.
-        self.remembers = False
-
-    # Sequences.
-
-    def open(self, params: Any, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
-             state: Any = None) -> Sequence:
-        defaults = self.config.default_params
-        if state is not None or _remembers(params) or _remembers(defaults):
-            params.return_sampler_state = True
-        self.remembers |= params.return_sampler_state or defaults.return_sampler_state
-        if not params.HasField("seed") and not defaults.HasField("seed"):
-            # Chosen here, so that a text can go on whatever becomes of the server.
-            params.seed = secrets.randbits(64)
-        if sequence_id is None:
-            self.ids += 1
-            sequence_id = self.ids
-        elif sequence_id in self.sequences:
-            raise ValueError(f"sequence {sequence_id} is open")
-        self.ids = max(self.ids, sequence_id)
-        sequence = Sequence(sequence_id, params, tuple(prompt), list(output), state=state)
-        self.sequences[sequence_id] = sequence
-        self.opening.append(sequence)
-        return sequence
-
-    def close(self, sequence: Sequence) -> None:
-        if self.sequences.get(sequence.id) is not sequence:
-            return
-        del self.sequences[sequence.id]
-        if sequence in self.opening:
-            self.opening.remove(sequence)
-        else:
-            self.closing.append(sequence.id)
 
     # Connecting.
 
@@ -169,7 +128,7 @@ class Session(StepMaker, Sharing):
         """Parts of a step may have the same rows."""
         if id(rows) not in taken:
             kept = taken[id(rows)] = self._kept(rows)
-            kept.users = rows.users
+            kept.users, kept.is_spent = rows.users, True
         return taken[id(rows)]
 
     def _lose(self) -> None:
@@ -203,8 +162,7 @@ class Session(StepMaker, Sharing):
         kept.array[:] = rows.array
         # Looked at last: what was copied before the pages went is whole.
         if rows.region.is_lost():
-            if kept.slot is not None:
-                self.free.append(kept.slot)
+            self.discard(kept)
             raise LogitsLost(_LOST)
         return kept
 
@@ -234,19 +192,6 @@ class Session(StepMaker, Sharing):
         self.waiting = deque([*first, *rest])
         return first, rest
 
-    def _openings(self, sequences: list[Sequence], error: type[Exception]) -> list[tuple[list[Sequence], list[bytes]]]:
-        """What opens them, for as many messages as it takes."""
-        wire = [opening(sequence) for sequence in sequences]
-        most = self.limits.message_bytes - SPARE
-        for sequence, one in zip(sequences, wire):
-            if len(one) > most:
-                tokens = len(sequence.prompt) + len(sequence.tokens)
-                raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
-                            f"max_message_bytes is {self.limits.message_bytes}")
-        # One message may open as many as the stream can have. More are refused one by one, not with the stream.
-        runs = chunks([len(one) for one in wire], most, self.limits.sequences)
-        return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]
-
     def raise_if_lost(self) -> None:
         """Tells once that logits were lost."""
         if self.lost:
@@ -257,6 +202,7 @@ class Session(StepMaker, Sharing):
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        count = whole("count", count, 0)
         if self.region is None and self.wanted == "device_memory":
             raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
         on_device = self.region is not None and self.region.on_device
@@ -267,10 +213,17 @@ class Session(StepMaker, Sharing):
         if self.region is None or count > self.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)))
         if not self.free:
-            raise CroupierError("every slot waits for its step's result; take one first, or ask for more slots")
+            raise CroupierError(self._no_slot())
         slot = self.free.pop(0)
         offset = self.region.first + slot * self.slot_bytes
-        return Rows(writable(self.region.view(self.numpy, count, self.stride, self.columns, offset)), slot, self.region)
+        array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
+        return Rows(array, slot, self.region, owner=weakref.ref(self))
+
+    def _no_slot(self) -> str:
+        waiting = {part.logits.slot for part in self.waiting if part.logits is not None} - {None}
+        held = self.slots - len(waiting)
+        return (f"every slot is taken: {len(waiting)} by steps without a result, {held} by rows that were not sent; "
+                "take a result, send or discard rows, or connect with more slots")
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
@@ -299,7 +252,7 @@ class Session(StepMaker, Sharing):
         """The part as it is sent now."""
         if part.source is not None:
             part.logits, part.source = self._placed(part.source), None
-            part.logits.users = 1
+            part.logits.users, part.logits.is_spent = 1, True
             self.synchronize()
         self.waiting.append(part)
         return self.encode(part)

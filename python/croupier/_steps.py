@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, bf16, filled
-from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of
+from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
 from ._types import Part, Rows, Sequence, Step
 from ._wire import varint
@@ -20,6 +20,8 @@ from .schema import pb
 _WITHOUT_SHARDS = 1 << 63
 #: Bytes that a work which samples takes in a message, at most.
 _SAMPLE = 16
+#: The most works whose rows a mistake counts one by one.
+_SHOWN = 8
 
 
 class _Asked:
@@ -55,7 +57,9 @@ class StepMaker:
             asked = _Asked(list(work), rows, source, top_n, traceparent)
             self._check_open(asked.work)
             count = asked.whole + len(asked.listed)
-            if one_each and count != len(asked.work):
+            if not one_each:
+                _check_count(count, asked.work)
+            elif count != len(asked.work):
                 raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
             step = Step()
             step.parts = self._parts(step, asked)
@@ -63,8 +67,9 @@ class StepMaker:
             if rows is not None and rows is not logits:
                 self.discard(rows)
             raise
-        if isinstance(logits, Rows):
-            logits.is_spent = True
+        for given in (logits, rows):
+            if isinstance(given, Rows):
+                given.is_spent = True
         if rows is not None and not rows.users:
             # No work wants them.
             self._release(rows)
@@ -254,6 +259,19 @@ class StepMaker:
 def _sampled(item: Any) -> Any:
     """A work; a sequence is to be sampled."""
     return pb.Work(sequence_id=item.id, sample=pb.SampleWork()) if isinstance(item, Sequence) else item
+
+
+def _check_count(count: int, work: list[Any]) -> None:
+    """Whether there are as many rows as works take, one after another. Where one says its first row some may be left out."""
+    wire = [item for item in work if not isinstance(item, Sequence)]
+    if any(item.HasField("first_row") or item.WhichOneof("kind") is None for item in wire):
+        return
+    takes = [1 if isinstance(item, Sequence) else rows_of(item) for item in work]
+    if sum(takes) == count:
+        return
+    are_drafts = bool(wire) and len(wire) == len(work) and all(item.WhichOneof("kind") == "verify" for item in wire)
+    one_by_one = f" ({' + '.join(map(str, takes))})" if 1 < len(takes) <= _SHOWN else ""
+    raise ValueError(f"logits have {count} rows, {'these drafts take' if are_drafts else 'this work takes'} {sum(takes)}{one_by_one}")
 
 
 def _check_twice(work: list[Any]) -> None:

@@ -44,8 +44,15 @@ class Rows:
     region: Region | None = None
     users: int = 0
     """Messages that name it and have no answer."""
+    owner: Any = None
+    """Whose slot it is, as a weak reference."""
     is_spent: bool = False
-    """Sent or given back: the place may be another's by now."""
+    """A step's, or given back: the place may be another's by now."""
+
+    def __del__(self) -> None:
+        # Rows that nobody can send any more, such as after an exception between `rows` and a step.
+        if self.slot is not None and not self.is_spent and (owner := self.owner and self.owner()):
+            owner.discard(self)
 
     def write(self, logits: Any) -> None:
         """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CroupierError(Exception):
     """A call or a sequence was refused; the message says why."""
@@ -30,6 +32,9 @@ class RowError(CroupierError):
         self.failures = failures
         """Why, by the sequence's id."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failures,)
+
 
 class OpenError(CroupierError):
     """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them."""
@@ -38,6 +43,9 @@ class OpenError(CroupierError):
         super().__init__("; ".join(f"sequence {sequence}: {why}" for sequence, why in failures.items()))
         self.failures = failures
         """The parameter at fault and what is wrong with it, by the sequence's id."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failures,)
 
 
 class LogitsLost(CroupierError):

@@ -3,8 +3,10 @@
 No generated code: that must never be newer than the protobuf that runs it, and engines pin old ones.
 """
 
+import copyreg
 from importlib import resources
 from types import SimpleNamespace
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -20,11 +22,22 @@ def _load() -> SimpleNamespace:
     for file in files:
         for message in file.message_type:
             found = pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-            setattr(names, message.name, message_factory.GetMessageClass(found))
+            kind = message_factory.GetMessageClass(found)
+            setattr(names, message.name, kind)
+            # Pickle looks for classes by name, and these are in no module.
+            copyreg.pickle(kind, _pickled)
         for enum in file.enum_type:
             for value in enum.value:
                 setattr(names, value.name, value.number)
     return names
+
+
+def _pickled(message: Any) -> tuple[Any, tuple[str, bytes]]:
+    return _unpickled, (message.DESCRIPTOR.name, message.SerializeToString())
+
+
+def _unpickled(name: str, data: bytes) -> Any:
+    return getattr(pb, name).FromString(data)
 
 
 pb = _load()

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from . import aio
-from ._session import Sequence
+from ._checks import token_ids, whole
+from ._results import failure_of
+from ._types import Sequence
 from .client import Stream
-from .errors import RowError
+from .errors import Failure, RowError
 from .schema import pb
 
 #: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size), or an awaitable of them
@@ -41,6 +43,13 @@ class Draft:
     distribution: Any = "deterministic"
     """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
     from, shape (draft tokens, vocab_size)."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sequence, Sequence):
+            raise TypeError(f"sequence is {self.sequence!r}, must be one that `open` gave")
+        object.__setattr__(self, "token_ids", token_ids("token_ids", self.token_ids))
+        if self.parents is not None:
+            object.__setattr__(self, "parents", [whole(f"parents[{at}]", parent, -1) for at, parent in enumerate(self.parents)])
 
     @property
     def rows(self) -> int:
@@ -101,10 +110,13 @@ class SpeculationError(RowError):
     from: make it anew.
     """
 
-    def __init__(self, failures: dict[int, str], verified: list[Verified | None]) -> None:
+    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None]) -> None:
         super().__init__(failures)
         self.verified = verified
         """Of each draft what became of it; None for those in `failures`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failures, self.verified)
 
 
 class _Plan:
@@ -146,11 +158,13 @@ class _Plan:
                 paths = [[drafts[at].token_ids[i] for i in drafts[at].path(parent)] for at in fresh]
                 asked = list(zip((drafts[at].sequence for at in fresh), paths))
                 rows = yield lambda: model(asked)
+                if len(rows) != len(fresh):
+                    raise ValueError(f"the draft model gave {len(rows)} rows for {len(fresh)} texts, must be one for each")
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
             logits = np.stack([behind[at, parent] for at in going])
             result = yield lambda: self.stream.step(logits, works)
-            failures = {drafts[at].sequence.id: r.message for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
+            failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
             if failures:
                 raise SpeculationError(failures, [None] * len(drafts))
             for at, drawn in zip(list(going), result.work):
@@ -172,13 +186,16 @@ class _Plan:
 
     def _verify(self, drafts: Iterable[Draft], logits: Any, measure: bool) -> Generator:
         drafts = list(drafts)
+        for at, draft in enumerate(drafts):
+            if not isinstance(draft, Draft):
+                raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
         works = [draft.work(measure) for draft in drafts]
         result = yield lambda: self.stream.step(logits, works)
         verified: list[Verified | None] = []
         failures = {}
         for draft, told in zip(drafts, result.work):
             if told.status != pb.ROW_STATUS_OK:
-                failures[draft.sequence.id] = told.message
+                failures[draft.sequence.id] = failure_of(told)
                 verified.append(None)
                 continue
             self._told[draft.sequence.id] = told

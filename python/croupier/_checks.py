@@ -1,0 +1,47 @@
+"""What is given to the client is looked at where it is given: later it would be a mistake of every step."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+MOST_ID = (1 << 32) - 1
+_MOST_SEQUENCE_ID = (1 << 64) - 1
+
+
+def whole(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number, of Python's or of a library's."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, must be a whole number") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}, must be at least {least}")
+    return number
+
+
+def token_ids(name: str, given: Any) -> list[int]:
+    """Token ids as Python's numbers."""
+    if isinstance(given, (str, bytes, dict)):
+        raise TypeError(f"{name} is {type(given).__name__}, must be token ids")
+    try:
+        # Of numpy and torch: much sooner done than one by one.
+        ids = given.tolist() if hasattr(given, "tolist") else list(given)
+        ids = list(ids)
+    except TypeError:
+        raise TypeError(f"{name} is {given!r}, must be token ids") from None
+    if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST_ID)):
+        return ids
+    return [_id(f"{name}[{at}]", value, MOST_ID) for at, value in enumerate(ids)]
+
+
+def sequence_id(value: Any) -> int:
+    """One that the wire can have."""
+    return _id("sequence_id", value, _MOST_SEQUENCE_ID)
+
+
+def _id(name: str, value: Any, most: int) -> int:
+    number = whole(name, value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {number}, must be in 0 ..= {most}")
+    return number

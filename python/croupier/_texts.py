@@ -1,0 +1,106 @@
+"""The texts of a stream: what is open, and what the next step opens and closes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from ._checks import sequence_id as checked_id, token_ids
+from ._split import SPARE, Limits, chunks
+from ._types import Sequence
+from ._wire import opening
+from .schema import pb
+
+#: Bytes of a token id in a message, at most.
+_ID = 5
+
+
+def _remembers(params: Any) -> bool:
+    """Whether a sampler that is on learns from each token."""
+    return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
+
+
+class Texts:
+    """The part of a session that knows its texts."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.limits = Limits(pb.Limits())
+        self.sequences: dict[int, Sequence] = {}
+        self.opening: list[Sequence] = []
+        self.closing: list[int] = []
+        self.ids = 0
+        # Whether a text's samplers say what they learned.
+        self.remembers = False
+
+    def open(self, params: Any, prompt: Any, output: Any, sequence_id: int | None, state: Any = None) -> Sequence:
+        """All that can be wrong with it is told here: in a step it would stop the other texts too."""
+        prompt, output = token_ids("prompt", prompt), token_ids("output", output)
+        if state is not None and not isinstance(state, pb.SamplerState):
+            raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
+        if sequence_id is not None:
+            sequence_id = checked_id(sequence_id)
+            if sequence_id in self.sequences:
+                raise ValueError(f"sequence {sequence_id} is open")
+        self._choose(params, state)
+        sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state)
+        sequence.finish_reason = self._finish_reason(sequence)
+        if not sequence.finish_reason:
+            self._check_size(sequence)
+            self.remembers |= params.return_sampler_state or self.config.default_params.return_sampler_state
+            self.sequences[sequence.id] = sequence
+            self.opening.append(sequence)
+        self.ids = max(self.ids, sequence.id)
+        return sequence
+
+    def close(self, sequence: Sequence) -> None:
+        if self.sequences.get(sequence.id) is not sequence:
+            return
+        del self.sequences[sequence.id]
+        if sequence in self.opening:
+            self.opening.remove(sequence)
+        else:
+            self.closing.append(sequence.id)
+
+    def _choose(self, params: Any, state: Any) -> None:
+        """What the client says where nobody else has."""
+        defaults = self.config.default_params
+        if state is not None or _remembers(params) or _remembers(defaults):
+            params.return_sampler_state = True
+        if not params.HasField("seed") and not defaults.HasField("seed"):
+            # Chosen here, so that a text can go on whatever becomes of the server.
+            params.seed = secrets.randbits(64)
+
+    def _finish_reason(self, sequence: Sequence) -> str | None:
+        """Of a text whose output has ended already, as far as that is known here: the server would refuse its rows."""
+        own, defaults = sequence.params, self.config.default_params
+        if not sequence.tokens:
+            return None
+        last = sequence.tokens[-1]
+        if last in (own.stop_token_ids or defaults.stop_token_ids):
+            return "stop_token"
+        ignores = (own if own.HasField("ignore_eos") else defaults).ignore_eos
+        if last in self.config.eos_token_ids and not ignores:
+            return "eos"
+        most = (own if own.HasField("max_tokens") else defaults).max_tokens
+        return "max_tokens" if 0 < most <= len(sequence.tokens) else None
+
+    def _check_size(self, sequence: Sequence) -> None:
+        """Whether a message has room for it."""
+        most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens)) + sequence.params.ByteSize()
+        if most > self.limits.message_bytes - SPARE:
+            self._openings([sequence], ValueError)
+
+    def _openings(self, sequences: list[Sequence], error: type[Exception]) -> list[tuple[list[Sequence], list[bytes]]]:
+        """What opens them, for as many messages as it takes."""
+        wire = [opening(sequence) for sequence in sequences]
+        most = self.limits.message_bytes - SPARE
+        for sequence, one in zip(sequences, wire):
+            if len(one) > most:
+                tokens = len(sequence.prompt) + len(sequence.tokens)
+                raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
+                            f"max_message_bytes is {self.limits.message_bytes}")
+        # One message may open as many as the stream can have. More are refused one by one, not with the stream.
+        runs = chunks([len(one) for one in wire], most, self.limits.sequences)
+        return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]
