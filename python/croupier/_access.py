@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from ._checks import check_known
 from ._wire import options
 from .errors import CroupierError
 
@@ -33,6 +34,8 @@ class Access:
     credentials: grpc.ChannelCredentials | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.address, str):
+            raise TypeError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
@@ -54,6 +57,20 @@ class Access:
             return of.insecure_channel(self.address, options=chosen)
         return of.secure_channel(self.address, credentials, options=chosen)
 
+    def hint(self, error: BaseException) -> str:
+        """What may be wrong with the options where a call ended like this."""
+        if not isinstance(error, grpc.RpcError):
+            return ""
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            return "; the server asks for a token, give auth_token=" if self.auth_token is None else "; look at what auth_token= gives"
+        if error.code() != grpc.StatusCode.UNAVAILABLE or self.address.startswith("unix:") or not _closed(str(error.details())):
+            return ""
+        if self.credentials is not None or self.tls_cert is not None:
+            return ""
+        if self.tls_ca is not None:
+            return "; the server may want a certificate of yours, give tls_cert= and tls_key="
+        return "; the server may want TLS, give tls_ca="
+
     def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
         """What a call says of itself. None and not empty: gRPC for threads takes both, the one for asyncio only this."""
         said = [("traceparent", traceparent)] if traceparent else []
@@ -70,9 +87,12 @@ class Access:
             raise CroupierError(f"{name}: {error}") from error
 
 
-def access_of(what: str, address: str, given: dict[str, Any]) -> Access:
-    """Of options that were given by name."""
-    for name in given:
-        if name == "address" or name not in Access.__dataclass_fields__:
-            raise TypeError(f"{what} has no option {name!r}")
+def _closed(details: str) -> bool:
+    """Whether there was somebody, who ended the connection: so does a server with TLS that misses something."""
+    return any(said in details for said in ("Socket closed", "reset by peer", "Unwrap failed"))
+
+
+def access_of(what: str, address: str, given: Mapping[str, Any], known: Any) -> Access:
+    """Of options that were given by name, without those that are known and no part of it."""
+    check_known(what, given, known.__annotations__, "option")
     return Access(address, **given)

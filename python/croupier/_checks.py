@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
+from collections.abc import Iterable
 from typing import Any
 
-MOST_ID = (1 << 32) - 1
+MOST = (1 << 32) - 1
 _MOST_SEQUENCE_ID = (1 << 64) - 1
+
+
+def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Names that are not known are refused with the nearest that is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
@@ -30,17 +41,18 @@ def token_ids(name: str, given: Any) -> list[int]:
         ids = list(ids)
     except TypeError:
         raise TypeError(f"{name} is {given!r}, must be token ids") from None
-    if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST_ID)):
+    if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST)):
         return ids
-    return [_id(f"{name}[{at}]", value, MOST_ID) for at, value in enumerate(ids)]
+    return [below(f"{name}[{at}]", value) for at, value in enumerate(ids)]
 
 
 def sequence_id(value: Any) -> int:
     """One that the wire can have."""
-    return _id("sequence_id", value, _MOST_SEQUENCE_ID)
+    return below("sequence_id", value, _MOST_SEQUENCE_ID)
 
 
-def _id(name: str, value: Any, most: int) -> int:
+def below(name: str, value: Any, most: int = MOST) -> int:
+    """A number of the wire that has no sign."""
     number = whole(name, value)
     if not 0 <= number <= most:
         raise ValueError(f"{name} is {number}, must be in 0 ..= {most}")

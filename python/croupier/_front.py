@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._access import access_of
+from ._options import AccessOptions, StreamOptions
 from ._arrays import as_array, in_dtype
 from ._params import as_message, message, params_of
-from ._session import Session
+from ._session import LOG, Session
 from ._top_n import TopN, largest
 from ._types import Rows, Sequence
 from .errors import CroupierError
 from .params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Turn:
+    """Whose turn it is on a stream: one at a time."""
+
+    def __init__(self, who: str) -> None:
+        self._lock, self._who = threading.Lock(), who
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise CroupierError(f"another {self._who} is in the middle of a step; a stream is for one {self._who} at a time")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def is_free(self) -> bool:
+        """Whether nobody is in the middle of a step."""
+        return not self._lock.locked()
 
 
 class Front:
@@ -24,12 +47,16 @@ class Front:
                  eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
-                 **access: Any) -> None:
-        self._access = access_of("connect", address, access)
+                 **access: Unpack[AccessOptions]) -> None:
+        self._access = access_of("connect", address, access, StreamOptions)
         self._session = Session(vocab_size, dtype, model, eos_token_ids, as_message(default_params, "SamplingParams"), data_path, max_rows, slots,
                                 vocab_shards, device)
+        if not isinstance(reconnect_within, (int, float)) or not reconnect_within >= 0:
+            raise ValueError(f"reconnect_within is {reconnect_within!r}, must be seconds, at least 0")
         self._address, self._patience = address, reconnect_within
         self._is_down = self._is_ended = False
+        # Never connected, and nobody told that it takes long.
+        self._is_new = True
         self._traceparent = traceparent
 
     def _given_up(self, why: str) -> CroupierError:
@@ -37,6 +64,12 @@ class Front:
         self._session.give_up()
         self._is_down = True
         return CroupierError(f"{why}; what had no result is given up, texts are as they were, and the next step connects again")
+
+    def _say_waiting(self, why: str) -> None:
+        """Says that a server is waited for at first, when a mistake in the address looks the same."""
+        if self._is_new:
+            self._is_new = False
+            LOG.warning("%s does not serve yet, waiting for up to %g s: %s", self._address, self._patience, why)
 
     def _check_not_ended(self) -> None:
         if self._is_ended:

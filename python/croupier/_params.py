@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from ._checks import check_known
 from .schema import pb
 
 
@@ -62,11 +62,8 @@ def as_message(given: Any, name: str = "") -> Any:
 
 
 def check_names(of: str, given: Any, known: Any) -> None:
-    """Names that are not known are refused with the nearest that is."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, list(known), 1)
-            raise TypeError(f"{of} has no field {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
+    """Fields that are not known are refused with the nearest that is."""
+    check_known(of, given, known, "field")
 
 
 def _plain(field: Any, value: Any) -> Any:

@@ -29,7 +29,7 @@ from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
-_LOG = logging.getLogger("croupier")
+LOG = logging.getLogger("croupier")
 _PAGE = 4096
 #: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
 _KEPT = 8
@@ -100,7 +100,7 @@ class Session(Texts, StepMaker, Sharing):
         """Says why logits go in messages where they need not, once."""
         if why != self.reason:
             self.reason = why
-            _LOG.info("logits go in messages: %s", why)
+            LOG.info("logits go in messages: %s", why)
 
     def _leased(self, offer: Any, address: str) -> Region:
         size = self.slots * self.slot_bytes + self._token_bytes()

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, bf16, filled
+from ._checks import below
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
 from ._types import Part, Rows, Sequence, Step
@@ -27,8 +28,8 @@ _SHOWN = 8
 class _Asked:
     """A step as it was asked for."""
 
-    def __init__(self, work: list[Any], rows: Rows | None, source: Any, top_n: TopN | None, traceparent: str) -> None:
-        self.work, self.rows, self.source, self.top_n, self.traceparent = work, rows, source, top_n, traceparent
+    def __init__(self, work: list[Any], rows: Rows | None, source: Any, top_n: TopN | None, about: bytes) -> None:
+        self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
         self.is_plain = False
         """Whether it only samples, one row after another."""
         self.listed = [] if top_n is None else [len(row) for row in top_n.ids]
@@ -44,7 +45,8 @@ class _Asked:
 class StepMaker:
     """The part of a session that makes steps."""
 
-    def step(self, logits: Any, work: Iterable[Any], keep: bool = False, traceparent: str = "", one_each: bool = False) -> Step:
+    def step(self, logits: Any, work: Iterable[Any], keep: bool = False, one_each: bool = False, traceparent: str = "",
+             deadline_ms: int = 0) -> Step:
         """A step, whose parts are to be sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a
         `TopN`, or both, whose rows are numbered after the whole ones. With `keep` the logits may change before it is answered;
         with `one_each` there must be one row for each work."""
@@ -52,9 +54,10 @@ class StepMaker:
             logits, top_n = logits
         else:
             logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
+        about = _about(traceparent, deadline_ms)
         rows, source = self._brought(logits, keep)
         try:
-            asked = _Asked(list(work), rows, source, top_n, traceparent)
+            asked = _Asked(list(work), rows, source, top_n, about)
             self._check_open(asked.work)
             count = asked.whole + len(asked.listed)
             if not one_each:
@@ -218,9 +221,7 @@ class StepMaker:
         """One message, with whole rows of the span."""
         body, emits = works
         number = self._number(span is not None)
-        head = b"\x08" + varint(number)
-        if asked.traceparent:
-            head += pb.Step(traceparent=asked.traceparent).SerializeToString()
+        head = b"\x08" + varint(number) + asked.about
         part = Part(step, number, b"".join([head, *wire, body, listed]), opens, emits=emits)
         if span is not None and asked.source is not None:
             part.source, part.end = _device.some(asked.source, *span), span[1] - span[0]
@@ -254,6 +255,13 @@ class StepMaker:
     def _emitting(self, work: Any) -> Sequence | None:
         """The sequence that gets tokens of a work."""
         return self.sequences.get(work.sequence_id) if work.WhichOneof("kind") in ("sample", "verify") else None
+
+
+def _about(traceparent: str, deadline_ms: int) -> bytes:
+    """What is said of a whole step."""
+    if not traceparent and not deadline_ms:
+        return b""
+    return pb.Step(traceparent=traceparent, deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
 def _sampled(item: Any) -> Any:

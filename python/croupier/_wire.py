@@ -20,6 +20,8 @@ def options(address: str) -> list[tuple[str, Any]]:
         # A server that vanishes without a word is noticed.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # gRPC also pings to measure. Such a ping that is under way holds those above back, and without this it may take a minute.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         # Each try is one: channels to one address would share how long they wait after a failure.
         ("grpc.use_local_subchannel_pool", 1),
     ]

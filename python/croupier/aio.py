@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from ._access import access_of
-from ._front import Front
+from ._front import Front, Turn
+from ._options import AccessOptions, RankOptions, StreamOptions
 from ._ranks import METHOD as ATTACH, RankFront, RankSession
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import _AGAIN, is_gone, may_pass, said, sampled
+from .client import AGAIN, PART_WITHIN, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: What ends a call, or says that it has ended.
 _ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
@@ -24,7 +28,7 @@ _ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
 _AHEAD = 16
 
 
-def connect(address: str, vocab_size: int, **options: Any) -> Stream:
+def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
     """A stream to the server at `address`; use it in an `async with`. Options as of `croupier.Stream`."""
     return Stream(address, vocab_size, **options)
 
@@ -32,12 +36,15 @@ def connect(address: str, vocab_size: int, **options: Any) -> Stream:
 class Stream(Front):
     """One Decode stream. For one task at a time. One that is cancelled in the middle of a step leaves it unusable."""
 
-    def __init__(self, address: str, vocab_size: int, **options: Any) -> None:
+    def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
         self._broken = False
+        self._turn = Turn("task")
+        self._channel: Any = None
+        self._call: Any = None
 
     async def __aenter__(self) -> Stream:
-        await self._connect()
+        await self._keep_trying()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -45,35 +52,53 @@ class Stream(Front):
 
     async def end(self) -> None:
         """Ends the stream and frees what it holds."""
+        is_up = self._call is not None and not (self._is_ended or self._is_down or self._broken)
         self._is_ended = True
+        if is_up and self._turn.is_free():
+            await part(self._call)
         if self._session.region:
             self._session.region.close()
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
-    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "") -> list[int]:
-        """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
-        return sampled((await self._step(logits, list(sequences), traceparent, one_each=True))[0])
+    def _check_not_ended(self) -> None:
+        if self._call is None and not self._is_ended:
+            raise CroupierError("the stream is not connected: use it in `async with croupier.aio.connect(...) as stream`")
+        super()._check_not_ended()
 
-    async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "") -> Any:
-        """Any work: sequences to sample or `Work` messages. Gives the `StepResult`."""
-        return (await self._step(logits, list(work), traceparent))[1]
+    def rows(self, count: int) -> Rows:
+        self._check_not_ended()
+        return super().rows(count)
 
-    async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "") -> None:
+    rows.__doc__ = Front.rows.__doc__
+
+    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "", deadline_ms: int = 0) -> list[int]:
         """As of `croupier.Stream`."""
-        await self._whole(self._send(logits, work, keep=True, traceparent=traceparent))
+        return sampled((await self._step(logits, list(sequences), one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0])
+
+    async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
+        """As of `croupier.Stream`."""
+        return (await self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms))[1]
+
+    async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
+        """As of `croupier.Stream`."""
+        with self._turn:
+            await self._whole(self._send(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     async def result(self) -> Any:
         """As of `croupier.Stream`."""
-        self._check_not_ended()
-        if not self._session.steps:
-            raise CroupierError("no step was submitted, or what was is given up")
-        return (await self._whole(self._receive()))[1]
+        with self._turn:
+            self._check_not_ended()
+            if not self._session.steps:
+                raise CroupierError("no step was submitted, or what was is given up")
+            return (await self._whole(self._receive()))[1]
 
-    async def _step(self, logits: Any, work: list[Any], traceparent: str, one_each: bool = False) -> tuple[Step, Any]:
-        if self._session.steps and not self._broken:
-            raise CroupierError("steps that were submitted wait for their results; take them first, with result()")
-        await self._whole(self._send(logits, work, traceparent=traceparent, one_each=one_each))
-        return await self._whole(self._receive())
+    async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
+        with self._turn:
+            if self._session.steps and not self._broken:
+                raise CroupierError("steps that were submitted wait for their results; take them first, with result()")
+            await self._whole(self._send(logits, work, **options))
+            return await self._whole(self._receive())
 
     async def _whole(self, doing: Coroutine[Any, Any, Any]) -> Any:
         """What leaves the stream unusable if it is cancelled."""
@@ -125,6 +150,7 @@ class Stream(Front):
             await self._put(self._session.encode(part))
 
     async def _go_on(self, error: BaseException) -> None:
+        self._check_not_ended()
         failed = await self._failed(error)
         if not is_gone(failed):
             raise self._given_up(said(failed)) from error
@@ -148,38 +174,56 @@ class Stream(Front):
             pass
         return EOFError()
 
-    async def _connect(self) -> None:
+    async def _connect(self, until: float) -> None:
         self._channel = self._access.channel(grpc.aio)
         self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent))
+        seconds = try_within(until)
         try:
-            await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
-            ready = pb.DecodeResponse.FromString(await self._read()).ready
+            ready = await asyncio.wait_for(self._begun(), seconds)
             await asyncio.to_thread(self._session.lease, ready, self._address)
-        except (grpc.RpcError, asyncio.InvalidStateError, EOFError) as error:
+        except asyncio.TimeoutError as error:
+            await self._channel.close()
+            raise CroupierError(no_answer(seconds)) from error
+        except _ENDED as error:
             failed = await self._failed(error)
             await self._channel.close()
-            raise CroupierError(said(failed)) from failed
+            raise CroupierError(said(failed) + self._access.hint(failed)) from failed
         except CroupierError:
             await self._channel.close()
             raise
 
+    async def _begun(self) -> Any:
+        await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
+        return pb.DecodeResponse.FromString(await self._read()).ready
+
     async def _reconnect(self) -> None:
-        give_up = time.monotonic() + self._patience
         await self._channel.close()
-        while True:
-            try:
-                await self._connect()
-                await self._reopen()
-                break
-            except (CroupierError, grpc.RpcError, asyncio.InvalidStateError, EOFError) as failed:
-                cause = failed.__cause__ if isinstance(failed, CroupierError) else await self._failed(failed)
-                if not may_pass(cause) or time.monotonic() > give_up:
-                    await self._channel.close()
-                    raise self._given_up(said(failed if isinstance(failed, CroupierError) else cause)) from failed
-                await self._channel.close()
-            await asyncio.sleep(_AGAIN)
+        try:
+            await self._keep_trying(self._reopen)
+        except CroupierError as error:
+            raise self._given_up(said(error)) from error
         self._is_down = False
         self._session.raise_if_lost()
+
+    async def _keep_trying(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
+        """As of `croupier.Stream`."""
+        give_up = time.monotonic() + self._patience
+        while True:
+            try:
+                await self._connect(give_up)
+                if then is not None:
+                    await then()
+                self._is_new = False
+                return
+            except (CroupierError, *_ENDED) as error:
+                cause = error.__cause__ if isinstance(error, CroupierError) else await self._failed(error)
+                if self._channel is not None:
+                    await self._channel.close()
+                why = error if isinstance(error, CroupierError) else CroupierError(said(cause))
+                if not may_pass(cause) or time.monotonic() > give_up:
+                    raise why from cause
+                self._say_waiting(said(why))
+            await asyncio.sleep(AGAIN)
 
     async def _reopen(self) -> None:
         """As of `croupier.Stream`."""
@@ -193,7 +237,20 @@ class Stream(Front):
             await self._call.write(self._session.encode(part))
 
 
-def attach(token: str, rank: int, **options: Any) -> Rank:
+async def part(call: Any) -> None:
+    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
+    async def end() -> None:
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+    try:
+        await asyncio.wait_for(end(), PART_WITHIN)
+    except (asyncio.TimeoutError, *_ENDED):
+        pass
+
+
+def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
     """A rank above 0; use it in an `async with`. Options as of `croupier.Rank`."""
     return Rank(token, rank, **options)
 
@@ -201,9 +258,12 @@ def attach(token: str, rank: int, **options: Any) -> Rank:
 class Rank(RankFront):
     """As `croupier.Rank`, for one task at a time."""
 
-    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto", **access: Any) -> None:
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
+                 **access: Unpack[AccessOptions]) -> None:
         self._session = RankSession(token, rank, address, data_path)
-        self._access = access_of("attach", self._session.address, access)
+        self._access = access_of("attach", self._session.address, access, RankOptions)
+        self._channel: Any = None
+        self._call: Any = None
 
     async def __aenter__(self) -> Rank:
         session = self._session
@@ -213,6 +273,8 @@ class Rank(RankFront):
             await self._write(session.hello)
             await asyncio.to_thread(session.attached, await self._read())
         except BaseException:
+            # Nothing is left to be ended in order.
+            self._call = None
             await self.end()
             raise
         return self
@@ -222,9 +284,12 @@ class Rank(RankFront):
 
     async def end(self) -> None:
         """Leaves the group. What was sent stays good."""
+        if self._call is not None:
+            await part(self._call)
         if self._session.region:
             self._session.region.close()
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     async def rows(self, count: int) -> Rows:
         """As of `croupier.Rank`."""
@@ -255,7 +320,12 @@ class Rank(RankFront):
             await self._answer()
         return self._session.told()
 
+    def _check_connected(self) -> None:
+        if self._call is None:
+            raise CroupierError("the rank is not attached: use it in `async with croupier.aio.attach(...) as rank`")
+
     async def _wait_for_room(self) -> None:
+        self._check_connected()
         while not self._session.has_room() and self._session.waiting:
             await self._answer()
         if not self._session.has_room():
@@ -268,6 +338,7 @@ class Rank(RankFront):
             await self._write(again[0])
 
     async def _write(self, message: bytes) -> None:
+        self._check_connected()
         try:
             await self._call.write(message)
         except asyncio.InvalidStateError:

@@ -6,23 +6,31 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._front import Front
+from ._front import Front, Turn
+from ._options import StreamOptions
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
 from .errors import CroupierError, RowError
 from .schema import pb
 
-_AGAIN = 0.05
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+AGAIN = 0.05
+#: A try to connect has so many seconds at least: with a patience of nothing there would be none.
+_TRY_WITHIN = 2.0
+#: Seconds that the server has to end a stream in order.
+PART_WITHIN = 1.0
 # How long gRPC's threads may take to end; they take some milliseconds.
 _END_WITHIN = 2.0
 
 
-def connect(address: str, vocab_size: int, **options: Any) -> Stream:
+def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
     """A stream to the server at `address`, `unix:PATH` or `HOST:PORT`; see `Stream`. Use it in a `with`."""
     return Stream(address, vocab_size, **options)
 
@@ -35,7 +43,7 @@ class Stream(Front):
     A step waits for all that this process has asked of that GPU, since the server does not.
     device: the UUID of that GPU, "GPU-" and 36 characters, with "device_memory": another one is refused. Default: the server's.
     max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory.
-    reconnect_within: seconds to try when the server is gone. Sequences are opened again with their tokens so far, and
+    reconnect_within: seconds to try when the server is not there, at first too, or gone later. Sequences are opened again with their tokens so far, and
     steps without a result are sent again: the tokens are those that would have come.
     vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
     `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
@@ -45,9 +53,11 @@ class Stream(Front):
     `grpc.ChannelCredentials` do in place of files.
     """
 
-    def __init__(self, address: str, vocab_size: int, **options: Any) -> None:
+    def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
-        self._connect()
+        self._turn = Turn("thread")
+        self._hang_up: Callable[[], Any] = lambda: None
+        self._keep_trying(lambda: None)
 
     def __enter__(self) -> Stream:
         return self
@@ -57,7 +67,10 @@ class Stream(Front):
 
     def end(self) -> None:
         """Ends the stream and frees what it holds."""
+        is_up = not (self._is_ended or self._is_down)
         self._is_ended = True
+        if is_up and self._turn.is_free():
+            part(self._outbox, self._replies)
         if self._session.region:
             self._session.region.close()
         self._hang_up()
@@ -68,33 +81,39 @@ class Stream(Front):
 
     rows.__doc__ = Front.rows.__doc__
 
-    def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "") -> list[int]:
-        """The next token of each sequence, from its row. Raises `RowError` where a row has none."""
-        return sampled(self._step(logits, list(sequences), traceparent, one_each=True)[0])
+    def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "", deadline_ms: int = 0) -> list[int]:
+        """The next token of each sequence, from its row. Raises `RowError` where a row has none.
 
-    def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "") -> Any:
-        """Any work: sequences to sample or `Work` messages. Gives the `StepResult`."""
-        return self._step(logits, list(work), traceparent)[1]
+        deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
+        return sampled(self._step(logits, list(sequences), one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0])
 
-    def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "") -> None:
+    def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
+        """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
+        raise nothing."""
+        return self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms)[1]
+
+    def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
         no room yet for all of it."""
-        self._be_connected()
-        self._send(self._session.step(logits, work, keep=True, traceparent=traceparent))
+        with self._turn:
+            self._be_connected()
+            self._send(self._session.step(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     def result(self) -> Any:
-        """The `StepResult` of the oldest step that was submitted."""
-        self._check_not_ended()
-        if not self._session.steps:
-            raise CroupierError("no step was submitted, or what was is given up")
-        return self._receive()[1]
+        """The `StepResult` of the oldest step that was submitted, as of `step`."""
+        with self._turn:
+            self._check_not_ended()
+            if not self._session.steps:
+                raise CroupierError("no step was submitted, or what was is given up")
+            return self._receive()[1]
 
-    def _step(self, logits: Any, work: list[Any], traceparent: str, one_each: bool = False) -> tuple[Step, Any]:
-        if self._session.steps:
-            raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result()")
-        self._be_connected()
-        self._send(self._session.step(logits, work, traceparent=traceparent, one_each=one_each))
-        return self._receive()
+    def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
+        with self._turn:
+            if self._session.steps:
+                raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result()")
+            self._be_connected()
+            self._send(self._session.step(logits, work, **options))
+            return self._receive()
 
     def _send(self, step: Step) -> None:
         for part in step.parts:
@@ -112,6 +131,7 @@ class Stream(Front):
         try:
             reply = next(self._replies)
         except (grpc.RpcError, StopIteration) as error:
+            self._check_not_ended()
             if not is_gone(error):
                 raise self._given_up(said(error)) from error
             self._reconnect()
@@ -123,7 +143,7 @@ class Stream(Front):
         time.sleep(after)
         self._outbox.put(self._session.encode(part))
 
-    def _connect(self) -> None:
+    def _connect(self, until: float) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = self._access.channel()
         # Of a stream that is not ended too, when it is gone or the program ends: gRPC's threads could wait for it for ever.
@@ -133,11 +153,12 @@ class Stream(Front):
         method = self._channel.stream_stream(METHOD)
         self._replies = dial(method, self._outbox, self._access.metadata(self._traceparent), threads)
         try:
-            ready = pb.DecodeResponse.FromString(next(self._replies)).ready
+            with Limit(self._replies, try_within(until)) as limit:
+                ready = pb.DecodeResponse.FromString(next(self._replies)).ready
             self._session.lease(ready, self._address)
         except (grpc.RpcError, StopIteration) as error:
             self._hang_up()
-            raise CroupierError(said(error)) from error
+            raise CroupierError(limit.said() or said(error) + self._access.hint(error)) from error
         except CroupierError:
             self._hang_up()
             raise
@@ -148,22 +169,30 @@ class Stream(Front):
             self._reconnect()
 
     def _reconnect(self) -> None:
-        give_up = time.monotonic() + self._patience
         self._hang_up()
-        while True:
-            try:
-                self._connect()
-                self._reopen()
-                break
-            except (CroupierError, grpc.RpcError, StopIteration) as failed:
-                cause = failed.__cause__ if isinstance(failed, CroupierError) else failed
-                if not may_pass(cause) or time.monotonic() > give_up:
-                    self._hang_up()
-                    raise self._given_up(said(failed)) from failed
-                self._hang_up()
-            time.sleep(_AGAIN)
+        try:
+            self._keep_trying(self._reopen)
+        except (CroupierError, grpc.RpcError, StopIteration) as error:
+            raise self._given_up(said(error)) from error
         self._is_down = False
         self._session.raise_if_lost()
+
+    def _keep_trying(self, then: Callable[[], None]) -> None:
+        """Connects, and does what is to be done then, for as long as `reconnect_within` says."""
+        give_up = time.monotonic() + self._patience
+        while True:
+            try:
+                self._connect(give_up)
+                then()
+                self._is_new = False
+                return
+            except (CroupierError, grpc.RpcError, StopIteration) as error:
+                self._hang_up()
+                cause = error.__cause__ if isinstance(error, CroupierError) else error
+                if not may_pass(cause) or time.monotonic() > give_up:
+                    raise
+                self._say_waiting(said(error))
+            time.sleep(AGAIN)
 
     def _reopen(self) -> None:
         """Opens what is open, which a busy server may refuse for a while, and then sends what has no result."""
@@ -182,6 +211,51 @@ def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, th
     replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
     threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
     return replies
+
+
+class Limit:
+    """Cancels a call that has not answered within so many seconds."""
+
+    def __init__(self, call: Any, seconds: float) -> None:
+        self._call, self._seconds, self._is_over = call, seconds, False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Limit:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def said(self) -> str:
+        """What to say where it was cancelled for that."""
+        return no_answer(self._seconds) if self._is_over else ""
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._call.cancel()
+
+
+def try_within(until: float) -> float:
+    """How many seconds one try to connect has."""
+    return max(until - time.monotonic(), _TRY_WITHIN)
+
+
+def no_answer(seconds: float) -> str:
+    """What is said of a server that took a connection and nothing else."""
+    return f"the server did not answer within {seconds:.3g} s"
+
+
+def part(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
+    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
+    outbox.put(None)
+    try:
+        with Limit(replies, PART_WITHIN):
+            for _ in replies:
+                pass
+    except grpc.RpcError:
+        pass
 
 
 def hang_up(outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:

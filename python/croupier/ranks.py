@@ -7,18 +7,22 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from ._access import access_of
+from ._options import AccessOptions, RankOptions
 from ._ranks import METHOD, RankFront, RankSession
 from ._types import Rows
-from .client import connect, dial, hang_up, said
+from .client import connect, dial, hang_up, part, said
 from .errors import CroupierError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def attach(token: str, rank: int, **options: Any) -> Rank:
+
+def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
     """A rank above 0, attached to the stream whose `shard_token` this is; see `Rank`. Use it in a `with`."""
     return Rank(token, rank, **options)
 
@@ -34,9 +38,10 @@ class Rank(RankFront):
     attach again with its new token.
     """
 
-    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto", **access: Any) -> None:
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
+                 **access: Unpack[AccessOptions]) -> None:
         self._session = RankSession(token, rank, address, data_path)
-        self._access = access_of("attach", self._session.address, access)
+        self._access = access_of("attach", self._session.address, access, RankOptions)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = self._access.channel()
         threads: list[threading.Thread] = []
@@ -46,6 +51,8 @@ class Rank(RankFront):
         try:
             self._session.attached(self._read())
         except BaseException:
+            # Nothing is left to be ended in order.
+            self._hang_up()
             self.end()
             raise
 
@@ -57,6 +64,8 @@ class Rank(RankFront):
 
     def end(self) -> None:
         """Leaves the group. What was sent stays good."""
+        if self._hang_up.alive:
+            part(self._outbox, self._replies)
         if self._session.region:
             self._session.region.close()
         self._hang_up()

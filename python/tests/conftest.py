@@ -26,7 +26,9 @@ class Server:
 
     def start(self):
         binary = os.environ.get("CROUPIER_BIN") or pytest.exit("set CROUPIER_BIN to the croupier binary", returncode=2)
-        command = [binary, "serve", "--admin=none", "--log-level=warn", "--uds", self.path, *self.flags]
+        command = [binary, "serve", "--log-level=warn", "--uds", self.path, *self.flags]
+        if not any(flag.startswith("--admin=") for flag in self.flags):
+            command.append("--admin=none")
         if not any(flag.startswith("--listen=") for flag in self.flags):
             command.append("--listen=none")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CROUPIER_")}

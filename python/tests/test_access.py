@@ -92,15 +92,29 @@ def test_ranks_come_over_tls_too(secured):
 
 def test_what_is_wrong_is_said(secured, tmp_path):
     def refused(kind, match, address=secured.address, **changes):
+        options = {"reconnect_within": 0.1, **secured.options, **changes}
         with pytest.raises(kind, match=match):
-            croupier.connect(address, VOCAB, **{**secured.options, **changes})
+            croupier.connect(address, VOCAB, **options)
 
-    refused(croupier.CroupierError, "UNAUTHENTICATED", auth_token=None)
-    refused(croupier.CroupierError, "UNAUTHENTICATED", auth_token="some-other-token-of-it")
-    refused(croupier.CroupierError, "UNAVAILABLE", tls_cert=None, tls_key=None)
-    refused(croupier.CroupierError, "UNAVAILABLE", tls_ca=None, tls_cert=None, tls_key=None)
+        async def enter():
+            async with croupier.aio.connect(address, VOCAB, **options):
+                pass
+
+        with pytest.raises(kind, match=match):
+            asyncio.run(enter())
+
+    refused(croupier.CroupierError, "UNAUTHENTICATED.*asks for a token, give auth_token=", auth_token=None)
+    refused(croupier.CroupierError, "UNAUTHENTICATED.*look at what auth_token= gives", auth_token="some-other-token-of-it")
+    refused(croupier.CroupierError, "UNAVAILABLE.*may want a certificate of yours, give tls_cert= and tls_key=", tls_cert=None, tls_key=None)
+    refused(croupier.CroupierError, "UNAVAILABLE.*may want TLS, give tls_ca=", tls_ca=None, tls_cert=None, tls_key=None)
     refused(croupier.CroupierError, "tls_ca: .*none.pem", tls_ca=tmp_path / "none.pem")
     refused(ValueError, "tls_cert and tls_key go together", tls_key=None)
     refused(ValueError, "want tls_ca", tls_ca=None)
     refused(ValueError, "Unix socket is plain", address=secured.server.uds)
-    refused(TypeError, "connect has no option 'tls_sa'", tls_sa="x")
+    refused(TypeError, "connect has no option 'tls_sa'; is 'tls_ca' meant", tls_sa="x")
+    refused(TypeError, "connect has no option 'max_row'; is 'max_rows' meant", max_row=5)
+    refused(TypeError, "address is None, must be", address=None)
+    refused(ValueError, "reconnect_within is -1, must be seconds", reconnect_within=-1)
+    with pytest.raises(TypeError, match="attach has no option 'adress'; is 'address' meant"):
+        with croupier.connect(secured.address, VOCAB, vocab_shards=[400, 600], **secured.options) as stream:
+            croupier.attach(stream.shard_token, 1, adress="x")

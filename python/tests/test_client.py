@@ -181,7 +181,7 @@ def test_asyncio_says_that_a_cancelled_step_was_the_last(server):
 def test_without_a_server_it_gives_up_in_time(server):
     server.kill()
     with pytest.raises(croupier.CroupierError, match="UNAVAILABLE"):
-        croupier.connect(server.uds, VOCAB)
+        croupier.connect(server.uds, VOCAB, reconnect_within=0.5)
 
 
 def test_a_lost_region_is_told_and_not_sampled(serve):

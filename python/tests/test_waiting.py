@@ -1,0 +1,213 @@
+"""How long the client waits for a server, what it says meanwhile, and how it leaves."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import _access, _wire
+from test_client import VOCAB, logits, params
+
+NAMES = "sync asyncio".split()
+
+
+def run(kind, address, use=None, **options):
+    """A stream that samples once, or what is to be done with it."""
+    if kind == "sync":
+        with croupier.connect(address, VOCAB, **options) as stream:
+            return (use or (lambda stream: stream.sample(logits(1, 0), [stream.open(seed=1)])))(stream)
+
+    async def whole():
+        async with croupier.aio.connect(address, VOCAB, **options) as stream:
+            return await (use or (lambda stream: stream.sample(logits(1, 0), [stream.open(seed=1)])))(stream)
+
+    return asyncio.run(whole())
+
+
+def stop(server):
+    server.process.send_signal(signal.SIGSTOP)
+    # All of its threads, or one may still answer.
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_comes_later_is_waited_for(server, kind, caplog):
+    expected = run(kind, server.uds)
+    server.kill()
+    caplog.set_level(logging.WARNING, "croupier")
+    late = threading.Timer(0.5, server.start)
+    late.start()
+    assert run(kind, server.uds, reconnect_within=60) == expected
+    late.join()
+    [said] = caplog.messages
+    assert said.startswith(f"{server.uds} does not serve yet, waiting for up to 60 s: UNAVAILABLE")
+    server.kill()
+    started = time.monotonic()
+    with pytest.raises(croupier.CroupierError, match="^UNAVAILABLE"):
+        run(kind, server.uds, reconnect_within=0.3)
+    assert 0.3 <= time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_takes_connections_and_hangs_is_given_up(server, kind):
+    stop(server)
+    started = time.monotonic()
+    with pytest.raises(croupier.CroupierError, match="did not answer within 2 s"):
+        run(kind, server.uds, reconnect_within=0.1)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_hangs_in_a_step_is_noticed(server, kind, monkeypatch):
+    """The same with a tenth of the seconds: what gRPC has for itself would be a minute all the same."""
+    real = _wire.options
+
+    def sooner(address):
+        return [(name, value // 10 if name.endswith("_ms") else value) for name, value in real(address)]
+
+    monkeypatch.setattr(_access, "options", sooner)
+
+    def use(stream):
+        text = stream.open()
+        stream.sample(logits(1, 0), [text])
+        stop(server)
+        stream.sample(logits(1, 1), [text])
+
+    async def waiting(stream):
+        text = stream.open()
+        await stream.sample(logits(1, 0), [text])
+        stop(server)
+        await stream.sample(logits(1, 1), [text])
+
+    started = time.monotonic()
+    with pytest.raises(croupier.CroupierError, match="did not answer within 2 s; what had no result is given up"):
+        run(kind, server.uds, use if kind == "sync" else waiting, reconnect_within=0.1)
+    assert time.monotonic() - started < 30
+
+
+def test_a_step_has_a_deadline(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        text = stream.open()
+        with croupier.attach(stream.shard_token, 1):
+            # The other rank's columns do not come.
+            with pytest.raises(croupier.RowError) as error:
+                stream.sample(logits(1, 0)[:400], [text], deadline_ms=50)
+            assert error.value.failures[text.id].status == "DEADLINE_EXCEEDED"
+            stream.submit(logits(1, 0)[:400], [text], deadline_ms=50)
+            assert stream.result().work[0].status == croupier.pb.ROW_STATUS_DEADLINE_EXCEEDED
+            result = stream.step(logits(1, 0)[:400], [text], deadline_ms=50, traceparent="none")
+            assert result.work[0].status == croupier.pb.ROW_STATUS_DEADLINE_EXCEEDED
+        for wrong, said in ((-1, "deadline_ms is -1, must be in 0"), (1.5, "deadline_ms is 1.5, must be a whole number")):
+            with pytest.raises((ValueError, TypeError), match=said):
+                stream.sample(logits(1, 0)[:400], [text], deadline_ms=wrong)
+
+    async def use(stream):
+        text = stream.open()
+        for send in (stream.sample, stream.step, stream.submit):
+            await send(logits(1, 0), [text], deadline_ms=60_000)
+        return len((await stream.result()).work)
+
+    assert run("asyncio", server.uds, use) == 1
+
+
+def ended(port, method, count):
+    """Codes of the calls that have ended, when there are so many."""
+    give_up = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            lines = [line for line in page.read().decode().splitlines() if line.startswith(f'croupier_requests_total{{method="{method}"')]
+        codes = {line.split('code="')[1].split('"')[0]: int(line.split()[-1]) for line in lines}
+        codes = {code: number for code, number in codes.items() if number}
+        if sum(codes.values()) >= count:
+            return codes
+        assert time.monotonic() < give_up, codes
+        time.sleep(0.02)
+
+
+def test_the_end_of_a_stream_is_no_cancellation(serve):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = serve(f"--admin=127.0.0.1:{port}")
+    for kind in NAMES:
+        run(kind, server.uds)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        # Without taking its result.
+        stream.submit(logits(1, 0), [stream.open()])
+    with pytest.raises(RuntimeError), croupier.connect(server.uds, VOCAB) as stream:
+        raise RuntimeError
+    assert ended(port, "Decode", 4) == {"OK": 4}
+
+    async def bring(token):
+        async with croupier.aio.attach(token, 1) as rank:
+            await rank.send(logits(1, 1)[400:])
+
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        text = stream.open(**params(1))
+        with croupier.attach(stream.shard_token, 1) as rank:
+            rank.send(logits(1, 0)[400:])
+            stream.sample(logits(1, 0)[:400], [text])
+        asyncio.run(bring(stream.shard_token))
+        stream.sample(logits(1, 1)[:400], [text])
+    assert ended(port, "Attach", 2) == {"OK": 2}
+    # A server that does not end it is left all the same.
+    stream = croupier.connect(server.uds, VOCAB)
+    stop(server)
+    started = time.monotonic()
+    stream.end()
+    assert time.monotonic() - started < 20
+
+
+def test_asyncio_wants_its_with(server):
+    async def use():
+        stream = croupier.aio.connect(server.uds, VOCAB)
+        text = stream.open()
+        for call in (lambda: stream.sample(logits(1, 0), [text]), lambda: stream.submit(None, []), stream.result):
+            with pytest.raises(croupier.CroupierError, match="not connected: use it in `async with croupier.aio.connect"):
+                await call()
+        with pytest.raises(croupier.CroupierError, match="async with"):
+            stream.rows(1)
+        await stream.end()
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            for call in (lambda: rank.send(logits(1, 0)[400:]), lambda: rank.rows(1)):
+                with pytest.raises(croupier.CroupierError, match="not attached: use it in `async with croupier.aio.attach"):
+                    await call()
+            await rank.end()
+
+    asyncio.run(use())
+
+
+def test_a_stream_is_for_one_at_a_time(server):
+    said = "another {} is in the middle of a step; a stream is for one {} at a time"
+
+    async def use():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            texts = [stream.open(seed=seed) for seed in range(2)]
+            done = await asyncio.gather(*(stream.sample(logits(1, 0), [text]) for text in texts), return_exceptions=True)
+            assert [str(each) for each in done if isinstance(each, Exception)] == [said.format("task", "task")]
+            assert await stream.sample(np.stack([logits(1, 1)] * 2), texts)
+
+    asyncio.run(use())
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(seed=seed) for seed in range(2)]
+        stop(server)
+        first = threading.Thread(target=stream.sample, args=(logits(1, 0), texts[:1]))
+        first.start()
+        while stream._turn.is_free():
+            time.sleep(0.001)
+        for use in (lambda: stream.sample(logits(1, 0), texts[1:]), lambda: stream.submit(logits(1, 0), texts[1:]), stream.result):
+            with pytest.raises(croupier.CroupierError, match=said.format("thread", "thread")):
+                use()
+        server.process.send_signal(signal.SIGCONT)
+        first.join()
+        assert [len(text.tokens) for text in texts] == [1, 0]
+        assert stream.sample(logits(1, 0), texts[1:])
