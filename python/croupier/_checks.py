@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+#: The largest numbers of the wire.
 MOST = (1 << 32) - 1
-_MOST_SEQUENCE_ID = (1 << 64) - 1
+MOST_64 = (1 << 64) - 1
 
 
-def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Names that are not known are refused with the nearest that is."""
+def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str] = {}) -> None:
+    """Names that are not known are refused with what is meant by them, or the nearest that is known."""
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = [meant[name]] if meant.get(name) in known else difflib.get_close_matches(name, known, 1)
             raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
 
 
@@ -48,7 +49,7 @@ def token_ids(name: str, given: Any) -> list[int]:
 
 def sequence_id(value: Any) -> int:
     """One that the wire can have."""
-    return below("sequence_id", value, _MOST_SEQUENCE_ID)
+    return below("sequence_id", value, MOST_64)
 
 
 def below(name: str, value: Any, most: int = MOST) -> int:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import enum
+import inspect
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ._checks import check_known
+from google.protobuf.descriptor import FieldDescriptor
+
+from ._checks import MOST, MOST_64, check_known
 from .schema import pb
 
+#: What other programs call fields.
+_MEANT = {"stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
+_WANTED = {
+    FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
+    FieldDescriptor.TYPE_UINT64: f"a whole number in 0 ..= {MOST_64}",
+    FieldDescriptor.TYPE_BOOL: "True or False",
+    FieldDescriptor.TYPE_STRING: "text",
+}
 
 class Params:
     """A set of parameters that does not change. `dataclasses.replace` makes another."""
@@ -37,7 +49,46 @@ def message(name: str, given: dict[str, Any]) -> Any:
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
+        # protobuf does not say which field it is.
+        for field, value in given.items():
+            _check(kind, known[field], value)
         raise type(error)(f"{name}: {error}") from error
+
+
+def _check(kind: Any, field: Any, value: Any) -> None:
+    """Whether a message may have this value in a field."""
+    try:
+        kind(**{field.name: value})
+    except (TypeError, ValueError) as error:
+        of = kind.DESCRIPTOR.name
+        said = f"{of}.{field.name} is {value!r}, must be {_wanted(field)}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(said + _documented(of, field.name)) from error
+
+
+def _wanted(field: Any) -> str:
+    """What a field takes, in words."""
+    if field.message_type is not None:
+        names = ", ".join(field.message_type.fields_by_name)
+        one = f"a {field.message_type.name} or a dict of its fields: {names}"
+    elif field.enum_type is not None:
+        one = f"one of {', '.join(_short_names(field.enum_type))}"
+    else:
+        one = _WANTED.get(field.type, "a number")
+    # Older ones of protobuf have only the label, newer ones say that it will go.
+    is_list = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    return f"a list, each {one}" if is_list else one
+
+
+def _documented(of: str, name: str) -> str:
+    """What the schema says of a field."""
+    from . import params
+
+    try:
+        source = inspect.getsource(getattr(params, of))
+    except (AttributeError, OSError):
+        return ""
+    found = re.search(rf'^    {name}: [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
+    return ". " + " ".join(found[1].split()) if found else ""
 
 
 def params_of(given: Any, fields: dict[str, Any]) -> Any:
@@ -63,7 +114,7 @@ def as_message(given: Any, name: str = "") -> Any:
 
 def check_names(of: str, given: Any, known: Any) -> None:
     """Fields that are not known are refused with the nearest that is."""
-    check_known(of, given, known, "field")
+    check_known(of, given, known, "field", _MEANT)
 
 
 def _plain(field: Any, value: Any) -> Any:
@@ -101,12 +152,16 @@ def _number(kind: Any, value: Any) -> int:
     """Of an enum's value, by number or by name: with the enum's own name before it or without."""
     if isinstance(value, enum.IntEnum) or not isinstance(value, str):
         return int(value)
-    names = {each.name: each.number for each in kind.values}
-    short = {name.removeprefix(prefix_of(kind.name)): number for name, number in names.items()}
-    chosen = names.get(value, short.get(value.upper()))
+    short = _short_names(kind)
+    chosen = kind.values_by_name[value].number if value in kind.values_by_name else short.get(value.lower())
     if chosen is None:
-        raise ValueError(f"{kind.name} is {value!r}, must be one of {', '.join(name.lower() for name in short)}")
+        raise ValueError(f"{kind.name} is {value!r}, must be one of {', '.join(short)}")
     return chosen
+
+
+def _short_names(kind: Any) -> dict[str, int]:
+    """An enum's values, without its own name before each."""
+    return {value.name.removeprefix(prefix_of(kind.name)).lower(): value.number for value in kind.values}
 
 
 def prefix_of(enum_name: str) -> str:

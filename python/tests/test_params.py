@@ -11,6 +11,7 @@ import pytest
 
 import croupier
 from croupier import params, pb
+from croupier._params import params_of
 from test_client import VOCAB, logits
 
 PYTHON = pathlib.Path(__file__).resolve().parents[1]
@@ -76,13 +77,43 @@ def test_mistakes_name_what_is_meant():
     for wrong, said in [
         (lambda: croupier.SamplingParams(temprature=1), "SamplingParams has no field 'temprature'; is 'temperature' meant?"),
         (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'$"),
-        (lambda: croupier.SamplingParams(top_k="many").to_pb(), "SamplingParams: .*top_k|SamplingParams: "),
         (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "EngineOrder is 'vlm', must be one of .*vllm"),
-        (lambda: croupier.SamplingParams(top_k=-1).to_pb(), "SamplingParams: "),
         (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
     ]:
         with pytest.raises((TypeError, ValueError), match=said):
             wrong()
+
+
+WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
+
+
+@pytest.mark.parametrize("given, kind, said", [
+    ({"top_k": -1}, ValueError, f"SamplingParams.top_k is -1, {WHOLE_NUMBER}Keep exactly the k first tokens of the order. 0: off;"),
+    ({"top_k": 5.0}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),
+    ({"top_k": np.float64(5)}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),
+    ({"top_k": "many"}, TypeError, f"SamplingParams.top_k is 'many', {WHOLE_NUMBER}"),
+    ({"seed": -1}, ValueError, "SamplingParams.seed is -1, must be a whole number in 0 ..= 18446744073709551615. Seed of every"),
+    ({"seed": 1, "top_p": 0.5, "temperature": "hot"}, TypeError,
+     "SamplingParams.temperature is 'hot', must be a number. Logits are divided by it."),
+    ({"ignore_eos": "yes"}, TypeError, "SamplingParams.ignore_eos is 'yes', must be True or False."),
+    ({"preset": 5}, TypeError, "SamplingParams.preset is 5, must be text."),
+    ({"stop_token_ids": 5}, TypeError, f"SamplingParams.stop_token_ids is 5, must be a list, each {WHOLE_NUMBER[8:]}"),
+    ({"stop_token_ids": [1, -1]}, ValueError, "SamplingParams.stop_token_ids is [1, -1], must be a list, each a whole number"),
+    ({"logprobs": 5}, TypeError,
+     "SamplingParams.logprobs is 5, must be a LogprobsParams or a dict of its fields: top_n, mode, token_ids. What to report"),
+    ({"logprobs": {"top_n": -1}}, ValueError, "LogprobsParams.top_n is -1, "),
+    ({"logit_bias": [5]}, TypeError, "SamplingParams.logit_bias is [5], must be a list, each a LogitBias or a dict of its fields: token_id, bias."),
+    ({"engine_order": ["vllm"]}, TypeError, "SamplingParams.engine_order is [3], must be one of unspecified, croupier, llama_cpp, vllm"),
+    ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_ids' meant?"),
+    ({"max_new_tokens": 5}, TypeError, "SamplingParams has no field 'max_new_tokens'; is 'max_tokens' meant?"),
+])
+def test_mistakes_name_their_field(given, kind, said):
+    with pytest.raises(kind) as error:
+        croupier.SamplingParams(**given).to_pb()
+    assert str(error.value).startswith(said)
+    with pytest.raises(kind) as error:
+        params_of(None, given)
+    assert str(error.value).startswith(said)
 
 
 def test_streams_take_them_in_every_form(server):
