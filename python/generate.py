@@ -32,8 +32,9 @@ A field that is None is absent: the stream's default holds, then the server's. L
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ._params import Params
 
@@ -110,11 +111,14 @@ def enum_class(schema: Schema, name: str) -> Iterator[str]:
 def field_type(field: Any) -> tuple[str, str]:
     """A field's type and its default."""
     if field.type in (Field.TYPE_MESSAGE, Field.TYPE_ENUM):
-        base, zero = field.type_name.rpartition(".")[2], "None"
+        # Enums by name and messages as dicts are taken too.
+        other = "str" if field.type == Field.TYPE_ENUM else "Mapping[str, Any]"
+        base, zero = f"{field.type_name.rpartition('.')[2]} | {other}", "None"
     else:
         base, zero = TYPES.get(field.type, ("int", "0"))
     if field.label == Field.LABEL_REPEATED:
-        return f"Sequence[{base}]", "()"
+        by_token = " | Mapping[int, float]" if field.name == "logit_bias" else ""
+        return f"Sequence[{base}]{by_token}", "()"
     if field.proto3_optional or zero == "None":
         return f"{base} | None", "None"
     return base, zero

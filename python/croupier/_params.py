@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +108,8 @@ def params_of(given: Any, fields: dict[str, Any]) -> Any:
 
 def as_message(given: Any, name: str = "") -> Any:
     """A message of the wire, of a dataclass, of one already, or of a dict where the name is known."""
-    if name and isinstance(given, dict):
-        return message(name, given)
+    if name and isinstance(given, Mapping):
+        return message(name, dict(given))
     return given.to_pb() if isinstance(given, Params) else given
 
 
@@ -118,7 +119,7 @@ def check_names(of: str, given: Any, known: Any) -> None:
 
 
 def _plain(field: Any, value: Any) -> Any:
-    if field.name == "logit_bias" and isinstance(value, dict):
+    if field.name == "logit_bias" and isinstance(value, Mapping):
         return _biases(value)
     if isinstance(value, (str, bytes)) and field.enum_type is None:
         return value
@@ -136,12 +137,12 @@ def _biases(given: dict[Any, Any]) -> list[Any]:
 
 
 def _is_many(value: Any) -> bool:
-    return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict))
+    return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping))
 
 
 def _one(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return message(field.message_type.name, value) if isinstance(value, dict) else as_message(value)
+        return message(field.message_type.name, dict(value)) if isinstance(value, Mapping) else as_message(value)
     if field.enum_type is not None:
         return _number(field.enum_type, value)
     # Numbers of numpy are none of protobuf's.

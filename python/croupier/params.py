@@ -6,8 +6,9 @@ A field that is None is absent: the stream's default holds, then the server's. L
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ._params import Params
 
@@ -150,7 +151,7 @@ class LogprobsParams(Params):
 
     top_n: int = 0
     """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
-    mode: LogprobsMode | None = None
+    mode: LogprobsMode | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
     token_ids: Sequence[int] = ()
     """Also the logprobs of these tokens. At most 1024."""
@@ -160,7 +161,7 @@ class LogprobsParams(Params):
 class AcceptanceParams(Params):
     """How draft tokens are accepted. A setting of another rule than the chosen one is an error."""
 
-    rule: AcceptanceRule | None = None
+    rule: AcceptanceRule | str | None = None
     """The rule. ACCEPTANCE_RULE_UNSPECIFIED: REJECTION."""
     typical_epsilon: float | None = None
     """TYPICAL: accept if the target probability is at least min(epsilon, alpha * exp(-entropy)). Range 0 .. 1. Absent:
@@ -180,7 +181,7 @@ class ProposerParams(Params):
     """A proposer inside the sidecar. It sees the sequence's prompt and output; memory with the defaults: 31 bytes per
     token (NGRAM), 44 (SUFFIX)."""
 
-    kind: ProposerKind | None = None
+    kind: ProposerKind | str | None = None
     """How draft tokens are found. Required."""
     max_draft_tokens: int | None = None
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
@@ -308,7 +309,7 @@ class KgwParams(Params):
     """Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
     bias: float | None = None
     """Added to the logits of green tokens. Range 0 .. 100. Absent: 2."""
-    seeding_scheme: SeedingScheme | None = None
+    seeding_scheme: SeedingScheme | str | None = None
     """Absent: SEEDING_SCHEME_LEFTHASH."""
     context_width: int | None = None
     """How many tokens before decide. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
@@ -352,11 +353,11 @@ class WatermarkParams(Params):
     """A mark, by one scheme. Keys are secrets: who has one can find the mark, forge it and take it out. The context is
     the tokens before a position, draft tokens included."""
 
-    kgw: KgwParams | None = None
+    kgw: KgwParams | Mapping[str, Any] | None = None
     """Green tokens become more likely. Changes what the text says a little; with any parameters, greedy too."""
-    synthid: SynthidParams | None = None
+    synthid: SynthidParams | Mapping[str, Any] | None = None
     """A tournament among the tokens that filters left. Needs a temperature above 0; not with mirostat."""
-    gumbel: GumbelParams | None = None
+    gumbel: GumbelParams | Mapping[str, Any] | None = None
     """The draw follows the key. Needs a temperature above 0, and for drafts ACCEPTANCE_RULE_REJECTION or _BLOCK, under
     which a draft token is accepted if it is the token that the key draws."""
 
@@ -388,13 +389,13 @@ class SamplingParams(Params):
     """Subtracted once per occurrence in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
     presence_penalty: float | None = None
     """Subtracted once if the token is in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
-    logit_bias: Sequence[LogitBias] = ()
+    logit_bias: Sequence[LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
     """Added to single logits. No token twice. Default none."""
     allowed_token_ids: Sequence[int] = ()
     """Only these tokens may be emitted. Default: all."""
     banned_token_ids: Sequence[int] = ()
     """These may not; wins over allowed_token_ids. Default: none."""
-    bad_words: Sequence[TokenSequence] = ()
+    bad_words: Sequence[TokenSequence | Mapping[str, Any]] = ()
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
     it. A sequence of one token is a ban. Default: none."""
     min_tokens: int | None = None
@@ -408,14 +409,14 @@ class SamplingParams(Params):
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
     seed: int | None = None
     """Seed of every random decision of the sequence. Absent: chosen by the server and reported."""
-    logprobs: LogprobsParams | None = None
+    logprobs: LogprobsParams | Mapping[str, Any] | None = None
     """What to report beside the token. Absent: only the token."""
-    acceptance: AcceptanceParams | None = None
+    acceptance: AcceptanceParams | Mapping[str, Any] | None = None
     """How draft tokens are accepted. Absent: rejection sampling (lossless)."""
-    proposer: ProposerParams | None = None
+    proposer: ProposerParams | Mapping[str, Any] | None = None
     """Propose draft tokens from the sequence's own tokens, so that no draft model is needed: each reply to sample or
     verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Absent: none."""
-    draft_length: DraftLengthParams | None = None
+    draft_length: DraftLengthParams | Mapping[str, Any] | None = None
     """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Absent: no advice."""
     dynatemp_low: float | None = None
     """Dynamic temperature: from low where one token has all probability to high where all are as likely, by the share
@@ -465,10 +466,10 @@ class SamplingParams(Params):
     """At most 1,024. Default: none."""
     min_keep: int | None = None
     """No filter leaves fewer tokens, where there are as many. Range 1 .. 1,048,576. Server default 1."""
-    sampler_order: Sequence[SamplerKind] = ()
+    sampler_order: Sequence[SamplerKind | str] = ()
     """The order of the samplers: every one that is on, each once; those that are off may be left out. Default:
     engine_order."""
-    engine_order: EngineOrder | None = None
+    engine_order: EngineOrder | str | None = None
     """The order of an engine; not together with sampler_order. A sampler that is on and that the engine does not have
     is a mistake. Default ENGINE_ORDER_CROUPIER."""
     mirostat: int | None = None
@@ -504,7 +505,7 @@ class SamplingParams(Params):
     dry_penalty_last_n: int | None = None
     """Only the last so many tokens are looked at. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts; 0:
     DRY is off. Server default -1."""
-    dry_sequence_breakers: Sequence[TokenSequence] = ()
+    dry_sequence_breakers: Sequence[TokenSequence | Mapping[str, Any]] = ()
     """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Default:
     none."""
     penalty_last_n: int | None = None
@@ -520,26 +521,26 @@ class SamplingParams(Params):
     encoder_repetition_penalty: float | None = None
     """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided. Above 1
     it favours what the prompt says. After repetition_penalty. Range 1e-4 .. 1e4; 1: off. Server default 1."""
-    no_repeat_ngram: NoRepeatNgramParams | None = None
+    no_repeat_ngram: NoRepeatNgramParams | Mapping[str, Any] | None = None
     """No n-gram of prompt and output comes twice. Absent: off."""
-    length_penalty: LengthPenaltyParams | None = None
+    length_penalty: LengthPenaltyParams | Mapping[str, Any] | None = None
     """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Absent: off."""
-    sequence_bias: Sequence[SequenceBias] = ()
+    sequence_bias: Sequence[SequenceBias | Mapping[str, Any]] = ()
     """Biases on tokens after others, added together with logit_bias. At most 1,024. Default: none."""
-    token_ban_ranges: Sequence[TokenBanRange] = ()
+    token_ban_ranges: Sequence[TokenBanRange | Mapping[str, Any]] = ()
     """Tokens banned at some positions of the output, such as its first ones. At most 64. Default: none."""
     forced_first_token: int | None = None
     """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Absent: free."""
     forced_last_token: int | None = None
     """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Absent: free."""
-    repetition_detection: RepetitionDetectionParams | None = None
+    repetition_detection: RepetitionDetectionParams | Mapping[str, Any] | None = None
     """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Absent: off."""
-    thinking_budget: ThinkingBudgetParams | None = None
+    thinking_budget: ThinkingBudgetParams | Mapping[str, Any] | None = None
     """How many tokens the output may spend on thinking. Absent: any number."""
     return_sampler_state: bool | None = None
     """Say with each token what samplers remember, in WorkResult.sampler_state: a worker that wants to go on after a
     failure needs it where mirostat or adaptive_target is on. Server default false."""
-    report: ReportParams | None = None
+    report: ReportParams | Mapping[str, Any] | None = None
     """Say how each token was chosen, in Token.report. Absent: the stream's default, else nothing."""
     skew: float | None = None
     """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is taken to
@@ -563,6 +564,6 @@ class SamplingParams(Params):
     """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
     names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's
     defaults. Default: none."""
-    watermark: WatermarkParams | None = None
+    watermark: WatermarkParams | Mapping[str, Any] | None = None
     """Mark the text, so that who has the key can tell it later from text that was not made here (docs/watermarks.md,
     `croupier detect`). A message without a scheme: no mark, whatever the stream's default. Server default: no mark."""

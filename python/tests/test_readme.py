@@ -1,9 +1,11 @@
 """The programs of python/README.md do what it says. Only the server's address is another one."""
 
+import ast
 import pathlib
 import re
 
 import numpy as np
+import pytest
 
 import croupier
 from test_client import VOCAB, logits, params
@@ -60,9 +62,27 @@ def test_a_step_behind_the_end_of_a_text_fails_for_it_alone(server):
         assert (len(ends.tokens), len(goes_on.tokens)) == (1, 2)
 
 
-def test_the_snippet_of_drafts_runs(server):
-    section = README.split("\n## Drafts\n")[1].split("\n## ")[0]
+def snippet(title):
+    section = README.split(f"\n## {title}\n")[1].split("\n## ")[0]
     [code] = re.findall(r"```python\n(.*?)```", section, re.S)
+    return code
+
+
+def test_the_snippet_of_logprobs_runs(server, capsys):
+    names = {"croupier": croupier, "server": server.uds, "vocab_size": VOCAB, "ids": [1, 2], "logits": logits(1, 0)}
+    exec(snippet("Logprobs"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 20 == len(names["text"].tokens)
+    best = np.argsort(-logits(1, 0), kind="stable")[:5].tolist()
+    for line, token in zip(lines, names["text"].tokens):
+        found, logprob, rank, top = line.split(" ", 3)
+        assert int(found) == token and float(logprob) < 0 and int(rank) >= 1 and list(ast.literal_eval(top)) == best
+    with pytest.raises(SystemExit, match="NaN"):
+        exec(snippet("Logprobs"), {**names, "logits": np.full(VOCAB, np.nan, np.float32)})
+
+
+def test_the_snippet_of_drafts_runs(server):
+    code = snippet("Drafts")
     kept = []
 
     def target_logits(drafts):
