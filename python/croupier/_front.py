@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._access import access_of
-from ._options import AccessOptions, StreamOptions
 from ._arrays import as_array, in_dtype
+from ._options import AccessOptions, StreamOptions
 from ._params import as_message, message, params_of
 from ._session import LOG, Session
 from ._top_n import TopN, largest

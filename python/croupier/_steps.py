@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _device
-from ._arrays import as_rows, bf16, filled
+from ._arrays import as_rows, bf16, filled, is_on_device
 from ._checks import below
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
@@ -104,7 +104,7 @@ class StepMaker:
             rows = self._kept(logits)
             self.synchronize()
             return rows, None
-        if self.region is not None and self.region.on_device and _device.is_on_device(logits):
+        if self.region is not None and self.region.on_device and is_on_device(logits):
             count = _device.row_count(logits, self.columns, self.numpy)
         else:
             logits = as_rows(logits, self.columns, self.dtype)

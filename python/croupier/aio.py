@@ -55,7 +55,7 @@ class Stream(Front):
         is_up = self._call is not None and not (self._is_ended or self._is_down or self._broken)
         self._is_ended = True
         if is_up and self._turn.is_free():
-            await part(self._call)
+            await end_in_order(self._call)
         if self._session.region:
             self._session.region.close()
         if self._channel is not None:
@@ -237,7 +237,7 @@ class Stream(Front):
             await self._call.write(self._session.encode(part))
 
 
-async def part(call: Any) -> None:
+async def end_in_order(call: Any) -> None:
     """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
     async def end() -> None:
         await call.done_writing()
@@ -285,7 +285,7 @@ class Rank(RankFront):
     async def end(self) -> None:
         """Leaves the group. What was sent stays good."""
         if self._call is not None:
-            await part(self._call)
+            await end_in_order(self._call)
         if self._session.region:
             self._session.region.close()
         if self._channel is not None:

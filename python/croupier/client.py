@@ -43,8 +43,8 @@ class Stream(Front):
     A step waits for all that this process has asked of that GPU, since the server does not.
     device: the UUID of that GPU, "GPU-" and 36 characters, with "device_memory": another one is refused. Default: the server's.
     max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory.
-    reconnect_within: seconds to try when the server is not there, at first too, or gone later. Sequences are opened again with their tokens so far, and
-    steps without a result are sent again: the tokens are those that would have come.
+    reconnect_within: seconds to try when the server is not there yet, or gone later. Then sequences are opened again with their tokens
+    so far, and steps without a result are sent again: the tokens are those that would have come.
     vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
     `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
     tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three name files, PEM: the
@@ -70,7 +70,7 @@ class Stream(Front):
         is_up = not (self._is_ended or self._is_down)
         self._is_ended = True
         if is_up and self._turn.is_free():
-            part(self._outbox, self._replies)
+            end_in_order(self._outbox, self._replies)
         if self._session.region:
             self._session.region.close()
         self._hang_up()
@@ -247,7 +247,7 @@ def no_answer(seconds: float) -> str:
     return f"the server did not answer within {seconds:.3g} s"
 
 
-def part(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
+def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
     """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
     outbox.put(None)
     try:

@@ -15,7 +15,7 @@ from ._access import access_of
 from ._options import AccessOptions, RankOptions
 from ._ranks import METHOD, RankFront, RankSession
 from ._types import Rows
-from .client import connect, dial, hang_up, part, said
+from .client import connect, dial, end_in_order, hang_up, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Rank(RankFront):
     def end(self) -> None:
         """Leaves the group. What was sent stays good."""
         if self._hang_up.alive:
-            part(self._outbox, self._replies)
+            end_in_order(self._outbox, self._replies)
         if self._session.region:
             self._session.region.close()
         self._hang_up()

@@ -1,6 +1,7 @@
 """What logits may come as."""
 
 import array
+import ctypes
 import sys
 import types
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import croupier
+from croupier import Rows
+from croupier._device import DeviceArray
 from croupier._arrays import as_rows, bf16, widened, writable
 
 VOCAB = 100
@@ -184,6 +187,23 @@ def test_one_number_may_be_assigned_to_bf16_rows():
             wrong()
     # Other formats are numpy's own.
     assert type(writable(ROWS)) is np.ndarray
+
+
+@pytest.mark.parametrize("given", [ROWS, ROWS.astype(np.float64), ROWS.tolist(), BITS])
+def test_numbers_that_are_assigned_to_bf16_rows_on_a_gpu_become_bf16(given):
+    class Mapping:
+        """Takes what would go to the GPU."""
+
+        device = 0
+
+        def upload(self, _, address, size):
+            self.taken = np.frombuffer(ctypes.string_at(address, size), np.uint16)
+
+    mapping = Mapping()
+    rows = Rows(DeviceArray(mapping, 0, np.dtype("<u2"), (3, VOCAB), VOCAB))
+    for write in (rows.write, lambda logits: rows.array.__setitem__(slice(None), logits)):
+        write(given)
+        assert (mapping.taken.reshape(3, VOCAB) == BITS).all()
 
 
 @pytest.mark.parametrize("path", ["inline", "shared_memory"])
