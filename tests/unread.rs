@@ -1,5 +1,7 @@
 //! A worker that does not read its replies, and others beside it.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use croupier::proto::*;
