@@ -242,14 +242,14 @@ async fn steps_waiting() {
 #[tokio::test]
 async fn what_is_refused_is_not_read() {
     let (server, gate, mut worker) =
-        held(|limits| (limits.max_queued_steps, limits.max_state_bytes) = (1, 1 << 20)).await;
+        held(|limits| (limits.max_queued_steps, limits.max_state_bytes) = (1, 1 << 19)).await;
     worker.send_step(step_of(1, 1)).await;
     // A step and a batch that would be refused, or fail, for what is in them: nobody comes to see that.
     let wrong = Step { logits: None, open: vec![open(1, seeded(1))], ..step_of(1, 1) };
     worker.send_step(wrong).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let state = server.series("croupier_state_bytes");
-    let long = SamplingParams { frequency_penalty: Some(1.0), ..seeded(1) };
+    let long = SamplingParams { repetition_penalty: Some(1.1), ..seeded(1) };
     let row = SampleRow { params: Some(long), prompt_token_ids: (0..1 << 16).collect(), ..Default::default() };
     let sample = || SampleRequest {
         vocab_size: 1 << 16,
