@@ -221,12 +221,14 @@ async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
     let server = serve(App::bind_with(config(), Box::new(Fatal)).await.expect("free ports")).await;
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 1));
-    let mut replies = client.decode(requests).await.expect("a stream").into_inner();
+    // It may be cut before it has begun.
+    let call = client.decode(requests).await;
     let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
     let error = ended.expect_err("not a clean end");
     assert!(matches!(error, Error::Engine), "{error}");
     assert_eq!(error.exit_code(), 70);
     let rest = async {
+        let mut replies = call?.into_inner();
         while replies.message().await?.is_some() {}
         Ok::<_, tonic::Status>(())
     };
@@ -238,11 +240,13 @@ async fn a_lost_device_is_never_asked_again_and_ends_the_process_with_code_86() 
     let server = serve(App::bind_with(config(), Box::new(Lost)).await.expect("free ports")).await;
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 1));
-    let mut replies = client.decode(requests).await.expect("a stream").into_inner();
+    let call = client.decode(requests).await;
     let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
     let error = ended.expect_err("not a clean end");
     assert!(matches!(error, Error::DeviceLost), "{error}");
     assert_eq!(error.exit_code(), 86);
+    let Ok(replies) = call else { return };
+    let mut replies = replies.into_inner();
     while let Ok(Some(reply)) = replies.message().await {
         let answered = matches!(reply.response, Some(decode_response::Response::Step(_)));
         assert!(!answered, "an answer from a broken device: {reply:?}");

@@ -1,10 +1,9 @@
 //! The tuned connection of a load generator, as a worker on the same host should make it.
 
 use super::{Address, BenchError};
-use crate::dial::{Access, Token, causes};
+use crate::dial::{Access, Token, causes, hint};
 use crate::proto::sampler_client::SamplerClient;
 use crate::proto::{GetServerInfoRequest, GetServerInfoResponse};
-use crate::rpc::probe::hint;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
