@@ -153,6 +153,7 @@ def compare(prometheus, workers, buckets):
         m = f'{{model="{w.model}"}}'
         same(f"tokens of {w.model}", prometheus.value(f"sum(croupier_tokens_total{m})"), w.tokens, 0)
         same(f"rows with NaN of {w.model}", prometheus.value(f'croupier_rows_invalid_total{{model="{w.model}",reason="nan_logits"}}'), w.nans, 0)
+        same(f"sequences not opened of {w.model}", prometheus.value(f'croupier_openings_failed_total{{model="{w.model}",reason="invalid_argument"}}'), w.unopened, 0)
         same(f"acceptance rate of {w.model}", prometheus.value(f"croupier:spec_decode_acceptance:ratio_rate5m{m}"), w.accepted / w.drafted, RATIO_ERROR)
         same(f"tokens a verification of {w.model}", prometheus.value(f"croupier:spec_decode_emitted_tokens_per_draft:ratio_rate5m{m}"), w.emitted / w.drafts, 3 * RATIO_ERROR)
         same(f"expected - observed acceptance of {w.model}", prometheus.value(f"croupier:spec_decode_expected_minus_observed:ratio30m{m}"),

@@ -1,4 +1,5 @@
-"""A worker that verifies drafts, samples, and sends a row of NaN now and then, and counts what came of it."""
+"""A worker that verifies drafts, samples, sends a row of NaN now and then and opens a sequence that cannot be, and counts what came
+of it."""
 
 import array
 import importlib
@@ -36,7 +37,7 @@ class Worker:
         self.stub = importlib.import_module("croupier.v1.sampler_pb2_grpc").SamplerStub(
             grpc.insecure_channel(address, options=[("grpc.default_authority", "localhost")]))
         self.model, self.honest, self.random = model, honest, random.Random(model)
-        self.tokens = self.nans = self.drafts = self.drafted = self.accepted = self.emitted = 0
+        self.tokens = self.nans = self.unopened = self.drafts = self.drafted = self.accepted = self.emitted = 0
         self.measured = self.expected = self.observed = 0
         self.seconds = []
 
@@ -62,6 +63,8 @@ class Worker:
             work.append(pb.Work(sequence_id=3, sample=pb.SampleWork()))
             rows.append([math.nan] * VOCAB)
         opening = [pb.OpenSequence(sequence_id=id, params=pb.SamplingParams(seed=id)) for id in (1, 2, 3)] if i == 0 else []
+        if i % 10 == 0:
+            opening.append(pb.OpenSequence(sequence_id=4, params=pb.SamplingParams(temperature=-1)))
         return pb.Step(open=opening, work=work, inline=pb.InlineLogits(data=array.array("f", sum(rows, [])).tobytes()))
 
     def run(self, seconds):
@@ -77,6 +80,7 @@ class Worker:
             reply = next(replies)
             self.seconds.append(time.monotonic() - begun)
             self.count(reply.step.work)
+            self.unopened += sum(opened.status == pb.OPEN_STATUS_INVALID_ARGUMENT for opened in reply.step.open)
             i += 1
             time.sleep(PAUSE)
         outbox.put(None)
