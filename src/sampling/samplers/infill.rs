@@ -120,7 +120,7 @@ struct Merged {
 /// What all candidates come to.
 #[derive(Debug, Clone, Copy)]
 pub struct Sums {
-    /// How many there are.
+    /// How many there are; or more, where even so many do not [end it](Self::end_it).
     pub candidates: usize,
     /// The mass of those that end the text.
     pub ends: u64,

@@ -23,8 +23,11 @@ impl Whole<'_, '_> {
         }
         let (total, ends) = (self.total(), self.text_ends(known));
         let of_ends = ends.iter().map(|end| end.mass).sum();
-        let candidates = self.view.count(f32::MIN) as usize;
-        let sums = Sums { candidates, ends: of_ends, texts: total - of_ends };
+        // How many there are is counted only where it decides.
+        let mut sums = Sums { candidates: self.view.vocab_size(), ends: of_ends, texts: total - of_ends };
+        if sums.end_it() {
+            sums.candidates = self.view.count(f32::MIN) as usize;
+        }
         if sums.end_it() {
             let ends = ends.into_iter().map(|end| keys::key(end.token, end.logit)).collect();
             return Done::Listed(self.list_keys(ends, store).weigh);
