@@ -12,6 +12,8 @@ use crate::vocabulary::Vocabulary;
 
 /// No candidate.
 const GONE: u32 = u32::MAX;
+/// Texts that begin one another, each the next, are looked at so deep; those of models are some hundred at most, runs of spaces.
+const DEEPEST: usize = 256;
 
 /// Storage, kept from row to row. Bounded by the vocabulary.
 #[derive(Debug, Default)]
@@ -34,7 +36,7 @@ struct Texts<'a> {
 }
 
 /// What each candidate that may stay counts with, by its place in the list, and 0 for others; `None`: two are equal where it
-/// matters. What ends the text is not merged.
+/// matters, or texts stand in one another too deep. What ends the text is not merged.
 pub(super) fn counted(
     (known, sums): (&Vocabulary, &Sums),
     (values, is_end): (&Values, &[bool]),
@@ -43,7 +45,7 @@ pub(super) fn counted(
     store.fill(known, values, is_end);
     let mut texts = Texts { known, values, sums, store, counted: vec![0; values.tokens.len()] };
     texts.count_without_text(is_end);
-    texts.count(0..known.texts(), 0)?;
+    texts.count(0..known.texts(), 0, DEEPEST)?;
     Some(texts.counted)
 }
 
@@ -78,20 +80,21 @@ impl Texts<'_> {
         }
     }
 
-    /// Counts trees next to each other, which texts begin that have a mass of `above`.
-    fn count(&mut self, places: std::ops::Range<usize>, above: u64) -> Option<()> {
+    /// Counts trees next to each other, which texts begin that have a mass of `above`, and `depth` more below.
+    fn count(&mut self, places: std::ops::Range<usize>, above: u64, depth: usize) -> Option<()> {
         let mut from = places.start;
         while from < places.end {
             let to = self.known.behind(self.known.by_text()[from]) as usize;
             if self.sums.is_fifth(self.mass(from..to) + above) {
-                self.count_tree(from..to, above)?;
+                self.count_tree(from..to, above, depth)?;
             }
             from = to;
         }
         Some(())
     }
 
-    fn count_tree(&mut self, places: std::ops::Range<usize>, above: u64) -> Option<()> {
+    fn count_tree(&mut self, places: std::ops::Range<usize>, above: u64, depth: usize) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
         let Some(first) = self.first(places.clone()) else { return Some(()) };
         let root = self.same_text(places.start);
         if root.contains(&first) {
@@ -109,7 +112,7 @@ impl Texts<'_> {
         }
         let here = self.mass(root.clone());
         self.counted[self.store.listed[first] as usize] += here;
-        self.count(root.end..places.end, above + here)
+        self.count(root.end..places.end, above + here, depth)
     }
 
     /// The places of a text from its first one on.
@@ -138,6 +141,26 @@ mod tests {
     use super::*;
     use crate::sampling::samplers::infill::{Infill, Stay};
     use proptest::prelude::*;
+
+    /// Of texts each of which begins the next, the last one has nearly all.
+    fn nested(texts: usize) -> Option<Vec<u64>> {
+        let known = Vocabulary::new(&(1..=texts).map(|length| Some(vec![b'a'; length])).collect::<Vec<_>>(), b"");
+        let mut values = Values::default();
+        for token in 0..texts {
+            values.tokens.push(token as u32);
+            values.logits.push(token as f32);
+            values.masses.push(if token + 1 < texts { 1 + token as u64 } else { 1 << 40 });
+        }
+        let sums = Sums { candidates: texts, ends: 0, texts: values.masses.iter().sum() };
+        counted((&known, &sums), (&values, &vec![false; texts]), &mut TextStore::default())
+    }
+
+    #[test]
+    fn texts_that_stand_in_one_another_too_deep_are_left_to_the_walk() {
+        let all = nested(DEEPEST).expect("not too deep");
+        assert_eq!(all[DEEPEST - 1], (1 << 40) + (DEEPEST * (DEEPEST - 1) / 2) as u64);
+        assert_eq!((nested(DEEPEST + 1), nested(9000)), (None, None));
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
