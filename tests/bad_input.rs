@@ -196,12 +196,11 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
         ),
         ("params.sampler_order[1]", SamplingParams { sampler_order: twice, ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![0], ..p() }),
-        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 19], ..p() }),
+        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 20], ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![99], ..p() }),
         ("params.sampler_order", SamplingParams { sampler_order: vec![top_k], top_p: Some(0.5), ..p() }),
         ("params.engine_order", SamplingParams { engine_order: 99, ..p() }),
         ("params.engine_order", SamplingParams { engine_order: vllm, tfs: Some(0.5), ..p() }),
-        ("params.engine_order", SamplingParams { engine_order: vllm, sampler_order: vec![top_k], ..p() }),
     ]
 }
 

@@ -3,13 +3,16 @@
 //! the specification `tests/backends.rs`, shared memory that goes away under a step (Triton's unregister in flight, its null
 //! manager) `tests/regions/`.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
+#[path = "support/chi_square.rs"]
+mod chi_square;
 mod support;
 #[allow(dead_code)] // Written for the tests of drafts.
 #[path = "drafts/work.rs"]
 mod work;
 
+use chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::report::ReportParams as Reported;
@@ -150,6 +153,60 @@ async fn xtc_follows_the_seed() {
     let both = texts(&mut worker, 1, &[xtc(1), xtc(1), seeded(1)], in_order(3), row).await;
     assert_eq!(both[0], both[1]);
     assert_ne!(both[0], both[2], "it does happen");
+}
+
+/// What is drawn under XTC is a mixture: of the row as it is and of the row without its top choice, by the roll, which is the
+/// sequence's own at each position and has nothing to do with the draw. An engine that asked one number for both would never
+/// draw token 0 here; one that rolled for all sequences at once would draw it in two of them together twice as often.
+#[tokio::test]
+async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
+    const POSITIONS: u64 = 2_500;
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let open = (1..=8).map(|seed| {
+        let xtc = SamplingParams { xtc_probability: Some(0.5), xtc_threshold: Some(0.2), ..seeded(seed) };
+        open(seed, xtc)
+    });
+    worker.step(open_step(open.collect())).await;
+    let mut row = vec![f32::NEG_INFINITY; VOCAB as usize];
+    row.iter_mut().zip([0.5f32, 0.25, 0.15, 0.1]).for_each(|(logit, p)| *logit = p.ln());
+    let (mut counts, mut together) = ([0u64; 4], 0);
+    for _ in 0..POSITIONS {
+        let rows: Vec<_> = (1..=8).map(|sequence| (sequence, row.clone())).collect();
+        let tokens: Vec<u32> = worker.step(sample_step(&rows)).await.work.iter().map(token).collect();
+        tokens.iter().for_each(|&token| counts[token as usize] += 1);
+        together += tokens.chunks(2).filter(|pair| pair == &[0, 0]).count();
+    }
+    // Half of (.5, .25, .15, .1) and half of (0, .5, .3, .2).
+    let deviate = deviate(&counts, &[0.25, 0.375, 0.225, 0.15]);
+    let pairs = 4.0 * POSITIONS as f64;
+    let apart = (together as f64 - pairs / 16.0) / (pairs / 16.0 * 15.0 / 16.0).sqrt();
+    println!("{deviate:+.2} and {apart:+.2} standard deviations (alarm above {DEVIATE}, false alarms {FALSE_ALARM})");
+    assert!(deviate < DEVIATE, "{counts:?}");
+    assert!(apart.abs() < DEVIATE, "{together} pairs");
+}
+
+/// text-generation-webui's mirostat takes the surprise after what it cut has gone, and so does llama.cpp's; the paper takes it
+/// before. Here it is llama.cpp's, so that `mu` is the same.
+#[tokio::test]
+async fn mirostat_learns_from_what_it_left_as_llama_cpp_does() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let params = SamplingParams {
+        mirostat: Some(2),
+        mirostat_tau: Some(0.75),
+        mirostat_eta: Some(0.5),
+        return_sampler_state: Some(true),
+        ..seeded(1)
+    };
+    worker.step(open_step(vec![open(1, params)])).await;
+    let mut row = vec![f32::NEG_INFINITY; VOCAB as usize];
+    row.iter_mut().zip([0.5f32, 0.25, 0.15, 0.1]).for_each(|(logit, p)| *logit = p.ln());
+    let result = worker.step(sample_step(&[(1, row)])).await.work.remove(0);
+    // Surprise 1 is within 2 tau = 1.5, surprise 2 is not: token 0 is alone, and no surprise after that.
+    assert_eq!(token(&result), 0);
+    let mu = result.sampler_state.unwrap().mirostat_mu.unwrap();
+    assert_eq!(mu, 1.5 - 0.5 * (0.0 - 0.75), "before the cut it would be 1.5 - 0.5 * (1 - 0.75)");
 }
 
 /// Hugging Face's TGI and mistral.rs have processed logprobs only, SGLang and vLLM one kind for a whole server.

@@ -94,7 +94,9 @@ const KINDS: usize = 26;
 /// definitions.
 #[test]
 fn definitions() {
-    let (mut decided, mut left_out) = (0, 0);
+    // Of each kind, first or second.
+    let (mut decided, mut left_out) = ([0; KINDS], [0; KINDS]);
+    let count = |of: &mut [u32; KINDS], kinds: [usize; 2]| kinds.into_iter().for_each(|kind| of[kind] += 1);
     for first in 0..KINDS {
         for second in 0..KINDS {
             for seed in 0..8u64 {
@@ -107,7 +109,7 @@ fn definitions() {
                 let mut naive = Naive { min_keep: min_keep as usize, protected, ..Naive::new(&logits) };
                 steps.iter().for_each(|&step| naive.apply(step));
                 if naive.near {
-                    left_out += 1;
+                    count(&mut left_out, [first, second]);
                     continue;
                 }
                 let all = logits.iter().enumerate().map(|(t, &logit)| Candidate { token: t as u32, logit }).collect();
@@ -132,12 +134,18 @@ fn definitions() {
                         "{steps:?}, case {case}: {got} {expected}"
                     );
                 }
-                decided += 1;
+                count(&mut decided, [first, second]);
             }
         }
     }
-    println!("{decided} cases decided, {left_out} too near to decide");
-    assert!(left_out * 10 < decided, "too few cases decide anything");
+    let all = |of: [u32; KINDS]| of.iter().sum::<u32>() / 2;
+    println!("{} cases decided, {} too near to decide", all(decided), all(left_out));
+    assert!(all(left_out) * 10 < all(decided), "too few cases decide anything");
+    for kind in 0..KINDS {
+        let (decided, left_out, step) = (decided[kind], left_out[kind], step(kind, 0));
+        println!("{decided} decided, {left_out} not: {step:?}");
+        assert!(left_out < decided, "too few cases decide anything about {step:?}");
+    }
 }
 
 /// Tokens that the backend draws after a chain have the definitions' probabilities.

@@ -119,7 +119,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ),
         ("skew 0.5", with(|p| p.samplers.skew = 0.5)),
         ("kgw", marked(Watermark::Kgw(KgwParams::default()), 0)),
-        ("synthid, top_k 40", marked(Watermark::Synthid(SynthidParams::new(vec![7; 30])), 40)),
+        ("synthid, top_k 40", marked(Watermark::Synthid(SynthidParams::new((1..=30).collect())), 40)),
         ("gumbel, top_k 40", marked(Watermark::Gumbel(GumbelParams::new(7)), 40)),
         ("top_k 1, min_keep 3", with(|p| (p.top_k, p.samplers.min_keep) = (1, 3))),
         ("k 40, p .95, min .05, T 1.8", usual(EngineOrder::Croupier)),
@@ -168,4 +168,16 @@ async fn main() -> Result<()> {
         say(&Line::new(name, &left, token).show(style, piece))?;
     }
     say("\nEntropy in bits. \"draws\" is the token of this seed; the bars are the likeliest tokens' probabilities.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_is_something_that_a_server_takes() {
+        for (name, params) in lines(1.0) {
+            assert_eq!(params.validate(200_019, 20), Ok(()), "{name}");
+        }
+    }
 }

@@ -67,7 +67,7 @@ class SamplerKind(enum.IntEnum):
 
     UNSPECIFIED = 0
     TEMPERATURE = 1
-    """temperature, or dynamic temperature."""
+    """temperature; or dynamic temperature in its place, where that is on and not listed by itself."""
     SMOOTHING = 2
     """smoothing_factor and smoothing_curve."""
     TOP_N_SIGMA = 3
@@ -87,11 +87,13 @@ class SamplerKind(enum.IntEnum):
     """adaptive_target and adaptive_decay."""
     SKEW = 17
     INFILL = 18
+    DYNAMIC_TEMPERATURE = 19
+    """dynatemp_high, dynatemp_low and dynatemp_exponent, beside temperature."""
 
 
 class EngineOrder(enum.IntEnum):
     """The samplers of an engine in its order, with its own rules for ties and thresholds as far as docs/sampling.md
-    says ("Engines' rules"). sampler_order has this server's."""
+    says ("Engines' rules")."""
 
     UNSPECIFIED = 0
     """As ENGINE_ORDER_CROUPIER."""
@@ -107,13 +109,12 @@ class EngineOrder(enum.IntEnum):
     """temperature, top_h, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. top_k and typical_p keep what is
     equal to the last token that they keep."""
     TEXT_GENERATION_WEBUI = 5
-    """top_n_sigma, temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff, tfs, top_a, min_p,
-    mirostat, xtc, adaptive_p. Ties as with TRANSFORMERS; xtc does nothing where one of xtc_ignore_token_ids would go.
-    DRY comes behind the penalties."""
+    """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
+    tfs, top_a, min_p, adaptive_p, mirostat, xtc; adaptive_p and mirostat end it. Ties as with TRANSFORMERS; xtc does
+    nothing where one of xtc_ignore_token_ids would go. DRY comes behind the penalties."""
     EXLLAMA = 6
-    """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, xtc, skew; dynamic
-    temperature stands behind mirostat. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the
-    penalties."""
+    """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
+    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the penalties."""
 
 
 class SeedingScheme(enum.IntEnum):
@@ -420,9 +421,10 @@ class SamplingParams(Params):
     """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Absent: no advice."""
     dynatemp_low: float | None = None
     """Dynamic temperature: from low where one token has all probability to high where all are as likely, by the share
-    of the largest entropy to the power of the exponent; takes the place of temperature. low 0 .. high, server default
-    0; high 0 (off), or 1e-5 .. 1e5, server default 0; exponent 0 .. 100, server default 1; with exponent 0 the
-    temperature is high. Below 1e-5 the temperature is that. temperature 0 is greedy all the same."""
+    of the largest entropy to the power of the exponent; takes the place of temperature, unless the order has a place
+    for both. low 0 .. high, server default 0; high 0 (off), or 1e-5 .. 1e5, server default 0; exponent 0 .. 100, server
+    default 1; with exponent 0 the temperature is high. Below 1e-5 the temperature is that. temperature 0 is greedy all
+    the same."""
     dynatemp_high: float | None = None
     """See `dynatemp_low`."""
     dynatemp_exponent: float | None = None
@@ -458,8 +460,8 @@ class SamplingParams(Params):
     default 0."""
     xtc_probability: float | None = None
     """Exclude top choices (XTC): at a position, with this probability, all tokens with at least xtc_threshold of the
-    probability go, but the least likely of them and xtc_ignore_token_ids. Probability 0 .. 1; 0: off; server default 0.
-    Threshold 0 .. 1; server default 0.1; above 0.5 nothing can happen."""
+    probability go, but the least likely of them; xtc_ignore_token_ids are none of them. Probability 0 .. 1; 0: off;
+    server default 0. Threshold 0 .. 1; server default 0.1; above 0.5 nothing can happen."""
     xtc_threshold: float | None = None
     """See `xtc_probability`."""
     xtc_ignore_token_ids: Sequence[int] = ()
@@ -467,11 +469,12 @@ class SamplingParams(Params):
     min_keep: int | None = None
     """No filter leaves fewer tokens, where there are as many. Range 1 .. 1,048,576. Server default 1."""
     sampler_order: Sequence[SamplerKind | str] = ()
-    """The order of the samplers: every one that is on, each once; those that are off may be left out. Default:
-    engine_order."""
+    """The order of the samplers: every one that is on, each once; those that are off may be left out. The rules for
+    ties and thresholds are those of engine_order. Default: the order of engine_order."""
     engine_order: EngineOrder | str | None = None
-    """The order of an engine; not together with sampler_order. A sampler that is on and that the engine does not have
-    is a mistake. Default ENGINE_ORDER_CROUPIER."""
+    """The order and the rules of an engine, or with sampler_order its rules alone. A sampler that is on and that the
+    engine does not have is a mistake, and so is one of its parameters, unless sampler_order is given. Default
+    ENGINE_ORDER_CROUPIER."""
     mirostat: int | None = None
     """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. 1 keeps as
     many first tokens as that takes by Zipf's law, 2 keeps the tokens whose surprise is at most the limit. Range 0 .. 2;

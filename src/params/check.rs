@@ -244,7 +244,9 @@ mod tests {
                 let report = ReportParams { why_not_token_ids: vec![100], ..ReportParams::default() };
                 p.samplers.report = Some(Box::new(report));
             }),
-            ("sampler_order", |p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2])),
+            ("sampler_order", |p| {
+                p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK; 2], EngineOrder::Croupier)
+            }),
             ("dry_multiplier", |p| p.history.dry_multiplier = -1.0),
             ("dry_base", |p| p.history.dry_base = 0.5),
             ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),

@@ -25,8 +25,8 @@ pub enum EngineOrder {
 pub enum SamplerOrder {
     /// That of an engine.
     Engine(EngineOrder),
-    /// A list of its own; none twice.
-    Custom(Vec<Sampler>),
+    /// A list of its own, none twice, with the rules of an engine.
+    Custom(Vec<Sampler>, EngineOrder),
 }
 
 /// What an engine does otherwise than this project, beside its order. docs/sampling.md says what of each engine is here and
@@ -97,13 +97,33 @@ impl EngineOrder {
     pub fn samplers(self) -> &'static [Sampler] {
         use Sampler::*;
         match self {
-            Self::Croupier => &Sampler::ALL,
+            Self::Croupier => &[
+                Temperature,
+                Smoothing,
+                TopNSigma,
+                TopH,
+                TopK,
+                TopP,
+                MinP,
+                TypicalP,
+                Tfs,
+                TopA,
+                EpsilonCutoff,
+                EtaCutoff,
+                PLess,
+                Xtc,
+                Mirostat,
+                Infill,
+                AdaptiveP,
+                Skew,
+            ],
             Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Infill, Temperature, Mirostat, AdaptiveP],
             Self::Vllm => &[Temperature, MinP, TopK, TopP],
             Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
             Self::TextGenerationWebui => &[
                 TopNSigma,
                 Temperature,
+                DynamicTemperature,
                 Smoothing,
                 TopK,
                 TopP,
@@ -113,11 +133,24 @@ impl EngineOrder {
                 Tfs,
                 TopA,
                 MinP,
+                AdaptiveP,
                 Mirostat,
                 Xtc,
-                AdaptiveP,
             ],
-            Self::Exllama => &[Smoothing, Temperature, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Xtc, Skew],
+            Self::Exllama => &[
+                Smoothing,
+                Temperature,
+                TopK,
+                TopP,
+                TopA,
+                MinP,
+                Tfs,
+                TypicalP,
+                Mirostat,
+                DynamicTemperature,
+                Xtc,
+                Skew,
+            ],
         }
     }
 
@@ -146,17 +179,22 @@ impl SamplerOrder {
     pub fn samplers(&self) -> &[Sampler] {
         match self {
             Self::Engine(engine) => engine.samplers(),
-            Self::Custom(samplers) => samplers,
+            Self::Custom(samplers, _) => samplers,
         }
     }
 
-    /// Its rules; a list of one's own has those of this project.
+    /// Whose rules it has.
+    #[must_use]
+    pub fn engine(&self) -> EngineOrder {
+        match self {
+            Self::Engine(engine) | Self::Custom(_, engine) => *engine,
+        }
+    }
+
+    /// Its rules.
     #[must_use]
     pub fn rules(&self) -> EngineRules {
-        match self {
-            Self::Engine(engine) => engine.rules(),
-            Self::Custom(_) => EngineRules::default(),
-        }
+        self.engine().rules()
     }
 
     /// Bytes that the list takes.
@@ -164,24 +202,28 @@ impl SamplerOrder {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Engine(_) => 0,
-            Self::Custom(samplers) => samplers.capacity() * size_of::<Sampler>(),
+            Self::Custom(samplers, _) => samplers.capacity() * size_of::<Sampler>(),
         }
     }
 }
 
 impl SamplingParams {
-    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; ExLlamaV2 has dynamic
-    /// temperature behind its filters.
+    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; in
+    /// text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind them.
     pub(super) fn order(&self) -> &[Sampler] {
-        use Sampler::*;
-        match &self.samplers.sampler_order {
-            SamplerOrder::Engine(EngineOrder::Exllama) if self.samplers.dynatemp_high > 0.0 => {
-                &[Smoothing, TopK, TopP, TopA, MinP, Tfs, TypicalP, Mirostat, Temperature, Xtc, Skew]
-            }
+        let order = self.samplers.sampler_order.samplers();
+        let until = |last| order.iter().position(|&s| s == last).map_or(order, |at| &order[..=at]);
+        match self.samplers.sampler_order {
             SamplerOrder::Engine(EngineOrder::LlamaCpp) if self.samplers.mirostat > 0 => {
                 &[Sampler::Temperature, Sampler::Mirostat]
             }
-            order => order.samplers(),
+            SamplerOrder::Engine(EngineOrder::TextGenerationWebui) if self.samplers.adaptive_target >= 0.0 => {
+                until(Sampler::AdaptiveP)
+            }
+            SamplerOrder::Engine(EngineOrder::TextGenerationWebui) if self.samplers.mirostat > 0 => {
+                until(Sampler::Mirostat)
+            }
+            _ => order,
         }
     }
 
@@ -194,18 +236,46 @@ impl SamplingParams {
                 return Err(FieldError::new(format!("sampler_order[{i}]"), message));
             }
         }
-        let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !order.contains(s));
-        match missing.filter(|_| self.temperature != 0.0) {
-            None => Ok(()),
-            Some(sampler) => {
-                let field = match self.samplers.sampler_order {
-                    SamplerOrder::Engine(_) => "engine_order",
-                    SamplerOrder::Custom(_) => "sampler_order",
-                };
-                let message = format!("has no place for {}, which is on; add it or turn it off", sampler.name());
-                Err(FieldError::new(field, message))
+        // Dynamic temperature takes the place of temperature where it has none of its own.
+        let has = |sampler: &Sampler| {
+            order.contains(sampler) || *sampler == Sampler::DynamicTemperature && order.contains(&Sampler::Temperature)
+        };
+        let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !has(s)).map(Sampler::name);
+        let Some(name) = missing.or_else(|| self.unknown_to_its_engine()).filter(|_| self.temperature != 0.0) else {
+            return Ok(());
+        };
+        Err(match self.samplers.sampler_order {
+            SamplerOrder::Engine(_) => {
+                let fix = "turn it off, or list an order of your own in sampler_order, which keeps the engine's rules";
+                FieldError::new("engine_order", format!("has no place for {name}, which is on; {fix}"))
             }
-        }
+            SamplerOrder::Custom(..) => {
+                FieldError::new("sampler_order", format!("has no place for {name}, which is on; add it or turn it off"))
+            }
+        })
+    }
+
+    /// A parameter that is on and that the engine does not have, though it has the sampler.
+    fn unknown_to_its_engine(&self) -> Option<&'static str> {
+        use EngineOrder::*;
+        let (s, SamplerOrder::Engine(engine)) = (&self.samplers, &self.samplers.sampler_order) else { return None };
+        // The engines that have it stand behind it.
+        let parameters: [(_, _, &[EngineOrder]); 8] = [
+            ("dynatemp_high", s.dynatemp_high > 0.0, &[LlamaCpp, TextGenerationWebui, Exllama]),
+            ("temperature_tokens", s.temperature_tokens > 0, &[]),
+            ("smoothing_curve", s.smoothing_factor > 0.0 && s.smoothing_curve != 1.0, &[TextGenerationWebui]),
+            ("top_p_decay", s.top_p_decay < 1.0, &[]),
+            ("xtc_expected", s.xtc_probability > 0.0 && s.xtc_expected, &[Exllama]),
+            ("xtc_ignore_token_ids", self.ignores_in_xtc(), &[TextGenerationWebui, Exllama]),
+            ("mirostat 1", s.mirostat == 1, &[LlamaCpp]),
+            ("min_keep", s.min_keep > 1, &[LlamaCpp, Transformers]),
+        ];
+        let unknown = |(_, is_on, engines): &(_, bool, &[EngineOrder])| *is_on && !engines.contains(engine);
+        parameters.into_iter().find(unknown).filter(|_| *engine != Croupier).map(|(name, ..)| name)
+    }
+
+    fn ignores_in_xtc(&self) -> bool {
+        self.samplers.xtc_probability > 0.0 && !self.samplers.xtc_ignore_token_ids.is_empty()
     }
 }
 
@@ -221,25 +291,35 @@ mod tests {
             params.validate(9, 9).map_err(|e| e.to_string())
         };
         let of = SamplerOrder::Engine;
+        let lacks = |name| {
+            let fix = "turn it off, or list an order of your own in sampler_order, which keeps the engine's rules";
+            format!("engine_order: has no place for {name}, which is on; {fix}")
+        };
         assert_eq!(
             at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
-            Err("engine_order: has no place for tfs, which is on; add it or turn it off".to_owned())
+            Err(lacks("tfs"))
         );
         assert_eq!(
-            at_fault(|p| (p.top_k, p.samplers.sampler_order) = (5, SamplerOrder::Custom(vec![Sampler::Temperature]))),
+            at_fault(|p| (p.top_k, p.samplers.sampler_order) =
+                (5, SamplerOrder::Custom(vec![Sampler::Temperature], EngineOrder::Croupier))),
             Err("sampler_order: has no place for top_k, which is on; add it or turn it off".to_owned())
         );
         assert_eq!(
-            at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK])),
+            at_fault(|p| p.samplers.sampler_order =
+                SamplerOrder::Custom(vec![Sampler::TopK, Sampler::TopK], EngineOrder::Croupier)),
             Err("sampler_order[1]: top_k is given twice; give it once".to_owned())
         );
-        assert_eq!(at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![])), Ok(()), "nothing is on");
+        assert_eq!(
+            at_fault(|p| p.samplers.sampler_order = SamplerOrder::Custom(vec![], EngineOrder::Croupier)),
+            Ok(()),
+            "nothing is on"
+        );
         assert_eq!(
             at_fault(|p| {
                 (p.top_k, p.samplers.mirostat) = (40, 2);
                 p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
             }),
-            Err("engine_order: has no place for top_k, which is on; add it or turn it off".to_owned()),
+            Err(lacks("top_k")),
             "llama.cpp's mirostat takes the place of its filters"
         );
         for engine in [EngineOrder::LlamaCpp, EngineOrder::Transformers, EngineOrder::TextGenerationWebui] {

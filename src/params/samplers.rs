@@ -1,13 +1,16 @@
 //! The samplers of a row, and the steps that parameters ask of them.
 
+use super::chain::SamplerParams;
 use super::watermark::Watermark;
 use super::{FieldError, SamplingParams};
 
 /// A sampler that has a place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sampler {
-    /// Temperature, or dynamic temperature where that is on.
+    /// Temperature; or dynamic temperature where that is on and has no place of its own.
     Temperature,
+    /// Dynamic temperature beside temperature.
+    DynamicTemperature,
     /// Quadratic or cubic smoothing.
     Smoothing,
     /// `top_n_sigma`.
@@ -145,9 +148,10 @@ pub enum Step {
 }
 
 impl Sampler {
-    /// All of them, in this project's order.
-    pub const ALL: [Self; 18] = [
+    /// All of them.
+    pub const ALL: [Self; 19] = [
         Self::Temperature,
+        Self::DynamicTemperature,
         Self::Smoothing,
         Self::TopNSigma,
         Self::TopH,
@@ -172,6 +176,7 @@ impl Sampler {
     pub fn name(self) -> &'static str {
         match self {
             Self::Temperature => "temperature",
+            Self::DynamicTemperature => "dynatemp_high",
             Self::Smoothing => "smoothing_factor",
             Self::TopNSigma => "top_n_sigma",
             Self::TopH => "top_h",
@@ -197,12 +202,12 @@ impl Sampler {
     pub fn step(self, params: &SamplingParams) -> Option<Step> {
         let on = |is_on: bool, step: Step| is_on.then_some(step);
         let rules = params.samplers.sampler_order.rules();
+        let SamplerParams { dynatemp_low: low, dynatemp_high: high, dynatemp_exponent: exponent, .. } =
+            *params.samplers;
+        let dynamic = on(high > 0.0, Step::DynamicTemperature { low, high, exponent });
         match self {
-            Self::Temperature if params.samplers.dynatemp_high > 0.0 => Some(Step::DynamicTemperature {
-                low: params.samplers.dynatemp_low,
-                high: params.samplers.dynatemp_high,
-                exponent: params.samplers.dynatemp_exponent,
-            }),
+            Self::Temperature if !params.order().contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
+            Self::DynamicTemperature => dynamic,
             Self::Temperature => {
                 on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, Step::Temperature)
             }
@@ -256,7 +261,8 @@ impl Step {
     #[must_use]
     pub fn sampler(&self) -> Option<Sampler> {
         Some(match self {
-            Self::Temperature | Self::DynamicTemperature { .. } => Sampler::Temperature,
+            Self::Temperature => Sampler::Temperature,
+            Self::DynamicTemperature { .. } => Sampler::DynamicTemperature,
             Self::Smoothing { .. } => Sampler::Smoothing,
             Self::TopK | Self::TopKTies => Sampler::TopK,
             Self::TopP => Sampler::TopP,

@@ -290,12 +290,13 @@ impl Naive {
 
     pub(super) fn exclude(&mut self, threshold: f64, or_nothing: bool) {
         let p = self.probabilities();
-        let choices: Vec<usize> = self.by(|t| p[t]).into_iter().filter(|&t| self.at_least(p[t], threshold)).collect();
         let spared = |t: &usize| self.protected.contains(&(*t as u32));
+        let mut choices = self.by(|t| p[t]);
+        choices.retain(|&t| self.at_least(p[t], threshold) && (or_nothing || !spared(&t)));
         if let Some((_, out)) = choices.split_last()
             && !(or_nothing && out.iter().any(spared))
         {
-            let kept: Vec<usize> = self.left().into_iter().filter(|t| !out.contains(t) || spared(t)).collect();
+            let kept: Vec<usize> = self.left().into_iter().filter(|t| !out.contains(t)).collect();
             self.keep_unless_few(&kept);
         }
     }

@@ -83,8 +83,62 @@ fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {
     }
     order[keep..].iter().for_each(|&t| weights[t] = 0.0);
     weights.iter_mut().for_each(|w| *w = if *w >= f64::from(params.min_p) { *w } else { 0.0 });
-    let left = normalised(&weights);
-    if params.samplers.typical_p < 1.0 { typical(&left, f64::from(params.samplers.typical_p)) } else { left }
+    let (mut left, s) = (normalised(&weights), &params.samplers);
+    if s.top_n_sigma > 0.0 {
+        left = within_deviations(&left, f64::from(s.top_n_sigma));
+    }
+    if s.typical_p < 1.0 {
+        left = typical(&left, f64::from(s.typical_p));
+    }
+    if s.top_a > 0.0 {
+        let most = left.iter().copied().fold(0.0, f64::max);
+        left = normalised(&kept(&left, |p| p >= f64::from(s.top_a) * most * most));
+    }
+    if s.xtc_probability > 0.0 && s.xtc_expected {
+        left = excluded(&left, f64::from(s.xtc_probability), f64::from(s.xtc_threshold));
+    }
+    if s.skew == 0.0 { left } else { skewed(&left, f64::from(s.skew)) }
+}
+
+fn kept(probs: &[f64], stays: impl Fn(f64) -> bool) -> Vec<f64> {
+    probs.iter().map(|&p| if p > 0.0 && stays(p) { p } else { 0.0 }).collect()
+}
+
+/// Likeliest first.
+fn falling(probs: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..probs.len()).filter(|&t| probs[t] > 0.0).collect();
+    order.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
+    order
+}
+
+/// Top-n-sigma: logits differ from the logarithms of probabilities by what is the same for all.
+fn within_deviations(probs: &[f64], n: f64) -> Vec<f64> {
+    let logits: Vec<f64> = probs.iter().filter(|&&p| p > 0.0).map(|p| p.ln()).collect();
+    let mean = logits.iter().sum::<f64>() / logits.len() as f64;
+    let deviation = (logits.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    normalised(&kept(probs, |p| p.ln() >= most - n * deviation))
+}
+
+/// XTC on average: a mixture of the row as it is and of the row without all choices but the last.
+fn excluded(probs: &[f64], probability: f64, threshold: f64) -> Vec<f64> {
+    let mut choices = falling(probs);
+    choices.retain(|&t| probs[t] >= threshold);
+    choices.pop();
+    let without: Vec<f64> = (0..probs.len()).map(|t| if choices.contains(&t) { 0.0 } else { probs[t] }).collect();
+    let mixed = probs.iter().zip(normalised(&without));
+    mixed.map(|(as_it_is, without)| (1.0 - probability) * as_it_is + probability * without).collect()
+}
+
+/// The share of the first tokens to a power.
+fn skewed(probs: &[f64], skew: f64) -> Vec<f64> {
+    let (mut skewed, mut sum) = (vec![0.0; probs.len()], 0.0f64);
+    for token in falling(probs) {
+        let before = sum.powf(skew.exp());
+        sum = (sum + probs[token]).min(1.0);
+        skewed[token] = sum.powf(skew.exp()) - before;
+    }
+    skewed
 }
 
 /// Meister et al. 2023: the tokens whose surprise is nearest to the entropy, until they have `share`.

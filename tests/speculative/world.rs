@@ -322,6 +322,22 @@ pub fn parameters() -> Vec<(&'static str, SamplingParams)> {
                 min_p: 0.02,
                 presence_penalty: 0.8,
                 allowed_token_ids: vec![0, 1, 2, 4, 5],
+                ..plain.clone()
+            },
+        ),
+        (
+            "top_n_sigma, top_a, xtc on average and a skew",
+            SamplingParams {
+                samplers: SamplerParams {
+                    top_n_sigma: 2.0,
+                    top_a: 0.1,
+                    xtc_probability: 0.6,
+                    xtc_threshold: 0.15,
+                    xtc_expected: true,
+                    skew: 0.4,
+                    ..SamplerParams::default()
+                }
+                .into(),
                 ..plain
             },
         ),

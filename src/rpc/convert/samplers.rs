@@ -51,22 +51,17 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
 /// The order of `wire`, or else that of `defaults`; not yet checked against what is on.
 fn order(wire: &proto::SamplingParams, defaults: &SamplerParams) -> Result<SamplerOrder, FieldError> {
     let engine = engine(wire.engine_order)?;
-    match engine {
-        Some(_) if !wire.sampler_order.is_empty() => {
-            Err(FieldError::new("engine_order", "cannot be given together with sampler_order; leave one out"))
-        }
-        Some(engine) => Ok(SamplerOrder::Engine(engine)),
-        None if wire.sampler_order.is_empty() => Ok(defaults.sampler_order.clone()),
-        None if wire.sampler_order.len() > Sampler::ALL.len() => {
-            let (len, most) = (wire.sampler_order.len(), Sampler::ALL.len());
-            Err(FieldError::new("sampler_order", format!("has {len} entries, at most {most} are allowed")))
-        }
-        None => {
-            let samplers = wire.sampler_order.iter().enumerate();
-            let samplers = samplers.map(|(i, &value)| sampler(&format!("sampler_order[{i}]"), value));
-            Ok(SamplerOrder::Custom(samplers.collect::<Result<_, _>>()?))
-        }
+    if wire.sampler_order.is_empty() {
+        return Ok(engine.map_or_else(|| defaults.sampler_order.clone(), SamplerOrder::Engine));
     }
+    let (len, most) = (wire.sampler_order.len(), Sampler::ALL.len());
+    if len > most {
+        return Err(FieldError::new("sampler_order", format!("has {len} entries, at most {most} are allowed")));
+    }
+    let samplers = wire.sampler_order.iter().enumerate();
+    let samplers = samplers.map(|(i, &value)| sampler(&format!("sampler_order[{i}]"), value));
+    let rules = engine.unwrap_or_else(|| defaults.sampler_order.engine());
+    Ok(SamplerOrder::Custom(samplers.collect::<Result<_, _>>()?, rules))
 }
 
 fn engine(value: i32) -> Result<Option<EngineOrder>, FieldError> {
@@ -87,6 +82,7 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
     Ok(match Wire::try_from(value).map_err(|_| unknown_value(field, value))? {
         Wire::Unspecified => return Err(FieldError::new(field, "is unspecified; name a sampler")),
         Wire::Temperature => Sampler::Temperature,
+        Wire::DynamicTemperature => Sampler::DynamicTemperature,
         Wire::Smoothing => Sampler::Smoothing,
         Wire::TopNSigma => Sampler::TopNSigma,
         Wire::TopH => Sampler::TopH,
@@ -112,6 +108,7 @@ pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
     use proto::SamplerKind as Wire;
     match sampler {
         Sampler::Temperature => Wire::Temperature,
+        Sampler::DynamicTemperature => Wire::DynamicTemperature,
         Sampler::Smoothing => Wire::Smoothing,
         Sampler::TopNSigma => Wire::TopNSigma,
         Sampler::TopH => Wire::TopH,

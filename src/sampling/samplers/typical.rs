@@ -1,7 +1,7 @@
 //! Locally typical sampling (Meister et al. 2023): keeps the tokens whose surprise is nearest to the entropy.
 //!
 //! By `|-ln p - H|` ascending, in order where equal, the fewest candidates whose mass reaches `typical_p` of the total; the
-//! one that crosses stays (ExLlamaV2; Aphrodite drops it). llama.cpp goes on until there is more than that, Transformers keeps all
+//! one that crosses stays (ExLlamaV2 and Aphrodite drop it). llama.cpp goes on until there is more than that, Transformers keeps all
 //! that deviate as much as the last: in their [orders](crate::params::EngineRules) so does this.
 //! 1 is off; 0 keeps one. Compared in powers of two and f32: `|y - y_H|`, `y` the exponent of a token and `y_H = (ln(total /
 //! 2^40) - H) / ln 2` that of a token whose surprise is the entropy.

@@ -1,8 +1,9 @@
 //! Exclude top choices (XTC; p-e-w, text-generation-webui; llama.cpp `llama_sampler_xtc`).
 //!
-//! At a position, with `probability`: of the candidates with at least `threshold` of the probability all but the last go,
-//! those excepted that are protected. With fewer than two such candidates nothing happens, so a threshold above 0.5 is
-//! off. Whether it happens at a position is a random number of the sequence's own
+//! At a position, with `probability`: of the candidates with at least `threshold` of the probability all but the last go.
+//! Protected ones are none of these, whatever their probability (ExLlamaV2 `xtc_cpu`, ExLlamaV3 `SS_XTC`): they stay, and where
+//! one of them comes last another one stays beside it. With fewer than two such candidates nothing happens, so a threshold
+//! above 0.5 is off. Whether it happens at a position is a random number of the sequence's own
 //! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)), the same for a draft token and for the row that verifies it. 0 is
 //! off.
 //!
@@ -46,8 +47,9 @@ fn excluded<'p>(
     protected: &'p [u32],
 ) -> Option<impl Fn(usize, &Weighted) -> bool + use<'p>> {
     let need = need(threshold, left.total());
-    let last = left.kept().iter().rposition(|w| w.mass >= need)?;
-    Some(move |at, w: &Weighted| at < last && w.mass >= need && protected.binary_search(&w.candidate.token).is_err())
+    let is_choice = move |w: &Weighted| w.mass >= need && protected.binary_search(&w.candidate.token).is_err();
+    let last = left.kept().iter().rposition(is_choice)?;
+    Some(move |at, w: &Weighted| at < last && is_choice(w))
 }
 
 /// Excludes them.

@@ -152,7 +152,9 @@ fn dry_stands_where_the_engine_has_it() {
     use EngineOrder::*;
     let at_first = [Croupier, Vllm, Transformers].map(|engine| (SamplerOrder::Engine(engine), 1.5));
     let at_last = [LlamaCpp, TextGenerationWebui, Exllama].map(|engine| (SamplerOrder::Engine(engine), 1.0));
-    for (order, expected) in at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![]), 1.5)]) {
+    for (order, expected) in
+        at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![], EngineOrder::Croupier), 1.5)])
+    {
         let change = |repetition_penalty: f32| {
             move |p: &mut SamplingParams| {
                 (p.repetition_penalty, p.temperature, p.samplers.sampler_order) =

@@ -92,12 +92,13 @@ impl Left<'_> {
     /// The tokens that XTC takes out where `total` is what candidates weigh, ascending.
     pub(super) fn excluded(&self, threshold: f32, total: u64, protected: &[u32]) -> Vec<u32> {
         let (need, values) = (xtc::need(threshold, total), &self.store.values);
-        let choices = values.masses.iter().enumerate().filter(|&(_, &mass)| mass >= need);
-        let mut keys: Vec<u64> = choices.map(|(at, _)| keys::key(values.tokens[at], values.logits[at])).collect();
+        let is_choice =
+            |at: &usize| values.masses[*at] >= need && protected.binary_search(&values.tokens[*at]).is_err();
+        let choices = (0..values.masses.len()).filter(is_choice);
+        let mut keys: Vec<u64> = choices.map(|at| keys::key(values.tokens[at], values.logits[at])).collect();
         keys.sort_unstable();
         keys.pop();
         let mut out: Vec<u32> = keys.into_iter().map(keys::token).collect();
-        out.retain(|token| protected.binary_search(token).is_err());
         out.sort_unstable();
         out
     }

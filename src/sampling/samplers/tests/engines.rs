@@ -46,9 +46,9 @@ fn transformers_top_k_keeps_ties_of_the_last() {
     for engine in [Transformers, TextGenerationWebui] {
         assert_eq!([of(engine, 1), of(engine, 2), of(engine, 5)], [vec![1], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4]]);
         assert_eq!(of(engine, 9), [0, 1, 2, 3, 4], "more than there are");
-        let kept = left(engine, &[0, 1, 1, 2], |p| (p.top_k, p.samplers.min_keep) = (1, 2));
-        assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
     }
+    let kept = left(Transformers, &[0, 1, 1, 2], |p| (p.top_k, p.samplers.min_keep) = (1, 2));
+    assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
 }
 
 /// The Triton road, which is the default; its tests say "exactly k", the smallest ids first.
@@ -61,9 +61,10 @@ fn vllm_and_llama_cpp_keep_exactly_k() {
 }
 
 /// llama.cpp keeps on until the sum is at least p, Transformers drops what stands on an ascending sum of at most 1 - p, and
-/// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p.
+/// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p. (So it is
+/// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/sampling.md says.)
 #[test]
-fn top_p_keeps_the_crossing_token_everywhere() {
+fn top_p_keeps_the_crossing_token() {
     for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier] {
         let of = |p: f32| left(engine, &[1, 2, 3, 3], |params| params.top_p = p);
         // Shares 1/2, 1/4, 1/8, 1/8 of what is left.
@@ -90,7 +91,7 @@ fn min_p_keeps_what_is_equal_to_the_threshold() {
 fn typical_p_has_enough_by_the_engines_own_rule() {
     let of = |engine, p| left(engine, &[0; 4], |params| params.samplers.typical_p = p);
     assert_eq!(of(Croupier, 0.5), [0, 1]);
-    assert_eq!(of(Exllama, 0.5), [0, 1], "cum >= p");
+    assert_eq!(of(Exllama, 0.5), [0, 1], "this project's: the engine adds p to ln p before it compares");
     assert_eq!(of(LlamaCpp, 0.5), [0, 1, 2], "cum > p");
     assert_eq!(of(Transformers, 0.5), [0, 1, 2, 3], "all that deviate as much as the crossing token");
     assert_eq!(of(TextGenerationWebui, 0.5), [0, 1, 2, 3]);
@@ -214,9 +215,9 @@ fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
     assert_eq!(smoothed, (Some(vec![smoothing, Step::Temperature]), 2.0));
     let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
     assert_eq!(
-        steps(|p| (p.top_k, p.samplers.dynatemp_high) = (5, 2.0)).0,
-        Some(vec![Step::TopK, dynamic]),
-        "on what truncation left"
+        steps(|p| (p.temperature, p.top_k, p.samplers.dynatemp_high) = (0.5, 5, 2.0)),
+        (Some(vec![Step::Temperature, Step::TopK, dynamic]), 0.5),
+        "on what truncation left of the tempered row"
     );
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.009, 0.5)), (None, 0.0), "below 0.01: greedy");
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01, 0.5)).1, 0.01);
@@ -242,11 +243,96 @@ fn vllm_raises_temperatures_to_a_hundredth() {
     assert_eq!([0, 4].map(|at| along(Croupier, at)), [0.008, 0.016]);
 }
 
-/// A list of one's own has this project's rules, whatever stands in it.
 #[test]
-fn an_order_of_ones_own_has_no_engines_rules() {
-    let mut params = SamplingParams { top_k: 2, ..SamplingParams::default() };
+fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
+    let mut params = SamplingParams { top_k: 2, temperature: 0.7, ..SamplingParams::default() };
     params.samplers.typical_p = 0.5;
-    params.samplers.sampler_order = SamplerOrder::Custom(Transformers.samplers().to_vec());
-    assert_eq!(params.steps(), Some(vec![Step::TopK, Step::TypicalP(0.5)]));
+    let mut of = |engine| {
+        let order = vec![Sampler::TopK, Sampler::TypicalP, Sampler::Temperature];
+        params.samplers.sampler_order = SamplerOrder::Custom(order, engine);
+        params.steps().unwrap()
+    };
+    assert_eq!(of(Croupier), [Step::TopK, Step::TypicalP(0.5), Step::Temperature]);
+    assert_eq!(
+        of(TextGenerationWebui),
+        [Step::TopKTies, Step::TypicalTies(0.5), Step::Temperature],
+        "temperature last"
+    );
+    assert_eq!(of(LlamaCpp), [Step::TopK, Step::TypicalAbove(0.5), Step::Temperature]);
+}
+
+/// Both are there, one behind the other; elsewhere dynamic temperature takes the place of the other.
+#[test]
+fn text_generation_webui_warms_twice() {
+    let steps = |engine| {
+        let mut params = SamplingParams { temperature: 0.5, ..SamplingParams::default() };
+        (params.samplers.dynatemp_high, params.samplers.sampler_order) = (2.0, SamplerOrder::Engine(engine));
+        assert_eq!(params.validate(9, 9), Ok(()));
+        params.steps().unwrap()
+    };
+    let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
+    assert_eq!(steps(TextGenerationWebui), [Step::Temperature, dynamic]);
+    assert_eq!([steps(LlamaCpp), steps(Croupier)], [[dynamic], [dynamic]]);
+    // Probabilities .8 and .2 at temperature 1/2 are 16 to 1, and at 2 behind that 4 to 1 again.
+    let flat = Step::DynamicTemperature { low: 2.0, high: 2.0, exponent: 1.0 };
+    let got = after(&[0.8, 0.2], Filters { temperature: 0.5, ..FILTERS }, chained(&[Step::Temperature, flat]));
+    assert!((got[0].1 - 0.8).abs() < 1e-5, "{got:?}");
+}
+
+/// Its adaptive-p and its mirostat draw the token and leave nothing else: what stands behind them would have no effect.
+#[test]
+fn text_generation_webui_has_nothing_behind_what_draws() {
+    let at_fault = |change: fn(&mut SamplingParams)| {
+        let mut params = SamplingParams::default();
+        params.samplers.sampler_order = SamplerOrder::Engine(TextGenerationWebui);
+        change(&mut params);
+        params.validate(9, 9).map_err(|e| e.to_string().split(';').next().unwrap().to_owned())
+    };
+    let lacks = |name: &str| Err(format!("engine_order: has no place for {name}, which is on"));
+    assert_eq!(at_fault(|p| (p.samplers.xtc_probability, p.samplers.mirostat) = (0.5, 2)), lacks("xtc_probability"));
+    assert_eq!(at_fault(|p| (p.samplers.adaptive_target, p.samplers.mirostat) = (0.5, 2)), lacks("mirostat"));
+    assert_eq!(at_fault(|p| (p.min_p, p.samplers.adaptive_target) = (0.1, 0.5)), Ok(()));
+    assert_eq!(at_fault(|p| (p.min_p, p.samplers.xtc_probability) = (0.1, 0.5)), Ok(()));
+}
+
+/// Of .5, .3, .1, .05, .05 two are choices at .2; where one of them is held out, nothing is (ExLlamaV2's `x_tokens <= 1`).
+#[test]
+fn exllama_counts_no_protected_token_as_a_choice() {
+    let row = [0.5, 0.3, 0.1, 0.05, 0.05];
+    for step in [Step::XtcExpected { probability: 0.5, threshold: 0.2 }, Step::Xtc { probability: 1.0, threshold: 0.2 }]
+    {
+        let of = |protected| after(&row, FILTERS, Chain { protected, ..chained(&[step]) });
+        assert_eq!(of(&[1]), of(&[0, 1, 2, 3, 4]), "{step:?}: one choice is none");
+        assert!((of(&[1])[0].1 - 0.5).abs() < 1e-6, "{step:?}");
+        assert_ne!(of(&[2]), of(&[1]), "{step:?}: two choices");
+    }
+}
+
+#[test]
+fn parameters_that_an_engine_does_not_have_are_refused_by_name() {
+    let cases: [(EngineOrder, fn(&mut SamplingParams), &str); 9] = [
+        (Vllm, |p| p.samplers.dynatemp_high = 2.0, "dynatemp_high"),
+        (Transformers, |p| p.samplers.dynatemp_high = 2.0, "dynatemp_high"),
+        (Vllm, |p| (p.temperature, p.samplers.temperature_tokens) = (0.5, 9), "temperature_tokens"),
+        (Exllama, |p| (p.samplers.smoothing_factor, p.samplers.smoothing_curve) = (1.0, 2.0), "smoothing_curve"),
+        (LlamaCpp, |p| p.samplers.top_p_decay = 0.9, "top_p_decay"),
+        (LlamaCpp, |p| (p.samplers.xtc_probability, p.samplers.xtc_expected) = (0.5, true), "xtc_expected"),
+        (
+            LlamaCpp,
+            |p| (p.samplers.xtc_probability, p.samplers.xtc_ignore_token_ids) = (0.5, vec![1]),
+            "xtc_ignore_token_ids",
+        ),
+        (Exllama, |p| p.samplers.mirostat = 1, "mirostat 1"),
+        (Vllm, |p| p.samplers.min_keep = 2, "min_keep"),
+    ];
+    for (engine, change, name) in cases {
+        let mut params = SamplingParams::default();
+        change(&mut params);
+        assert_eq!(params.validate(9, 9), Ok(()), "{name}: this project has it");
+        params.samplers.sampler_order = SamplerOrder::Engine(engine);
+        let refused = params.validate(9, 9).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("engine_order: has no place for {name},")), "{refused}");
+        params.samplers.sampler_order = SamplerOrder::Custom(Croupier.samplers().to_vec(), engine);
+        assert_eq!(params.validate(9, 9), Ok(()), "{name}: an order of one's own with the rules of {engine:?}");
+    }
 }
