@@ -15,10 +15,10 @@
 //! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
 //! f32 once: the same bits everywhere.
 //!
-//! Where it differs from llama.cpp: there -1 is the whole context. There the exponent is cut where the power leaves f32, here the product, so that no
+//! Where it differs from llama.cpp: there -1 is off (0.5.0). There the exponent is cut where the power leaves f32, here the product, so that no
 //! penalty is ever a ban; no logit tells them apart. There the breaker that *begins* last limits repeats, which its
-//! source calls a flaw where one breaker lies inside another; here the one that ends last. There breakers are strings,
-//! and every tokenisation of one breaks.
+//! source calls a flaw where one breaker lies inside another; here the one that ends last. There one that begins before the window
+//! is none; here one that ends in it is one. There breakers are strings, and every tokenisation of one breaks.
 
 use super::breakers::{Breakers, Place};
 use super::length::{MOST, power};
