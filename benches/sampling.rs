@@ -31,7 +31,10 @@ use std::time::{Duration, Instant};
 
 #[path = "support/rows.rs"]
 mod rows;
+#[path = "support/timing.rs"]
+mod timing;
 use rows::{Shape, reference_max};
+use timing::{Placed, measure};
 
 /// A parameter mix.
 struct Job {
@@ -198,28 +201,6 @@ impl Options {
     }
 }
 
-/// A row 16 bytes behind the start of a cache line, where large allocations and messages usually begin. Where it lies
-/// decides how fast the reference reads it from L2: on some processors twice as fast when it lies on whole lines.
-struct Placed {
-    buffer: Vec<u8>,
-    at: std::ops::Range<usize>,
-}
-
-impl Placed {
-    fn new(row: &[u8]) -> Self {
-        const LINE: usize = 64;
-        let mut buffer = vec![0; row.len() + 2 * LINE];
-        let from = buffer.as_ptr().align_offset(LINE) + 16;
-        let at = from..from + row.len();
-        buffer[at.clone()].copy_from_slice(row);
-        Self { buffer, at }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.at.clone()]
-    }
-}
-
 /// What samplers remember in the middle of a text, where there are such.
 fn state(steps: &[Step]) -> SamplerState {
     let any = |is: fn(&Step) -> bool| steps.iter().any(is);
@@ -300,26 +281,6 @@ impl Rows {
     }
 }
 
-/// Seconds per row, of the reference and of the job, by turns: of each row the least over the rounds, since whatever else
-/// runs on the machine only adds time, and a row is so short that most are not interrupted.
-fn measure(rounds: usize, rows: usize, mut reference: impl FnMut(usize), mut job: impl FnMut(usize)) -> (f64, f64) {
-    let turns = rounds * (64 / rows);
-    let (mut references, mut jobs) = (vec![f64::MAX; rows], vec![f64::MAX; rows]);
-    let time = |work: &mut dyn FnMut(usize), least: &mut [f64]| {
-        for (row, least) in least.iter_mut().enumerate() {
-            let start = Instant::now();
-            work(row);
-            *least = least.min(start.elapsed().as_secs_f64());
-        }
-    };
-    // The first turn of each warms caches and branch predictors.
-    for _ in 0..=turns {
-        time(&mut reference, &mut references);
-        time(&mut job, &mut jobs);
-    }
-    (references.iter().sum::<f64>() / rows as f64, jobs.iter().sum::<f64>() / rows as f64)
-}
-
 fn main() {
     let options = Options::parse();
     let rounds = if options.quick { 15 } else { 31 };
@@ -355,18 +316,18 @@ fn table(options: &Options, rounds: usize, level: Level, vocab: usize, dtype: Dt
         let mut uniform = 1u64;
         let mut columns = vec![];
         for count in [1, 64] {
-            let reference = |row: usize| {
+            let mut reference = |row: usize| {
                 black_box(reference_max(level, dtype, black_box(rows.placed[row].bytes())));
             };
-            let sample = |row: usize| {
+            let mut sample = |row: usize| {
                 uniform = uniform.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 black_box(backend.run(&[black_box(rows.job(row, job, uniform))]));
             };
-            columns.push(measure(rounds, count, reference, sample));
+            columns.push(measure(rounds, count, [&mut reference, &mut sample]));
         }
         let spec = time_spec(&rows.job(0, job, 1 << 63));
         let goal = if shape == Shape::Flat && !job.flat_goal.is_empty() { job.flat_goal } else { job.goal };
-        let [(hot_ref, hot), (b64_ref, b64)] = columns[..] else { unreachable!("two columns") };
+        let [[hot_ref, hot], [b64_ref, b64]] = columns[..] else { unreachable!("two columns") };
         println!(
             "  {:32} {:8.1} {:6.2} {:8.1} {:6.2} {:8.0}   {:10} {}",
             job.name,
