@@ -102,7 +102,8 @@ class EngineOrder(enum.IntEnum):
     eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
     LLAMA_CPP = 2
     """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p; with mirostat temperature,
-    mirostat. typical_p goes on until there is more than its share. DRY comes behind the penalties."""
+    mirostat. typical_p goes on until there is more than its share. DRY comes behind the penalties. Sets
+    penalties_count_prompt."""
     VLLM = 3
     """temperature, min_p, top_k, top_p. A temperature above 0 is at least 0.01."""
     TRANSFORMERS = 4
@@ -111,10 +112,11 @@ class EngineOrder(enum.IntEnum):
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
     tfs, top_a, min_p, adaptive_p, mirostat, xtc; adaptive_p and mirostat end it. Ties as with TRANSFORMERS; xtc does
-    nothing where one of xtc_ignore_token_ids would go. DRY comes behind the penalties."""
+    nothing where one of xtc_ignore_token_ids would go. DRY comes behind the penalties. Sets penalties_count_prompt."""
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
-    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the penalties."""
+    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the penalties. Sets
+    penalties_count_prompt."""
 
 
 class SeedingScheme(enum.IntEnum):
@@ -387,9 +389,11 @@ class SamplingParams(Params):
     """For tokens in the prompt or the output: positive logits are divided by it, others multiplied. Range 1e-4 .. 1e4;
     1: off. Server default 1."""
     frequency_penalty: float | None = None
-    """Subtracted once per occurrence in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
+    """Subtracted once per occurrence in the output; penalties_count_prompt adds those in the prompt. Range -1e4 .. 1e4;
+    0: off. Server default 0."""
     presence_penalty: float | None = None
-    """Subtracted once if the token is in the output. Range -1e4 .. 1e4; 0: off. Server default 0."""
+    """Subtracted once if the token is in the output, or with penalties_count_prompt in the prompt. Range -1e4 .. 1e4;
+    0: off. Server default 0."""
     logit_bias: Sequence[LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
     """Added to single logits. No token twice. Default none."""
     allowed_token_ids: Sequence[int] = ()
@@ -520,7 +524,8 @@ class SamplingParams(Params):
     1) * s and multiplies the other two. 0: they end at once. With penalty_last_n, which it needs, at most 65,535.
     Server default 0."""
     prompt_ignore_length: int | None = None
-    """repetition_penalty does not see the first so many tokens of the prompt. 0: it sees all. Server default 0."""
+    """repetition_penalty does not see the first so many tokens of the prompt, and with penalties_count_prompt the other
+    two do not count them. 0: all are seen. Server default 0."""
     encoder_repetition_penalty: float | None = None
     """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided. Above 1
     it favours what the prompt says. After repetition_penalty. Range 1e-4 .. 1e4; 1: off. Server default 1."""
@@ -563,6 +568,11 @@ class SamplingParams(Params):
     probabilities. Put top_k and top_p before it. It needs a server with a vocabulary (GetServerInfoResponse.vocabulary)
     and a token that ends the text; without one or the other the field is invalid wherever the temperature is above 0.
     Server default false."""
+    penalties_count_prompt: bool | None = None
+    """frequency_penalty and presence_penalty count tokens of the prompt too, as far as repetition_penalty sees them:
+    within penalty_last_n and penalty_decay_n, but for the first prompt_ignore_length. As in llama.cpp, ExLlamaV2, text-
+    generation-webui and TensorRT-LLM; OpenAI and vLLM count the output alone. Server default: true with the
+    engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI or EXLLAMA, which do, else false."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
     names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's

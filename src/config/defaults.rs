@@ -39,6 +39,21 @@ macro_rules! parameter {
     };
 }
 
+/// One that is decided elsewhere where it is not given.
+macro_rules! decided {
+    ($part:ident.$field:ident, $read:expr, $by:literal) => {
+        Parameter {
+            key: stringify!($field),
+            set: |params, value| {
+                params.$part.$field = Some($read(value)?);
+                Some(())
+            },
+            show: |params| params.$part.$field.map_or($by.to_owned(), |value| value.to_string()),
+            copy: |from, to| to.$part.$field = from.$part.$field,
+        }
+    };
+}
+
 static PARAMETERS: &[Parameter] = &[
     parameter!(temperature, float),
     parameter!(top_k, whole),
@@ -86,6 +101,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.penalty_last_n, whole),
     parameter!(history.penalty_decay_n, whole),
     parameter!(history.prompt_ignore_length, whole),
+    decided!(history.penalties_count_prompt, Value::as_bool, "that of engine_order"),
     parameter!(history.encoder_repetition_penalty, float),
 ];
 

@@ -179,12 +179,13 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 9] = [
+    const ANY_VALUE: [&str; 10] = [
         "top_k",
         "max_tokens",
         "ignore_eos",
         "seed",
         "prompt_ignore_length",
+        "penalties_count_prompt",
         "p_less",
         "infill",
         "return_sampler_state",

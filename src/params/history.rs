@@ -46,8 +46,12 @@ pub struct HistoryParams {
     pub penalty_last_n: u32,
     /// Over how many tokens behind these their strength falls off; with them at most 65,535. 0: it does not.
     pub penalty_decay_n: u32,
-    /// So many tokens at the start of the prompt are not seen by the repetition penalty. 0: all are.
+    /// So many tokens at the start of the prompt are not seen by the repetition penalty, nor counted by the other two. 0: all
+    /// are.
     pub prompt_ignore_length: u32,
+    /// Whether frequency and presence penalties count what of the prompt the repetition penalty sees; `None`: as the engine of
+    /// the order does, see [`SamplingParams::counts_prompt`](super::SamplingParams::counts_prompt).
+    pub penalties_count_prompt: Option<bool>,
     /// Multiplies positive logits of the prompt's tokens and divides others. 1e-4 ..= 1e4; 1: off.
     pub encoder_repetition_penalty: f32,
     /// No n-gram comes twice; `None`: off.
@@ -86,6 +90,7 @@ impl Off for HistoryParams {
         penalty_last_n: 0,
         penalty_decay_n: 0,
         prompt_ignore_length: 0,
+        penalties_count_prompt: None,
         encoder_repetition_penalty: 1.0,
         no_repeat_ngram: None,
         length_penalty: None,
@@ -215,6 +220,7 @@ impl HistoryParams {
             penalty_last_n,
             penalty_decay_n,
             prompt_ignore_length,
+            penalties_count_prompt,
             encoder_repetition_penalty,
             no_repeat_ngram,
             length_penalty,

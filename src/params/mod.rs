@@ -74,9 +74,10 @@ pub struct Filters {
 pub struct Penalties {
     /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
     pub repetition: f32,
-    /// Subtracted once per occurrence in the output. 0: off.
+    /// Subtracted once per occurrence that counts: those in the output, and those in the prompt too where
+    /// [they count](SamplingParams::counts_prompt). 0: off.
     pub frequency: f32,
-    /// Subtracted once if the token is in the output. 0: off.
+    /// Subtracted once if an occurrence counts. 0: off.
     pub presence: f32,
     /// Multiplies positive logits and divides others, for tokens in the prompt. 1: off.
     pub encoder: f32,
@@ -326,6 +327,15 @@ impl SamplingParams {
             draft_length,
         );
         [own, SamplerParams::field_names(), HistoryParams::field_names()].concat()
+    }
+
+    /// Whether there is a frequency or presence penalty that counts tokens of the prompt: as was asked for, or else as the
+    /// engine of the order does.
+    #[must_use]
+    pub fn counts_prompt(&self) -> bool {
+        let by_engine = || self.samplers.sampler_order.rules().penalties_count_prompt;
+        let is_on = self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
+        is_on && self.history.penalties_count_prompt.unwrap_or_else(by_engine)
     }
 
     /// All penalties that do not depend on the position, at full strength.

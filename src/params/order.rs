@@ -47,6 +47,8 @@ pub struct EngineRules {
     pub greedy_below: f32,
     /// What DRY takes off comes behind the penalties.
     pub dry_is_late: bool,
+    /// Frequency and presence penalties count the prompt too, unless `penalties_count_prompt` says otherwise.
+    pub penalties_count_prompt: bool,
 }
 
 /// When typical-p has enough.
@@ -158,17 +160,19 @@ impl EngineOrder {
     #[must_use]
     pub fn rules(self) -> EngineRules {
         let rules = EngineRules::default();
+        // Those of its kin: DRY behind penalties, all of which count the prompt.
+        let with_prompt = EngineRules { dry_is_late: true, penalties_count_prompt: true, ..rules };
         match self {
             Self::Croupier => rules,
-            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, dry_is_late: true, ..rules },
+            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..with_prompt },
             Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
             Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
             // Its top-k and typical-p are those of Transformers.
             Self::TextGenerationWebui => {
                 let typical = TypicalRule::Ties;
-                EngineRules { top_k_ties: true, typical, xtc_unless_ignored: true, dry_is_late: true, ..rules }
+                EngineRules { top_k_ties: true, typical, xtc_unless_ignored: true, ..with_prompt }
             }
-            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, dry_is_late: true, ..rules },
+            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, ..with_prompt },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 73] = [
+pub const SUPPORTED: [&str; 74] = [
     "temperature",
     "top_k",
     "top_p",
@@ -73,6 +73,7 @@ pub const SUPPORTED: [&str; 73] = [
     "skew",
     "xtc_expected",
     "infill",
+    "penalties_count_prompt",
     "preset",
     "watermark",
 ];

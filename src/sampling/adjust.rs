@@ -21,7 +21,8 @@ pub struct TokenAdjust {
     pub flags: u32,
     /// Added to the logit; 0 for none.
     pub bias: f32,
-    /// Occurrences in the output.
+    /// Occurrences that frequency and presence penalties count: those in the output, and those in the prompt too where
+    /// [they count](crate::params::SamplingParams::counts_prompt).
     pub output_count: u32,
 }
 

@@ -265,7 +265,7 @@ impl Recent {
 
     /// What is to be known of the last token, which was just emitted.
     fn emitted(&self, rules: &Rules, token: u32) -> TokenAdjust {
-        window::stamped(emitted_once(token), self.len(), rules.window())
+        window::stamped(counted_once(token), self.len(), rules.window())
     }
 
     /// What the last token pushed out of the window of penalties.
@@ -311,9 +311,10 @@ fn counted(rules: &Rules, prompt: &[u32], output: &[u32]) -> Vec<TokenAdjust> {
     let from = len - window.map_or(len, |window| window.len.min(len));
     let stamped = |at: usize, adjust| window::stamped(adjust, at as u64 + 1, window);
     let seen = if rules.remembers_prompt() { from.max(rules.prompt_ignored())..prompt_len } else { 0..0 };
-    let seen = seen.map(|at| stamped(at, flagged(prompt[at], TokenAdjust::SEEN)));
+    let in_prompt = if rules.counts_prompt() { counted_once } else { seen_only };
+    let seen = seen.map(|at| stamped(at, in_prompt(prompt[at])));
     let emitted = from.saturating_sub(prompt_len)..output.len();
-    let emitted = emitted.map(|at| stamped(prompt_len + at, emitted_once(output[at])));
+    let emitted = emitted.map(|at| stamped(prompt_len + at, counted_once(output[at])));
     let encoder = if rules.params().penalties().encoder == 1.0 { &[] } else { prompt };
     let encoder = encoder.iter().map(|&token| flagged(token, TokenAdjust::PROMPT));
     merge(rules.fixed().iter().copied().chain(encoder).chain(seen).chain(emitted).collect())
@@ -323,8 +324,12 @@ fn flagged(token: u32, flags: u32) -> TokenAdjust {
     TokenAdjust { token, flags, ..TokenAdjust::default() }
 }
 
-fn emitted_once(token: u32) -> TokenAdjust {
-    TokenAdjust { output_count: 1, ..flagged(token, TokenAdjust::SEEN) }
+fn seen_only(token: u32) -> TokenAdjust {
+    flagged(token, TokenAdjust::SEEN)
+}
+
+fn counted_once(token: u32) -> TokenAdjust {
+    TokenAdjust { output_count: 1, ..seen_only(token) }
 }
 
 /// In token order, entries of the same token made one.

@@ -253,14 +253,19 @@ impl Rules {
         Window::of(&self.params)
     }
 
-    /// How many tokens at the start of the prompt the repetition penalty does not see.
+    /// How many tokens at the start of the prompt penalties do not see.
     pub(super) fn prompt_ignored(&self) -> usize {
         self.params.history.prompt_ignore_length as usize
     }
 
     /// Whether tokens of the prompt change later rows.
     pub(super) fn remembers_prompt(&self) -> bool {
-        self.params.repetition_penalty != 1.0
+        self.params.repetition_penalty != 1.0 || self.counts_prompt()
+    }
+
+    /// Whether a frequency or presence penalty counts tokens of the prompt.
+    pub(super) fn counts_prompt(&self) -> bool {
+        self.params.counts_prompt()
     }
 
     /// Whether emitted tokens change the logits of later rows.

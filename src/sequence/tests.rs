@@ -107,6 +107,13 @@ fn history_is_counted_only_when_a_penalty_asks() {
     let spec = counting.spec(counting.draw(Purpose::Sample));
     let three = TokenAdjust { token: 3, flags: TokenAdjust::SEEN, bias: 0.0, output_count: 3 };
     assert_eq!(spec.adjusts, [three].as_slice().into(), "the prompt matters to the repetition penalty alone");
+    let whole = |p: &mut SamplingParams| (p.presence_penalty, p.history.penalties_count_prompt) = (0.5, Some(true));
+    let mut whole = opened(whole, &[3, 1, 3], &[3]);
+    whole.commit(3);
+    let spec = whole.spec(whole.draw(Purpose::Sample));
+    let expected = [TokenAdjust { token: 1, output_count: 1, ..three }, TokenAdjust { output_count: 4, ..three }];
+    assert_eq!(spec.adjusts, expected.as_slice().into(), "the prompt counts");
+    assert_eq!(tokens(&opened(|p| p.history.penalties_count_prompt = Some(true), &[1], &[3])), [0; 0]);
     assert_eq!(tokens(&opened(|p| p.repetition_penalty = 1.1, &[2, 1, 1], &[3])), [1, 2, 3]);
 }
 

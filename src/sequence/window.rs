@@ -2,8 +2,10 @@
 //!
 //! The text is the prompt and the output; its last token is at distance 1. A token of the text counts for a penalty
 //! while its distance `d` is at most `penalty_last_n + penalty_decay_n`: for the repetition penalty wherever it stands,
-//! but for the first `prompt_ignore_length` tokens of the prompt; for frequency and presence penalty in the output.
-//! With `penalty_last_n` 0 everything counts, as without a window.
+//! but for the first `prompt_ignore_length` tokens of the prompt; for frequency and presence penalty in the output, as for
+//! OpenAI and vLLM, or with `penalties_count_prompt` where the repetition penalty sees it, as in llama.cpp
+//! (`llama_sampler_penalties`), ExLlamaV2 (`apply_rep_penalty_cpu`), text-generation-webui and TensorRT-LLM
+//! (`batchApplyPenalty`). With `penalty_last_n` 0 everything counts, as without a window.
 //!
 //! A penalty has its full strength, s = 1, up to `penalty_last_n`, and falls off behind it in a straight line, as in
 //! ExLlama (`sustain` and `decay`; KoboldCpp's `rep_pen_slope` has two steps instead of a line). The distance is that
@@ -16,8 +18,8 @@
 //! The strength scales what is off by how far it is from off: the repetition penalty r is 1 + (r - 1) * s, a
 //! frequency or presence penalty p is p * s ([`TokenAdjust::apply`]).
 //!
-//! Costs: a token adds one entry and takes one away. Only while the prompt leaves the window it is searched for another
-//! occurrence of what leaves.
+//! Costs: a token adds one entry and takes one away. Only while a prompt that does not count leaves the window it is searched
+//! for another occurrence of what leaves.
 
 use super::text::Text;
 use crate::params::SamplingParams;
@@ -32,15 +34,17 @@ pub(super) struct Window {
     pub(super) decays: bool,
     /// Tokens at the start of the prompt that do not count.
     ignored: u64,
+    /// Frequency and presence penalties count the others.
+    counts_prompt: bool,
 }
 
 /// A token that is too far away from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) token: u32,
-    /// It was one of the output; otherwise it was counted in the prompt.
-    pub(super) output: bool,
-    /// A prompt token that does not stand in the window again.
+    /// It was counted, as those of the output are, and so is every later one; otherwise one of the prompt that was only seen.
+    pub(super) counted: bool,
+    /// One that was only seen and does not stand in the window again.
     pub(super) gone: bool,
 }
 
@@ -52,6 +56,7 @@ impl Window {
             len: last_n + decay_n,
             decays: decay_n > 0,
             ignored: params.history.prompt_ignore_length.into(),
+            counts_prompt: params.counts_prompt(),
         })
     }
 
@@ -61,12 +66,11 @@ impl Window {
         let at = text.len().checked_sub(self.len + 1)?;
         let token = text.get(at)?;
         let distance = self.len as u64 + 1;
-        if distance <= output {
-            return Some(Left { token, output: true, gone: false });
-        }
-        // Later tokens of the prompt count too.
-        let counted = len - distance >= self.ignored;
-        counted.then(|| Left { token, output: false, gone: !text.last(self.len).any(|other| other == token) })
+        let seen = distance <= output || len - distance >= self.ignored;
+        let counted = distance <= output || self.counts_prompt;
+        // Later tokens of the prompt are seen too.
+        let gone = || !counted && !text.last(self.len).any(|other| other == token);
+        seen.then(|| Left { token, counted, gone: gone() })
     }
 }
 
@@ -80,7 +84,7 @@ pub(super) fn stamped(adjust: TokenAdjust, place: u64, window: Option<Window>) -
 
 /// Takes what left the window out of what is known of its token.
 pub(super) fn take_out(adjust: &mut TokenAdjust, left: Left) {
-    let gone = if left.output {
+    let gone = if left.counted {
         adjust.output_count = adjust.output_count.saturating_sub(1);
         adjust.output_count == 0
     } else {
@@ -103,11 +107,12 @@ mod tests {
 
     const VOCAB: u32 = 6;
 
-    fn params(penalties: (f32, f32, f32, f32), window: (u32, u32, u32)) -> SamplingParams {
+    fn params(penalties: (f32, f32, f32, f32), window: (u32, u32, u32), counts_prompt: bool) -> SamplingParams {
         let history = HistoryParams {
             penalty_last_n: window.0,
             penalty_decay_n: window.1,
             prompt_ignore_length: window.2,
+            penalties_count_prompt: Some(counts_prompt),
             encoder_repetition_penalty: penalties.3,
             ..HistoryParams::default()
         };
@@ -141,14 +146,15 @@ mod tests {
             over if last_n > 0 && over > 0 => 1.0 - over as f32 / (decay_n as f32 + 1.0),
             _ => 1.0,
         };
-        let (mut seen, mut emitted, mut count) = (None, None, 0);
+        let (mut seen, mut counted, mut count) = (None, None, 0);
         for (at, _) in text.iter().enumerate().filter(|&(_, &t)| t == token) {
             let (distance, in_output) = (text.len() - at, at >= prompt.len());
-            if within(distance) && (in_output || at >= history.prompt_ignore_length as usize) {
+            let is_seen = within(distance) && (in_output || at >= history.prompt_ignore_length as usize);
+            if is_seen {
                 seen = Some(distance);
             }
-            if within(distance) && in_output {
-                (emitted, count) = (Some(distance), count + 1);
+            if is_seen && (in_output || history.penalties_count_prompt == Some(true)) {
+                (counted, count) = (Some(distance), count + 1);
             }
         }
         let mut x = logit + if token == 1 { 0.5 } else { 0.0 };
@@ -160,7 +166,7 @@ mod tests {
             let penalty = history.encoder_repetition_penalty;
             x = if x > 0.0 { x * penalty } else { x / penalty };
         }
-        if let Some(distance) = emitted {
+        if let Some(distance) = counted {
             x -= count as f32 * params.frequency_penalty * strength(distance);
             x -= params.presence_penalty * strength(distance);
         }
@@ -171,7 +177,7 @@ mod tests {
     fn by_hand() {
         // Distances 6 to 1 of the text 0 1 2 | 3 0 3, seen from two tokens, and two more at 2/3 and 1/3.
         let halved = (2.0, 0.0, 0.0, 1.0);
-        let rules = |penalties, window| Arc::new(Rules::new(params(penalties, window), &[]));
+        let rules = |penalties, window| Arc::new(Rules::new(params(penalties, window, false), &[]));
         let row = |penalties, window| logits(&Sequence::open(rules(penalties, window), 1, &[0, 1, 2], &[3, 0, 3]), 4.0);
         assert_eq!(row(halved, (0, 0, 0)), [2.0, 2.25, 2.0, 2.0, 4.0, 4.0]);
         assert_eq!(row(halved, (2, 0, 0)), [2.0, 4.5, 4.0, 2.0, 4.0, 4.0]);
@@ -185,12 +191,61 @@ mod tests {
         assert_eq!(row((1.0, 0.0, 0.0, 2.0), (1, 0, 3)), [8.0, 9.0, 8.0, 4.0, 4.0, 4.0]);
     }
 
+    /// llama.cpp, tests/test-sampling.cpp, `test_penalties` with frequency and presence 5: of the last tokens 0 and 0 1 2 0 0, be
+    /// they prompt or output, each has `count * 5 + 5` less. 2 and 3 stand for 1 and 2, since 1 has a bias here.
+    #[test]
+    fn prompts_count_as_in_llama_cpp() {
+        let row = |penalties, window, counts, prompt: &[u32], output: &[u32]| {
+            let rules = Arc::new(Rules::new(params(penalties, window, counts), &[]));
+            let logits = logits(&Sequence::open(rules, 1, prompt, output), 20.0);
+            [logits[0], logits[2], logits[3], logits[4], logits[5]]
+        };
+        let (subtracted, all) = ((1.0, 5.0, 5.0, 1.0), (0, 0, 0));
+        for cut in 0..=5 {
+            let (prompt, output) = [0].split_at(cut.min(1));
+            assert_eq!(row(subtracted, all, true, prompt, output), [10.0, 20.0, 20.0, 20.0, 20.0], "{cut}");
+            let (prompt, output) = [0, 2, 3, 0, 0].split_at(cut);
+            assert_eq!(row(subtracted, all, true, prompt, output), [0.0, 10.0, 10.0, 20.0, 20.0], "{cut}");
+            // `penalty_last_n` 3: the last three.
+            assert_eq!(row(subtracted, (3, 0, 0), true, prompt, output), [5.0, 20.0, 10.0, 20.0, 20.0], "{cut}");
+        }
+        assert_eq!(row(subtracted, all, false, &[0, 2, 3], &[0, 0]), [5.0, 20.0, 20.0, 20.0, 20.0], "the output alone");
+        assert_eq!(row(subtracted, (0, 0, 2), true, &[0, 2, 3], &[0, 0]), [5.0, 20.0, 10.0, 20.0, 20.0], "less two");
+        // The repetition penalty first: 20 / 2 - 5 - 5.
+        assert_eq!(row((2.0, 5.0, 5.0, 1.0), all, true, &[2], &[]), [20.0, 0.0, 20.0, 20.0, 20.0]);
+        // At the strength of the latest occurrence: 20 - (5 + 5) / 2, and 20 - (2 * 5 + 5) * 3 / 4.
+        assert_eq!(row(subtracted, (1, 1, 0), true, &[2, 3], &[]), [20.0, 15.0, 10.0, 20.0, 20.0]);
+        assert_eq!(row(subtracted, (1, 3, 0), true, &[2, 2, 3], &[]), [20.0, 8.75, 10.0, 20.0, 20.0]);
+    }
+
+    #[test]
+    fn an_engine_counts_the_prompt_unless_told_otherwise() {
+        use crate::params::{EngineOrder, SamplerOrder};
+        let counts = |engine, asked| {
+            let mut params = SamplingParams { presence_penalty: 0.1, ..SamplingParams::default() };
+            params.samplers.sampler_order = SamplerOrder::Engine(engine);
+            params.history.penalties_count_prompt = asked;
+            let counts = params.counts_prompt();
+            params.presence_penalty = 0.0;
+            assert!(!params.counts_prompt(), "there is nothing to count for");
+            counts
+        };
+        use EngineOrder::*;
+        for engine in [LlamaCpp, TextGenerationWebui, Exllama] {
+            assert!(counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
+        }
+        for engine in [Croupier, Vllm, Transformers] {
+            assert!(!counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
+        }
+    }
+
     proptest! {
         #[test]
         fn penalties_are_those_of_the_definition(
             penalties in (0.5f32..2.0, -1.0f32..1.0, -1.0f32..1.0, prop_oneof![Just(1.0f32), 0.5f32..2.0]),
             on in (any::<bool>(), any::<bool>()),
             window in (0u32..7, 0u32..5, 0u32..5),
+            counts_prompt in any::<bool>(),
             prompt in prop::collection::vec(0..VOCAB, 0..12),
             output in prop::collection::vec(0..VOCAB, 0..25),
             logit in -3.0f32..3.0,
@@ -198,7 +253,7 @@ mod tests {
             let repetition = if on.0 { penalties.0 } else { 1.0 };
             let additive = if on.1 { (penalties.1, penalties.2) } else { (0.0, 0.0) };
             let window = if window.0 == 0 { (0, 0, window.2) } else { window };
-            let params = params((repetition, additive.0, additive.1, penalties.3), window);
+            let params = params((repetition, additive.0, additive.1, penalties.3), window, counts_prompt);
             prop_assert!(params.validate(VOCAB, 0).is_ok());
             let rules = Arc::new(Rules::new(params.clone(), &[]));
             let mut sequence = Sequence::open(Arc::clone(&rules), 1, &prompt, &[]);

@@ -70,6 +70,27 @@ async fn the_prompt_is_passed_over_or_favoured() {
 }
 
 #[tokio::test]
+async fn the_prompt_counts_where_it_is_to() {
+    let row = row(&[(4, 5.0), (5, 4.7), (6, 4.0)]);
+    let penalty = SamplingParams { frequency_penalty: Some(0.5), ..Default::default() };
+    let prompt = [4, 5, 4, 5, 4];
+    assert_eq!(greedy_text(penalty.clone(), &prompt, &row, 2).await, [4, 5], "the output alone");
+    let counting = SamplingParams { penalties_count_prompt: Some(true), ..penalty.clone() };
+    // 3.5, 3.7 and 4.0, then 3.5, 3.7 and 3.5.
+    assert_eq!(greedy_text(counting.clone(), &prompt, &row, 3).await, [6, 5, 4]);
+    // Of the last two tokens 4.5, 4.2 and 4.0, of the last one of the prompt 4.5 and 4.7.
+    let window = SamplingParams { penalty_last_n: Some(2), ..counting.clone() };
+    assert_eq!(greedy_text(window, &prompt, &row, 3).await, [4, 5, 4]);
+    let ignoring = SamplingParams { prompt_ignore_length: Some(4), ..counting };
+    assert_eq!(greedy_text(ignoring, &prompt, &row, 1).await, [5]);
+    // An engine's way, unless it is said otherwise.
+    let engine = SamplingParams { engine_order: EngineOrder::LlamaCpp.into(), ..penalty };
+    assert_eq!(greedy_text(engine.clone(), &prompt, &row, 3).await, [6, 5, 4]);
+    let not = SamplingParams { penalties_count_prompt: Some(false), ..engine };
+    assert_eq!(greedy_text(not, &prompt, &row, 2).await, [4, 5]);
+}
+
+#[tokio::test]
 async fn an_ngram_does_not_come_twice() {
     let row = row(&[(4, 5.0), (5, 4.0), (6, 3.0)]);
     let size = |size, whitelist_token_ids| SamplingParams {

@@ -54,6 +54,18 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
                 ..p()
             },
         ),
+        (
+            "penalties that count the prompt",
+            SamplingParams {
+                frequency_penalty: Some(0.3),
+                presence_penalty: Some(0.2),
+                penalty_last_n: Some(6),
+                penalty_decay_n: Some(4),
+                prompt_ignore_length: Some(2),
+                penalties_count_prompt: Some(true),
+                ..p()
+            },
+        ),
         ("encoder repetition penalty", SamplingParams { encoder_repetition_penalty: Some(1.7), ..p() }),
         (
             "no n-gram twice",

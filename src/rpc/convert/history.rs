@@ -22,6 +22,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         penalty_last_n: wire.penalty_last_n.unwrap_or(defaults.penalty_last_n),
         penalty_decay_n: wire.penalty_decay_n.unwrap_or(defaults.penalty_decay_n),
         prompt_ignore_length: wire.prompt_ignore_length.unwrap_or(defaults.prompt_ignore_length),
+        penalties_count_prompt: wire.penalties_count_prompt.or(defaults.penalties_count_prompt),
         encoder_repetition_penalty: wire.encoder_repetition_penalty.unwrap_or(defaults.encoder_repetition_penalty),
         dry_sequence_breakers: breakers.into_iter().map(|breaker| breaker.token_ids).collect(),
         no_repeat_ngram: wire.no_repeat_ngram.take().map(no_repeat_ngram),

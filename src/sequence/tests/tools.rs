@@ -26,7 +26,7 @@ prop_compose! {
     pub(super) fn any_history()(
         dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
         breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
-        window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0]),
+        window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0], any::<Option<bool>>()),
         ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2))),
         length in prop::option::of((0u32..6, 0.5f32..2.0)),
         biases in prop::collection::vec((prop::collection::vec(0u32..4, 1..4), -2.0f32..2.0), 0..4),
@@ -59,6 +59,7 @@ prop_compose! {
             penalty_decay_n: if window.0 == 0 { 0 } else { window.1 },
             prompt_ignore_length: window.2,
             encoder_repetition_penalty: window.3,
+            penalties_count_prompt: window.4,
             dry_multiplier: dry.0,
             dry_base: dry.1,
             dry_allowed_length: dry.2,
