@@ -127,10 +127,9 @@ def text(random):
     return np.concatenate([part, random.integers(0, 12, TEXT - 2 * len(part)), part]).tolist()
 
 
-def given(text, fields):
-    """How a text is opened: frequency and presence penalty do not see a prompt."""
-    prompt = 0 if "frequency_penalty" in fields else TEXT // 2
-    return {"prompt": text[:prompt], "output": text[prompt:]}
+def given(text):
+    """How a text is opened."""
+    return {"prompt": text[:TEXT // 2], "output": text[TEXT // 2:]}
 
 
 def in_order(probabilities, row):
@@ -164,7 +163,7 @@ def test_probabilities_are_those_of_llama_cpp(server, name):
         texts = [text(random) for _ in range(ROWS)]
         vocab = rows.shape[1]
         with croupier.connect(server.uds, vocab, max_rows=ROWS) as stream:
-            opened = [stream.open(engine_order="llama_cpp", logprobs=asked(vocab), **given(text, fields), **fields) for text in texts]
+            opened = [stream.open(engine_order="llama_cpp", logprobs=asked(vocab), **given(text), **fields) for text in texts]
             results = stream.step(rows, opened).work
         for row, accepted, work in zip(rows, texts, results, strict=True):
             got = np.exp(np.array(work.tokens[0].requested_logprobs, np.float64))

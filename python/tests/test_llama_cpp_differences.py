@@ -96,11 +96,11 @@ def test_xtc_takes_the_greedy_choice_there(here, there):
     assert there(row, ("xtc", 1.0, 0.1, 1, 1), ("temp_ext", 0.0, 0.0, 1.0)) == [0, 1, 0]
 
 
-def test_frequency_and_presence_penalty_count_the_prompt_there(here, there):
+def test_frequency_and_presence_penalty_may_leave_out_the_prompt_here(here, there):
     row, text, penalties = [1.0, 1.0, 1.0], [0, 0, 1], ("penalties", 3, 8, 1.0, 1.0, 0.5)
     fields = {"penalty_last_n": 8, "frequency_penalty": 1.0, "presence_penalty": 0.5}
-    assert here(row, prompt=text, **fields) == 3 * [0.33333]
-    assert here(row, output=text, **fields) == there(row, penalties, text=text) != 3 * [0.33333]
+    assert here(row, prompt=text, **fields) == there(row, penalties, text=text) != 3 * [0.33333]
+    assert here(row, prompt=text, penalties_count_prompt=False, **fields) == 3 * [0.33333]
 
 
 @pytest.mark.parametrize("last_n", [0, -1])
