@@ -50,15 +50,16 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};
         unsigned long long at = 0;
         int code = 0, kind = 0;
         bool is_read = sscanf(text.c_str(), "%15[a-z]@%llu=%d", name, &at, &code) == 3;
-        while (kind < 5 && strcmp(name, kNames[kind]) != 0) ++kind;
-        if (!is_read || kind == 5) {
+        constexpr int kKinds = sizeof kNames / sizeof *kNames;
+        while (kind < kKinds && strcmp(name, kNames[kind]) != 0) ++kind;
+        if (!is_read || kind == kKinds) {
             fprintf(stderr, "FAKE_CUDA_FAULTS: %s\n", text.c_str());
             abort();
         }

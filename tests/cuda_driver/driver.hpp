@@ -17,6 +17,7 @@
 //                                copy      the N-th copy fails when it happens, and everything after it
 //                                launch    the N-th launch fails when it happens, and everything after it
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
+//                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
@@ -78,7 +79,7 @@ struct Device {
     Result broken = kSuccess;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;

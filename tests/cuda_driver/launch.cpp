@@ -46,8 +46,8 @@ struct LaunchConfig {  // CUlaunchConfig
     unsigned attribute_count;
 };
 
-// Of the token in a row's result (kernels/params.cuh).
-constexpr size_t kTokenPlace = 28;
+// Of a row's result, and of the token in it (kernels/params.cuh).
+constexpr size_t kResultBytes = 48, kTokenPlace = 28;
 
 constexpr int kCooperative = 2, kClusterDimension = 4;
 
@@ -80,9 +80,12 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
     Opened opened;
-    run_or_remember(function.kernel, grid, arguments);
     // Of the first row, which always has one.
-    if (Config::get().is_planted(Fault::kSpoil, &planted)) reinterpret_cast<unsigned char*>(arguments.outputs)[kTokenPlace] ^= 1;
+    auto result = reinterpret_cast<unsigned char*>(arguments.outputs);
+    const std::string before(reinterpret_cast<char*>(result), kResultBytes);
+    run_or_remember(function.kernel, grid, arguments);
+    if (Config::get().is_planted(Fault::kSpoil, &planted)) result[kTokenPlace] ^= 1;
+    if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;
 }
 

@@ -1,7 +1,15 @@
 //! Devices without room, devices that compute something else, and devices that break.
 
+use crate::build::{FOLDER, built};
 use crate::server::{Server, WHEN_ARMED, field, start};
 use crate::support::*;
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::CudaBackend;
+use croupier::backend::{Backend, RowJob};
+use croupier::sampling::adjust::Penalties;
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use std::process::Command;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -102,4 +110,61 @@ async fn a_kernel_that_fails_ends_the_process_with_code_86() {
 async fn a_copy_that_fails_ends_the_process_with_code_86() {
     // The upload of what is sent once it is armed. So small an answer is no copy.
     breaks_at("copy@1=214", "CUDA_ERROR_ECC_UNCORRECTABLE").await;
+}
+
+/// Draws from rows, each with a report of so many tokens.
+fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
+    let spec = RowSpec {
+        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        chain: None,
+        penalties: Penalties::OFF,
+        adjusts: [].as_slice().into(),
+        banned: &[],
+        allowed: None,
+        mark: None,
+        action: Action::Draw { uniform: 1 << 60 },
+        logprobs: Some(LogprobsSpec { mode: LogprobsMode::Raw, top_n, tokens: &[] }),
+        report: None,
+    };
+    rows.iter().map(|row| RowJob { logits: Logits::new(Dtype::F32, row), spec }).collect()
+}
+
+/// Not a test: a process of its own, which finds the driver. Results go to the host, and are copied; of each kind the second
+/// launch leaves one out, where the first one's stands.
+#[test]
+#[ignore = "started by the test below"]
+#[allow(clippy::print_stdout)]
+fn leave_rows_out() {
+    let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
+    for top_n in [1, 900] {
+        let mut before = None;
+        for seed in 0..2 {
+            let rows: Vec<_> = (0..12).map(|text| Dtype::F32.encode(&row(text + 100 * seed))).collect();
+            let jobs = reporting(&rows, top_n);
+            let (got, expected) = (backend.run(&jobs), CpuBackend::new(1).run(&jobs));
+            assert!(got == expected, "{top_n} tokens are told, launch {seed}");
+            let handed_over: u64 = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum();
+            assert_eq!(handed_over, seed);
+            // Else an old result would not be seen.
+            assert_ne!(before.replace(got), Some(expected));
+        }
+    }
+    println!("left out");
+}
+
+fn row(text: u64) -> Vec<f32> {
+    (0..32).flat_map(|part| logits(text + 1000 * part, 1)).collect()
+}
+
+#[test]
+fn a_row_that_a_launch_leaves_out_has_no_result() {
+    if !built() {
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "faults::leave_rows_out", "--ignored", "--nocapture"]);
+    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_FAULTS", "leave@2=0,leave@4=0");
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("\nleft out\n"), "{told}");
 }

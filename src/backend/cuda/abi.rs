@@ -56,6 +56,8 @@ pub const POSITIVE_INFINITY: u32 = 2;
 pub const ALL_MASKED: u32 = 3;
 /// The kernel's own contradiction; no result.
 pub const BROKEN: u32 = 4;
+/// What results are filled with before a launch: a status that is none of these.
+pub const UNWRITTEN: u8 = 0xFF;
 
 /// The key of the last token that has a chance.
 pub const LAST_KEY: u64 = 0xFF7F_FFFF_FFFF_FFFF;

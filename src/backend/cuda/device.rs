@@ -1,7 +1,7 @@
 //! One GPU: its kernels, and one launch at a time per slot.
 
 use super::OpenError;
-use super::abi::{SCRATCH_BYTES, THREADS};
+use super::abi::{RowResult, SCRATCH_BYTES, THREADS, UNWRITTEN};
 use super::choose::{attribute, choose};
 use super::image::{Functions, Image, load};
 use super::lend::{CudaMemory, Room};
@@ -87,6 +87,7 @@ impl Device {
             // has done its work; its place is the slot's, as was just checked.
             unsafe { result::memcpy_dtod_async(inputs.device + to as u64, from, bytes, slot.stream)? };
         }
+        self.unwrite(slot, launch)?;
         self.launch(slot, launch)?;
         if is_written_to_host(launch) {
             return Ok(());
@@ -94,6 +95,17 @@ impl Device {
         let (from, stream) = (slot.outputs.device, slot.stream);
         // SAFETY: as for the upload.
         unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..launch.outputs], from, stream) }
+    }
+
+    /// Takes the results of an earlier launch out of the slot's memory: a row that the kernel leaves out has none.
+    fn unwrite(&self, slot: &mut Slot, launch: &Launch) -> Result<(), DriverError> {
+        let bytes = launch.rows as usize * size_of::<RowResult>();
+        if is_written_to_host(launch) {
+            slot.outputs.host_mut()[..bytes].fill(UNWRITTEN);
+            return Ok(());
+        }
+        // SAFETY: the results stand first in the outputs, which are the slot's.
+        unsafe { result::memset_d8_async(slot.outputs.device, UNWRITTEN, bytes, slot.stream) }
     }
 
     fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
