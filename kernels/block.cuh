@@ -61,6 +61,14 @@ __device__ inline void cluster_barrier() {
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+
+// The last one of a cluster: nobody leaves while others read its shared memory. It orders no other memory, so no warp waits
+// for what it has written.
+__device__ inline void cluster_leave() {
+    __syncthreads();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
 #endif
 #endif
 
@@ -87,7 +95,7 @@ __device__ inline u64 warp_max(u64 value) {
 }
 
 // The sum of the lanes up to this one.
-__device__ inline u64 warp_scan(u64 value) {
+__device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) {
     u32 lane = threadIdx.x % kWarp;
 #pragma unroll
     for (u32 step = 1; step < kWarp; step *= 2) {
@@ -153,18 +161,28 @@ struct Block {
 
     // The sum of the values of the threads before this one; `total` of all.
     __device__ u64 sum_before(u64 value, u64& total) const {
+        Sums sums = sums_of(partial, value);
+        total = sums.total;
+        return sums.before;
+    }
+
+    struct Sums {
+        u64 before, total;
+    };
+    __device__ CROUPIER_ONCE static Sums sums_of(Shared<u64> partial, u64 value) {
         u32 lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
         u64 sum = warp_scan(value);
         __syncthreads();
         if (lane == kWarp - 1) partial[warp] = sum;
         __syncthreads();
         u64 sums = warp_scan(lane < kWarps ? (u64)partial[lane] : 0);
-        total = __shfl_sync(kAllLanes, sums, kWarps - 1);
+        u64 total = __shfl_sync(kAllLanes, sums, kWarps - 1);
         u64 before = __shfl_sync(kAllLanes, sums, warp > 0 ? warp - 1 : 0);
-        return (warp > 0 ? before : 0) + sum - value;
+        return Sums{(warp > 0 ? before : 0) + sum - value, total};
     }
 
-    __device__ u64 sum(u64 value) const {
+    __device__ u64 sum(u64 value) const { return sum_of(partial, value); }
+    __device__ CROUPIER_ONCE static u64 sum_of(Shared<u64> partial, u64 value) {
         u32 lane = threadIdx.x % kWarp;
         u64 of_warp = warp_sum(value);
         __syncthreads();
@@ -220,28 +238,24 @@ struct Block {
 };
 
 // Sums of 64 bits by bin, from 32-bit atomics, which shared memory has in hardware: whoever makes the low half wrap
-// carries.
+// carries. The halves lie side by side, low first, to be read as one.
 struct Histogram {
-    Shared<u32> low;
-    Shared<u32> high;
-    u32 first;  // of its bins in the arrays
+    Shared<u32> halves;
+    u32 first;  // of its bins in the array
 
     __device__ void clear(u32 bins) const {
         __syncthreads();
 #pragma unroll 1
-        for (u32 bin = threadIdx.x; bin < bins; bin += kThreads) {
-            low[first + bin] = 0;
-            high[first + bin] = 0;
-        }
+        for (u32 i = threadIdx.x; i < 2 * bins; i += kThreads) halves[2 * first + i] = 0;
         __syncthreads();
     }
 
     __device__ void add(u32 bin, u64 weight) const {
-        u32 value = (u32)weight;
-        u32 old = shared_add(low, first + bin, value);
+        u32 value = (u32)weight, at = 2 * (first + bin);
+        u32 old = shared_add(halves, at, value);
         u32 carried = (u32)(weight >> 32) + (old + value < old);
-        if (carried > 0) shared_add(high, first + bin, carried);
+        if (carried > 0) shared_add(halves, at + 1, carried);
     }
 
-    __device__ u64 get(u32 bin) const { return (u64)high[first + bin] << 32 | low[first + bin]; }
+    __device__ u64 get(u32 bin) const { return whole<u64>(halves, 2 * (first + bin)); }
 };

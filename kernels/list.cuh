@@ -4,7 +4,8 @@
 #include "numbers.cuh"
 #include "team.cuh"
 
-enum Sink { kToBins, kToChunks, kToList };
+// Sums by chunk, or where only their sum is asked for in one of them; both are sums of the same boxes.
+enum Sink { kToBins, kToChunks, kToTotal, kToList };
 enum Binning { kByDistance, kByValue, kByToken };
 
 struct Pass {

@@ -86,6 +86,16 @@ __device__ inline bool precedes(float x, u32 token, float other, u32 other_token
 
 __device__ inline float exponent(float x, float max, float scale) { return (x - max) * scale; }
 
+// 2^f for f of at most 1/2 either way.
+__device__ inline float power_of_fraction(float f) {
+    float p = 0.0013264727f;
+    p = fmaf(p, f, 0.009671513f);
+    p = fmaf(p, f, 0.055507336f);
+    p = fmaf(p, f, 0.24022242f);
+    p = fmaf(p, f, 0.693147f);
+    return fmaf(p, f, 1.0f);
+}
+
 // floor(2^y * 2^40) for y <= 0. What lies below 2^-40 has no mass; a NaN has none either. Without a branch, so that the
 // masses of several tokens are worked out side by side.
 __device__ inline u64 mass_of_exponent(float y) {
@@ -94,18 +104,32 @@ __device__ inline u64 mass_of_exponent(float y) {
     float least = fmaxf(y, -40.0f);
     float shifted = least + magic;
     float f = least - (shifted - magic);
-    float p = 0.0013264727f;
-    p = fmaf(p, f, 0.009671513f);
-    p = fmaf(p, f, 0.055507336f);
-    p = fmaf(p, f, 0.24022242f);
-    p = fmaf(p, f, 0.693147f);
-    p = fmaf(p, f, 1.0f);
-    u32 bits = __float_as_uint(p);
+    u32 bits = __float_as_uint(power_of_fraction(f));
     // The digits of p with the leading one at bit 31; the lowest bit of the exponent is shifted onto it.
     u32 digits = y >= -40.0f ? bits << 8 | 0x80000000u : 0;
     // p = digits * 2^(e - 31) and 2^y = p * 2^n, so the mass is digits * 2^(9 + n + e); n >= -40, and p >= 1 where n = -40.
     u32 n = __float_as_uint(shifted) - __float_as_uint(magic), e = (bits >> 23) - 127;
     return (u64)digits << 32 >> (23 - n - e);
+}
+
+// Below this, masses have 28 bits: 16 of them can be added in 32.
+constexpr float kFar = -12.0f;
+
+// The same for y < kFar, in fewer instructions: n + 40 is added to the exponent of p. tests/emulator/numbers.cpp compares them for
+// every such float.
+__device__ inline u32 mass_of_far_exponent(float y) {
+    const float magic = 12582912.0f + kMassBits;
+    float least = fmaxf(y, -41.0f);
+    float shifted = least + magic;
+    float p = power_of_fraction(least - (shifted - magic));
+    return (u32)__uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
+
+// Whether no exponent up to y has a mass of `need`. Masses do not quite rise with exponents: where 2^f is rounded they may fall
+// by some units of a float's last place. The same test asks every float how far.
+__device__ inline bool masses_are_below(float y, u64 need) {
+    u64 mass = mass_of_exponent(y);
+    return mass + (mass >> 16) + 1 < need;
 }
 
 // The mass a top-p prefix must reach: ceil(fraction * total / 2^32), but at least one token stays.
@@ -129,7 +153,7 @@ __device__ inline float strength_of(const TokenAdjust& adjust, const RowJob& job
 }
 
 // The logit after ban, bias and penalties: src/sampling/adjust.rs, operation by operation.
-__device__ inline float adjusted_logit(const TokenAdjust& adjust, float x, const RowJob& job) {
+__device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x, const RowJob& job) {
     if (adjust.flags & kBanned) return minus_infinity();
     x = x + adjust.bias;
     float repetition = job.repetition, strength = 1.0f;

@@ -7,6 +7,14 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+// Of a function that is in a kernel once, however many places call it: what is done seldom should not push what is done often
+// out of the instruction cache.
+#ifdef CROUPIER_EMULATOR
+#define CROUPIER_ONCE
+#else
+#define CROUPIER_ONCE __noinline__
+#endif
+
 // Threads of a block. The emulator is also built with few, so that short rows have many chunks.
 #ifndef CROUPIER_THREADS
 #define CROUPIER_THREADS 512

@@ -13,15 +13,19 @@ struct Passes {
 
     // Runs a pass over the slice and ends the phase. There are four loops, so that each has only the work of its kind in it.
     __device__ void run(const Pass& pass) const {
-        u32 sums_used = pass.sink == kToChunks ? row.share : pass.sink == kToBins ? kBins : 0;
+        bool sums = pass.sink == kToChunks || pass.sink == kToTotal;
+        u32 sums_used = sums ? row.share : pass.sink == kToBins ? kBins : 0;
         team.sums().clear(sums_used);
-        if (pass.sink != kToChunks) each_untouched(pass, [&](u32 token, float x) { take(pass, token, x); });
-        else if (pass.weighs_all()) sum_chunks(pass, [&](u32, float x) { return pass.mass(x); });
+        if (!sums) take_untouched(pass);
+        else if (pass.weighs_all()) sum_masses(pass);
         else if (pass.only_counts()) sum_chunks(pass, [&](u32 token, float x) { return (u64)pass.has(token, x); });
         else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });
-        row.each_touched([&](const Touched& touched) {
-            take(pass, touched.token, pass.adjusted ? touched.x : touched.raw);
-        });
+        if (!sees_all(pass)) {
+            row.each_touched([&](const Touched& touched) {
+                float x = pass.adjusted ? touched.x : touched.raw;
+                if (pass.has(touched.token, x)) take(pass, touched.token, x);
+            });
+        }
         team.sync(sums_used);
     }
 
@@ -37,10 +41,13 @@ struct Passes {
         team.sync(kBins);
     }
 
-    // After a pass into chunks: what it weighed in one of them, and in all.
+    // After a pass into chunks: what it weighed in one of them. After one into the total, too: in all.
     __device__ u64 chunk_sum(u32 chunk) const { return team.sum_of(chunk / row.share, chunk % row.share); }
     __device__ u64 total() const {
-        return warp_locate(row.chunks, ~0ull, [&](u32 chunk) { return chunk_sum(chunk); }).before;
+        u64 own = 0;
+#pragma unroll 1
+        for (u32 chunk = threadIdx.x % kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
+        return warp_sum(own);
     }
 
     // After a pass into chunks: the first token, by ascending id, at which the running weight exceeds `point`. A number
@@ -56,7 +63,7 @@ struct Passes {
     // The same by weight(token, logit as sent, whether it is touched), of so many tokens side by side.
     template <u32 kAtOnce, class Weight>
     __device__ u32 find_by(u64 point, Weight weight) const {
-        Place chunk = warp_locate(row.chunks, point, [&](u32 c) { return chunk_sum(c); });
+        Place chunk = warp_locate(row.chunks(), point, [&](u32 c) { return chunk_sum(c); });
         if (row.owns(chunk.index)) find_in<kAtOnce>(chunk.index, point - chunk.before, weight);
         team.sync(0);
         return team.found();
@@ -73,51 +80,87 @@ struct Passes {
   private:
     __device__ bool sees_untouched(const Pass& pass) const { return !pass.adjusted || !row.is_listed_only(); }
 
-    // Whether the thread has to look at its untouched tokens of a chunk: not if its largest one lies beyond the range.
-    __device__ bool looks(const Pass& pass, u32 chunk) const {
-        return sees_untouched(pass) && descending(row.delegate(chunk)) <= (u32)(pass.last_key >> 32);
+    // Every token weighs its mass by the logit as sent, touched or not: nothing is hidden, and nothing comes after.
+    __device__ bool sees_all(const Pass& pass) const {
+        return !pass.adjusted && pass.weighs_all() && pass.sink != kToList && pass.sink != kToBins;
     }
 
-    // The thread's untouched logits of a chunk; minus infinity, which weighs nothing, for tokens that are none.
-    __device__ void untouched(u32 chunk, float (&x)[kPerThread]) const {
-        uint4 values[Row<Element>::kVectors];
-        row.load(chunk, values);
-        row.widen(chunk, values, x);
-        row.hide_touched(chunk, x);
+    // Whether the thread has to look at its untouched tokens of a chunk: not if its largest one lies beyond the range, or has
+    // too little mass.
+    __device__ bool looks(const Pass& pass, u32 chunk) const {
+        float most = row.delegate(chunk);
+        if (!sees_untouched(pass) || descending(most) > (u32)(pass.last_key >> 32)) return false;
+        return pass.need == 0 || !masses_are_below(exponent(most, pass.max, pass.scale), pass.need);
+    }
+
+    // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions.
+    __device__ void sum_masses(const Pass& pass) const {
+        if (!sees_untouched(pass)) return;
+        bool has_all = sees_all(pass) && row.has_touched();
+        u64 sum = 0;
+#pragma unroll 1
+        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
+            float x[kPerThread];
+            row.load_logits(chunk, x);
+            if (!sees_all(pass)) row.hide_touched(chunk, x);
+            // The delegate is of untouched tokens.
+            float most = has_all ? largest(x) : row.delegate(chunk);
+            if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
+#pragma unroll
+                for (u32 k = 0; k < kPerThread; ++k) sum += pass.mass(x[k]);
+            } else {
+                u32 small = 0;
+#pragma unroll
+                for (u32 k = 0; k < kPerThread; ++k) small += mass_of_far_exponent(exponent(x[k], pass.max, pass.scale));
+                sum += small;
+            }
+            add_sum(pass, chunk, sum);
+        }
     }
 
     template <class Weight>
     __device__ void sum_chunks(const Pass& pass, Weight weight) const {
+        u64 sum = 0;
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-            u64 sum = 0;
             if (looks(pass, chunk)) {
                 float x[kPerThread];
-                untouched(chunk, x);
+                row.load_untouched(chunk, x);
 #pragma unroll
                 for (u32 k = 0; k < kPerThread; ++k) sum += weight(row.token_at(chunk, k), x[k]);
             }
-            sum = warp_sum(sum);
-            if (threadIdx.x % kWarp == 0) team.sums().add(chunk - row.first_chunk, sum);
+            add_sum(pass, chunk, sum);
         }
     }
 
-    template <class F>
-    __device__ void each_untouched(const Pass& pass, F f) const {
+    // Each lane's sum up to the end of a chunk, to where sums go; what has gone there is taken from it. 256 masses have 48 bits.
+    __device__ void add_sum(const Pass& pass, u32 chunk, u64& sum) const {
+        if (pass.sink == kToTotal && chunk + 1 < row.end_chunk) return;
+        u64 of_warp = warp_sum(sum);
+        if (threadIdx.x % kWarp == 0) team.sums().add(chunk - row.first_chunk, of_warp);
+        sum = 0;
+    }
+
+    // Untouched tokens in the range, one by one: few are, once a search has narrowed, and only they are weighed.
+    __device__ void take_untouched(const Pass& pass) const {
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             if (!looks(pass, chunk)) continue;
             float x[kPerThread];
-            untouched(chunk, x);
+            row.load_untouched(chunk, x);
+            u32 which = 0;
 #pragma unroll
-            for (u32 k = 0; k < kPerThread; ++k) f(row.token_at(chunk, k), x[k]);
+            for (u32 k = 0; k < kPerThread; ++k) which |= (u32)pass.has(row.token_at(chunk, k), x[k]) << k;
+#pragma unroll 1
+            for (; which != 0; which &= which - 1) {
+                u32 k = __ffs(which) - 1;
+                take(pass, row.token_at(chunk, k), row.logit_at(chunk, k));
+            }
         }
     }
 
-    // One token, to wherever the pass goes.
+    // One token of the range, to wherever the pass goes.
     __device__ void take(const Pass& pass, u32 token, float x) const {
-        // Few are, once a search has narrowed: only they are weighed.
-        if (!pass.has(token, x)) return;
         u64 own = pass.weight(token, x);
         if (own == 0) return;
         if (pass.sink == kToList) team.append(key_of(token, x));
@@ -151,9 +194,18 @@ struct Passes {
     template <u32 kAtOnce, class Weight>
     __device__ u64 vector_sum(u32 chunk, u32 j, Weight weight) const {
         uint4 vector = row.load_one(chunk, j);
+        u32 first = row.token_at(chunk, j * Element::kPerVector), touched = row.touched_in(chunk, j);
         u64 sum = 0;
 #pragma unroll kAtOnce
-        for (u32 i = 0; i < Element::kPerVector; ++i) sum += vector_weight(chunk, j, vector, i, weight);
+        for (u32 i = 0; i < Element::kPerVector; ++i) {
+            bool is_one = first + i < row.vocab_size && (touched >> i & 1) == 0;
+            sum += is_one ? weight(first + i, element<Element>(vector, i), false) : 0;
+        }
+#pragma unroll 1
+        for (; touched != 0; touched &= touched - 1) {
+            u32 i = __ffs(touched) - 1;
+            sum += weight(first + i, element<Element>(vector, i), true);
+        }
         return sum;
     }
 

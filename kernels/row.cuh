@@ -1,7 +1,7 @@
 // One row as a block sees it: the chunks of its slice, as sent or with masks, bias and penalties applied.
 //
 // Adjusts are sparse. A bitmap in shared memory hides the tokens that have one; passes visit the other tokens first and
-// the hidden ones with their adjusted logits after them.
+// the hidden ones with their adjusted logits after them, but for the sum of all masses as sent, from which none is hidden.
 #pragma once
 #include "block.cuh"
 #include "numbers.cuh"
@@ -45,6 +45,14 @@ struct RowMemory {
 
 constexpr u32 kNoAdjust = ~0u;
 
+// The largest of a thread's logits; a NaN if one is.
+__device__ inline float largest(const float (&x)[kPerThread]) {
+    float most = x[0];
+#pragma unroll
+    for (u32 k = 1; k < kPerThread; ++k) most = max_or_nan(most, x[k]);
+    return most;
+}
+
 template <class Element>
 struct Row {
     static constexpr u32 kVectors = kPerThread / Element::kPerVector;
@@ -53,9 +61,7 @@ struct Row {
     const RowMemory& memory;
     const RowJob& job;
     const u8* inputs;
-    const uint4* vectors;
     u32 vocab_size;
-    u32 chunks;
     u32 share;        // chunks of a slice
     u32 first_chunk;  // of the slice
     u32 end_chunk;
@@ -67,21 +73,45 @@ struct Row {
         : memory(memory),
           job(job),
           inputs(inputs),
-          vectors(reinterpret_cast<const uint4*>(inputs + job.logits)),
           vocab_size(job.vocab_size),
-          chunks((vocab_size + kChunk - 1) / kChunk),
-          share((chunks + team.size - 1) / team.size),
+          share((chunks() + team.size - 1) / team.size),
           first_touched(0),
           end_touched(0) {
-        first_chunk = team.rank * share < chunks ? team.rank * share : chunks;
-        end_chunk = first_chunk + share < chunks ? first_chunk + share : chunks;
+        // Nothing counts as touched before it is marked.
+        first_chunk = team.rank * share < chunks() ? team.rank * share : chunks();
+        end_chunk = first_chunk + share < chunks() ? first_chunk + share : chunks();
         cached = share * kChunkVectors <= cached_vectors;
-        if (job.adjust_count > 0 && first_chunk < end_chunk) mark_touched();
     }
 
-    // Found anew where they are needed, which is seldom: registers are what a pass is short of.
-    __device__ const TokenAdjust* adjusts() const { return reinterpret_cast<const TokenAdjust*>(inputs + job.adjusts); }
-    __device__ const u32* adjust_index() const { return reinterpret_cast<const u32*>(inputs + job.adjust_index); }
+    // Finds the tokens of the slice that are touched. All of the block.
+    __device__ void mark_touched() {
+        if (job.adjust_count == 0 || first_chunk == end_chunk) return;
+        first_touched = adjust_index(job, inputs)[first_chunk];
+        end_touched = adjust_index(job, inputs)[end_chunk];
+        if (!has_touched()) return;
+        u32 words = (end_chunk - first_chunk) * kChunk / 32;
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
+            Touched touched = touched_at(i);
+            u32 at = touched.token - first_chunk * kChunk;
+            shared_or(memory.touched, at / 32, 1u << (at % 32));
+            if (i - first_touched < kThreads) memory.adjusted[threadIdx.x] = touched;
+        }
+        __syncthreads();
+    }
+
+    // Found anew where they are needed: registers are what a pass is short of.
+    __device__ u32 chunks() const { return (vocab_size + kChunk - 1) / kChunk; }
+    __device__ const uint4* vectors() const { return reinterpret_cast<const uint4*>(inputs + job.logits); }
+    __device__ static const TokenAdjust* adjusts(const RowJob& job, const u8* inputs) {
+        return reinterpret_cast<const TokenAdjust*>(inputs + job.adjusts);
+    }
+    __device__ static const u32* adjust_index(const RowJob& job, const u8* inputs) {
+        return reinterpret_cast<const u32*>(inputs + job.adjust_index);
+    }
     __device__ const u32* requested() const { return reinterpret_cast<const u32*>(inputs + job.requested); }
 
     __device__ bool owns(u32 chunk) const { return first_chunk <= chunk && chunk < end_chunk; }
@@ -89,31 +119,30 @@ struct Row {
     __device__ float delegate(u32 chunk) const {
         return memory.delegates[(chunk - first_chunk) * kThreads + threadIdx.x];
     }
+    __device__ void set_delegate(u32 chunk, float x) const {
+        memory.delegates[(chunk - first_chunk) * kThreads + threadIdx.x] = x;
+    }
     __device__ bool is_listed_only() const { return job.flags & kOnlyListed; }
 
     // The logits of the thread's vectors in a chunk.
     __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
+        const uint4* from = vectors();
 #pragma unroll
-        for (u32 j = 0; j < kVectors; ++j) {
-            values[j] = load_one(chunk, j);
-        }
+        for (u32 j = 0; j < kVectors; ++j) values[j] = load_one(from, chunk, j);
     }
 
     // ... of its j-th one; zeros beyond the row's end.
-    __device__ uint4 load_one(u32 chunk, u32 j) const {
-        u32 vector = vector_of(chunk, j);
-        if (vector * Element::kPerVector >= vocab_size) return uint4{0, 0, 0, 0};
-        return cached ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : vectors[vector];
-    }
+    __device__ uint4 load_one(u32 chunk, u32 j) const { return load_one(vectors(), chunk, j); }
 
     // As `load`, before anything is cached.
     __device__ void load_first(u32 chunk, uint4 (&values)[kVectors]) const {
+        const uint4* from = vectors();
 #pragma unroll
         for (u32 j = 0; j < kVectors; ++j) {
             u32 vector = vector_of(chunk, j);
             values[j] = uint4{0, 0, 0, 0};
             if (vector * Element::kPerVector >= vocab_size) continue;
-            values[j] = vectors[vector];
+            values[j] = from[vector];
         }
         if (!cached) return;
 #pragma unroll
@@ -158,11 +187,40 @@ struct Row {
         }
     }
 
+    // The thread's logits of a chunk; minus infinity, which weighs nothing, for tokens that are none.
+    __device__ void load_logits(u32 chunk, float (&x)[kPerThread]) const {
+        uint4 values[kVectors];
+        load(chunk, values);
+        widen(chunk, values, x);
+    }
+
+    // ... and for touched ones.
+    __device__ void load_untouched(u32 chunk, float (&x)[kPerThread]) const {
+        load_logits(chunk, x);
+        hide_touched(chunk, x);
+    }
+
     // Which tokens of the thread's j-th vector of a chunk are touched, lowest bit first.
     __device__ u32 touched_in(u32 chunk, u32 j) const {
         u32 token = vector_of(chunk, j) * Element::kPerVector;
         if (!has_touched() || token >= vocab_size) return 0;
         return touched_from(token) & ((1u << Element::kPerVector) - 1);
+    }
+
+    // Whether the thread has a touched token in a chunk: their bits stand at one place of several words.
+    __device__ bool touches(u32 chunk) const {
+        constexpr u32 step = kThreads * Element::kPerVector / 32;
+        u32 first = threadIdx.x * Element::kPerVector, words = 0;
+#pragma unroll
+        for (u32 j = 0; j < kVectors; ++j) {
+            words |= memory.touched[(chunk - first_chunk) * (kChunk / 32) + j * step + first / 32];
+        }
+        return (words >> (first % 32) & ((1u << Element::kPerVector) - 1)) != 0;
+    }
+
+    // The logit as sent of the thread's k-th token of a chunk.
+    __device__ float logit_at(u32 chunk, u32 k) const {
+        return element<Element>(load_one(chunk, k / Element::kPerVector), k % Element::kPerVector);
     }
 
     // Calls f(token, logits, which) for the thread's untouched tokens of a chunk, four at a time: of the four from `token` on,
@@ -173,7 +231,7 @@ struct Row {
         for (u32 j = 0; j < kVectors; ++j) {
             u32 token = vector_of(chunk, j) * Element::kPerVector;
             if (token >= vocab_size) return;
-            uint4 values = vectors[vector_of(chunk, j)];
+            uint4 values = vectors()[vector_of(chunk, j)];
             u32 touched = touched_in(chunk, j);
 #pragma unroll 1
             for (u32 first = 0; first < Element::kPerVector; first += 4) {
@@ -199,39 +257,17 @@ struct Row {
         }
     }
 
-    // One token's logit as sent.
-    __device__ float raw(u32 token) const {
-        return element<Element>(vectors[token / Element::kPerVector], token % Element::kPerVector);
-    }
-
     // One token's logit, of any slice.
-    __device__ float value(bool adjusted, u32 token) const {
-        if (!adjusted) return raw(token);
-        u32 at = adjust_of(token);
-        if (at != kNoAdjust) return adjusted_logit(adjusts()[at], raw(token), job);
-        return is_listed_only() ? minus_infinity() : raw(token);
-    }
+    __device__ float value(bool adjusted, u32 token) const { return value_of(job, inputs, adjusted, token); }
 
     // The place of one token's adjust.
-    __device__ u32 adjust_of(u32 token) const {
-        u32 from = 0, to = 0;
-        if (job.adjust_count > 0) {
-            from = adjust_index()[token / kChunk];
-            to = adjust_index()[token / kChunk + 1];
-        }
-#pragma unroll 1
-        while (from < to) {
-            u32 middle = from + (to - from) / 2;
-            if (adjusts()[middle].token < token) from = middle + 1;
-            else to = middle;
-        }
-        return from < job.adjust_count && adjusts()[from].token == token ? from : kNoAdjust;
-    }
+    __device__ u32 adjust_of(u32 token) const { return adjust_of(job, inputs, token); }
 
     // The block's slice of a row is on its way from memory before anybody looks at it.
     __device__ static void fetch_slice([[maybe_unused]] const RowJob& job, [[maybe_unused]] const u8* inputs,
                                        [[maybe_unused]] const Team& team) {
 #if CROUPIER_CLUSTER
+        if (team.leads() && threadIdx.x == kWarp && job.adjust_count > 0) fetch_adjusts(job, inputs);
         u32 chunks = (job.vocab_size + kChunk - 1) / kChunk, share = (chunks + team.size - 1) / team.size;
         u32 chunk = team.rank * share + threadIdx.x;
         if (threadIdx.x >= share || chunk >= chunks) return;
@@ -244,32 +280,66 @@ struct Row {
   private:
     __device__ u32 vector_of(u32 chunk, u32 j) const { return chunk * kChunkVectors + j * kThreads + threadIdx.x; }
 
+    __device__ uint4 load_one(const uint4* from, u32 chunk, u32 j) const {
+        u32 vector = vector_of(chunk, j);
+        if (vector * Element::kPerVector >= vocab_size) return uint4{0, 0, 0, 0};
+        return cached ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
+    }
+
     __device__ Touched touched_at(u32 i) const {
-        TokenAdjust adjust = adjusts()[i];
-        float x = raw(adjust.token);
+        TokenAdjust adjust = adjusts(job, inputs)[i];
+        float x = raw_of(job, inputs, adjust.token);
         return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
     }
+
+    // ---- of the job alone ----
+
+    __device__ static float raw_of(const RowJob& job, const u8* inputs, u32 token) {
+        const uint4* vectors = reinterpret_cast<const uint4*>(inputs + job.logits);
+        return element<Element>(vectors[token / Element::kPerVector], token % Element::kPerVector);
+    }
+
+    __device__ CROUPIER_ONCE static float value_of(const RowJob& job, const u8* inputs, bool adjusted, u32 token) {
+        float x = raw_of(job, inputs, token);
+        if (!adjusted) return x;
+        u32 at = adjust_of(job, inputs, token);
+        if (at != kNoAdjust) return adjusted_logit(adjusts(job, inputs)[at], x, job);
+        return job.flags & kOnlyListed ? minus_infinity() : x;
+    }
+
+    __device__ static u32 adjust_of(const RowJob& job, const u8* inputs, u32 token) {
+        if (job.adjust_count == 0) return kNoAdjust;
+        const TokenAdjust* all = adjusts(job, inputs);
+        u32 from = adjust_index(job, inputs)[token / kChunk], to = adjust_index(job, inputs)[token / kChunk + 1];
+#pragma unroll 1
+        while (from < to) {
+            u32 middle = from + (to - from) / 2;
+            if (all[middle].token < token) from = middle + 1;
+            else to = middle;
+        }
+        return from < job.adjust_count && all[from].token == token ? from : kNoAdjust;
+    }
+
+#if CROUPIER_CLUSTER
+    // The adjusts, of which few rows have more, and their index: they are read one after the other once the row was looked at.
+    __device__ static void fetch_adjusts(const RowJob& job, const u8* inputs) {
+        constexpr u32 most = 4096;
+        u32 count = job.adjust_count < most ? job.adjust_count : most;
+        u32 words = (job.vocab_size + kChunk - 1) / kChunk + 1;
+        fetch_around(inputs, job.adjusts, count * sizeof(TokenAdjust));
+        fetch_around(inputs, job.adjust_index, words * sizeof(u32));
+    }
+
+    // ... with what lies beside it, to multiples of 16 bytes. Logits stand behind, at such a one.
+    __device__ static void fetch_around(const u8* inputs, u64 from, u32 bytes) {
+        u64 first = from / 16 * 16, end = (from + bytes + 15) / 16 * 16;
+        fetch_ahead(inputs + first, (u32)(end - first));
+    }
+#endif
 
     // Which of the tokens from `token` on are touched, lowest bit first; a vector's bits lie in one word.
     __device__ u32 touched_from(u32 token) const {
         u32 at = token - first_chunk * kChunk;
         return memory.touched[at / 32] >> (at % 32);
-    }
-
-    __device__ void mark_touched() {
-        first_touched = adjust_index()[first_chunk];
-        end_touched = adjust_index()[end_chunk];
-        u32 words = (end_chunk - first_chunk) * kChunk / 32;
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
-        __syncthreads();
-#pragma unroll 1
-        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
-            Touched touched = touched_at(i);
-            u32 at = touched.token - first_chunk * kChunk;
-            shared_or(memory.touched, at / 32, 1u << (at % 32));
-            if (i - first_touched < kThreads) memory.adjusted[threadIdx.x] = touched;
-        }
-        __syncthreads();
     }
 };

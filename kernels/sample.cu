@@ -38,7 +38,7 @@ struct Kernel {
     }
 
     // The first pass over a row: what is wrong with it, its first token, the delegates.
-    __device__ Scan look(const Row<Element>& row) {
+    __device__ Scan look(Row<Element>& row) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
 #pragma unroll 1
@@ -49,15 +49,25 @@ struct Kernel {
             row.widen(chunk, values, x);
             float delegate = largest(x);
             raw_max = max_or_nan(raw_max, delegate);
-            if (row.has_touched()) {
-                row.hide_touched(chunk, x);
-                delegate = largest(x);
-            }
-            row_memory.delegates[(chunk - row.first_chunk) * kThreads + threadIdx.x] = delegate;
+            row.set_delegate(chunk, delegate);
             // Ascending tokens: of equal ones the first stays.
             if (delegate > best_delegate) {
                 best_delegate = delegate;
                 best_chunk = chunk;
+            }
+        }
+        // Behind the loop, which then has nothing to do with them: few threads have touched tokens, and look again.
+        row.mark_touched();
+        if (row.has_touched()) {
+            best_delegate = minus_infinity();
+#pragma unroll 1
+            for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
+                if (row.touches(chunk)) row.set_delegate(chunk, largest_untouched(row, chunk));
+                float delegate = row.delegate(chunk);
+                if (delegate > best_delegate) {
+                    best_delegate = delegate;
+                    best_chunk = chunk;
+                }
             }
         }
         bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);
@@ -71,20 +81,16 @@ struct Kernel {
         return agree(list_memory.block.max(best), raw);
     }
 
-    __device__ static float largest(const float (&x)[kPerThread]) {
-        float most = x[0];
-#pragma unroll
-        for (u32 k = 1; k < kPerThread; ++k) most = max_or_nan(most, x[k]);
-        return most;
+    __device__ static float largest_untouched(const Row<Element>& row, u32 chunk) {
+        float x[kPerThread];
+        row.load_untouched(chunk, x);
+        return largest(x);
     }
 
     // The first of the thread's untouched tokens of a chunk with this logit. Only those who have the largest look for it.
     __device__ static u32 first_of(const Row<Element>& row, u32 chunk, float logit) {
-        uint4 values[Row<Element>::kVectors];
         float x[kPerThread];
-        row.load(chunk, values);
-        row.widen(chunk, values, x);
-        row.hide_touched(chunk, x);
+        row.load_untouched(chunk, x);
         u32 first = 0;
 #pragma unroll
         for (u32 k = kPerThread; k-- > 0;) first = x[k] == logit ? k : first;
@@ -149,6 +155,7 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
         const RowJob& job = row_memory.job(0);
         Row<Element>::fetch_slice(job, inputs, team);
         Row<Element> row(row_memory, job, inputs, team, 0);
+        row.mark_touched();
         Passes<Element> passes{list_memory, row, team};
         Weigher<Element>{passes, row, inputs}.run(results[at]);
     }

@@ -37,6 +37,7 @@ struct Search {
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
     u64 point = 0;
     u32 found = 0;
+    u64 weighed = 0;  // by the last pass into chunks, or into the total
 
     __device__ bool fits() const { return listed <= kListed; }
 
@@ -71,8 +72,9 @@ struct Search {
         left_need = 0;
     }
 
-    __device__ Needs weigh(Step next) {
-        aim(false, kToChunks);
+    // What is left weighs its mass: by chunk, where a token is to be found by it.
+    __device__ Needs weigh(Sink sink, Step next) {
+        aim(false, sink);
         step = next;
         return kPass;
     }
@@ -125,7 +127,7 @@ struct Search {
             }
             case kSearchTied: {
                 u64 index = (missing - 1) / each_tie();
-                if (index < passes.total()) return find(index, kSearchFound);
+                if (index < weighed) return find(index, kSearchFound);
                 found_key = kLastKey;
                 return go(after);
             }

@@ -1,6 +1,5 @@
 // One row as a machine of steps: each step looks at what the last pass found and sets up the next one. A loop with
-// switches, because then the pass over the logits is in the kernel once, however many roads lead to it: little code, and
-// no registers to save.
+// switches, because then the pass over the logits is in the kernel once, however many roads lead to it.
 //
 // | filters | road |
 // |---|---|
@@ -27,6 +26,7 @@ struct Machine : Search<Element> {
     using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
     using Base::left_need, Base::list_first, Base::list_until, Base::listed, Base::memory, Base::missing, Base::pass;
     using Base::passes, Base::point, Base::reached, Base::search, Base::search_step, Base::step, Base::view, Base::weigh;
+    using Base::weighed;
 
     const RowJob& job;
     u8* outputs;
@@ -54,6 +54,7 @@ struct Machine : Search<Element> {
             if (needs == kPass) {
                 passes.run(pass);
                 if (pass.sink == kToList) listed = passes.order_list();
+                else if (pass.sink != kToBins) weighed = passes.total();
             }
             if (needs == kDelegates) passes.weigh_delegates(pass, reached > 0);
             if (needs == kToken) found = passes.find(pass, point);
@@ -78,7 +79,7 @@ struct Machine : Search<Element> {
                 return top_p_or_rest();
             }
             case kTopPWeighed: {
-                missing = top_p_need(job.top_p_fraction, passes.total());
+                missing = top_p_need(job.top_p_fraction, weighed);
                 return left_last_key == kLastKey ? list_until(missing, kTopPListed) : search(missing, false, kTopPFound);
             }
             case kTopPListed: {
@@ -89,10 +90,10 @@ struct Machine : Search<Element> {
             case kTopPFound: {
                 left_last_key = found_key;
                 left_need = job.min_p_need;
-                return weigh(kWeighed);
+                return weigh_to_draw();
             }
             case kWeighed: {
-                total = passes.total();
+                total = weighed;
                 return is_set(kScore) ? go(kDrawn) : find(draw_point(job.uniform, total), kTokenFound);
             }
             case kTokenFound: {
@@ -101,7 +102,7 @@ struct Machine : Search<Element> {
             }
             case kDrawn: return drawn();
             default: {
-                total = passes.total();
+                total = weighed;
                 return go(kReport);
             }
         }
@@ -128,10 +129,12 @@ struct Machine : Search<Element> {
     }
 
     __device__ Needs top_p_or_rest() {
-        if (job.top_p_fraction < kTopPOff) return weigh(kTopPWeighed);
+        if (job.top_p_fraction < kTopPOff) return weigh(kToTotal, kTopPWeighed);
         left_need = job.min_p_need;
-        return weigh(kWeighed);
+        return weigh_to_draw();
     }
+
+    __device__ Needs weigh_to_draw() { return weigh(is_set(kScore) ? kToTotal : kToChunks, kWeighed); }
 
     // Top-p and min-p on the first `count` of the list. `mass` is what top-p has to reach; 0: its share of the list.
     __device__ Needs filter(u32 count, u64 mass) {
@@ -170,7 +173,7 @@ struct Machine : Search<Element> {
         }
         view(false, from_ascending(raw_max), job.raw_scale);
         kind = kChunks;
-        return weigh(kRawWeighed);
+        return weigh(kToTotal, kRawWeighed);
     }
 
     // What the token was drawn from: the tokens if they are a short list, else the host cuts them from the row.
@@ -198,7 +201,7 @@ struct Machine : Search<Element> {
             }
             case kTopListed: return top_listed();
             case kRanked: {
-                rank = 1 + (has_chance(logit) ? (u32)passes.total() : token + (u32)passes.team.bin(1));
+                rank = 1 + (has_chance(logit) ? (u32)weighed : token + (u32)passes.team.bin(1));
                 return go(kTopWritten);
             }
             case kTopWritten: return top_written();
@@ -222,7 +225,7 @@ struct Machine : Search<Element> {
         }
         // Before a token without a chance stand all that have one and, of its kind, those with smaller ids: that is all
         // smaller ids, and the larger ones with a chance.
-        aim(true, has_chance(logit) ? kToChunks : kToBins, kByToken);
+        aim(true, has_chance(logit) ? kToTotal : kToBins, kByToken);
         pass.need = 0;
         pass.last_key = has_chance(logit) ? key - 1 : kLastKey;
         pass.origin = token;

@@ -42,14 +42,13 @@ static_assert(sizeof(Scratch) == 16 + 2 * sizeof(Carried), "shared with the host
 struct Boxes {
     Shared<u64> best;  // the largest inverted key
     Shared<u32> few;
-    Shared<u32> low, high;  // sums by bin or by chunk
-    Shared<u64> list;       // keys
+    Shared<u32> sums;  // halves of sums by bin or by chunk
+    Shared<u64> list;  // keys
 
     __device__ explicit Boxes(Carver& carver)
         : best(carver.take<u64>(2)),
           few(carver.take<u32>(2 * kFew)),
-          low(carver.take<u32>(2 * kBins)),
-          high(carver.take<u32>(2 * kBins)),
+          sums(carver.take<u32>(4 * kBins)),
           list(carver.take<u64>(2 * kListed)) {}
 };
 
@@ -69,7 +68,7 @@ struct Team {
 
     // ---- the box that is filled ----
 
-    __device__ Histogram sums() const { return Histogram{boxes.low, boxes.high, box() * kBins}; }
+    __device__ Histogram sums() const { return Histogram{boxes.sums, box() * kBins}; }
 
     // By one thread of the block.
     __device__ void bring_best(u64 best, u32 raw_max) const {
@@ -93,8 +92,10 @@ struct Team {
     // Ends the last phase: nobody leaves while others read its box, and everything is zero for the next launch.
     __device__ void end() {
         if (size == 1) return;
+#if CROUPIER_CLUSTER
+        cluster_leave();
+#else
         barrier(0);
-#if !CROUPIER_CLUSTER
         if (threadIdx.x == 0 && atomicAdd(&scratch->left, 1u) == size - 1) {
             // Every block is past its last barrier.
             scratch->arrived = 0;
@@ -106,27 +107,25 @@ struct Team {
     // ---- the boxes of the phase that was ended ----
 
     __device__ u64 sum_of(u32 of, u32 i) const {
-        u32 at = full() * kBins + i;
+        u32 at = 2 * (full() * kBins + i);
 #if CROUPIER_CLUSTER
-        return (u64)of_block(boxes.high, of)[at] << 32 | of_block(boxes.low, of)[at];
+        return whole<u64>(of_block(boxes.sums, of), at);
 #else
-        return size == 1 ? (u64)boxes.high[at] << 32 | boxes.low[at] : carried(of).sums[i];
+        return size == 1 ? whole<u64>(boxes.sums, at) : carried(of).sums[i];
 #endif
     }
 
     // One bin of all blocks.
     __device__ u64 bin(u32 i) const {
-        u64 sum = 0;
-#if CROUPIER_CLUSTER
-        u32 at = full() * kBins + i, low[kMaxTeam], high[kMaxTeam];
-        side_by_side(boxes.low, at, low);
-        side_by_side(boxes.high, at, high);
+        u64 sums[kMaxTeam], sum = 0;
 #pragma unroll
-        for (u32 of = 0; of < kMaxTeam; ++of) sum += of < size ? (u64)high[of] << 32 | low[of] : 0;
-#else
+        for (u32 of = 0; of < kMaxTeam; ++of) {
+            sums[of] = 0;
+            if (of < size) sums[of] = sum_of(of, i);
+        }
+        all_read(sums);
 #pragma unroll
-        for (u32 of = 0; of < kMaxTeam; ++of) sum += of < size ? sum_of(of, i) : 0;
-#endif
+        for (u32 of = 0; of < kMaxTeam; ++of) sum += sums[of];
         return sum;
     }
 
@@ -170,13 +169,17 @@ struct Team {
         return __reduce_max_sync(kAllLanes, of < size ? few_of(of, which) : 0);
     }
 
-#if CROUPIER_CLUSTER
-    // A word of every block's array. Those beyond the team read the last one's again: without a branch all are under way at once.
-    __device__ void side_by_side(Shared<u32> array, u32 at, u32 (&words)[kMaxTeam]) const {
-#pragma unroll
-        for (u32 of = 0; of < kMaxTeam; ++of) words[of] = of_block(array, of < size ? of : size - 1)[at];
+    // Behind this the compiler may use them, not before: no read stands in a branch of its own with what comes of it. The
+    // assembler still adds up between groups of two or three reads, to save registers.
+    __device__ static void all_read([[maybe_unused]] u64 (&sums)[kMaxTeam]) {
+#ifndef CROUPIER_EMULATOR
+        asm volatile("" : "+l"(sums[0]), "+l"(sums[1]), "+l"(sums[2]), "+l"(sums[3]), "+l"(sums[4]), "+l"(sums[5]), "+l"(sums[6]),
+                     "+l"(sums[7]));
+        static_assert(kMaxTeam == 8, "each of them is named");
+#endif
     }
 
+#if CROUPIER_CLUSTER
     __device__ u64 best_of(u32 of) const { return of_block(boxes.best, of)[full()]; }
     __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }

@@ -146,6 +146,17 @@ fn searches_through_ties_and_ranks_of_the_masked() {
     }
 }
 
+/// Masses that are worked out in fewer instructions, and what a pass takes for granted of masses, float by float.
+#[test]
+fn short_cuts_to_masses_hold_for_every_float() {
+    if !built() {
+        return;
+    }
+    let output = Command::new(format!("{FOLDER}/numbers")).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.starts_with("276824065 floats"), "{told}");
+}
+
 #[test]
 fn planted_faults_are_caught() {
     if !built() {

@@ -155,6 +155,7 @@ inline void fetch_ahead(const void* from, unsigned bytes) {
 #define __syncthreads() ((void)emulator::Machine::self().meet(emulator::Machine::self().current->block->barrier, EMULATOR_SITE))
 // A cluster's barrier holds for each of its blocks, too: all threads are at one place. It counts for both.
 #define cluster_barrier() (__syncthreads(), (void)emulator::Machine::self().meet(emulator::Machine::self().team(), EMULATOR_SITE))
+#define cluster_leave() cluster_barrier()
 #define __shfl_up_sync(mask, value, by) emulator::shuffle_up(mask, value, by, EMULATOR_SITE)
 #define __shfl_down_sync(mask, value, by) emulator::shuffle_down(mask, value, by, EMULATOR_SITE)
 #define __shfl_sync(mask, value, from) emulator::shuffle(mask, value, from, EMULATOR_SITE)

@@ -174,6 +174,16 @@ struct Far {
     }
 };
 
+// As of an own array: what was written as words.
+template <class T>
+T whole(Far<unsigned> words, unsigned first) {
+    unsigned taken[sizeof(T) / 4];
+    for (unsigned i = 0; i < sizeof(T) / 4; ++i) taken[i] = words[first + i];
+    T value;
+    memcpy(&value, taken, sizeof value);
+    return value;
+}
+
 template <class T>
 Far<T> of_block(Shared<T> array, unsigned rank) {
     const emulator::Block* owner = emulator::Machine::self().block(rank);

@@ -1,0 +1,37 @@
+// Masses by exponent, for every float of some ranges: what the kernels work out in fewer instructions, or take for granted.
+#include "../../kernels/numbers.cuh"
+
+#include <cstdio>
+
+namespace {
+
+int fault(const char* what, float y) {
+    printf("FAULT: %s at %a\n", what, double(y));
+    return 1;
+}
+
+// From -64, where all masses are long 0, to where 2^y rounds to 1: of every float in turn, as they rise.
+constexpr u32 kFirst = 0xC2800000u, kLast = 0xB2000000u;
+
+}  // namespace
+
+int main() {
+    u64 most = 0, floats = 0, falls = 0;
+    for (u32 bits = kFirst; bits >= kLast; --bits, ++floats) {
+        float y = __uint_as_float(bits);
+        u64 mass = mass_of_exponent(y);
+        // Half of these is what a float's rounding allows; a smaller bound than the one the kernels use would hold.
+        if (most > mass + (mass >> 17) + 1) return fault("a smaller exponent has a larger mass", y);
+        falls += mass < most;
+        most = mass > most ? mass : most;
+        if (masses_are_below(y, most)) return fault("a mass counts as too small", y);
+        if (!(y < kFar)) continue;
+        if (mass_of_far_exponent(y) != mass) return fault("another mass", y);
+        if (mass >> 28 != 0) return fault("a mass of more than 28 bits", y);
+    }
+    if (most != kMassOne || mass_of_exponent(__uint_as_float(kLast)) != kMassOne) return fault("not the mass of one", 0.0f);
+    for (float y : {-64.5f, -1e9f, -3e38f, minus_infinity(), std::nanf("")}) {
+        if (mass_of_exponent(y) != 0 || mass_of_far_exponent(y) != 0) return fault("a mass where there is none", y);
+    }
+    printf("%llu floats, of which %llu have less mass than one before\n", floats, falls);
+}
