@@ -1,10 +1,11 @@
-"""Compiles a kernel to PTX for compute_80 with NVRTC: nvrtc.py LIBRARY SOURCE OUTPUT FLAG..."""
+"""Compiles a kernel with NVRTC, to PTX for compute_N or machine code for sm_N:
+nvrtc.py LIBRARY SOURCE ARCHITECTURE OUTPUT FLAG..."""
 
 import ctypes
 import sys
 from pathlib import Path
 
-library_path, source, output, *flags = sys.argv[1:]
+library_path, source, architecture, output, *flags = sys.argv[1:]
 nvrtc = ctypes.CDLL(library_path)
 
 
@@ -13,7 +14,10 @@ def check(code, what):
         raise SystemExit(f"NVRTC: {what} failed with {code}")
 
 
-options = ["--gpu-architecture=compute_80", "--std=c++17", f"--include-path={Path(source).parent}", *flags]
+is_ptx = architecture.startswith("compute_")
+if not is_ptx:
+    flags += ["--ptxas-options=-warn-spills", "--ptxas-options=-warn-lmem-usage"]
+options = [f"--gpu-architecture={architecture}", "--std=c++17", f"--include-path={Path(source).parent}", *flags]
 program = ctypes.c_void_p()
 text = Path(source).read_bytes()
 check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, Path(source).name.encode(), 0, None, None), "creating")
@@ -25,18 +29,21 @@ def taken(size_of, get):
     check(size_of(program, ctypes.byref(size)), "asking for a size")
     buffer = ctypes.create_string_buffer(size.value)
     check(get(program, buffer), "getting")
-    return buffer.value
+    return buffer.raw
 
 
-log = taken(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode().strip()
+log = taken(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode().strip()
 if log:
     print(log, file=sys.stderr)
 check(code, "compiling")
 if "warning" in log:
     raise SystemExit("NVRTC warns")
-ptx = taken(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
-version = next(line for line in ptx.decode().splitlines() if line.startswith(".version"))
-if version.split()[1] != "8.2":
-    raise SystemExit(f"PTX {version}: drivers of R535 read no more than 8.2")
-Path(output).write_bytes(ptx)
-print(f"{output}: {version.strip('.')}, compute_80, {len(ptx)} bytes")
+if is_ptx:
+    code = taken(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0")
+    version = next(line for line in code.decode().splitlines() if line.startswith(".version"))
+    if version.split()[1] != "8.2":
+        raise SystemExit(f"PTX {version}: drivers of R535 read no more than 8.2")
+else:
+    code = taken(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+Path(output).write_bytes(code)
+print(f"{output}: {architecture}, {len(code)} bytes")

@@ -116,7 +116,7 @@ tool_nvcc() {
         'nvidia-cuda-runtime==13.0.96' 'nvidia-cuda-cccl==13.0.85') && ls "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc
 }
 
-# The compiler library of CUDA 12.2, whose PTX the oldest supported driver reads.
+# The compiler library of CUDA 12.2, whose PTX and machine code the oldest supported driver reads.
 tool_nvrtc() {
     local venv
     venv=$(tool_venv nvrtc12 'nvidia-cuda-nvrtc-cu12==12.2.140') &&

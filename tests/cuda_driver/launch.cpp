@@ -23,9 +23,32 @@ struct Module {
 
 std::vector<std::unique_ptr<Module>> modules;
 
-// Of an image with machine code. The kernels' is of CUDA 13.0, for compute capabilities 8, 9 and 10 (scripts/kernels).
-constexpr unsigned kFatbinMagic = 0xBA55ED50;
+// Of images with machine code. The kernels' is of CUDA 13.0, for compute capabilities 8, 9 and 10, and one of CUDA 12.2, which is
+// an ELF file that says for what it is (scripts/kernels).
+constexpr unsigned kFatbinMagic = 0xBA55ED50, kElfMagic = 0x464C457F;
 constexpr int kFatbinVersion = 13000, kFirstMajor = 8, kLastMajor = 10;
+constexpr int kElfVersion = 12020, kElfFlagsPlace = 48;
+
+enum class Image { kNone, kFatbin, kElf, kPtx };
+
+Image kind_of(const void* image) {
+    unsigned magic;
+    memcpy(&magic, image, sizeof magic);
+    if (magic == kFatbinMagic) return Image::kFatbin;
+    if (magic == kElfMagic) return Image::kElf;
+    return strstr(static_cast<const char*>(image), ".version") != nullptr ? Image::kPtx : Image::kNone;
+}
+
+// Whether there is something in it that the driver reads and the device runs.
+bool has_code(Image kind, const void* image, const Device& device) {
+    int version = Config::get().version;
+    if (kind == Image::kFatbin) return version >= kFatbinVersion && device.major >= kFirstMajor && device.major <= kLastMajor;
+    if (kind == Image::kPtx) return true;
+    unsigned flags;
+    memcpy(&flags, static_cast<const char*>(image) + kElfFlagsPlace, sizeof flags);
+    int compiled_for = flags & 0xFF;
+    return version >= kElfVersion && compiled_for / 10 == device.major && compiled_for % 10 <= device.minor;
+}
 
 struct LaunchAttribute {
     int id;
@@ -98,13 +121,10 @@ CUDA_API Result cuModuleLoadData(Module** to, const void* image) {
     DRIVER_CALL(context);
     if (to == nullptr || image == nullptr) return call(kInvalidValue);
     Device& device = call.device();
-    unsigned magic;
-    memcpy(&magic, image, sizeof magic);
-    bool is_compiled = magic == kFatbinMagic;
-    if (!is_compiled && strstr(static_cast<const char*>(image), ".version") == nullptr) return call(kInvalidImage);
-    bool has_code = Config::get().version >= kFatbinVersion && device.major >= kFirstMajor && device.major <= kLastMajor;
-    if (is_compiled && !has_code) return call(kNoBinary);
-    bool has_clusters = is_compiled && device.major >= 9;
+    Image kind = kind_of(image);
+    if (kind == Image::kNone) return call(kInvalidImage);
+    if (!has_code(kind, image, device)) return call(kNoBinary);
+    bool has_clusters = kind != Image::kPtx && device.major >= 9;
     auto module = std::make_unique<Module>();
     for (Kernel& kernel : has_clusters ? clustered_kernels() : cooperative_kernels()) {
         module->functions.push_back(Function{std::move(kernel), &device});

@@ -70,6 +70,37 @@ fn a_device_that_is_not_there_is_refused_with_those_that_are() {
     }
 }
 
+/// Which kernels run, by what the driver knows and the compute capability.
+#[test]
+fn a_driver_gets_the_best_image_that_it_takes() {
+    let hopper = "machine code of CUDA 12.2 for compute capability 9.0, with clusters, because the driver refuses";
+    let cases = [
+        ("13000", "9.0", "machine code for compute capability 9.0, with clusters"),
+        ("12090", "9.0", hopper),
+        ("12020", "9.0", hopper),
+        ("13000", "8.6", "machine code for compute capability 8.6, without clusters"),
+        ("12020", "8.0", "PTX, without clusters, because the driver refuses the machine code"),
+        ("13000", "10.0", "machine code for compute capability 10.0, with clusters"),
+        ("12080", "10.0", "PTX, without clusters, because the driver refuses the machine code"),
+        ("13000", "12.0", "PTX, without clusters, because the driver refuses the machine code"),
+    ];
+    for (version, capability, image) in cases {
+        let driver = [
+            ("FAKE_CUDA_VERSION", version),
+            ("FAKE_CUDA_DEVICES", capability),
+            // It was chosen by then.
+            ("FAKE_CUDA_FAULTS", "launch@1=700"),
+        ];
+        let Some(mut server) = start(&["--backend=cuda"], &driver) else { return };
+        let (_, log) = server.ended();
+        assert!(log.contains(image), "CUDA {version}, {capability}: {image} is missing in:\n{log}");
+        let is_slower = log.contains("slower than this GPU could run them");
+        assert_eq!(is_slower, image.starts_with("PTX") && !capability.starts_with('8'), "{log}");
+        // What may meet how is asked by the driver: a launch that it refuses fails otherwise.
+        assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
+    }
+}
+
 #[test]
 fn a_driver_that_is_too_old_is_refused() {
     refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver knows CUDA 12.1", "12.2 (R535)"]);

@@ -1,4 +1,5 @@
-//! Which of the compiled kernels run: machine code where the driver takes it, else PTX, which is slower and has no clusters.
+//! Which of the compiled kernels run: machine code where the driver takes it, of one compiler or the other, else PTX, which is
+//! slower and has no clusters.
 
 use super::OpenError;
 use super::ask::Kernel;
@@ -15,11 +16,15 @@ struct Aligned<T: ?Sized>(T);
 
 /// For drivers of CUDA 13 and the GPUs it was compiled for.
 static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
+/// For drivers before CUDA 13, from R535 on, and Hopper, which has clusters that the PTX knows nothing of.
+static HOPPER: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.sm_90.cubin"));
 /// For every driver from R535 on, which compiles it for its GPU.
 static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
 
 /// Compute capability, its first number, of the first GPUs with clusters.
 pub(super) const CLUSTERS_FROM: i32 = 9;
+/// The same of Hopper.
+const HOPPERS: i32 = 9;
 
 /// Shared memory and L1 share a multiprocessor's memory: all of it, in percent, for shared memory.
 const ALL_SHARED: i32 = 100;
@@ -35,6 +40,11 @@ pub enum Image {
         /// Of the GPU.
         capability: (i32, i32),
     },
+    /// Machine code of an older compiler, for Hopper.
+    Hopper {
+        /// What the driver said of the other one.
+        because: String,
+    },
     /// What the driver made of the PTX.
     Ptx {
         /// What it said of the machine code.
@@ -46,7 +56,11 @@ impl Image {
     /// Whether its blocks work together as clusters.
     #[must_use]
     pub fn has_clusters(&self) -> bool {
-        matches!(self, Self::Compiled { capability } if capability.0 >= CLUSTERS_FROM)
+        match self {
+            Self::Compiled { capability } => capability.0 >= CLUSTERS_FROM,
+            Self::Hopper { .. } => true,
+            Self::Ptx { .. } => false,
+        }
     }
 }
 
@@ -57,6 +71,10 @@ impl fmt::Display for Image {
             Self::Compiled { capability: (major, minor) } => {
                 write!(f, "machine code for compute capability {major}.{minor}, {clusters}")
             }
+            Self::Hopper { because } => {
+                write!(f, "machine code of CUDA 12.2 for compute capability 9.0, {clusters}, ")?;
+                write!(f, "because the driver refuses that of CUDA 13.0: {because}")
+            }
             Self::Ptx { because } => {
                 write!(f, "PTX, {clusters}, because the driver refuses the machine code: {because}")
             }
@@ -66,24 +84,35 @@ impl fmt::Display for Image {
 
 /// The kernels for a GPU of this compute capability, whose blocks may have so much shared memory.
 pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), OpenError> {
-    // SAFETY: both images are whole; the PTX ends with a NUL.
-    let compiled = unsafe { result::module::load_data(FATBIN.0.as_ptr().cast()) };
-    let (module, image) = match compiled {
-        Ok(module) => (module, Image::Compiled { capability }),
-        Err(error) if error.0 == Code::CUDA_ERROR_OUT_OF_MEMORY => return Err(error.into()),
-        // No image for this GPU, or an older driver, or an error that stays: then this fails too.
-        Err(error) => {
-            // SAFETY: as above.
-            let module = unsafe { result::module::load_data(PTX.as_ptr().cast())? };
-            (module, Image::Ptx { because: error.to_string() })
-        }
-    };
+    let (module, image) = load_first(capability)?;
     if matches!(image, Image::Ptx { .. }) && capability.0 >= CLUSTERS_FROM {
         tracing::warn!(%image, "the kernels are slower than this GPU could run them");
     } else {
         tracing::info!(%image, "the kernels are loaded");
     }
     Ok((functions(module, shared_bytes)?, image))
+}
+
+/// The first image that the driver takes.
+fn load_first(capability: (i32, i32)) -> Result<(sys::CUmodule, Image), DriverError> {
+    // SAFETY: the images are whole; the PTX ends with a NUL.
+    let load = |image: *const u8| unsafe { result::module::load_data(image.cast()) };
+    // No code for this GPU, or an older driver, or an error that stays: then the next one fails too.
+    let refusal = |error: DriverError| match error.0 {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => Err(error),
+        _ => Ok(error.to_string()),
+    };
+    let mut because = match load(FATBIN.0.as_ptr()) {
+        Ok(module) => return Ok((module, Image::Compiled { capability })),
+        Err(error) => refusal(error)?,
+    };
+    if capability.0 == HOPPERS {
+        because = match load(HOPPER.0.as_ptr()) {
+            Ok(module) => return Ok((module, Image::Hopper { because })),
+            Err(error) => refusal(error)?,
+        };
+    }
+    Ok((load(PTX.as_ptr())?, Image::Ptx { because }))
 }
 
 fn functions(module: sys::CUmodule, shared_bytes: i32) -> Result<Functions, DriverError> {
