@@ -3,12 +3,21 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[allow(dead_code, unreachable_pub)] // Written for the tests of drafts.
+#[path = "drafts/work.rs"]
+mod work;
 
+use croupier::backend::cpu::CpuBackend;
+use croupier::config::{self, Command};
+use croupier::limits::Limits;
+use croupier::params;
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::*;
-use support::{TestServer, VOCAB, config, inline, logits, open, open_step, violation};
+use croupier::rpc::Given;
+use support::*;
 use tonic::Code;
+use work::*;
 
 /// Tokens of 200 rows of one shape with parameters that differ in their seeds.
 async fn drawn(server: &TestServer, defaults: Option<SamplingParams>, params: SamplingParams) -> Vec<u32> {
@@ -57,6 +66,119 @@ async fn a_preset_goes_before_the_stream_and_leaves_what_it_does_not_give() {
     let stream = SamplingParams { allowed_token_ids: vec![1, 2], ..Default::default() };
     let tokens = drawn(&server, Some(stream), preset("chat")).await;
     assert!(tokens.iter().all(|token| [1, 2].contains(token)), "{tokens:?}");
+}
+
+/// A server with presets and defaults of its own.
+async fn server_with(presets: &str, defaults: &str) -> TestServer {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (presets, defaults) = (path("presets", presets), path("config", &format!("[defaults]\n{defaults}")));
+    let args = ["croupier", "--presets", &presets, "--config", &defaults].map(std::ffi::OsString::from);
+    let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
+    let given = Given { presets: config.presets, defaults: config.defaults, vocabulary: None };
+    TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await
+}
+
+/// Opens a text that says 5 6 7 again and again, and takes its most likely token: 7 unless DRY is about it.
+async fn next_of_a_loop(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> u32 {
+    let mut worker = server.worker_with(StreamConfig { default_params: Some(stream), ..config() }).await;
+    let params = SamplingParams { temperature: Some(0.0), dry_multiplier: Some(9.0), ..params };
+    let open = OpenSequence { prompt_token_ids: [5, 6, 7].repeat(5)[..14].to_vec(), ..open(1, params) };
+    assert_eq!(worker.step(open_step(vec![open])).await.open[0].status(), OpenStatus::Ok);
+    let mut row = vec![0.0; VOCAB as usize];
+    (row[7], row[8]) = (2.0, 1.0);
+    ids(&worker.step(step_of(sample_work(1), &[row])).await.work[0])[0]
+}
+
+#[tokio::test]
+async fn a_preset_has_sequence_breakers() {
+    let text = "[model]\ndescription = \"d\"\ndry_sequence_breakers = [[9, 9], 6]\n[none]\ndescription = \"d\"\n";
+    let server = server_with(text, "").await;
+    let own = |token| SamplingParams {
+        dry_sequence_breakers: vec![TokenSequence { token_ids: vec![token] }],
+        ..Default::default()
+    };
+    let none = SamplingParams::default;
+    assert_eq!(next_of_a_loop(&server, none(), preset("none")).await, 8, "DRY is about it");
+    assert_eq!(next_of_a_loop(&server, none(), own(6)).await, 7, "a breaker stands before it");
+    assert_eq!(next_of_a_loop(&server, none(), preset("model")).await, 7);
+    assert_eq!(next_of_a_loop(&server, preset("model"), none()).await, 7);
+    assert_eq!(next_of_a_loop(&server, preset("model"), preset("none")).await, 7, "the stream's");
+    assert_eq!(next_of_a_loop(&server, own(9), preset("model")).await, 7, "before the stream's");
+    let both = SamplingParams { preset: "model".to_owned(), ..own(9) };
+    assert_eq!(next_of_a_loop(&server, none(), both.clone()).await, 8, "the sequence's own go first");
+    assert_eq!(next_of_a_loop(&server, both, none()).await, 8);
+    let server = server_with(text, "dry_sequence_breakers = [6]").await;
+    assert_eq!(next_of_a_loop(&server, none(), none()).await, 7, "the server's");
+    assert_eq!(next_of_a_loop(&server, own(9), none()).await, 8);
+}
+
+#[tokio::test]
+async fn a_preset_has_an_order_and_a_vocabulary_its_breakers() {
+    let text = "[hot]\ndescription = \"d\"\nengine_order = \"llama_cpp\"\ntemperature = 3\n\
+        [cut]\ndescription = \"d\"\nsampler_order = [\"top_p\", \"temperature\"]\ntemperature = 3\n\
+        [big]\ndescription = \"d\"\ndry_sequence_breakers = [50]\n";
+    let server = server_with(text, "").await;
+    let order = |sampler_order: &[SamplerKind], engine_order: EngineOrder| SamplingParams {
+        temperature: Some(3.0),
+        top_p: Some(0.5),
+        sampler_order: sampler_order.iter().map(|&kind| kind.into()).collect(),
+        engine_order: engine_order.into(),
+        ..Default::default()
+    };
+    let none = EngineOrder::Unspecified;
+    let last = drawn(&server, None, order(&[SamplerKind::TopP, SamplerKind::Temperature], none)).await;
+    assert_ne!(last, drawn(&server, None, order(&[], none)).await, "temperature last differs");
+    for name in ["hot", "cut"] {
+        let cut = SamplingParams { top_p: Some(0.5), ..preset(name) };
+        assert_eq!(drawn(&server, None, cut.clone()).await, last, "{name}");
+        assert_eq!(drawn(&server, Some(cut.clone()), SamplingParams::default()).await, last, "{name}");
+        let vllm = SamplingParams { engine_order: EngineOrder::Vllm.into(), ..cut };
+        assert_eq!(
+            drawn(&server, None, vllm).await,
+            drawn(&server, None, order(&[], EngineOrder::Vllm)).await,
+            "{name}"
+        );
+    }
+    let mut worker = server.worker().await;
+    let reply = worker.step(open_step(vec![open(1, preset("big"))])).await;
+    let error = reply.open[0].error.as_ref().unwrap();
+    assert_eq!(error.field, "params.dry_sequence_breakers[0].token_ids[0]", "{}", error.message);
+}
+
+#[tokio::test]
+async fn a_message_has_few_breakers_of_presets_prepared() {
+    let many = format!("[many]\ndescription = \"d\"\ndry_sequence_breakers = {:?}\n", vec![vec![1; 64]; 1024]);
+    let server = server_with(&many, "").await;
+    let opens = |count| open_step((1..=count).map(|id| open(id, preset("many"))).collect());
+    let mut worker = server.worker().await;
+    assert!(worker.step(opens(16)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
+    let mut worker = server.worker().await;
+    worker.send(Request::Step(opens(17))).await;
+    let status = worker.reply().await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+    assert!(status.message().contains("1114112 tokens"), "{}", status.message());
+    let mut worker = server.worker_with(StreamConfig { default_params: Some(preset("many")), ..config() }).await;
+    let few = (1..=40).map(|id| open(id, SamplingParams { seed: Some(1), ..Default::default() })).collect();
+    assert!(worker.step(open_step(few)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
+}
+
+#[test]
+fn files_name_orders_as_the_wire_does() {
+    let after = |name: &str, prefix: &str| name.strip_prefix(prefix).unwrap().to_lowercase();
+    let engines = (1..).map_while(|i| EngineOrder::try_from(i).ok());
+    let engines: Vec<_> = engines.map(|engine| after(engine.as_str_name(), "ENGINE_ORDER_")).collect();
+    assert_eq!(engines, params::EngineOrder::ALL.map(params::EngineOrder::name));
+    let samplers = (1..).map_while(|i| SamplerKind::try_from(i).ok());
+    let mut samplers: Vec<_> = samplers.map(|sampler| after(sampler.as_str_name(), "SAMPLER_KIND_")).collect();
+    let mut named = params::Sampler::ALL.map(params::Sampler::kind_name);
+    samplers.sort();
+    named.sort_unstable();
+    assert_eq!(samplers, named);
 }
 
 #[tokio::test]

@@ -1,15 +1,17 @@
 //! Sampling parameters in files: `[defaults]`, and those of presets.
 
+use super::named;
 use crate::limits::Limits;
-use crate::params::SamplingParams;
 use crate::params::presets::CopyParameter;
+use crate::params::{SamplerOrder, SamplingParams};
 use toml::{Table, Value};
 
-/// One parameter that may have a server default. Lists and seeds may not: they mean something for one model or one
-/// sequence only, and a seed for all would make all sequences alike.
+/// One parameter that may have a server default. A seed may not, since one for all would make all sequences alike; nor may lists,
+/// which mean something for one sequence mostly, but for orders and sequence breakers.
 struct Parameter {
     key: &'static str,
-    set: fn(&mut SamplingParams, &Value) -> Option<()>,
+    /// `Err(None)`: it is no value for it, and there is no more to be said.
+    set: fn(&mut SamplingParams, &Value) -> Result<(), Option<String>>,
     show: fn(&SamplingParams) -> String,
     copy: CopyParameter,
 }
@@ -19,8 +21,8 @@ macro_rules! parameter {
         Parameter {
             key: stringify!($field),
             set: |params, value| {
-                params.$field = $read(value)?;
-                Some(())
+                params.$field = $read(value).ok_or(None)?;
+                Ok(())
             },
             show: |params| params.$field.to_string(),
             copy: |from, to| to.$field = from.$field,
@@ -30,8 +32,8 @@ macro_rules! parameter {
         Parameter {
             key: stringify!($field),
             set: |params, value| {
-                params.$part.$field = $read(value)?;
-                Some(())
+                params.$part.$field = $read(value).ok_or(None)?;
+                Ok(())
             },
             show: |params| params.$part.$field.to_string(),
             copy: |from, to| to.$part.$field = from.$part.$field,
@@ -45,11 +47,26 @@ macro_rules! decided {
         Parameter {
             key: stringify!($field),
             set: |params, value| {
-                params.$part.$field = Some($read(value)?);
-                Some(())
+                params.$part.$field = Some($read(value).ok_or(None)?);
+                Ok(())
             },
             show: |params| params.$part.$field.map_or($by.to_owned(), |value| value.to_string()),
             copy: |from, to| to.$part.$field = from.$part.$field,
+        }
+    };
+}
+
+/// One that is a list or a word, by default shown as said.
+macro_rules! listed {
+    ($key:literal, $part:ident.$field:ident, $read:expr, $default:literal) => {
+        Parameter {
+            key: $key,
+            set: |params, value| {
+                params.$part.$field = $read(value).map_err(Some)?;
+                Ok(())
+            },
+            show: |_| $default.to_owned(),
+            copy: |from, to| to.$part.$field.clone_from(&from.$part.$field),
         }
     };
 }
@@ -83,6 +100,22 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.xtc_threshold, float),
     parameter!(samplers.xtc_expected, Value::as_bool),
     parameter!(samplers.min_keep, whole),
+    Parameter {
+        key: "sampler_order",
+        set: |params, value| named::sampler_order(&mut params.samplers.sampler_order, value).map_err(Some),
+        show: |_| "that of engine_order".to_owned(),
+        // A list alone has the rules that are there.
+        copy: |from, to| {
+            let (samplers, engine) = (from.samplers.sampler_order.samplers(), to.samplers.sampler_order.engine());
+            to.samplers.sampler_order = SamplerOrder::Custom(samplers.to_vec(), engine);
+        },
+    },
+    Parameter {
+        key: "engine_order",
+        set: |params, value| named::engine_order(&mut params.samplers.sampler_order, value).map_err(Some),
+        show: |_| "croupier".to_owned(),
+        copy: |from, to| to.samplers.sampler_order.clone_from(&from.samplers.sampler_order),
+    },
     parameter!(samplers.mirostat, whole),
     parameter!(samplers.mirostat_tau, float),
     parameter!(samplers.mirostat_eta, float),
@@ -98,6 +131,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.dry_base, float),
     parameter!(history.dry_allowed_length, whole),
     parameter!(history.dry_penalty_last_n, signed),
+    listed!("dry_sequence_breakers", history.dry_sequence_breakers, named::breakers, "none"),
     parameter!(history.penalty_last_n, whole),
     parameter!(history.penalty_decay_n, whole),
     parameter!(history.prompt_ignore_length, whole),
@@ -142,15 +176,18 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
         };
         // Checked alone, so that one mistake does not hide the next.
         let mut alone = SamplingParams::default();
-        if (parameter.set)(&mut alone, value).is_none() {
-            let off = (parameter.show)(&SamplingParams::default());
-            problems.push(format!("{name}.{key}: {value} is not a value for it; its default is {off}"));
-        } else if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
-            && e.field == key.as_str()
+        if let Err(wrong) = (parameter.set)(&mut alone, value) {
+            let off = || (parameter.show)(&SamplingParams::default());
+            let wrong = wrong.unwrap_or_else(|| format!("{value} is not a value for it; its default is {}", off()));
+            problems.push(format!("{name}.{key}: {wrong}"));
+            continue;
+        }
+        if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
+            && e.field.split('[').next() == Some(key.as_str())
         {
             problems.push(e.within(name).to_string());
         }
-        (parameter.set)(&mut given.params, value);
+        _ = (parameter.set)(&mut given.params, value);
         given.copies.push(parameter.copy);
     }
     if problems.len() == before

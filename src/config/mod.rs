@@ -12,6 +12,7 @@ mod detect;
 mod file;
 mod flags;
 mod inject;
+mod named;
 mod presets;
 mod reference;
 mod resolve;

@@ -3,6 +3,8 @@ use super::*;
 use std::collections::HashMap;
 use std::ffi::OsString;
 
+mod presets;
+
 fn parse_with(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Stop> {
     let env: HashMap<String, String> = env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
     let args = std::iter::once("croupier").chain(args.iter().copied()).map(OsString::from);
@@ -57,13 +59,15 @@ fn every_limit_has_a_setting() {
 fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
     // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
     let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
-    let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "sampler_order", "top_p_reset_token_ids"]);
-    let lists = lists.chain(["dry_sequence_breakers", "sequence_bias", "token_ban_ranges"]);
+    let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "top_p_reset_token_ids"]);
+    let lists = lists.chain(["sequence_bias", "token_ban_ranges"]);
     // What has parts of its own or names tokens means something for one model only.
     let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);
     let lists = lists.chain(["repetition_detection", "thinking_budget", "report", "watermark"]);
     let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
-    let (mut listed, mut all): (Vec<_>, _) = (defaults::keys().chain(not).collect(), SamplingParams::field_names());
+    // Another way to say sampler_order.
+    let keys = defaults::keys().filter(|&key| key != "engine_order");
+    let (mut listed, mut all): (Vec<_>, _) = (keys.chain(not).collect(), SamplingParams::field_names());
     listed.sort_unstable();
     all.sort_unstable();
     assert_eq!(listed, all);
@@ -249,40 +253,6 @@ fn misspelt_variables_are_noticed_and_those_of_kubernetes_are_not() {
         ["CROUPIER_THREAD", "CROUPIER_THREADS", "CROUPIER_SERVICE_HOST", "CROUPIER_PORT_50051_TCP_ADDR", "PATH"];
     let found = unknown_variables(names.iter().map(|&name| name.to_owned()));
     assert_eq!(found, [("CROUPIER_THREAD".to_owned(), "CROUPIER_THREADS".to_owned())]);
-}
-
-#[test]
-fn presets_are_read() {
-    let shipped = Config::default().presets;
-    let mut problems = Vec::new();
-    assert_eq!(presets::read(None, &Limits::default(), &mut problems), shipped);
-    assert_eq!((problems, shipped.iter().count()), (Vec::new(), 9), "no mistake in those that come with the program");
-
-    let (_dir, path) = file("[mine]\ndescription = \"one\"\ntemperature = 0.5\ntop_k = 3\n");
-    let presets = config(&["--presets", &path], &[]).presets;
-    let mut params = SamplingParams { top_p: 0.5, ..SamplingParams::default() };
-    presets.get("mine").expect("it is there").apply(&mut params);
-    assert_eq!(params, SamplingParams { temperature: 0.5, top_k: 3, top_p: 0.5, ..SamplingParams::default() });
-    let unknown = presets.get("chat").expect_err("it took the place of the others");
-    assert!(unknown.message.ends_with("there are mine"), "{}", unknown.message);
-}
-
-#[test]
-fn every_mistake_in_presets_is_told() {
-    let text =
-        "x = 1\n[Up]\ndescription = \"d\"\n[none]\ntop_k = 1\n[a]\ndescription = \"d\"\ntop_p = 2.0\ntop_q = 1\n";
-    let (_dir, path) = file(text);
-    let told = mistakes(&["--presets", &path], &[]);
-    for part in [
-        "x: must be a table of parameters, [x]",
-        "Up: names have 1 to 64 of a-z",
-        "none.description: is missing; say in 1 to 256 bytes",
-        "a.top_p: is 2, must be in 0 ..= 1",
-        "a.top_q: there is no such key; did you mean top_",
-    ] {
-        assert!(told.contains(&format!("--presets: {path}: {part}")), "{part}: {told}");
-    }
-    assert!(mistakes(&["--presets=/nowhere.toml"], &[]).contains("/nowhere.toml: cannot be read"));
 }
 
 #[test]

@@ -94,6 +94,23 @@ impl Default for SamplerOrder {
 }
 
 impl EngineOrder {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Croupier, Self::LlamaCpp, Self::Vllm, Self::Transformers, Self::TextGenerationWebui, Self::Exllama];
+
+    /// The end of its name on the wire, in small letters: as files name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Croupier => "croupier",
+            Self::LlamaCpp => "llama_cpp",
+            Self::Vllm => "vllm",
+            Self::Transformers => "transformers",
+            Self::TextGenerationWebui => "text_generation_webui",
+            Self::Exllama => "exllama",
+        }
+    }
+
     /// Its samplers.
     #[must_use]
     pub fn samplers(self) -> &'static [Sampler] {

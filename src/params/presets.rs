@@ -23,6 +23,12 @@ impl Preset {
         Self { name, description, params, copies }
     }
 
+    /// How many tokens its sequence breakers have: they are prepared for each sequence that is opened with it.
+    #[must_use]
+    pub fn breaker_tokens(&self) -> usize {
+        self.params.history.dry_sequence_breakers.iter().map(Vec::len).sum()
+    }
+
     /// Sets its parameters; others stay.
     pub fn apply(&self, to: &mut SamplingParams) {
         self.copies.iter().for_each(|copy| copy(&self.params, to));

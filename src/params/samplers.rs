@@ -197,6 +197,18 @@ impl Sampler {
         }
     }
 
+    /// The end of its name on the wire, in small letters: as files name its place in an order.
+    #[must_use]
+    pub fn kind_name(self) -> &'static str {
+        match self {
+            Self::DynamicTemperature => "dynamic_temperature",
+            Self::Smoothing => "smoothing",
+            Self::Xtc => "xtc",
+            Self::AdaptiveP => "adaptive_p",
+            other => other.name(),
+        }
+    }
+
     /// The step that parameters ask of it; `None`: it is off.
     #[must_use]
     pub fn step(self, params: &SamplingParams) -> Option<Step> {

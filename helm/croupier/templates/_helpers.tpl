@@ -81,6 +81,7 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{- /* A value as TOML has it. Whole numbers of values are floats. */ -}}
 {{- define "croupier.toml" -}}
 {{- if kindIs "string" . }}{{ . | quote }}
+{{- else if kindIs "slice" . }}{{ toJson . }}
 {{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}
 {{- else }}{{ . }}
 {{- end }}

@@ -39,7 +39,16 @@ pub(super) fn merged(
     // Nothing over the defaults is the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
-    over(wire, &base)
+    over(wire, &base).map(|params| with_breakers(params, &base))
+}
+
+/// The same with the sequence breakers of `base` where it has none: of a preset, or of the server's defaults.
+pub(super) fn with_breakers(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
+    let (own, others) = (&params.history.dry_sequence_breakers, &base.history.dry_sequence_breakers);
+    if own.is_empty() && !others.is_empty() {
+        params.history.dry_sequence_breakers.clone_from(others);
+    }
+    params
 }
 
 /// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once.

@@ -8,6 +8,7 @@ use crate::engine::step::{
     VerifyWork, Work, WorkKind,
 };
 use crate::error::{Error, Refusal};
+use crate::params::presets::{Preset, Presets};
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
@@ -96,6 +97,28 @@ fn check_tables<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, fie
     Err(Error::invalid(field, message))
 }
 
+/// Tokens of presets' sequence breakers that one message may have prepared.
+const MAX_PRESET_BREAKER_TOKENS: usize = 1 << 20;
+
+/// A sequence with the sequence breakers of a preset has them prepared, from a few bytes on the wire.
+fn check_breakers<'a>(
+    params: impl Iterator<Item = &'a proto::SamplingParams>,
+    field: &str,
+    presets: &Presets,
+) -> Result<(), Error> {
+    let named = params.filter(|own| !own.preset.is_empty() && own.dry_sequence_breakers.is_empty());
+    // An unknown preset is told where the sequence is opened.
+    let tokens: usize = named.map(|own| presets.get(&own.preset).map_or(0, Preset::breaker_tokens)).sum();
+    if tokens <= MAX_PRESET_BREAKER_TOKENS {
+        return Ok(());
+    }
+    let message = format!(
+        "sequences with a preset that has dry_sequence_breakers would prepare {tokens} tokens of these, at most \
+         {MAX_PRESET_BREAKER_TOKENS} in one message; split it, or give the preset in the stream's default_params"
+    );
+    Err(Error::invalid(field, message))
+}
+
 /// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
 /// copy of them, so a few bytes on the wire could ask for much work. The memory is bounded by `max_state_bytes`.
 ///
@@ -107,6 +130,7 @@ pub(in crate::rpc) fn check_copies<'a>(
     config: &Config,
 ) -> Result<(), Error> {
     check_tables(params.clone().flatten(), field)?;
+    check_breakers(params.clone().flatten(), field, &config.given.presets)?;
     let defaults = config.rules.params();
     let copies = |params: Option<&proto::SamplingParams>| {
         let merges = params.is_some_and(|own| {
