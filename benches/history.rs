@@ -82,7 +82,7 @@ fn tools() -> Vec<Tool> {
     };
     let ngram = |size, whitelist: Vec<u32>| {
         let mut params = SamplingParams::default();
-        params.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size, window: 0, whitelist }));
+        params.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size, whitelist, ..Default::default() }));
         params
     };
     let breakers = |params: &mut SamplingParams| {

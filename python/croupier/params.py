@@ -220,6 +220,10 @@ class NoRepeatNgramParams(Params):
     """Only n-grams that lie in the last so many tokens count. Range 0 .. 32,768; 0: 32,768."""
     whitelist_token_ids: Sequence[int] = ()
     """Tokens that may always follow. At most 4,096."""
+    prompt_size: int = 0
+    """No n-gram of the prompt with so many tokens comes again, wherever in the prompt it is: a token is banned that
+    follows in the prompt what the text ends with. As Hugging Face encoder_no_repeat_ngram_size. Range 2 .. 64; 0: off.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ pub struct NoRepeatNgram {
     pub window: u32,
     /// Tokens that may end an n-gram again.
     pub whitelist: Vec<u32>,
+    /// Tokens of the n-grams of the prompt that do not come again, wherever in it they are. 0: off, or 2 ..= 64.
+    pub prompt_size: u32,
 }
 
 /// EOS becomes more likely with length.
@@ -88,9 +90,10 @@ pub struct ThinkingBudget {
 
 impl NoRepeatNgram {
     pub(super) fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
-        if self.size != 0 {
-            let hint = " (or 0: off; to forbid single tokens use banned_token_ids or penalties)";
-            in_range("size", self.size, 2, MAX_NGRAM, hint)?;
+        for (field, size) in [("size", self.size), ("prompt_size", self.prompt_size)].into_iter().filter(|x| x.1 != 0) {
+            let hint = " (or 0: off; that no token comes twice, as 1 means elsewhere, a presence_penalty of 1e4 brings about, with \
+                penalties_count_prompt for those of the prompt)";
+            in_range(field, size, 2, MAX_NGRAM, hint)?;
         }
         in_range("window", self.window, 0, MAX_LOOK_BACK, " (0: as many as may be)")?;
         check_len("whitelist_token_ids", self.whitelist.len(), MAX_WHITELIST)?;
@@ -179,11 +182,14 @@ mod tests {
     #[test]
     fn each_range_is_checked_and_named() {
         let ngram = |size, window, whitelist: &[u32]| {
-            let ngram = NoRepeatNgram { size, window, whitelist: whitelist.to_vec() };
+            let ngram = NoRepeatNgram { size, window, whitelist: whitelist.to_vec(), prompt_size: 0 };
             fault(|p| p.no_repeat_ngram = Some(Box::new(ngram)))
         };
         for size in [1, 65, u32::MAX] {
             assert_eq!(ngram(size, 0, &[]).as_deref(), Some("no_repeat_ngram.size"));
+            let of_prompt = NoRepeatNgram { prompt_size: size, ..NoRepeatNgram::default() };
+            let found = fault(|p| p.no_repeat_ngram = Some(Box::new(of_prompt)));
+            assert_eq!(found.as_deref(), Some("no_repeat_ngram.prompt_size"));
         }
         assert_eq!(ngram(2, (1 << 15) + 1, &[]).as_deref(), Some("no_repeat_ngram.window"));
         assert_eq!(ngram(2, 0, &[1, 100]).as_deref(), Some("no_repeat_ngram.whitelist_token_ids[1]"));

@@ -8,7 +8,7 @@ use super::breakers::{Breakers, Place};
 use super::dry;
 use super::loops::looping;
 use super::mark;
-use super::ngram;
+use super::ngram::{self, OfPrompt};
 use super::places::Places;
 use super::repeats::{self, LONGEST_CONTEXT, Match};
 use super::rules::Rules;
@@ -35,6 +35,8 @@ pub(super) struct Memory {
 struct Index {
     dry: Option<Places>,
     ngram: Option<Grams>,
+    /// Those of the prompt.
+    prompt: Option<Box<OfPrompt>>,
 }
 
 /// A memory some tokens later.
@@ -85,6 +87,7 @@ impl Reach {
         let keep = [
             for_dry,
             ngram.map_or(0, |(_, window)| window),
+            rules.no_prompt_ngram().map_or(0, |params| params.prompt_size as usize),
             // The token that leaves the window of penalties is needed too.
             rules.window().map_or(0, |window| window.len + 1),
             bias::reach(rules.biased()),
@@ -114,6 +117,7 @@ impl Memory {
                 memory.now.thinking = Thinking::after(params, prompt, output);
             }
             memory.index(rules, &reach);
+            memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(OfPrompt::new(params, prompt)));
             memory.look(rules, output.len() as u64, banned);
             Box::new(memory)
         })
@@ -186,18 +190,23 @@ impl Memory {
 
     /// Most tokens that it may ban once `more` tokens are appended.
     pub(super) fn most_banned(&self, rules: &Rules, more: usize) -> usize {
-        Reach::of(rules).ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
+        let of_prompt = self.grams.prompt.as_ref().map_or(0, |prompt| prompt.most_banned());
+        of_prompt + Reach::of(rules).ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
     }
 }
 
 impl Index {
     fn bytes(&self) -> usize {
-        self.dry.as_ref().map_or(0, Places::bytes) + self.ngram.as_ref().map_or(0, Grams::bytes)
+        self.dry.as_ref().map_or(0, Places::bytes) + self.ngram.as_ref().map_or(0, Grams::bytes) + self.prompt_bytes()
+    }
+
+    fn prompt_bytes(&self) -> usize {
+        self.prompt.as_ref().map_or(0, |prompt| size_of::<OfPrompt>() + prompt.bytes())
     }
 
     fn bytes_after(&self, len: usize) -> usize {
         let dry = self.dry.as_ref().map_or(0, |places| places.bytes_after(len));
-        dry + self.ngram.as_ref().map_or(0, |grams| grams.bytes_after(len))
+        dry + self.ngram.as_ref().map_or(0, |grams| grams.bytes_after(len)) + self.prompt_bytes()
     }
 }
 
@@ -254,6 +263,10 @@ impl Now {
         self.nudges.shrink_to_fit();
         if let (Some(params), Some(grams)) = (rules.no_repeat_ngram(), &grams.ngram) {
             ngram::ban(params, text, grams, banned);
+            in_order_once(banned);
+        }
+        if let (Some(params), Some(prompt)) = (rules.no_prompt_ngram(), &grams.prompt) {
+            prompt.ban(params, text, banned);
             in_order_once(banned);
         }
         self.forced = rules.thinking_budget().and_then(|params| self.thinking.forced(params));

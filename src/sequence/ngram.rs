@@ -5,6 +5,9 @@
 //! the n - 1 tokens that the text ends with; the earlier n-gram must lie in the window as a whole. Tokens of the
 //! whitelist are never banned.
 //!
+//! With `prompt_size` (Hugging Face `EncoderNoRepeatNGramLogitsProcessor`; n = `prompt_size`) a token is banned, too, that
+//! followed the n - 1 tokens that the text ends with somewhere in the prompt, however far back that is ([`OfPrompt`]).
+//!
 //! Only the latest place of each n-gram is chained ([`Grams::push_over`]): what followed there before is no news. So a
 //! token costs a step, and at most n - 1 comparisons, for each *different* token that followed the last n - 1 ones, however
 //! often it did; opening costs a step per token; a row that looks ahead a step more for each token ahead.
@@ -49,6 +52,44 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned
     banned.extend(found);
 }
 
+/// The n-grams of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct OfPrompt {
+    tokens: Vec<u32>,
+    grams: Grams,
+}
+
+impl OfPrompt {
+    /// Those with the `prompt_size` of these parameters.
+    pub(super) fn new(params: &NoRepeatNgram, prompt: &[u32]) -> Self {
+        let context = params.prompt_size as usize - 1;
+        Self { tokens: prompt.to_vec(), grams: Grams::latest(context, prompt) }
+    }
+
+    /// Adds what is banned after `text`. The whitelist is in order.
+    pub(super) fn ban(&self, params: &NoRepeatNgram, text: &Text<'_>, banned: &mut Vec<u32>) {
+        let context = params.prompt_size as usize - 1;
+        if text.len() < context {
+            return;
+        }
+        let ends_so =
+            |&at: &usize| at >= context && self.tokens[at - context..at].iter().copied().eq(text.last(context));
+        let places = self.grams.chain_behind(text.last(context)).filter(ends_so);
+        let followed = places.filter_map(|at| self.tokens.get(at).copied());
+        banned.extend(followed.filter(|token| params.whitelist.binary_search(token).is_err()));
+    }
+
+    /// Most tokens that it bans at a position.
+    pub(super) fn most_banned(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.tokens.capacity() * size_of::<u32>() + self.grams.bytes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +113,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let of = |size, window, whitelist: &[u32], text: &[u32]| {
-            let params = NoRepeatNgram { size, window, whitelist: whitelist.to_vec() };
+            let params = NoRepeatNgram { size, window, whitelist: whitelist.to_vec(), prompt_size: 0 };
             banned(&params, text, text.len()).into_iter().collect::<Vec<_>>()
         };
         // Hugging Face tests/generation/test_logits_process.py: input ids 1 1 2 1 and 0 1 0 1, sizes 2 and 3.
@@ -82,6 +123,33 @@ mod tests {
         // 1 2 lies in the last three tokens, 1 1 does not.
         assert_eq!((of(2, 3, &[], &[1, 1, 2, 1]), of(2, 2, &[], &[1, 1, 2, 1])), (vec![2], vec![]));
         assert_eq!((of(2, 0, &[], &[]), of(4, 0, &[], &[1, 1]), of(2, 1, &[], &[1, 1])), (vec![], vec![], vec![]));
+    }
+
+    #[test]
+    fn of_the_prompt_by_hand() {
+        let of = |prompt_size, whitelist: &[u32], prompt: &[u32], text: &[u32]| {
+            let params = NoRepeatNgram { prompt_size, whitelist: whitelist.to_vec(), ..Default::default() };
+            let (mut banned, half) = (Vec::new(), text.len() / 2);
+            OfPrompt::new(&params, prompt).ban(&params, &Text::new(&text[..half], &text[half..]), &mut banned);
+            in_order_once(&mut banned);
+            banned
+        };
+        // Hugging Face tests/generation/test_logits_process.py: encoder ids, input ids and what is banned, of size 2 and of size 3.
+        let cases: [[&[u32]; 4]; 5] = [
+            [&[1, 2, 1, 1], &[1, 2, 1], &[1, 2], &[1]],
+            [&[1, 2, 1, 1], &[8, 0, 2], &[1], &[]],
+            [&[1, 2, 1, 1], &[1, 0, 2], &[1], &[]],
+            [&[0, 0, 2, 1], &[0, 0, 0], &[0, 2], &[2]],
+            [&[0, 0, 2, 1], &[0, 2, 2], &[1], &[]],
+        ];
+        for [prompt, text, two, three] in cases {
+            assert_eq!((of(2, &[], prompt, text).as_slice(), of(3, &[], prompt, text).as_slice()), (two, three));
+        }
+        assert_eq!(of(2, &[1], &[1, 2, 1, 1], &[1, 2, 1]), [2]);
+        assert_eq!(
+            (of(2, &[], &[], &[1]), of(4, &[], &[1, 1, 1, 1], &[1, 1]), of(2, &[], &[1], &[1])),
+            (vec![], vec![], vec![])
+        );
     }
 
     /// Texts that say one thing, that go round, of two tokens by chance, and of pairs that each come once.
@@ -99,7 +167,7 @@ mod tests {
     #[test]
     fn opening_costs_a_step_a_token_and_a_token_one_for_each_that_followed() {
         for (size, [whole, half]) in [(2, [1u32 << 15, 1 << 14]), (3, [1 << 15, 1 << 14]), (64, [1 << 13, 1 << 12])] {
-            let params = NoRepeatNgram { size, window: 0, whitelist: (2..4098).collect() };
+            let params = NoRepeatNgram { size, whitelist: (2..4098).collect(), ..Default::default() };
             let context = context(&params);
             for (text, shorter) in degenerate(whole).iter().zip(degenerate(half)) {
                 let opening = |text: &[u32]| steps(|| Grams::latest(context, text));
@@ -120,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_row_that_looks_ahead_costs_a_step_a_token_ahead() {
-        let params = NoRepeatNgram { size: 2, window: 0, whitelist: vec![] };
+        let params = NoRepeatNgram { size: 2, ..Default::default() };
         let (text, ahead) = (vec![1; 1 << 15], vec![1; 1000]);
         let grams = Grams::latest(1, &text);
         let row = |ahead| steps(|| ban(&params, &Text::new(&text, ahead), &grams, &mut Vec::new()));
@@ -136,7 +204,7 @@ mod tests {
             mut whitelist in prop::collection::vec(0u32..3, 0..2),
         ) {
             in_order_once(&mut whitelist);
-            let params = NoRepeatNgram { size, window, whitelist };
+            let params = NoRepeatNgram { size, window, whitelist, prompt_size: 0 };
             let n = size as usize;
             let seen = if window == 0 { &text[..] } else { &text[text.len().saturating_sub(window as usize)..] };
             let mut expected = BTreeSet::new();
@@ -146,6 +214,24 @@ mod tests {
             }
             expected.retain(|token| !params.whitelist.contains(token));
             prop_assert_eq!(banned(&params, &text, cut.min(text.len())), expected);
+        }
+
+        #[test]
+        fn bans_of_the_prompt_are_those_of_the_definition(
+            prompt in prop::collection::vec(0u32..3, 0..40),
+            output in prop::collection::vec(0u32..3, 0..8),
+            prompt_size in 2u32..5,
+        ) {
+            let params = NoRepeatNgram { prompt_size, ..Default::default() };
+            let (text, n) = ([&prompt[..], &output[..]].concat(), prompt_size as usize);
+            let mut expected = BTreeSet::new();
+            if text.len() + 1 >= n {
+                let end = &text[text.len() + 1 - n..];
+                expected.extend(prompt.windows(n).filter(|gram| &gram[..n - 1] == end).map(|gram| gram[n - 1]));
+            }
+            let mut banned = Vec::new();
+            OfPrompt::new(&params, &prompt).ban(&params, &Text::new(&text, &[]), &mut banned);
+            prop_assert_eq!(banned.into_iter().collect::<BTreeSet<_>>(), expected);
         }
     }
 }

@@ -192,8 +192,16 @@ impl Rules {
 
     /// What n-gram may not come twice.
     pub(super) fn no_repeat_ngram(&self) -> Option<&NoRepeatNgram> {
-        let own = self.inherited(|rules| rules.params.history.no_repeat_ngram.as_deref());
-        own.filter(|params| params.size > 0)
+        self.ngram_params().filter(|params| params.size > 0)
+    }
+
+    /// What n-gram of the prompt may not come again.
+    pub(super) fn no_prompt_ngram(&self) -> Option<&NoRepeatNgram> {
+        self.ngram_params().filter(|params| params.prompt_size > 0)
+    }
+
+    fn ngram_params(&self) -> Option<&NoRepeatNgram> {
+        self.inherited(|rules| rules.params.history.no_repeat_ngram.as_deref())
     }
 
     pub(super) fn thinking_budget(&self) -> Option<&ThinkingBudget> {

@@ -94,7 +94,7 @@ async fn the_prompt_counts_where_it_is_to() {
 async fn an_ngram_does_not_come_twice() {
     let row = row(&[(4, 5.0), (5, 4.0), (6, 3.0)]);
     let size = |size, whitelist_token_ids| SamplingParams {
-        no_repeat_ngram: Some(NoRepeatNgramParams { size, window: 0, whitelist_token_ids }),
+        no_repeat_ngram: Some(NoRepeatNgramParams { size, whitelist_token_ids, ..Default::default() }),
         ..Default::default()
     };
     // 4 4, 4 5, 5 4 and 4 6 are new, one after the other.
@@ -102,6 +102,14 @@ async fn an_ngram_does_not_come_twice() {
     assert_eq!(greedy_text(size(2, vec![]), &[4, 4, 9, 4], &row, 1).await, [5]);
     assert_eq!(greedy_text(size(2, vec![4]), &[], &row, 6).await, [4; 6]);
     assert_eq!(greedy_text(size(0, vec![]), &[], &row, 6).await, [4; 6]);
+    // Of the prompt alone: 9 4, 4 5 and 5 4, not what the output says.
+    let of_prompt = |whitelist_token_ids| SamplingParams {
+        no_repeat_ngram: Some(NoRepeatNgramParams { prompt_size: 2, whitelist_token_ids, ..Default::default() }),
+        ..Default::default()
+    };
+    assert_eq!(greedy_text(of_prompt(vec![]), &[9, 4, 5, 4], &row, 4).await, [4; 4]);
+    assert_eq!(greedy_text(of_prompt(vec![]), &[4, 5, 4, 4, 9], &row, 3).await, [4, 6, 4]);
+    assert_eq!(greedy_text(of_prompt(vec![4]), &[4, 5, 4, 4, 9], &row, 3).await, [4; 3]);
 }
 
 #[tokio::test]

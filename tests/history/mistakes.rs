@@ -93,7 +93,7 @@ fn marks(cases: &mut Vec<(&'static str, SamplingParams)>) {
 fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
     let p = SamplingParams::default;
     let ngram = |size, window, whitelist_token_ids| SamplingParams {
-        no_repeat_ngram: Some(NoRepeatNgramParams { size, window, whitelist_token_ids }),
+        no_repeat_ngram: Some(NoRepeatNgramParams { size, window, whitelist_token_ids, prompt_size: 0 }),
         ..p()
     };
     let length = |factor| SamplingParams { length_penalty: Some(LengthPenaltyParams { start: 1, factor }), ..p() };

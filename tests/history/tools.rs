@@ -70,7 +70,12 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
         (
             "no n-gram twice",
             SamplingParams {
-                no_repeat_ngram: Some(NoRepeatNgramParams { size: 3, window: 20, whitelist_token_ids: vec![5] }),
+                no_repeat_ngram: Some(NoRepeatNgramParams {
+                    size: 3,
+                    window: 20,
+                    whitelist_token_ids: vec![5],
+                    prompt_size: 2,
+                }),
                 ..p()
             },
         ),

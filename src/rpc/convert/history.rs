@@ -38,8 +38,8 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
 }
 
 fn no_repeat_ngram(wire: proto::NoRepeatNgramParams) -> Box<NoRepeatNgram> {
-    let proto::NoRepeatNgramParams { size, window, whitelist_token_ids: whitelist } = wire;
-    Box::new(NoRepeatNgram { size, window, whitelist })
+    let proto::NoRepeatNgramParams { size, window, whitelist_token_ids: whitelist, prompt_size } = wire;
+    Box::new(NoRepeatNgram { size, window, whitelist, prompt_size })
 }
 
 fn length_penalty(wire: proto::LengthPenaltyParams) -> LengthPenalty {

@@ -27,7 +27,7 @@ prop_compose! {
         dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
         breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
         window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0], any::<Option<bool>>()),
-        ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2))),
+        ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2), prop_oneof![Just(0u32), 2u32..4])),
         length in prop::option::of((0u32..6, 0.5f32..2.0)),
         biases in prop::collection::vec((prop::collection::vec(0u32..4, 1..4), -2.0f32..2.0), 0..4),
         ranges in prop::collection::vec((prop::collection::vec(0u32..20, 0..4), 0u32..6, 1u32..6), 0..3),
@@ -37,7 +37,9 @@ prop_compose! {
         mark in prop::option::weighted(0.4, any_mark()),
     ) -> HistoryParams {
         HistoryParams {
-            no_repeat_ngram: ngram.map(|(size, window, whitelist)| Box::new(NoRepeatNgram { size, window, whitelist })),
+            no_repeat_ngram: ngram.map(|(size, window, whitelist, prompt_size)| {
+                Box::new(NoRepeatNgram { size, window, whitelist, prompt_size })
+            }),
             length_penalty: length.map(|(start, factor)| LengthPenalty { start, factor }),
             sequence_bias: biases.into_iter().map(|(token_ids, bias)| SequenceBias { token_ids, bias }).collect(),
             token_ban_ranges: ranges
@@ -253,7 +255,7 @@ fn work_is_linear_in_the_text_once_and_small_for_a_token() {
     let dry =
         with(|p| (p.dry_multiplier, p.dry_sequence_breakers) = (1.0, vec![[vec![9], vec![1; 63]].concat(); 1024]));
     let ngram = with(|p| {
-        p.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 3, window: 0, whitelist: vec![0; 4096] }));
+        p.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 3, whitelist: vec![0; 4096], ..Default::default() }));
     });
     for (tool, rules, is_dry) in [("DRY", dry, true), ("n-grams", ngram, false)] {
         for (name, text) in texts() {
@@ -290,7 +292,7 @@ fn what_is_forgotten_is_not_missed() {
         (p.history.penalty_last_n, p.history.penalty_decay_n, p.history.prompt_ignore_length) = (9, 11, 3);
         (p.history.dry_multiplier, p.history.dry_allowed_length, p.history.dry_penalty_last_n) = (0.5, 1, 25);
         p.history.dry_sequence_breakers = vec![vec![3], vec![0, 1, 2]];
-        let ngram = NoRepeatNgram { size: 3, window: 30, whitelist: vec![2] };
+        let ngram = NoRepeatNgram { size: 3, window: 30, whitelist: vec![2], prompt_size: 4 };
         p.history.no_repeat_ngram = Some(Box::new(ngram));
         p.history.sequence_bias = vec![SequenceBias { token_ids: vec![1, 2, 0], bias: 1.0 }];
         p.history.repetition_detection =
