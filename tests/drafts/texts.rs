@@ -55,7 +55,9 @@ fn params() -> Vec<SamplingParams> {
             ..seeded(6)
         }),
         limited(SamplingParams {
+            // llama.cpp's rules in an order of one's own: the engine has no way from one temperature to another.
             engine_order: EngineOrder::LlamaCpp.into(),
+            sampler_order: vec![SamplerKind::MinP.into(), SamplerKind::Temperature.into()],
             min_p: Some(0.05),
             temperature_end: Some(2.0),
             temperature_tokens: Some(20),
