@@ -17,7 +17,9 @@ import libllama_vocabulary
 import numpy as np
 import pytest
 
-VOCAB, LONG, ROWS, TEXT = 64, 1100, 150, 48
+VOCAB, LONG, TEXT = 64, 1100, 48
+# Of each shape.
+ROWS = int(os.environ.get("CROUPIER_LLAMA_ROWS", "50"))
 # At most so many tokens may be asked for.
 ASKED = 1024
 TOLERANCE, NEARBY = 2e-6, 1e-6
