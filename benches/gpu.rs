@@ -180,18 +180,7 @@ impl Drafts {
     }
 
     fn row(&self, at: usize, action: Action) -> RowJob<'_> {
-        let spec = RowSpec {
-            filters: OFF,
-            chain: None,
-            penalties: Penalties::OFF,
-            adjusts: [].as_slice().into(),
-            banned: &[],
-            allowed: None,
-            mark: None,
-            action,
-            logprobs: None,
-            report: None,
-        };
+        let spec = RowSpec::plain(OFF, action);
         RowJob { logits: Logits::new(self.dtype, &self.rows[at % 8]), spec }
     }
 

@@ -49,6 +49,23 @@ pub struct RowSpec<'a> {
 }
 
 impl RowSpec<'_> {
+    /// Filters and nothing else.
+    #[must_use]
+    pub fn plain(filters: Filters, action: Action) -> Self {
+        Self {
+            filters,
+            chain: None,
+            penalties: Penalties::OFF,
+            adjusts: Adjusts::default(),
+            banned: &[],
+            allowed: None,
+            mark: None,
+            action,
+            logprobs: None,
+            report: None,
+        }
+    }
+
     /// Whether samplers learn from this row's token.
     #[must_use]
     pub fn has_state(&self) -> bool {

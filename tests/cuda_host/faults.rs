@@ -6,7 +6,6 @@ use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, RowJob};
-use croupier::sampling::adjust::Penalties;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use std::process::Command;
@@ -115,16 +114,11 @@ async fn a_copy_that_fails_ends_the_process_with_code_86() {
 /// Draws from rows, each with a report of so many tokens.
 fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
     let spec = RowSpec {
-        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: [].as_slice().into(),
-        banned: &[],
-        allowed: None,
-        mark: None,
-        action: Action::Draw { uniform: 1 << 60 },
         logprobs: Some(LogprobsSpec { mode: LogprobsMode::Raw, top_n, tokens: &[] }),
-        report: None,
+        ..RowSpec::plain(
+            Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            Action::Draw { uniform: 1 << 60 },
+        )
     };
     rows.iter().map(|row| RowJob { logits: Logits::new(Dtype::F32, row), spec }).collect()
 }

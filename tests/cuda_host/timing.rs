@@ -4,7 +4,6 @@ use crate::build::{FOLDER, built};
 use croupier::backend::RowJob;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
-use croupier::sampling::adjust::Penalties;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use std::process::Command;
@@ -17,18 +16,8 @@ fn measure() {
     let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
     println!("proof: {}", backend.prove().map_or_else(|error| error.to_string(), |()| "well".to_owned()));
     let bytes = Dtype::F32.encode(&[0.5; 9001]);
-    let spec = RowSpec {
-        filters: Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 },
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: [].as_slice().into(),
-        banned: &[],
-        allowed: None,
-        mark: None,
-        action: Action::Draw { uniform: 7 },
-        logprobs: None,
-        report: None,
-    };
+    let spec =
+        RowSpec::plain(Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 }, Action::Draw { uniform: 7 });
     let timing = backend.time(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }; 2], 3).unwrap();
     assert!([&timing.cold, &timing.hot, &timing.empty].iter().all(|times| times.len() == 3), "{timing:?}");
     assert!(backend.copy_rate().unwrap() > 0.0);

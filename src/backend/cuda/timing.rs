@@ -5,7 +5,6 @@ use super::gpu::Gpu;
 use super::machine::Launch;
 use super::verify::verify;
 use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
-use crate::sampling::adjust::Penalties;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{Action, Filters, RowSpec};
 
@@ -110,18 +109,8 @@ impl CudaBackend {
         // Smaller rows where there is not so much room.
         let vocab_size = vocab_size.min((launches.input_bytes / count).saturating_sub(2048) / dtype.size()).max(1);
         let zeros = vec![0; vocab_size * dtype.size()];
-        let spec = RowSpec {
-            filters: Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
-            chain: None,
-            penalties: Penalties::OFF,
-            adjusts: [].as_slice().into(),
-            banned: &[],
-            allowed: None,
-            mark: None,
-            action: Action::Draw { uniform: 0 },
-            logprobs: None,
-            report: None,
-        };
+        let spec =
+            RowSpec::plain(Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }, Action::Draw { uniform: 0 });
         let row = || Asked::row(RowJob { logits: Logits::new(dtype, &zeros), spec });
         let asked: Vec<Asked<'_>> = (0..count).map(|_| row()).collect();
         let rows: Vec<usize> = (0..count).collect();
