@@ -116,26 +116,7 @@ impl EngineOrder {
     pub fn samplers(self) -> &'static [Sampler] {
         use Sampler::*;
         match self {
-            Self::Croupier => &[
-                Temperature,
-                Smoothing,
-                TopNSigma,
-                TopH,
-                TopK,
-                TopP,
-                MinP,
-                TypicalP,
-                Tfs,
-                TopA,
-                EpsilonCutoff,
-                EtaCutoff,
-                PLess,
-                Xtc,
-                Mirostat,
-                Infill,
-                AdaptiveP,
-                Skew,
-            ],
+            Self::Croupier => Sampler::OWN,
             Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Infill, Temperature, Mirostat, AdaptiveP],
             Self::Vllm => &[Temperature, MinP, TopK, TopP],
             Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],

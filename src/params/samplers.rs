@@ -148,10 +148,9 @@ pub enum Step {
 }
 
 impl Sampler {
-    /// All of them.
+    /// All of them: those of this project's order, and then the one that has no place in it.
     pub const ALL: [Self; 19] = [
         Self::Temperature,
-        Self::DynamicTemperature,
         Self::Smoothing,
         Self::TopNSigma,
         Self::TopH,
@@ -169,7 +168,11 @@ impl Sampler {
         Self::Infill,
         Self::AdaptiveP,
         Self::Skew,
+        Self::DynamicTemperature,
     ];
+
+    /// This project's order.
+    pub const OWN: &[Self] = Self::ALL.split_last().expect("there are some").1;
 
     /// The parameter that turns it on.
     #[must_use]
