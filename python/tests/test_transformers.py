@@ -61,3 +61,23 @@ def test_probabilities_are_those_of_transformers(server, name):
             changed += not np.allclose(expected, torch.softmax(torch.tensor(row, dtype=torch.float64), dim=1)[0].numpy())
             stream.close(text)
     assert changed > ROWS // 4, "the processors hardly ever did anything"
+
+
+@pytest.mark.skipif(torch is None, reason="transformers and torch are not installed")
+def test_ngrams_of_the_prompt_are_those_of_transformers(server):
+    random, banned = np.random.default_rng(8), 0
+    logprobs = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(VOCAB)}
+    with croupier.connect(server.uds, VOCAB) as stream:
+        for size in [2, 3] * (ROWS // 2):
+            prompt, row = random.integers(0, 8, 40).tolist(), random.normal(0, 2, (1, VOCAB)).astype(np.float32)
+            output = random.integers(0, 8, 5).tolist()
+            text = stream.open(no_repeat_ngram={"prompt_size": size}, logprobs=logprobs, prompt=prompt, output=output)
+            theirs = hf.EncoderNoRepeatNGramLogitsProcessor(size, torch.tensor([prompt]))
+            scores = theirs(torch.tensor([prompt + output]), torch.tensor(row, dtype=torch.float64))
+            [work] = stream.step(row, [text]).work
+            got = np.exp(np.array(work.tokens[0].requested_logprobs, np.float64))
+            expected = torch.softmax(scores, dim=1)[0].numpy()
+            assert np.abs(got - expected).max() < 2e-6, (prompt, output)
+            banned += int((expected == 0).sum())
+            stream.close(text)
+    assert banned > ROWS, "hardly anything was banned"
