@@ -25,7 +25,8 @@ pub struct BackendInfo {
     pub parallelism: usize,
 }
 
-/// A device that samples batches of rows. Driven by one thread, which it may block.
+/// A device that samples batches of rows. Driven by one thread, which it may block, unless it says that it
+/// [runs anywhere](Self::runs_anywhere).
 pub trait Backend: Send {
     /// What it is.
     fn info(&self) -> BackendInfo;
@@ -36,6 +37,11 @@ pub trait Backend: Send {
     /// Results of verifying drafts, one per job, in order. A bad target row or draft distribution fails its own
     /// job and nothing else.
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult>;
+
+    /// Whether any thread may drive it, one at a time.
+    fn runs_anywhere(&self) -> bool {
+        false
+    }
 
     /// Rows that this backend could not do and handed to another, by reason, since the caller last set them to 0.
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {

@@ -13,9 +13,10 @@ use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
 use metrics::Gauge;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use step::*;
 
+mod desk;
 mod room;
 
 const VOCAB: u32 = 16;

@@ -29,9 +29,8 @@ use crate::sampling::row::RowResult;
 use crate::speculative::job;
 use own::OwnRows;
 use row::{Scratch, sample_row};
-use std::cell::RefCell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Batches below this are sampled by the calling thread alone: about 40 us of work, which is what waking
 /// another thread costs, in time for the first row and in processor time taken from whoever sends the next.
@@ -43,9 +42,29 @@ const FAR_BYTES: usize = 1 << 20;
 /// Bytes of a whole row that take as long as a token of a list: about 0.1 us.
 const LISTED_BYTES: usize = 4 << 10;
 
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-    static OWN: RefCell<OwnRows> = RefCell::default();
+/// What a thread needs to sample, kept from batch to batch.
+#[derive(Debug, Default)]
+struct Tools {
+    scratch: Scratch,
+    own: OwnRows,
+}
+
+/// Tools that nobody has in hand: never more than there are threads, whichever threads these are.
+#[derive(Debug, Default)]
+struct Shelf(Mutex<Vec<Box<Tools>>>);
+
+impl Shelf {
+    /// Does `work` with tools in hand.
+    fn with<R>(&self, work: impl FnOnce(&mut Tools) -> R) -> R {
+        let mut tools = self.lock().pop().unwrap_or_default();
+        let result = work(&mut tools);
+        self.lock().push(tools);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<Tools>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Samples on the CPU, rows spread over a fixed pool of threads.
@@ -55,6 +74,7 @@ pub struct CpuBackend {
     threads: usize,
     /// Threads beside the calling one, which samples too; absent when it is alone.
     pool: Option<rayon::ThreadPool>,
+    tools: Shelf,
     share_from_bytes: usize,
 }
 
@@ -77,7 +97,7 @@ impl CpuBackend {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
             builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
         });
-        Self { level, threads, pool, share_from_bytes: SHARE_FROM_BYTES }
+        Self { level, threads, pool, tools: Shelf::default(), share_from_bytes: SHARE_FROM_BYTES }
     }
 
     /// Spreads batches over the threads from this size on. The result does not depend on it.
@@ -93,29 +113,35 @@ impl Backend for CpuBackend {
         BackendInfo { name: "cpu", device, parallelism: self.threads }
     }
 
+    fn runs_anywhere(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
         let tokens = |job: &RowJob<'_>| job.logits.listed().map_or(0, |row| row.entries().len());
         let listed: usize = jobs.iter().map(tokens).sum();
         let bytes = jobs.iter().map(|job| job.logits.byte_len()).sum::<usize>();
         let (far, bytes) = (bytes > FAR_BYTES, bytes.saturating_add(listed.saturating_mul(LISTED_BYTES)));
-        let sample = |job: &RowJob<'_>| {
+        let sample = |job: &RowJob<'_>, tools: &mut Tools| {
             if job.logits.listed().is_some() {
                 // As long as its list: the specification is as fast as anything.
                 return crate::sampling::sample_row(&job.logits, &job.spec);
             }
-            OWN.with_borrow_mut(|own| SCRATCH.with_borrow_mut(|scratch| sample_row(level, job, far, own, scratch)))
+            sample_row(level, job, far, &mut tools.own, &mut tools.scratch)
         };
         self.spread(jobs, bytes, sample)
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         let level = self.level;
-        let own = |job: &VerifyJob<'_>| match job.has_lists() {
-            true => job::verify(job),
-            false => SCRATCH.with_borrow_mut(|scratch| verify::verify(level, job, scratch)),
+        let verify = |job: &VerifyJob<'_>, tools: &mut Tools| {
+            let Tools { scratch, own } = tools;
+            own.with_rows(job, |job| match job.has_lists() {
+                true => job::verify(job),
+                false => verify::verify(level, job, scratch),
+            })
         };
-        let verify = |job: &VerifyJob<'_>| OWN.with_borrow_mut(|rows| rows.with_rows(job, own));
         let rows = jobs.iter().flat_map(|job| job.rows);
         let bytes = rows.map(|row| row.logits.byte_len()).sum();
         self.spread(jobs, bytes, verify)
@@ -124,24 +150,35 @@ impl Backend for CpuBackend {
 
 impl CpuBackend {
     /// Does jobs on this thread alone, or on all where `bytes` of rows are worth it.
-    fn spread<J: Sync, R: Send + Sync>(&self, jobs: &[J], bytes: usize, work: impl Fn(&J) -> R + Sync) -> Vec<R> {
+    fn spread<J: Sync, R: Send + Sync>(
+        &self,
+        jobs: &[J],
+        bytes: usize,
+        work: impl Fn(&J, &mut Tools) -> R + Sync,
+    ) -> Vec<R> {
         match &self.pool {
-            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, work),
-            _ => jobs.iter().map(work).collect(),
+            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, &self.tools, work),
+            _ => self.tools.with(|tools| jobs.iter().map(|job| work(job, tools)).collect()),
         }
     }
 }
 
 /// Does jobs on the pool and on this thread until none is left: whoever is free takes the next, so a
 /// thread that wakes late costs nothing.
-fn share<J: Sync, R: Send + Sync>(pool: &rayon::ThreadPool, jobs: &[J], work_on: impl Fn(&J) -> R + Sync) -> Vec<R> {
+fn share<J: Sync, R: Send + Sync>(
+    pool: &rayon::ThreadPool,
+    jobs: &[J],
+    shelf: &Shelf,
+    work_on: impl Fn(&J, &mut Tools) -> R + Sync,
+) -> Vec<R> {
     let results: Vec<OnceLock<R>> = jobs.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let work = || {
+    let take = |tools: &mut Tools| {
         while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs.len()) {
-            let _ = results[i].set(work_on(&jobs[i]));
+            let _ = results[i].set(work_on(&jobs[i], tools));
         }
     };
+    let work = || shelf.with(take);
     pool.in_place_scope(|scope| {
         for _ in 0..pool.current_num_threads().min(jobs.len() - 1) {
             scope.spawn(|_| work());

@@ -56,7 +56,10 @@ fn replies_that_nobody_reads_are_counted() {
 fn handle_of(limits: &Limits) -> (Handle, thread_channel::Receiver<Command>) {
     let (commands, inbox) = thread_channel::channel();
     let admission = Arc::new(Admission::new(limits, &Metrics::noop()));
-    (Handle { commands, admission, streams: Arc::new(AtomicU64::new(0)), pulse: Pulse::new() }, inbox)
+    let (desk, thread) = (Arc::new(Desk::empty()), std::thread::current());
+    let line = Arc::new(Line { commands: Some(commands), desk, thread });
+    let handle = Handle { line, admission, streams: Arc::default(), pulse: Pulse::new(), runs_anywhere: false };
+    (handle, inbox)
 }
 
 #[test]

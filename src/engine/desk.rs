@@ -1,0 +1,151 @@
+//! The engine's one place: what it remembers and what it drives, behind a lock, so that whoever brings a step to an idle
+//! engine may run it on the spot. Two threads less are woken for it, which is most of what a small step costs.
+//! Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
+
+use super::Pulse;
+use super::state::{Command, State};
+use crate::backend::Backend;
+use crate::metrics::{Metrics, Stage};
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+/// Everything a batch needs. Whoever has it runs the engine, alone.
+pub(super) struct Core {
+    pub(super) state: State,
+    pub(super) inbox: Receiver<Command>,
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) metrics: Metrics,
+    pub(super) pulse: Pulse,
+}
+
+/// What a turn leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// Steps that wait for another batch.
+    Work,
+    /// Nobody holds the engine any more.
+    Nobody,
+}
+
+impl Core {
+    /// Takes in what arrived and runs one batch of what waits.
+    fn turn(&mut self) -> Left {
+        let ended = loop {
+            match self.inbox.try_recv() {
+                Ok(command) => self.state.apply(command),
+                Err(TryRecvError::Empty) => break false,
+                Err(TryRecvError::Disconnected) => break true,
+            }
+        };
+        if self.state.has_work() {
+            self.pulse.beat();
+            self.batch();
+        }
+        match (self.state.has_work(), ended) {
+            (true, _) => return Left::Work,
+            (false, true) => return Left::Nobody,
+            (false, false) => self.pulse.rest(),
+        }
+        Left::Nothing
+    }
+
+    fn batch(&mut self) {
+        let Self { state, backend, metrics, .. } = self;
+        let started = Instant::now();
+        let mut batch = state.gather(started);
+        if batch.steps.is_empty() {
+            return;
+        }
+        metrics.batch_steps.record(batch.steps.len() as f64);
+        metrics.batch_rows.record(batch.rows as f64);
+        if batch.rows > 0 {
+            state.run(&mut batch, backend.as_mut());
+            for (reason, rows) in backend.handed_over() {
+                metrics.handed_over(reason, std::mem::take(rows));
+            }
+        }
+        let finished = Instant::now();
+        metrics.stage(Stage::Backend, finished.saturating_duration_since(started));
+        state.commit(batch, finished);
+    }
+}
+
+/// What lies at the desk.
+enum Place {
+    Core(Box<Core>),
+    /// Somebody panicked at it. The engine's own thread ends with the same.
+    Broken(Box<dyn Any + Send>),
+    Ended,
+}
+
+/// Where the core lies when nobody runs it.
+pub(super) struct Desk(Mutex<Place>);
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Desk")
+    }
+}
+
+impl Desk {
+    pub(super) fn new(core: Core) -> Self {
+        Self(Mutex::new(Place::Core(Box::new(core))))
+    }
+
+    /// One at which nothing is run, for tests of what is left there.
+    #[cfg(test)]
+    pub(super) fn empty() -> Self {
+        Self(Mutex::new(Place::Ended))
+    }
+
+    /// Drives the engine on this thread, which sleeps until it is unparked whenever nothing is left to do.
+    ///
+    /// # Panics
+    /// With whatever panicked at the desk, here or on another thread.
+    pub(super) fn drive(&self) {
+        loop {
+            // The lock is given back before this thread sleeps.
+            let left = turn(&mut self.lock());
+            match left {
+                Some(Left::Work) => {}
+                Some(Left::Nothing) => std::thread::park(),
+                Some(Left::Nobody) | None => break,
+            }
+        }
+        if let Place::Broken(panic) = std::mem::replace(&mut *self.lock(), Place::Ended) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Runs what waits on this thread if nobody else is at it. Whether the engine's own thread has to look all the same.
+    pub(super) fn run_here(&self) -> bool {
+        let mut place = match self.0.try_lock() {
+            Ok(place) => place,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        turn(&mut place) != Some(Left::Nothing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        // No panic leaves a turn.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One turn; `None` when there is nothing to run. After a panic the core is gone, and with it every stream's end of its replies.
+fn turn(place: &mut Place) -> Option<Left> {
+    let Place::Core(core) = place else { return None };
+    match catch_unwind(AssertUnwindSafe(|| core.turn())) {
+        Ok(left) => Some(left),
+        Err(panic) => {
+            *place = Place::Broken(panic);
+            None
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Who runs a step: whoever brings a small one to an idle engine, or the engine's own thread.
+
+use super::*;
+use crate::backend::DeviceLost;
+use std::sync::Mutex;
+use std::thread::ThreadId;
+
+/// Says which threads drive it, and is lost at will.
+#[derive(Debug, Clone)]
+struct Told {
+    anywhere: bool,
+    is_lost: bool,
+    threads: Arc<Mutex<Vec<ThreadId>>>,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self { anywhere: true, is_lost: false, threads: Arc::default() }
+    }
+
+    fn threads(&self) -> Vec<ThreadId> {
+        std::mem::take(&mut self.threads.lock().expect("no panic"))
+    }
+}
+
+impl Backend for Told {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn runs_anywhere(&self) -> bool {
+        self.anywhere
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.threads.lock().expect("no panic").push(std::thread::current().id());
+        if self.is_lost {
+            std::panic::panic_any(DeviceLost);
+        }
+        CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        CpuBackend::new(1).verify(jobs)
+    }
+}
+
+/// An engine with one stream.
+fn start(backend: impl Backend + 'static) -> (Handle, StreamHandle, std::thread::JoinHandle<()>) {
+    let (handle, thread) = Engine::start(Box::new(backend), Arc::new(Limits::default()), Metrics::noop());
+    let permit = Arc::new(handle.admit_stream().expect("room"));
+    let stream = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
+    (handle, stream, thread)
+}
+
+/// The engine's thread looks at a new stream, so it may be at the desk for a moment.
+fn until_run_here(told: &Told, stream: &mut StreamHandle) {
+    let here = std::thread::current().id();
+    for id in 1.. {
+        submit(stream, step(id, vec![], &[1]), if id == 1 { opens(&[1]) } else { vec![] }).expect("room");
+        assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
+        if told.threads() == [here] {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_small_step_is_run_by_whoever_brings_it() {
+    let told = Told::new();
+    let (_handle, mut stream, _thread) = start(told.clone());
+    until_run_here(&told, &mut stream);
+}
+
+#[test]
+fn a_large_message_and_a_backend_that_stays_where_it_is_go_to_the_engines_thread() {
+    for (anywhere, message_bytes) in [(true, HERE_MESSAGE_BYTES + 1), (false, 0)] {
+        let told = Told { anywhere, ..Told::new() };
+        let (_handle, mut stream, thread) = start(told.clone());
+        for id in 1..100 {
+            let open = if id == 1 { opens(&[1]) } else { vec![] };
+            submit(&stream, Step { message_bytes, ..step(id, vec![], &[1]) }, open).expect("room");
+            stream.replies.blocking_recv().expect("a reply");
+        }
+        assert_eq!(told.threads(), vec![thread.thread().id(); 99], "{anywhere} {message_bytes}");
+    }
+}
+
+/// Steps from many threads at once: none is lost, whoever runs it.
+#[test]
+fn no_step_is_left_lying() {
+    let told = Told::new();
+    let (handle, stream, thread) = start(told.clone());
+    drop(stream);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let permit = Arc::new(handle.admit_stream().expect("room"));
+                let mut stream = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
+                for id in 1..=2_000 {
+                    let open = if id == 1 { opens(&[1]) } else { vec![] };
+                    let message_bytes = if id % 3 == 0 { HERE_MESSAGE_BYTES + 1 } else { 0 };
+                    submit(&stream, Step { message_bytes, ..step(id, vec![], &[1]) }, open).expect("room");
+                    let reply = stream.replies.blocking_recv().expect("a reply");
+                    assert_eq!((reply.id, statuses(&reply)), (id, vec![None]));
+                }
+            });
+        }
+    });
+    let threads = told.threads();
+    assert!(threads.contains(&thread.thread().id()) && threads.iter().any(|&id| id != thread.thread().id()));
+    // The last handle ends the engine, though nobody unparks it for a step.
+    drop(handle);
+    thread.join().expect("it ends");
+}
+
+#[test]
+fn a_device_lost_elsewhere_ends_the_engines_thread_with_it() {
+    let told = Told { is_lost: true, ..Told::new() };
+    let (handle, mut stream, thread) = start(told.clone());
+    let _ = submit(&stream, step(1, vec![], &[1]), opens(&[1]));
+    assert!(stream.replies.blocking_recv().is_none(), "no answer from a broken device");
+    assert!(thread.join().expect_err("it panics too").is::<DeviceLost>());
+    assert!(matches!(submit(&stream, step(2, vec![], &[1]), vec![]), Err(Error::EngineStopped)));
+    drop(handle);
+}
