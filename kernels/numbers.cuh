@@ -170,7 +170,7 @@ __device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x
         x = x - job.presence * strength;
     }
     bool ends = (adjust.flags & kEnds) && job.length != 0.0f && x > minus_infinity() && x < plus_infinity();
-    return ends ? x + fabsf(x) * job.length : x;
+    return ends ? fminf(x + fabsf(x) * job.length, 3.402823466e+38f) : x;
 }
 
 // A real number of at least 0 and at most 2^52 as an integer, the nearest, the even one of two: the integers from 2^52 to

@@ -89,9 +89,9 @@ impl TokenAdjust {
         } else {
             self.penalised(biased, penalties)
         };
-        // An infinity stays what it is: +∞ - ∞ would be no number.
+        // An infinity stays what it is: +∞ - ∞ would be no number. And none is made of a mask that is the least finite number.
         let lengthened = self.flags & Self::END != 0 && penalties.length != 0.0 && x.is_finite();
-        if lengthened { x + x.abs() * penalties.length } else { x }
+        if lengthened { (x + x.abs() * penalties.length).min(f32::MAX) } else { x }
     }
 
     /// The penalties at full strength.
@@ -171,6 +171,9 @@ mod tests {
             (biased, 3.0, all, 0.75),
             (banned, 3.0, all, f32::NEG_INFINITY),
             (biased, f32::NEG_INFINITY, all, f32::NEG_INFINITY),
+            // No infinity comes of it: a mask that is finite, and what is large already.
+            (end, -f32::MAX, Penalties { length: 1.59, ..off }, f32::MAX),
+            (end, f32::MAX, Penalties { length: 1e30, ..off }, f32::MAX),
             (prompt, 3.0, encoder, 6.0),
             (prompt, -3.0, encoder, -1.5),
             (seen, 3.0, encoder, 3.0),

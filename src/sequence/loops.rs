@@ -2,25 +2,49 @@
 //!
 //! The output ends with a loop if for some `p` from `min_pattern_size` to `max_pattern_size` its last
 //! `p * min_count` tokens are `min_count` times the same `p` tokens. The sequence ends with the token that completes it,
-//! though not before it has `min_tokens`. A text that goes on without a loop costs one comparison for each `p`.
+//! though not before it has `min_tokens`.
+//!
+//! How far the text read backwards repeats itself after `p` tokens is a Z-function: each comparison that holds moves its furthest
+//! place on, so a token costs one comparison for each `p` and one for each token of the longest loop there may be, whatever the text.
 
 use super::text::Text;
 use crate::params::steering::RepetitionDetection;
+use crate::sampling::steps::step;
 
 /// Whether the text, whose last `output` tokens were emitted, ends with a loop.
 pub(super) fn looping(params: &RepetitionDetection, text: &Text<'_>, output: u64) -> bool {
-    let count = params.min_count as usize;
-    (params.min_pattern_size.max(1)..=params.max_pattern_size).map(|pattern| pattern as usize).any(|pattern| {
-        let (span, len) = (pattern * count, text.len());
-        // Each token is the one a pattern earlier.
-        let same = || text.back_from(len).zip(text.back_from(len - pattern)).take(span - pattern).all(|(a, b)| a == b);
-        span as u64 <= output && span <= len && same()
-    })
+    let (count, max) = (params.min_count as usize, params.max_pattern_size as usize);
+    let output = usize::try_from(output).unwrap_or(usize::MAX);
+    let len = text.len().min(output).min(max.saturating_mul(count));
+    let back = |at: usize| text.get(text.len() - 1 - at);
+    // repeats[p]: how many tokens, from the last one back, are those `p` before them.
+    let mut repeats = Vec::with_capacity(max.min(len) + 1);
+    repeats.push(len);
+    // The furthest place known to repeat, and where that repetition begins.
+    let (mut begin, mut end) = (0, 0);
+    for pattern in 1..=max.min(len.saturating_sub(1)) {
+        let known = if pattern < end { repeats[pattern - begin].min(end - pattern) } else { 0 };
+        let mut repeat = known;
+        // What is known to stop before the furthest place stops there.
+        while pattern + repeat < len && pattern + repeat >= end && (step(), back(repeat) == back(pattern + repeat)).1 {
+            repeat += 1;
+        }
+        if pattern + repeat > end {
+            (begin, end) = (pattern, pattern + repeat);
+        }
+        let span = pattern * count;
+        if pattern >= params.min_pattern_size as usize && span <= len && repeat >= span - pattern {
+            return true;
+        }
+        repeats.push(repeat);
+    }
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::steps::steps;
     use proptest::prelude::*;
 
     fn found(text: &[u32], output: u64, (min, max, count): (u32, u32, u32)) -> bool {
@@ -46,12 +70,30 @@ mod tests {
         }
     }
 
+    /// A text that is nearly a loop of every size costs no more than its length.
+    #[test]
+    fn what_nearly_loops_costs_its_length() {
+        let mut text = vec![1; 20_000];
+        text[12_100] = 2;
+        let cost = |text: &[u32], sizes| {
+            let mut is_loop = false;
+            let steps = steps(|| is_loop = found(text, 20_000, sizes));
+            (is_loop, steps)
+        };
+        let (is_loop, steps) = cost(&text, (128, 256, 64));
+        assert!(!is_loop && (7_000..17_000).contains(&steps), "{is_loop} {steps}");
+        let (is_loop, steps) = cost(&text, (1, 256, 64));
+        assert!(is_loop && steps < 17_000, "{is_loop} {steps}");
+        text[19_999] = 3;
+        assert_eq!(cost(&text, (1, 256, 64)), (false, 256));
+    }
+
     proptest! {
         #[test]
         fn loops_are_those_of_the_definition(
-            text in prop::collection::vec(0u32..2, 0..24),
+            text in prop::collection::vec(0u32..2, 0..40),
             prompt in 0usize..6,
-            (min, more, count) in (1u32..4, 0u32..3, 2u32..5),
+            (min, more, count) in (1u32..4, 0u32..8, 2u32..5),
         ) {
             let output = &text[prompt.min(text.len())..];
             let ends = |p: usize| {

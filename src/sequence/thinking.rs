@@ -4,7 +4,10 @@
 //! output token in between is spent, those of the end too, and so are those of later stretches: the budget is for the
 //! whole output. Once it is spent while the text thinks, `forced()` is emitted, token by token, and
 //! thinking is over. With nothing left, thinking that begins again is ended at once. A start or end among forced tokens is
-//! not one.
+//! not one. Where another token stands in the place of a forced one (`forced_first_token`, an output that was begun elsewhere),
+//! they begin again behind it, unless it ends the thinking.
+//!
+//! llama.cpp waits for the last bytes of a character before it forces; here it may be cut.
 
 use super::text::Text;
 use crate::params::steering::ThinkingBudget;
@@ -64,6 +67,10 @@ impl Thinking {
         self.phase = match self.phase {
             Phase::Outside if text.ends_with(at, &params.start_token_ids) => Phase::Inside,
             Phase::Inside if text.ends_with(at, &params.end_token_ids) => Phase::Outside,
+            Phase::Forced(next) if !text.ends_with(at, &params.forced()[next as usize..=next as usize]) => {
+                // Another rule came first, or the text was begun elsewhere: it has to be said from the start.
+                if text.ends_with(at, &params.end_token_ids) { Phase::Outside } else { Phase::Inside }
+            }
             Phase::Forced(last) if last as usize + 1 == params.forced().len() => Phase::Outside,
             Phase::Forced(last) => Phase::Forced(last + 1),
             phase => phase,
@@ -102,6 +109,27 @@ mod tests {
             assert_eq!(thinking, Thinking::after(params, prompt, output), "opened again after {output:?}");
         }
         text.split_off(prompt.len())
+    }
+
+    /// Tokens that came about otherwise, which are not the forced ones, do not end thinking.
+    #[test]
+    fn forced_tokens_begin_again_where_another_came_first() {
+        let next = |forced: &[u32], prompt: &[u32], output: &[u32]| {
+            let params = params(1, forced);
+            Thinking::after(&params, prompt, output).forced(&params)
+        };
+        // Inside, one spent: 5, 4 and 3 are due.
+        let forced = [5, 4, 3];
+        assert_eq!(next(&forced, &[1, 2], &[8]), Some(5));
+        assert_eq!(next(&forced, &[1, 2], &[8, 9]), Some(5));
+        assert_eq!(next(&forced, &[1, 2], &[8, 9, 9, 9]), Some(5));
+        assert_eq!(next(&forced, &[1, 2], &[8, 5]), Some(4));
+        assert_eq!(next(&forced, &[1, 2], &[8, 5, 9]), Some(5));
+        assert_eq!(next(&forced, &[1, 2], &[8, 5, 9, 5, 4]), Some(3));
+        assert_eq!(next(&forced, &[1, 2], &[8, 5, 9, 5, 4, 3]), None);
+        // The end itself, too early.
+        assert_eq!(next(&forced, &[1, 2], &[8, 3]), None);
+        assert_eq!(next(&forced, &[1, 2], &[8, 5, 3]), None);
     }
 
     #[test]

@@ -145,3 +145,27 @@ fn planted_faults_in_plain_rows_are_seen() {
         }
     }
 }
+
+/// A mask that is the least finite number becomes the largest, as its formula has it, and no infinity, which would fail the row.
+#[test]
+fn a_length_penalty_makes_no_infinity() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    let masked = |case: Case| {
+        let ends = |adjust: &TokenAdjust| TokenAdjust {
+            flags: TokenAdjust::END,
+            bias: -f32::MAX,
+            ..TokenAdjust { token: adjust.token, ..TokenAdjust::default() }
+        };
+        let adjusts = case.adjusts.iter().map(ends).collect();
+        Case { adjusts, ..with_history(case) }
+    };
+    let masked: Vec<Case> = samples(40, |case| case.adjusts.len() > 8).into_iter().map(masked).collect();
+    let largest =
+        masked.iter().map(|case| Case { penalties: Penalties { length: 1.59, ..case.penalties }, ..case.clone() });
+    let largest: Vec<Case> = largest.collect();
+    assert_eq!(differing(&mut emulator, &largest, &unspoilt), 0);
+    assert!(largest.iter().filter(|case| case.expected().is_ok()).count() > 10);
+}

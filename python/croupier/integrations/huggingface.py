@@ -123,12 +123,19 @@ def _lengths(params: Any, config: Any, input_length: int) -> None:
         params.length_penalty.start, params.length_penalty.factor = start, factor
 
 
+# The least bias that there is: no other logit is so small.
+_LEAST_BIAS = -1e6
+
+
 def _bans(params: Any, config: Any, input_length: int) -> None:
     eos = _tokens(config.eos_token_id)
     for word in config.bad_words_ids or ():
         # As transformers: eos may end a text.
         if len(word) > 1 or word[0] not in eos:
             params.bad_words.add(token_ids=word)
+        if len(word) > 1:
+            # As transformers: a word may begin in the prompt, where bad_words does not look.
+            params.sequence_bias.add(token_ids=word, bias=_LEAST_BIAS)
     params.banned_token_ids.extend(_tokens(config.suppress_tokens))
     if config.begin_suppress_tokens:
         start = 0 if input_length > 1 or config.forced_bos_token_id is None else 1

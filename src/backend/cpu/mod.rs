@@ -51,7 +51,7 @@ struct Tools {
 
 /// Tools that nobody has in hand: never more than there are threads, whichever threads these are.
 #[derive(Debug, Default)]
-struct Shelf(Mutex<Vec<Box<Tools>>>);
+struct Shelf(Mutex<Vec<Tools>>);
 
 impl Shelf {
     /// Does `work` with tools in hand.
@@ -62,7 +62,7 @@ impl Shelf {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Box<Tools>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Tools>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
