@@ -36,7 +36,8 @@ def test_a_generation_config_becomes_sampling_params():
         engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0.7, top_k=50, top_p=0.9, min_p=0.05, typical_p=0.8, max_tokens=20,
         min_tokens=2, repetition_penalty=1.2, bad_words=[pb.TokenSequence(token_ids=[4]), pb.TokenSequence(token_ids=[5, 6])],
         banned_token_ids=[7], token_ban_ranges=[pb.TokenBanRange(token_ids=[8], start=0, length=1)],
-        no_repeat_ngram=pb.NoRepeatNgramParams(size=3), sequence_bias=[pb.SequenceBias(token_ids=[1, 2], bias=-3.0), pb.SequenceBias(token_ids=[5, 6], bias=-1e6)],
+        no_repeat_ngram=pb.NoRepeatNgramParams(size=3),
+        sequence_bias=[pb.SequenceBias(token_ids=[5, 6], bias=-1e6), pb.SequenceBias(token_ids=[1, 2], bias=-3.0)],
         forced_last_token=2, length_penalty=pb.LengthPenaltyParams(start=5, factor=1.1))
     # What filters say counts where tokens are drawn only.
     greedy = huggingface.sampling_params(config(do_sample=False, top_k=50, temperature=0.7), 10)
@@ -84,6 +85,7 @@ GREEDY = {
     "encoder": {"encoder_repetition_penalty": 1.5},
     "ngrams": {"no_repeat_ngram_size": 2},
     "words": {"bad_words_ids": [[10], [44, 11], [2]]},
+    "words begun in the prompt": {"bad_words_ids": [[9, 9, token] for token in range(3, VOCAB)]},
     "bias": {"sequence_bias": {(9,): 4.0, (9, 30): 30.0, (5,): -8.0}},
     "suppressed": {"suppress_tokens": [10, 13, 47], "begin_suppress_tokens": [61]},
     "minimum": {"min_new_tokens": 12, "sequence_bias": {(2,): 100.0}},
