@@ -126,6 +126,7 @@ fn samplers() -> impl Iterator<Item = Job> {
     const JOBS: &[(&str, &[Step])] = &[
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
         ("smoothing .3", &[Step::Smoothing { factor: 0.3, curve: 1.0 }]),
+        ("min_eos_p .2", &[Step::MinEosP(0.2), Step::Temperature]),
         ("typical .9", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("tail-free .95", &[Step::Temperature, Step::Tfs(0.95)]),
         ("top-a .2", &[Step::Temperature, Step::TopA(0.2)]),
@@ -259,6 +260,7 @@ impl Rows {
                     steps: job.steps,
                     min_keep: if job.name.ends_with("min_keep 3") { 3 } else { 1 },
                     protected: &[],
+                    eos: &[2, 7],
                     xtc: 0,
                     state: state(job.steps),
                     infill: job.steps.contains(&Step::Infill).then(infill),

@@ -24,7 +24,7 @@ use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use rows::played;
-use rows::{ascending, infill};
+use rows::{ascending, eos, infill};
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
     let mut all: Vec<(String, Box<dyn Backend>)> = vec![];
@@ -105,6 +105,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         4 => (1e-3f32..3.0, prop_oneof![Just(1.0f32), 1.0f32..4.0])
             .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
         4 => (-3.0f32..3.0).prop_map(Step::Skew),
+        3 => prop_oneof![share(), 1e-6f32..1e-3].prop_map(Step::MinEosP),
         1 => share().prop_map(Step::TopA),
         1 => share().prop_map(Step::EtaCutoff),
         1 => (0.0f32..3.0).prop_map(Step::TopNSigma),
@@ -134,12 +135,20 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         (0.0f64..10.0).prop_map(|sum| Average { sum, weight: 10.0 })
     ];
     let state = prop_oneof![2 => Just(None), 1 => (0.0f64..15.0, average).prop_map(Some)];
-    let chain =
-        (beside(), step, beside(), min_keep, prop::collection::vec(0..300u32, 0..3), any::<u64>(), (state, infill()));
-    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, (state, infill))| Chained {
+    let chain = (
+        beside(),
+        step,
+        beside(),
+        min_keep,
+        prop::collection::vec(0..300u32, 0..3),
+        any::<u64>(),
+        (state, infill(), eos()),
+    );
+    chain.prop_map(|(before, step, behind, min_keep, protected, xtc, (state, infill, eos))| Chained {
         steps: before.into_iter().chain([step]).chain(behind).collect(),
         min_keep,
         protected: ascending(protected, 300),
+        eos,
         xtc,
         state: SamplerState {
             mirostat_mu: state.map(|state| state.0),

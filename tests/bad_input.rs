@@ -169,6 +169,8 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
     let (top_k, twice) = (SamplerKind::TopK as i32, vec![SamplerKind::Tfs as i32; 2]);
     let vllm = EngineOrder::Vllm as i32;
     vec![
+        ("params.min_eos_p", SamplingParams { min_eos_p: Some(1.5), ..p() }),
+        ("params.min_eos_p", SamplingParams { min_eos_p: Some(0.5), ..p() }),
         ("params.typical_p", SamplingParams { typical_p: Some(NAN), ..p() }),
         ("params.tfs", SamplingParams { tfs: Some(-0.1), ..p() }),
         ("params.top_n_sigma", SamplingParams { top_n_sigma: Some(INF), ..p() }),
@@ -196,7 +198,7 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
         ),
         ("params.sampler_order[1]", SamplingParams { sampler_order: twice, ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![0], ..p() }),
-        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 20], ..p() }),
+        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 21], ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![99], ..p() }),
         ("params.sampler_order", SamplingParams { sampler_order: vec![top_k], top_p: Some(0.5), ..p() }),
         ("params.engine_order", SamplingParams { engine_order: 99, ..p() }),

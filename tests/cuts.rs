@@ -138,8 +138,16 @@ fn tokens_of_chains_equal_the_specification() {
         for (turn, (steps, state)) in chains().into_iter().enumerate() {
             let dtype = if name.starts_with("as far") { Dtype::F32 } else { Dtype::ALL[turn % 3] };
             let bytes = dtype.encode(&row);
-            let chain =
-                Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state, infill: None, tournament: None };
+            let chain = Chain {
+                steps: &steps,
+                min_keep: 1,
+                protected: &[],
+                eos: &[],
+                xtc: 0,
+                state,
+                infill: None,
+                tournament: None,
+            };
             let filters = Filters { temperature: EXACT, top_k: 6000, top_p: 0.95, min_p: 0.0 };
             for (turn, uniform) in
                 [0, u64::MAX, 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1)].into_iter().enumerate()

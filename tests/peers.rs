@@ -32,8 +32,16 @@ const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.
 fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> RowOutput {
     let bytes = Dtype::F32.encode(logits);
     let wanted = Reported { max_surviving_token_ids: 4096, ..Reported::default() };
-    let chain =
-        Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: State::default(), infill: None, tournament: None };
+    let chain = Chain {
+        steps,
+        min_keep: 1,
+        protected: &[],
+        eos: &[],
+        xtc: 0,
+        state: State::default(),
+        infill: None,
+        tournament: None,
+    };
     let spec = RowSpec {
         filters,
         chain: (!steps.is_empty()).then_some(chain),

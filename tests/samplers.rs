@@ -55,6 +55,9 @@ fn known() -> Infill<'static> {
     Infill { vocabulary: &TEXTS, ends: &ENDS }
 }
 
+/// EOS tokens: as above, one that is not there.
+const EOS: [u32; 3] = [11, 1_000_000, 4];
+
 /// A step of a kind, with a random parameter.
 fn step(kind: usize, seed: u64) -> Step {
     let share = random(seed, kind as u64) as f32;
@@ -83,12 +86,13 @@ fn step(kind: usize, seed: u64) -> Step {
         21 => Step::TypicalAbove(0.05 + 0.9 * share),
         22 => Step::TypicalTies(0.05 + 0.9 * share),
         24 => Step::Infill,
+        25 => Step::MinEosP(0.1 * share),
         23 => Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
         _ => Step::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
-const KINDS: usize = 26;
+const KINDS: usize = 27;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -117,6 +121,7 @@ fn definitions() {
                     steps: &steps,
                     min_keep,
                     protected,
+                    eos: &EOS,
                     xtc: 0,
                     state: STATE,
                     infill: Some(known()),
@@ -152,7 +157,7 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 12] = [
+    let chains: [(&str, &[Step]); 13] = [
         ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
@@ -165,6 +170,7 @@ fn draws() {
         ("xtc on average", &[Step::XtcExpected { probability: 0.5, threshold: 0.03 }]),
         ("infill behind top-k", &[Step::TopK, Step::Infill, Step::Temperature]),
         ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
+        ("likely ends", &[Step::MinEosP(0.001), Step::Temperature]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
         let logits = row(300, 4.0, 77 + i as u64);
@@ -180,6 +186,7 @@ fn draws() {
                     steps,
                     min_keep: 1,
                     protected: &[],
+                    eos: &EOS,
                     xtc: 0,
                     state: STATE,
                     infill: Some(known()),

@@ -89,6 +89,7 @@ class SamplerKind(enum.IntEnum):
     INFILL = 18
     DYNAMIC_TEMPERATURE = 19
     """dynatemp_high, dynatemp_low and dynatemp_exponent, beside temperature."""
+    MIN_EOS_P = 20
 
 
 class EngineOrder(enum.IntEnum):
@@ -98,8 +99,8 @@ class EngineOrder(enum.IntEnum):
     UNSPECIFIED = 0
     """As ENGINE_ORDER_CROUPIER."""
     CROUPIER = 1
-    """temperature, smoothing, top_n_sigma, top_h, top_k, top_p, min_p, typical_p, tfs, top_a, epsilon_cutoff,
-    eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
+    """min_eos_p, temperature, smoothing, top_n_sigma, top_h, top_k, top_p, min_p, typical_p, tfs, top_a,
+    epsilon_cutoff, eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
     LLAMA_CPP = 2
     """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p; with mirostat temperature,
     mirostat. typical_p goes on until there is more than its share. DRY comes behind the penalties. Sets
@@ -107,8 +108,8 @@ class EngineOrder(enum.IntEnum):
     VLLM = 3
     """temperature, min_p, top_k, top_p. A temperature above 0 is at least 0.01."""
     TRANSFORMERS = 4
-    """temperature, top_h, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. top_k and typical_p keep what is
-    equal to the last token that they keep."""
+    """min_eos_p, temperature, top_h, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. top_k and typical_p
+    keep what is equal to the last token that they keep."""
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
     tfs, top_a, min_p, adaptive_p, mirostat, xtc; adaptive_p and mirostat end it. Ties as with TRANSFORMERS; xtc does
@@ -577,6 +578,12 @@ class SamplingParams(Params):
     within penalty_last_n and penalty_decay_n, but for the first prompt_ignore_length. As in llama.cpp, ExLlamaV2, text-
     generation-webui and TensorRT-LLM; OpenAI and vLLM count the output alone. Server default: true with the
     engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI or EXLLAMA, which do, else false."""
+    min_eos_p: float | None = None
+    """Ends a text that is likely to end, as Transformers' BarkEosPrioritizer: where one of the stream's eos_token_ids
+    has a probability above this, only these are left, each with its own logit. Several count one by one, not together.
+    In the default order it comes before the temperature, so the probability is the model's, after masks, bias and
+    penalties. It does nothing where fewer than min_keep would be left. It needs eos_token_ids and no ignore_eos;
+    without them the field is invalid wherever the temperature is above 0. Range 0 .. 1; 0: off. Server default 0."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
     names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's

@@ -11,6 +11,8 @@ except ImportError:
     torch = hf = None
 
 VOCAB, ROWS = 64, 150
+#: Tokens that end a text; for the processor that takes them as likely.
+EOS = [5, 9]
 
 # Their processors, in their order, and the parameters that stand for them here.
 CHAINS = {
@@ -28,6 +30,10 @@ CHAINS = {
     "min-p, epsilon, eta": (
         lambda: [hf.MinPLogitsWarper(0.02), hf.EpsilonLogitsWarper(0.005), hf.EtaLogitsWarper(0.01)],
         {"min_p": 0.02, "epsilon_cutoff": 0.005, "eta_cutoff": 0.01}),
+    "likely ends": (lambda: [hf.BarkEosPrioritizerLogitsProcessor(EOS, 0.02)], {"min_eos_p": 0.02}),
+    "likely ends, temperature, top-k": (
+        lambda: [hf.BarkEosPrioritizerLogitsProcessor(EOS, 0.02), hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(30)],
+        {"min_eos_p": 0.02, "temperature": 0.7, "top_k": 30}),
     "repetition penalty, top-k": (
         lambda: [hf.RepetitionPenaltyLogitsProcessor(1.4), hf.TopKLogitsWarper(20)], {"repetition_penalty": 1.4, "top_k": 20}),
     "no repeated 2-gram": (lambda: [hf.NoRepeatNGramLogitsProcessor(2)], {"no_repeat_ngram": {"size": 2}}),
@@ -44,7 +50,7 @@ def test_probabilities_are_those_of_transformers(server, name):
     theirs, random = make(), np.random.default_rng(7)
     logprobs = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(VOCAB)}
     changed = 0
-    with croupier.connect(server.uds, VOCAB) as stream:
+    with croupier.connect(server.uds, VOCAB, eos_token_ids=EOS) as stream:
         for _ in range(ROWS):
             prompt, row = random.integers(0, VOCAB, 40).tolist(), random.normal(0, random.uniform(0.5, 4), (1, VOCAB)).astype(np.float32)
             # So that what looks back finds something.

@@ -125,6 +125,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_p_min, float),
     parameter!(samplers.p_less, Value::as_bool),
     parameter!(samplers.infill, Value::as_bool),
+    parameter!(samplers.min_eos_p, float),
     parameter!(samplers.skew, float),
     parameter!(samplers.return_sampler_state, Value::as_bool),
     parameter!(history.dry_multiplier, float),

@@ -89,6 +89,8 @@ pub struct SamplerParams {
     pub p_less: bool,
     /// Ends a text that is filled in where what would follow is not certain.
     pub infill: bool,
+    /// Where an EOS token is more likely than this, only these stay. 0 ..= 1; 0: off.
+    pub min_eos_p: f32,
     /// Draws less likely tokens than it would, or with less than 0 more likely ones. -10 ..= 10; 0: off.
     pub skew: f32,
     /// Say with each token what samplers remember.
@@ -136,6 +138,7 @@ impl Off for SamplerParams {
         top_p_reset_token_ids: Vec::new(),
         p_less: false,
         infill: false,
+        min_eos_p: 0.0,
         skew: 0.0,
         return_sampler_state: false,
         report: None,
@@ -163,6 +166,7 @@ impl SamplerParams {
         in_range("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "")?;
         check_tokens("xtc_ignore_token_ids", &self.xtc_ignore_token_ids, vocab_size)?;
         check_len("xtc_ignore_token_ids", self.xtc_ignore_token_ids.len(), MAX_XTC_IGNORE_TOKEN_IDS)?;
+        in_range("min_eos_p", self.min_eos_p, 0.0, 1.0, "")?;
         in_range("skew", self.skew, -MAX_SKEW, MAX_SKEW, "")?;
         in_range("min_keep", self.min_keep, 1, MAX_VOCAB_SIZE, "")?;
         if let Some(report) = &self.report {
@@ -250,6 +254,7 @@ impl SamplerParams {
             top_p_reset_token_ids,
             p_less,
             infill,
+            min_eos_p,
             skew,
             return_sampler_state,
             report,

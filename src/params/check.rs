@@ -196,7 +196,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 61] = [
+        let out_of_range: [(&str, Change); 62] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -240,6 +240,7 @@ mod tests {
             ("top_p_decay", |p| p.samplers.top_p_decay = 1.1),
             ("top_p_min", |p| p.samplers.top_p_min = -0.1),
             ("top_p_reset_token_ids", |p| p.samplers.top_p_reset_token_ids = vec![100]),
+            ("min_eos_p", |p| p.samplers.min_eos_p = 1.5),
             ("skew", |p| p.samplers.skew = 10.5),
             ("report", |p| {
                 let report = ReportParams { why_not_token_ids: vec![100], ..ReportParams::default() };

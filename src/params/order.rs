@@ -119,7 +119,7 @@ impl EngineOrder {
             Self::Croupier => Sampler::OWN,
             Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Infill, Temperature, Mirostat, AdaptiveP],
             Self::Vllm => &[Temperature, MinP, TopK, TopP],
-            Self::Transformers => &[Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
+            Self::Transformers => &[MinEosP, Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
             Self::TextGenerationWebui => &[
                 TopNSigma,
                 Temperature,

@@ -7,6 +7,8 @@ use super::{FieldError, SamplingParams};
 /// A sampler that has a place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sampler {
+    /// `min_eos_p`.
+    MinEosP,
     /// Temperature; or dynamic temperature where that is on and has no place of its own.
     Temperature,
     /// Dynamic temperature beside temperature.
@@ -51,6 +53,8 @@ pub enum Sampler {
 /// [`Filters`](super::Filters).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
+    /// With the EOS tokens of the chain. See [`min_eos_p`](crate::sampling::samplers::min_eos_p).
+    MinEosP(f32),
     /// With the temperature of the filters.
     Temperature,
     /// See [`dynamic_temperature`](crate::sampling::samplers::temperature).
@@ -149,7 +153,8 @@ pub enum Step {
 
 impl Sampler {
     /// All of them: those of this project's order, and then the one that has no place in it.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
+        Self::MinEosP,
         Self::Temperature,
         Self::Smoothing,
         Self::TopNSigma,
@@ -178,6 +183,7 @@ impl Sampler {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::MinEosP => "min_eos_p",
             Self::Temperature => "temperature",
             Self::DynamicTemperature => "dynatemp_high",
             Self::Smoothing => "smoothing_factor",
@@ -221,6 +227,7 @@ impl Sampler {
             *params.samplers;
         let dynamic = on(high > 0.0, Step::DynamicTemperature { low, high, exponent });
         match self {
+            Self::MinEosP => on(params.samplers.min_eos_p > 0.0, Step::MinEosP(params.samplers.min_eos_p)),
             Self::Temperature if !params.order().contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
             Self::DynamicTemperature => dynamic,
             Self::Temperature => {
@@ -276,6 +283,7 @@ impl Step {
     #[must_use]
     pub fn sampler(&self) -> Option<Sampler> {
         Some(match self {
+            Self::MinEosP(_) => Sampler::MinEosP,
             Self::Temperature => Sampler::Temperature,
             Self::DynamicTemperature { .. } => Sampler::DynamicTemperature,
             Self::Smoothing { .. } => Sampler::Smoothing,

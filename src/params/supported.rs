@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 74] = [
+pub const SUPPORTED: [&str; 75] = [
     "temperature",
     "top_k",
     "top_p",
@@ -74,6 +74,7 @@ pub const SUPPORTED: [&str; 74] = [
     "xtc_expected",
     "infill",
     "penalties_count_prompt",
+    "min_eos_p",
     "preset",
     "watermark",
 ];

@@ -11,7 +11,8 @@ use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::infill::Infill;
 use super::samplers::{
-    adaptive_p, cutoffs, infill, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma, typical, xtc,
+    adaptive_p, cutoffs, infill, min_eos_p, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma,
+    typical, xtc,
 };
 use super::{filters, mass};
 pub use crate::params::Step;
@@ -31,6 +32,8 @@ pub struct Chain<'a> {
     pub xtc: u64,
     /// What samplers remember of the tokens before.
     pub state: SamplerState,
+    /// EOS tokens, for [`Step::MinEosP`].
+    pub eos: &'a [u32],
     /// What [`Step::Infill`] needs to know; `None`: it does nothing.
     pub infill: Option<Infill<'a>>,
     /// What [`Step::Tournament`] plays; `None`: nothing at this position.
@@ -74,6 +77,7 @@ pub fn draws_along(steps: &[Step]) -> bool {
 /// Takes one step.
 pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
     match *step {
+        Step::MinEosP(p) => min_eos_p::apply(left, p, chain.eos),
         Step::Temperature => left.cool(f64::from(filters.temperature)),
         Step::DynamicTemperature { low, high, exponent } => {
             left.cool(temperature::dynamic(left.entropy(), left.kept().len(), low, high, exponent));

@@ -202,6 +202,7 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
         steps: &usual,
         min_keep: 1,
         protected: &[],
+        eos: &[],
         xtc: 0,
         state,
         infill: None,

@@ -28,6 +28,10 @@ impl OwnChain {
         size_of::<Self>() + steps + tokens * size_of::<u32>()
     }
 
+    pub(super) fn has_min_eos_p(&self) -> bool {
+        self.steps.iter().flatten().any(|step| matches!(step, Step::MinEosP(_)))
+    }
+
     pub(super) fn has_infill(&self) -> bool {
         self.steps.as_ref().is_some_and(|steps| steps.contains(&Step::Infill))
     }

@@ -1,6 +1,6 @@
 //! The definitions, in f64.
 
-use super::{ENDS, FILTERS, NEAR, STATE, text};
+use super::{ENDS, EOS, FILTERS, NEAR, STATE, text};
 use croupier::sampling::chain::Step;
 
 /// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
@@ -95,6 +95,7 @@ impl Naive {
         // Equal masses are ties for a cutoff too.
         self.near |= self.close;
         match step {
+            Step::MinEosP(least) => self.min_eos_p(&p, real(least)),
             Step::Temperature => self.map(|x| x / real(FILTERS.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
                 let share = self.entropy() / (self.left().len() as f64).ln().max(1e-300);
@@ -145,6 +146,20 @@ impl Naive {
                 self.logits = logits.map(|(x, &p)| x.map(|_| curve(p))).collect();
                 self.look_for_close();
             }
+        }
+    }
+
+    /// One EOS token that is likelier leaves no other token than EOS tokens, if these are enough.
+    fn min_eos_p(&mut self, p: &[f64], least: f64) {
+        let mut ends = self.left();
+        ends.retain(|&token| EOS.contains(&(token as u32)));
+        let mut is_likely = false;
+        for &end in &ends {
+            // Equal is not above, but that is too near to tell.
+            is_likely |= self.at_least(p[end], least);
+        }
+        if is_likely && ends.len() >= self.min_keep {
+            self.keep(&ends);
         }
     }
 

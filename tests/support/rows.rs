@@ -106,6 +106,7 @@ pub(crate) struct Chained {
     pub(crate) steps: Vec<Step>,
     pub(crate) min_keep: u32,
     pub(crate) protected: Vec<u32>,
+    pub(crate) eos: Vec<u32>,
     pub(crate) xtc: u64,
     pub(crate) state: SamplerState,
     /// Tokens that end a text.
@@ -123,11 +124,11 @@ pub(crate) struct Played {
 
 impl Chained {
     pub(crate) fn chain(&self) -> Chain<'_> {
-        let Self { steps, min_keep, protected, xtc, state, infill, tournament } = self;
+        let Self { steps, min_keep, protected, eos, xtc, state, infill, tournament } = self;
         let tournament =
             tournament.as_ref().map(|Played { context, keys, table }| Tournament { context: *context, keys, table });
         let infill = infill.as_ref().map(|ends| Infill { vocabulary: &TEXTS, ends });
-        Chain { steps, min_keep: *min_keep, protected, xtc: *xtc, state: *state, infill, tournament }
+        Chain { steps, min_keep: *min_keep, protected, eos, xtc: *xtc, state: *state, infill, tournament }
     }
 }
 
@@ -135,6 +136,7 @@ impl Chained {
 fn step() -> impl Strategy<Value = Step> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => Just(0.5), 1 => 1e-6f32..1e-3];
     prop_oneof![
+        share().prop_map(Step::MinEosP),
         Just(Step::Temperature),
         (0.0f32..1.0, 1.0f32..4.0, prop_oneof![Just(1.0f32), 0.0f32..3.0])
             .prop_map(|(low, high, exponent)| Step::DynamicTemperature { low, high, exponent }),
@@ -165,6 +167,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// EOS tokens, in the order in which a stream gives them.
+pub(crate) fn eos() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0..300u32, 0..4)
+}
+
 /// Any state, mostly likely ones.
 fn state() -> impl Strategy<Value = SamplerState> {
     let mu = prop_oneof![6 => -1.0f64..20.0, 1 => Just(0.0), 1 => Just(-1e9), 1 => Just(1e9), 1 => Just(40.0)];
@@ -178,14 +185,14 @@ fn state() -> impl Strategy<Value = SamplerState> {
 pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let steps = prop::collection::vec(step(), 0..6);
     let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
-    let protected = prop::collection::vec(0..300u32, 0..4);
+    let protected = (prop::collection::vec(0..300u32, 0..4), eos());
     let tournament = prop::option::weighted(0.3, prop::option::weighted(0.9, played()));
     (steps, min_keep, protected, any::<u64>(), (state(), infill()), tournament).prop_map(
-        |(mut steps, min_keep, protected, xtc, (state, infill), tournament)| {
+        |(mut steps, min_keep, (protected, eos), xtc, (state, infill), tournament)| {
             // The last step, also where nothing is played.
             steps.extend(tournament.as_ref().map(|_| Step::Tournament));
             let (protected, tournament) = (ascending(protected, 300), tournament.flatten());
-            Chained { steps, min_keep, protected, xtc, state, infill, tournament }
+            Chained { steps, min_keep, protected, eos, xtc, state, infill, tournament }
         },
     )
 }

@@ -39,6 +39,7 @@ fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>
                 steps: &[Step::Tournament],
                 min_keep: 1,
                 protected: &[],
+                eos: &[],
                 xtc: 0,
                 state: SamplerState::default(),
                 infill: None,

@@ -40,6 +40,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
         p_less: wire.p_less.unwrap_or(defaults.p_less),
         infill: wire.infill.unwrap_or(defaults.infill),
+        min_eos_p: wire.min_eos_p.unwrap_or(defaults.min_eos_p),
         skew: wire.skew.unwrap_or(defaults.skew),
         report: wire.report.take().map(report::params),
         return_sampler_state: wire.return_sampler_state.unwrap_or(defaults.return_sampler_state),
@@ -100,6 +101,7 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
         Wire::AdaptiveP => Sampler::AdaptiveP,
         Wire::Skew => Sampler::Skew,
         Wire::Infill => Sampler::Infill,
+        Wire::MinEosP => Sampler::MinEosP,
     })
 }
 
@@ -126,6 +128,7 @@ pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
         Sampler::AdaptiveP => Wire::AdaptiveP,
         Sampler::Skew => Wire::Skew,
         Sampler::Infill => Wire::Infill,
+        Sampler::MinEosP => Wire::MinEosP,
     }
 }
 

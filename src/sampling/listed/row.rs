@@ -1,7 +1,7 @@
 //! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
 
 use super::rest::{self, Rest};
-use super::walk::{certain, walk};
+use super::walk::{Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
 use crate::params::state::SamplerState;
 use crate::sampling::candidates::Candidates;
@@ -149,12 +149,15 @@ impl<'a> Looked<'a> {
         }
         let usual = report::usual(spec);
         let (state, tournament) = (SamplerState::default(), None);
-        let plain = Chain { steps: &usual, min_keep: 1, protected: &[], xtc: 0, state, infill: None, tournament };
+        let plain =
+            Chain { steps: &usual, min_keep: 1, protected: &[], eos: &[], xtc: 0, state, infill: None, tournament };
         let chain = spec.chain.unwrap_or(plain);
         let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
         let left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
         let (mut left, rest) = (left.with_end(end.known), rest.as_ref());
-        let is_open = walk(&mut left, &spec.filters, &chain, (rest, end.is_open), self.row.vocab_size());
+        let is_eos_open = chain.eos.iter().any(|&token| self.may_be_beside(token));
+        let beside = Beside { rest, is_end_open: end.is_open, is_eos_open };
+        let is_open = walk(&mut left, &spec.filters, &chain, beside, self.row.vocab_size());
         let is_open = is_open.map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
@@ -167,11 +170,16 @@ impl<'a> Looked<'a> {
             if let Some(&known) = self.adjusted.tokens().iter().find(|c| c.token == token) {
                 return End { known: Some(known), is_open: false };
             }
-            if self.rest.is_some() && self.row.find(token).is_none() && !rest::is_masked(token, self.spec) {
+            if self.may_be_beside(token) {
                 return End { known: None, is_open: true };
             }
         }
         End::default()
+    }
+
+    /// Whether a token may be one of those that are not listed.
+    fn may_be_beside(&self, token: u32) -> bool {
+        self.rest.is_some() && self.row.find(token).is_none() && !rest::is_masked(token, self.spec)
     }
 
     fn processed_logprobs(

@@ -59,7 +59,7 @@ fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> 
     let texts: Vec<_> = (0..8u8).map(|token| Some(vec![b'a' + token])).collect();
     let infill = Some(Infill { vocabulary: &Vocabulary::new(&texts, b""), ends });
     let (state, steps) = (SamplerState::default(), [Step::TopK, Step::Infill]);
-    let chain = Chain { steps: &steps, min_keep: 1, protected: &[], xtc: 0, state, infill, tournament: None };
+    let chain = Chain { steps: &steps, min_keep: 1, protected: &[], eos: &[], xtc: 0, state, infill, tournament: None };
     let spec = RowSpec {
         filters: Filters { temperature: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0 },
         chain: Some(chain),

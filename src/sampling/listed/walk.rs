@@ -11,6 +11,7 @@ use crate::sampling::chain::{self, Chain, Step};
 use crate::sampling::mass;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::infill::{self, Stay};
+use crate::sampling::samplers::min_eos_p;
 use crate::sampling::samplers::xtc;
 
 /// Whether others may be left.
@@ -19,10 +20,22 @@ struct Open<'a> {
     rest: &'a Rest,
     /// Whether some of them may have been cut off.
     cut: bool,
+    /// Whether an EOS token may be one of them.
+    is_eos_open: bool,
 }
 
-/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens. `is_end_open`: the token that ends a
-/// text where nothing else is certain may be one of them.
+/// What may be beside the tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside<'a> {
+    /// Others; `None`: there are none.
+    pub(super) rest: Option<&'a Rest>,
+    /// Whether the token that ends a text where nothing else is certain may be one of them.
+    pub(super) is_end_open: bool,
+    /// Whether an EOS token may be.
+    pub(super) is_eos_open: bool,
+}
+
+/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens.
 ///
 /// # Errors
 /// What reaches beyond the tokens.
@@ -30,10 +43,10 @@ pub(super) fn walk(
     left: &mut Candidates,
     filters: &Filters,
     chain: &Chain<'_>,
-    (rest, is_end_open): (Option<&Rest>, bool),
+    Beside { rest, is_end_open, is_eos_open }: Beside<'_>,
     vocab_size: usize,
 ) -> Result<bool, Reach> {
-    let mut open = rest.map(|rest| Open { rest, cut: false });
+    let mut open = rest.map(|rest| Open { rest, cut: false, is_eos_open });
     for step in chain.steps {
         match open {
             Some(beside) => open = beside.take(step, left, filters, chain, vocab_size)?,
@@ -86,6 +99,7 @@ impl<'a> Open<'a> {
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
                 if xtc::happens(probability, chain.xtc) { Err(Reach::Sampler(Sampler::Xtc)) } else { Ok(Some(self)) }
             }
+            Step::MinEosP(p) => return self.ends(p, left, chain, certain),
             Step::Tournament if chain.tournament.is_none() => Ok(Some(self)),
             Step::Infill if chain.infill.is_none() => Ok(Some(self)),
             _ => Err(step.sampler().map_or(Reach::Draw, Reach::Sampler)),
@@ -102,18 +116,49 @@ impl<'a> Open<'a> {
         last.is_some_and(|last| last.candidate.logit > self.rest.edge.logit)
     }
 
+    /// Whether an EOS token is likely: the total is known within bounds, which have to agree.
+    fn ends(self, p: f32, left: &mut Candidates, chain: &Chain<'_>, certain: usize) -> Result<Option<Self>, Reach> {
+        let beyond = Err(Reach::Sampler(Sampler::MinEosP));
+        if chain.eos.is_empty() {
+            return Ok(Some(self));
+        }
+        if certain == 0 {
+            return beyond;
+        }
+        let (least, most) = self.totals(left);
+        let ends = left.kept().iter().filter(|w| chain.eos.contains(&w.candidate.token));
+        let (count, heaviest) = ends.fold((0, 0), |(count, most), end| (count + 1, end.mass.max(most)));
+        let of_others = if self.is_eos_open { self.rest.most_of_one(left.max(), left.scale()) } else { 0.0 };
+        if heaviest.max(of_others as u64) < min_eos_p::need(p, least) {
+            return Ok(Some(self));
+        }
+        if self.is_eos_open || heaviest < min_eos_p::need(p, most) {
+            return beyond;
+        }
+        if count < chain.min_keep as usize {
+            return Ok(Some(self));
+        }
+        min_eos_p::apply(left, p, chain.eos);
+        Ok(None)
+    }
+
+    /// Between what the masses of all come to.
+    fn totals(&self, left: &Candidates) -> (u64, u64) {
+        let (low, high) = self.rest.masses((left.max(), left.scale()), left.temperature());
+        let listed = left.total();
+        (listed + if self.cut { 0 } else { low }, listed + high)
+    }
+
     /// Top-p: the total is known within bounds, which have to agree where it is reached.
     fn nucleus(&self, left: &mut Candidates, filters: &Filters, min_keep: usize, certain: usize) -> Result<(), Reach> {
         let beyond = Reach::Sampler(Sampler::TopP);
         if certain == 0 {
             return Err(beyond);
         }
-        let (low, high) = self.rest.masses((left.max(), left.scale()), left.temperature());
-        let listed = left.total();
-        let least = listed + if self.cut { 0 } else { low };
+        let (least, most) = self.totals(left);
         let count = |total: u64| reaching(left, mass::top_p_need(filters.top_p, total)).ok_or(beyond);
         let kept = count(least)?;
-        if kept != count(listed + high)? || kept.max(min_keep) > certain {
+        if kept != count(most)? || kept.max(min_keep) > certain {
             return Err(beyond);
         }
         left.keep_first(kept);

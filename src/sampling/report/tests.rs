@@ -71,6 +71,7 @@ fn the_first_sampler_that_removed_a_token_is_named() {
         steps: &steps,
         min_keep: 1,
         protected: &[],
+        eos: &[],
         xtc: 0,
         state: SamplerState::default(),
         infill: None,

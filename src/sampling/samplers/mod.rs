@@ -7,6 +7,7 @@
 pub mod adaptive_p;
 pub mod cutoffs;
 pub mod infill;
+pub mod min_eos_p;
 pub mod mirostat;
 pub mod skew;
 pub mod smoothing;

@@ -12,6 +12,7 @@ use super::*;
 use crate::params::Sampler;
 use crate::params::state::{Average, SamplerState};
 
+mod ends;
 mod engines;
 mod infill;
 
@@ -31,7 +32,16 @@ fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
 }
 
 fn chained(steps: &[Step]) -> Chain<'_> {
-    Chain { steps, min_keep: 1, protected: &[], xtc: 0, state: SamplerState::default(), infill: None, tournament: None }
+    Chain {
+        steps,
+        min_keep: 1,
+        protected: &[],
+        eos: &[],
+        xtc: 0,
+        state: SamplerState::default(),
+        infill: None,
+        tournament: None,
+    }
 }
 
 /// Tokens that are left, and that the probabilities are those expected.

@@ -1,4 +1,4 @@
-//! What infill needs to know beside parameters: texts of tokens, and which end a text.
+//! What samplers need to know beside parameters: texts of tokens, and which end a text.
 
 use super::Rules;
 use crate::params::FieldError;
@@ -18,6 +18,10 @@ impl Rules {
     /// # Errors
     /// The field at fault, with its path relative to the parameters.
     pub fn validate(&self) -> Result<(), FieldError> {
+        if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
+            let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
+            return Err(FieldError::new("min_eos_p", message));
+        }
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));
         if self.vocabulary().is_none() {
@@ -36,6 +40,11 @@ impl Rules {
             self.chain.iter_mut().for_each(|chain| chain.ends.clone_from(&ends));
         }
         self
+    }
+
+    /// EOS tokens, where a step asks for them.
+    pub(super) fn likely_ends(&self) -> &[u32] {
+        if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) { self.eos() } else { &[] }
     }
 
     fn vocabulary(&self) -> Option<&Vocabulary> {

@@ -77,6 +77,7 @@ impl Rules {
                 steps,
                 min_keep: self.params.samplers.min_keep,
                 protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
+                eos: self.likely_ends(),
                 xtc: uniform(seed, position, Purpose::Xtc),
                 state: SamplerState::default(),
                 infill: self.infill(),

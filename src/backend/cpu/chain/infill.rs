@@ -1,5 +1,6 @@
 //! [Infill](crate::sampling::samplers::infill) on a whole row, of which a few tokens mostly tell it, and on a list of candidates.
 
+use super::ends::End;
 use super::listing::Whole;
 use super::texts;
 use super::whole::Done;
@@ -7,7 +8,6 @@ use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::reach_of;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Values};
-use crate::sampling::mass::{exponent, mass};
 use crate::sampling::samplers::infill::{Infill, Stay, Sums};
 
 /// Of a row, tokens with one part in so many of its mass are looked at first, and then with one in so many.
@@ -21,7 +21,7 @@ impl Whole<'_, '_> {
         if self.min_keep > 1 {
             return Done::Not;
         }
-        let (total, ends) = (self.total(), self.text_ends(known));
+        let (total, ends) = (self.total(), self.text_ends(known.ends));
         let of_ends = ends.iter().map(|end| end.mass).sum();
         // How many there are is counted only where it decides.
         let mut sums = Sums { candidates: self.view.vocab_size(), ends: of_ends, texts: total - of_ends };
@@ -48,19 +48,6 @@ impl Whole<'_, '_> {
         Done::Not
     }
 
-    /// What ends the text and may be emitted.
-    fn text_ends(&self, known: &Infill<'_>) -> Vec<End> {
-        let mut tokens: Vec<u32> =
-            known.ends.iter().copied().filter(|&end| (end as usize) < self.view.vocab_size()).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        let all = tokens.into_iter().map(|token| (token, self.view.value(token)));
-        let there = all.filter(|&(_, logit)| logit > f32::NEG_INFINITY);
-        let weighed =
-            |(token, logit)| End { token, logit, mass: mass(exponent(logit, self.weigh.max, self.weigh.scale)) };
-        there.map(weighed).collect()
-    }
-
     /// Keys and masses of the tokens that have so much, in order, and of all ends.
     fn reaching(&self, need: u64, ends: &[End], store: &mut ChainStore) -> Vec<(u64, u64)> {
         let range = Range { low: reach_of(self.weigh, need).max(f32::MIN), high: f32::INFINITY };
@@ -75,13 +62,6 @@ impl Whole<'_, '_> {
         first.sort_unstable();
         first
     }
-}
-
-/// A token that ends the text.
-struct End {
-    token: u32,
-    logit: f32,
-    mass: u64,
 }
 
 impl Left<'_> {

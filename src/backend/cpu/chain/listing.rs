@@ -58,6 +58,8 @@ pub(super) enum Next {
     Adapt(f64),
     /// A tournament.
     Play,
+    /// EOS tokens alone, where one has more than this probability.
+    Ends(f32),
     /// What infill keeps.
     Infill,
     /// A list, to do the step on.
@@ -180,6 +182,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 let average = chain.state.adaptive;
                 average.map_or(Next::Done, |average| Next::Adapt(adaptive_p::adapted(target, average)))
             }
+            Step::MinEosP(p) => Next::Ends(p),
             Step::Infill => Next::Infill,
             Step::Tournament => Next::Play,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),

@@ -7,6 +7,7 @@
 mod adapt;
 mod cut;
 mod doubt;
+mod ends;
 mod infill;
 mod interval;
 mod listing;

@@ -20,6 +20,7 @@ impl Left<'_> {
             self.weigh_once();
         }
         match *step {
+            Step::MinEosP(p) => self.min_eos_p(p, chain.eos),
             Step::Temperature => self.cool(f64::from(filters.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
                 self.cool(temperature::dynamic(self.entropy(), self.len(), low, high, exponent));

@@ -58,6 +58,7 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
         }
         Step::TopP => filters.top_p >= 1.0,
         Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
+        Step::MinEosP(_) => chain.eos.is_empty(),
         Step::Infill => chain.infill.is_none(),
         Step::AdaptiveP { .. } => chain.state.adaptive.is_none(),
         Step::Tournament => chain.tournament.is_none(),
@@ -118,6 +119,7 @@ impl Whole<'_, '_> {
                 let token = played.and_then(|played| self.play(played, store));
                 token.map_or(Done::Not, |token| Done::Whole(Distribution::one(self.view, token)))
             }
+            Next::Ends(p) => self.min_eos_p(p, chain.eos, store),
             Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
             Next::TailFree(z) => self.tail_free(z, (behind, rest), (filters, chain), (lists, store)),
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
