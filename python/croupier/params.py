@@ -584,6 +584,15 @@ class SamplingParams(Params):
     In the default order it comes before the temperature, so the probability is the model's, after masks, bias and
     penalties. It does nothing where fewer than min_keep would be left. It needs eos_token_ids and no ignore_eos;
     without them the field is invalid wherever the temperature is above 0. Range 0 .. 1; 0: off. Server default 0."""
+    dry_max_ngram: int | None = None
+    """Bounds on DRY's search, as Aphrodite has them. So many tokens before the last one are compared, so that a repeat
+    counts as at most one more. Range 0, or dry_allowed_length + 1 .. 32,768; 0: no bound. Server default 0."""
+    dry_max_occurrences: int | None = None
+    """DRY looks at so many of the places where the last token stood before, the latest ones, whatever stands before
+    them. Range 0 .. 1,024; 0: at all. Server default 0."""
+    dry_early_exit_match_len: int | None = None
+    """DRY looks at places from the latest one back, and at none before the first that repeats so many tokens, and at
+    least 2. Range 0 .. 512; 0: at all. Server default 0."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
     names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's

@@ -196,7 +196,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 62] = [
+        let out_of_range: [(&str, Change); 65] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -254,6 +254,9 @@ mod tests {
             ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),
             ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
             ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
+            ("dry_max_ngram", |p| p.history.dry_max_ngram = u32::MAX),
+            ("dry_max_occurrences", |p| p.history.dry_max_occurrences = u32::MAX),
+            ("dry_early_exit_match_len", |p| p.history.dry_early_exit_match_len = u32::MAX),
             ("penalty_last_n", |p| p.history.penalty_last_n = u32::MAX),
             ("penalty_decay_n", |p| (p.history.penalty_last_n, p.history.penalty_decay_n) = (1, 65_535)),
             ("encoder_repetition_penalty", |p| p.history.encoder_repetition_penalty = 0.0),

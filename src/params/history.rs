@@ -21,6 +21,10 @@ pub const MAX_DRY_ALLOWED_LENGTH: u32 = 1024;
 pub const MAX_DECAY_WINDOW: u32 = (1 << 16) - 1;
 /// Most sequence breakers of DRY.
 pub const MAX_DRY_BREAKERS: usize = 1024;
+/// Largest `dry_max_occurrences`: a token takes as many steps.
+pub const MAX_DRY_OCCURRENCES: u32 = 1024;
+/// Largest `dry_early_exit_match_len`: repeats are told apart as far as that.
+pub const MAX_DRY_EXIT: u32 = 512;
 /// Most tokens of one of the token sequences in this file, and of a bad word.
 pub const MAX_PATTERN_TOKENS: usize = 64;
 /// Longest window of penalties over a text's last tokens.
@@ -42,6 +46,12 @@ pub struct HistoryParams {
     pub dry_penalty_last_n: i32,
     /// Token sequences that no repeat reaches across.
     pub dry_sequence_breakers: Vec<Vec<u32>>,
+    /// So many tokens before the last one are compared, more than `dry_allowed_length`; at most 32,768. 0: all.
+    pub dry_max_ngram: u32,
+    /// So many places where the last token stood are looked at, the latest ones; at most 1024. 0: all.
+    pub dry_max_occurrences: u32,
+    /// The search ends at a repeat of so many tokens; at most 512. 0: it does not.
+    pub dry_early_exit_match_len: u32,
     /// How many of the last tokens penalties see at full strength; at most 2^20. 0: all.
     pub penalty_last_n: u32,
     /// Over how many tokens behind these their strength falls off; with them at most 65,535. 0: it does not.
@@ -87,6 +97,9 @@ impl Off for HistoryParams {
         dry_allowed_length: 2,
         dry_penalty_last_n: -1,
         dry_sequence_breakers: Vec::new(),
+        dry_max_ngram: 0,
+        dry_max_occurrences: 0,
+        dry_early_exit_match_len: 0,
         penalty_last_n: 0,
         penalty_decay_n: 0,
         prompt_ignore_length: 0,
@@ -119,6 +132,7 @@ impl HistoryParams {
         for (i, breaker) in self.dry_sequence_breakers.iter().enumerate() {
             check_pattern(&format!("dry_sequence_breakers[{i}].token_ids"), breaker, vocab_size)?;
         }
+        self.validate_search()?;
         self.validate_penalties()?;
         self.validate_steering(vocab_size)
     }
@@ -156,6 +170,20 @@ impl HistoryParams {
             Some(mark) => mark.validate().map_err(|e| e.within("watermark")),
             None => Ok(()),
         }
+    }
+
+    /// What bounds DRY's search.
+    fn validate_search(&self) -> Result<(), FieldError> {
+        in_range("dry_max_ngram", self.dry_max_ngram, 0, MAX_LOOK_BACK, " (0: no bound)")?;
+        in_range("dry_max_occurrences", self.dry_max_occurrences, 0, MAX_DRY_OCCURRENCES, " (0: all)")?;
+        in_range("dry_early_exit_match_len", self.dry_early_exit_match_len, 0, MAX_DRY_EXIT, " (0: never)")?;
+        let (most, allowed) = (self.dry_max_ngram, self.dry_allowed_length);
+        if self.dry_window().is_some() && most > 0 && most <= allowed {
+            let message =
+                format!("is {most}, so nothing is above dry_allowed_length {allowed}; raise it, or 0 for no bound");
+            return Err(FieldError::new("dry_max_ngram", message));
+        }
+        Ok(())
     }
 
     fn validate_penalties(&self) -> Result<(), FieldError> {
@@ -217,6 +245,9 @@ impl HistoryParams {
             dry_allowed_length,
             dry_penalty_last_n,
             dry_sequence_breakers,
+            dry_max_ngram,
+            dry_max_occurrences,
+            dry_early_exit_match_len,
             penalty_last_n,
             penalty_decay_n,
             prompt_ignore_length,
@@ -258,7 +289,7 @@ mod tests {
     fn each_range_is_checked_and_named() {
         assert_eq!(fault(|_| ()), None);
         type Change = fn(&mut HistoryParams);
-        let bad: [(&str, Change); 21] = [
+        let bad: [(&str, Change); 25] = [
             ("dry_multiplier", |p| p.dry_multiplier = -0.1),
             ("dry_multiplier", |p| p.dry_multiplier = f32::NAN),
             ("dry_multiplier", |p| p.dry_multiplier = 1e5),
@@ -273,6 +304,10 @@ mod tests {
             ("dry_sequence_breakers[1].token_ids", |p| p.dry_sequence_breakers = vec![vec![1], vec![]]),
             ("dry_sequence_breakers[0].token_ids", |p| p.dry_sequence_breakers = vec![vec![1; 65]]),
             ("dry_sequence_breakers[0].token_ids[1]", |p| p.dry_sequence_breakers = vec![vec![1, 100]]),
+            ("dry_max_ngram", |p| p.dry_max_ngram = (1 << 15) + 1),
+            ("dry_max_ngram", |p| (p.dry_multiplier, p.dry_allowed_length, p.dry_max_ngram) = (1.0, 3, 3)),
+            ("dry_max_occurrences", |p| p.dry_max_occurrences = 1025),
+            ("dry_early_exit_match_len", |p| p.dry_early_exit_match_len = 513),
             ("penalty_last_n", |p| p.penalty_last_n = (1 << 20) + 1),
             ("penalty_last_n", |p| p.penalty_decay_n = 1),
             ("penalty_decay_n", |p| (p.penalty_last_n, p.penalty_decay_n) = (1, 65_535)),
@@ -284,10 +319,12 @@ mod tests {
         for (field, change) in bad {
             assert_eq!(fault(change).as_deref(), Some(field));
         }
-        let good: [Change; 4] = [
+        let good: [Change; 6] = [
             |p| (p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n) = (1e4, 1.0, 1024, 1 << 15),
             |p| (p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n) = (1e4, 1, 0),
             |p| p.dry_sequence_breakers = vec![vec![99; 64]; 1024],
+            |p| (p.dry_max_ngram, p.dry_max_occurrences, p.dry_early_exit_match_len) = (1, 1024, 512),
+            |p| (p.dry_multiplier, p.dry_allowed_length, p.dry_max_ngram) = (1.0, 3, 4),
             |p| (p.penalty_last_n, p.penalty_decay_n, p.prompt_ignore_length) = (1, 65_534, u32::MAX),
         ];
         for (i, change) in good.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 75] = [
+pub const SUPPORTED: [&str; 78] = [
     "temperature",
     "top_k",
     "top_p",
@@ -75,6 +75,9 @@ pub const SUPPORTED: [&str; 75] = [
     "infill",
     "penalties_count_prompt",
     "min_eos_p",
+    "dry_max_ngram",
+    "dry_max_occurrences",
+    "dry_early_exit_match_len",
     "preset",
     "watermark",
 ];

@@ -11,6 +11,8 @@
 //! min(dry_multiplier * dry_base ^ (L - dry_allowed_length), 1e30)
 //! ```
 //!
+//! [Bounds](bounds) on the search make some places count less, or not at all.
+//!
 //! That is a part of the bias, or in the order of an engine that has it so it comes behind the penalties ([`Nudge::late`]).
 //! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
 //! f32 once: the same bits everywhere.
@@ -20,13 +22,17 @@
 //! source calls a flaw where one breaker lies inside another; here the one that ends last. There one that begins before the window
 //! is none; here one that ends in it is one. There breakers are strings, and every tokenisation of one breaks.
 
+pub(super) mod bounds;
+
 use super::breakers::{Breakers, Place};
 use super::length::{MOST, power};
 use super::places::FARTHEST;
-use super::repeats::Match;
+use super::repeats::{LONGEST_CONTEXT, Match};
 use super::text::Text;
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
+use crate::speculative::propose::grams::Grams;
+use bounds::Bounds;
 
 /// How far the text is behind its sequence breakers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -68,13 +74,26 @@ pub(super) struct Dry<'a> {
 }
 
 /// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
-/// least `dry_allowed_length` tokens, and maybe some shorter ones.
-pub(super) fn penalise(dry: Dry<'_>, text: &Text<'_>, (matches, since): (&[Match], Since), nudges: &mut Vec<Nudge>) {
+/// least `dry_allowed_length` tokens, and maybe some shorter ones; the latest first. `counted` tells where tokens stood, if
+/// [that](bounds::counted) matters.
+pub(super) fn penalise(
+    dry: Dry<'_>,
+    text: &Text<'_>,
+    (matches, since, counted): (&[Match], Since, Option<&Grams>),
+    nudges: &mut Vec<Nudge>,
+) {
     let Dry { params, breakers, is_late } = dry;
     let Some(window) = params.dry_window().filter(|_| since.tokens >= params.dry_allowed_length) else { return };
     let inside = |m: &Match| u32::try_from(window.saturating_sub(text.len() - m.at as usize)).unwrap_or(u32::MAX);
-    let length = |m: &Match| m.len.min(since.tokens).min(inside(m));
-    let long = matches.iter().filter(|m| length(m) >= params.dry_allowed_length);
+    let Bounds { longest, exit } = Bounds::of(params);
+    let length = |m: &Match| m.len.min(since.tokens).min(inside(m)).min(longest);
+    let first = counted.map_or(0, |grams| bounds::first_place(text, grams, params.dry_max_occurrences));
+    let (near, mut is_over) = (matches.partition_point(|m| m.at as usize >= first), false);
+    let looked_at = matches[..near].iter().take_while(|m| {
+        let ends = exit.is_some_and(|exit| length(m) >= exit);
+        !std::mem::replace(&mut is_over, ends)
+    });
+    let long = looked_at.filter(|m| length(m) >= params.dry_allowed_length);
     // Token and length in one number: in token order, the longest first.
     let followed = long.filter_map(|m| Some((u64::from(text.get(m.at as usize)?) << 32) | u64::from(!length(m))));
     let mut extended: Vec<u64> = followed.collect();
@@ -89,13 +108,20 @@ pub(super) fn penalise(dry: Dry<'_>, text: &Text<'_>, (matches, since): (&[Match
     }));
 }
 
-/// Repeats of so many tokens and of more are penalised alike; or a number that is [too far](FARTHEST).
+/// How many tokens a repeat has at least that is looked at, of those that are looked up at once.
+pub(super) fn context(params: &HistoryParams) -> usize {
+    let least = Bounds::of(params).exit.map_or(u32::MAX, |exit| exit).min(params.dry_allowed_length);
+    (least as usize).min(LONGEST_CONTEXT)
+}
+
+/// Repeats of so many tokens and of more are alike; or a number that is [too far](FARTHEST).
 pub(super) fn longest(params: &HistoryParams) -> usize {
     // Well above the largest penalty, so that no rounding of a power matters.
     let is_most = |&excess: &u32| f64::from(params.dry_multiplier) * power(params.dry_base, excess) >= 2.0 * MOST;
     let grows = params.dry_base > 1.0;
     let excess = if grows { (0..=FARTHEST as u32).find(is_most).unwrap_or(u32::MAX) } else { 0 };
-    params.dry_allowed_length.saturating_add(excess) as usize
+    let Bounds { longest, exit } = Bounds::of(params);
+    params.dry_allowed_length.saturating_add(excess).max(exit.unwrap_or(0)).min(longest) as usize
 }
 
 /// The penalty for a repeat so much longer than is allowed.
@@ -128,13 +154,12 @@ mod tests {
         let window = params.dry_window().expect("on");
         let breakers = Breakers::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
-        let context = (params.dry_allowed_length as usize).min(repeats::LONGEST_CONTEXT);
-        let places = Places::new(context, longest(params), tokens);
+        let places = Places::new(context(params), longest(params), tokens);
         let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
-        penalise(Dry { params, breakers, is_late: false }, &text, (&matches, since), &mut nudges);
+        penalise(Dry { params, breakers, is_late: false }, &text, (&matches, since, None), &mut nudges);
         let mut late = Vec::new();
-        penalise(Dry { params, breakers, is_late: true }, &text, (&matches, since), &mut late);
+        penalise(Dry { params, breakers, is_late: true }, &text, (&matches, since, None), &mut late);
         assert!(late.iter().all(|n| n.bias == 0.0));
         assert!(nudges.iter().map(|n| (n.token, n.bias)).eq(late.into_iter().map(|n| (n.token, n.late))));
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()

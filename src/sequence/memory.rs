@@ -10,7 +10,7 @@ use super::loops::looping;
 use super::mark;
 use super::ngram::{self, OfPrompt};
 use super::places::Places;
-use super::repeats::{self, LONGEST_CONTEXT, Match};
+use super::repeats::{self, Match};
 use super::rules::Rules;
 use super::text::Text;
 use super::thinking::Thinking;
@@ -34,6 +34,8 @@ pub(super) struct Memory {
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Index {
     dry: Option<Places>,
+    /// Of each token, where DRY counts them.
+    counted: Option<Grams>,
     ngram: Option<Grams>,
     /// Those of the prompt.
     prompt: Option<Box<OfPrompt>>,
@@ -79,7 +81,7 @@ struct Reach {
 impl Reach {
     fn of(rules: &Rules) -> Self {
         let params = &rules.params().history;
-        let dry = params.dry_window().map(|window| ((params.dry_allowed_length as usize).min(LONGEST_CONTEXT), window));
+        let dry = params.dry_window().map(|window| (dry::context(params), window));
         // A breaker may end where the window begins.
         let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Breakers::longest)));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
@@ -134,6 +136,7 @@ impl Memory {
             self.now.matches = repeats::all(&self.tokens, &places, window);
             self.now.since = dry::Since::after(&self.tokens, rules.breakers(), window);
             self.grams.dry = Some(places);
+            self.grams.counted = dry::bounds::counted(&rules.params().history, &self.tokens);
         }
     }
 
@@ -142,6 +145,9 @@ impl Memory {
         let reach = Reach::of(rules);
         if let Some(places) = &mut self.grams.dry {
             places.push(&self.tokens, token);
+        }
+        if let Some(grams) = &mut self.grams.counted {
+            grams.push(&self.tokens, token);
         }
         if let Some(grams) = &mut self.grams.ngram {
             grams.push_over(&self.tokens, token);
@@ -197,7 +203,8 @@ impl Memory {
 
 impl Index {
     fn bytes(&self) -> usize {
-        self.dry.as_ref().map_or(0, Places::bytes) + self.ngram.as_ref().map_or(0, Grams::bytes) + self.prompt_bytes()
+        let grams = self.ngram.iter().chain(&self.counted).map(Grams::bytes).sum::<usize>();
+        self.dry.as_ref().map_or(0, Places::bytes) + grams + self.prompt_bytes()
     }
 
     fn prompt_bytes(&self) -> usize {
@@ -206,7 +213,8 @@ impl Index {
 
     fn bytes_after(&self, len: usize) -> usize {
         let dry = self.dry.as_ref().map_or(0, |places| places.bytes_after(len));
-        dry + self.ngram.as_ref().map_or(0, |grams| grams.bytes_after(len)) + self.prompt_bytes()
+        let grams = self.ngram.iter().chain(&self.counted).map(|grams| grams.bytes_after(len)).sum::<usize>();
+        dry + grams + self.prompt_bytes()
     }
 }
 
@@ -257,7 +265,7 @@ impl Now {
         if let Some(biased) = rules.biased() {
             bias::add(rules.sequence_bias(), &biased.holding(self.biased), &mut self.nudges);
         }
-        let repeats = (self.matches.as_slice(), self.since);
+        let repeats = (self.matches.as_slice(), self.since, grams.counted.as_ref());
         dry::penalise(rules.dry(), text, repeats, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();

@@ -28,6 +28,10 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
     cases.extend([
         ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(0), ..p() }),
         ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(u32::MAX), ..p() }),
+        ("params.dry_max_ngram", SamplingParams { dry_max_ngram: Some(32_769), ..p() }),
+        ("params.dry_max_ngram", SamplingParams { dry_multiplier: Some(1.0), dry_max_ngram: Some(2), ..p() }),
+        ("params.dry_max_occurrences", SamplingParams { dry_max_occurrences: Some(1025), ..p() }),
+        ("params.dry_early_exit_match_len", SamplingParams { dry_early_exit_match_len: Some(513), ..p() }),
         ("params.dry_penalty_last_n", SamplingParams { dry_penalty_last_n: Some(-2), ..p() }),
         ("params.dry_penalty_last_n", SamplingParams { dry_penalty_last_n: Some(i32::MAX), ..p() }),
         ("params.dry_sequence_breakers[0].token_ids", SamplingParams { dry_sequence_breakers: breakers(&[]), ..p() }),

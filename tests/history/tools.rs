@@ -23,6 +23,17 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
             },
         ),
         (
+            "DRY with bounds on its search",
+            SamplingParams {
+                dry_multiplier: Some(0.8),
+                dry_allowed_length: Some(1),
+                dry_max_ngram: Some(2),
+                dry_max_occurrences: Some(2),
+                dry_early_exit_match_len: Some(3),
+                ..p()
+            },
+        ),
+        (
             "DRY behind penalties",
             SamplingParams {
                 dry_multiplier: Some(0.8),

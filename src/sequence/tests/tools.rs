@@ -26,6 +26,7 @@ prop_compose! {
     pub(super) fn any_history()(
         dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
         breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
+        bounds in (prop_oneof![2 => Just(0u32), 1 => 4u32..9], prop_oneof![Just(0u32), 1u32..6], prop_oneof![Just(0u32), 1u32..6]),
         window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0], any::<Option<bool>>()),
         ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2), prop_oneof![Just(0u32), 2u32..4])),
         length in prop::option::of((0u32..6, 0.5f32..2.0)),
@@ -67,6 +68,9 @@ prop_compose! {
             dry_allowed_length: dry.2,
             dry_penalty_last_n: dry.3,
             dry_sequence_breakers: breakers,
+            dry_max_ngram: bounds.0,
+            dry_max_occurrences: bounds.1,
+            dry_early_exit_match_len: bounds.2,
             watermark: mark.map(Arc::new),
         }
     }
@@ -254,10 +258,14 @@ fn work_is_linear_in_the_text_once_and_small_for_a_token() {
     };
     let dry =
         with(|p| (p.dry_multiplier, p.dry_sequence_breakers) = (1.0, vec![[vec![9], vec![1; 63]].concat(); 1024]));
+    let bounded = with(|p| {
+        p.dry_multiplier = 1.0;
+        (p.dry_max_ngram, p.dry_max_occurrences, p.dry_early_exit_match_len) = (12, 8, 8);
+    });
     let ngram = with(|p| {
         p.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 3, whitelist: vec![0; 4096], ..Default::default() }));
     });
-    for (tool, rules, is_dry) in [("DRY", dry, true), ("n-grams", ngram, false)] {
+    for (tool, rules, is_dry) in [("DRY", dry, true), ("DRY with bounds", bounded, true), ("n-grams", ngram, false)] {
         for (name, text) in texts() {
             let [half, whole] = [1u32 << 13, 1 << 14].map(|len| {
                 let text = text(len);
@@ -291,6 +299,7 @@ fn what_is_forgotten_is_not_missed() {
         (p.repetition_penalty, p.frequency_penalty) = (1.3, 0.2);
         (p.history.penalty_last_n, p.history.penalty_decay_n, p.history.prompt_ignore_length) = (9, 11, 3);
         (p.history.dry_multiplier, p.history.dry_allowed_length, p.history.dry_penalty_last_n) = (0.5, 1, 25);
+        (p.history.dry_max_ngram, p.history.dry_max_occurrences, p.history.dry_early_exit_match_len) = (6, 5, 4);
         p.history.dry_sequence_breakers = vec![vec![3], vec![0, 1, 2]];
         let ngram = NoRepeatNgram { size: 3, window: 30, whitelist: vec![2], prompt_size: 4 };
         p.history.no_repeat_ngram = Some(Box::new(ngram));
