@@ -5,8 +5,11 @@
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
+use croupier::params::watermark::KgwParams;
 use croupier::sampling::kept::{Form, Kept};
 use croupier::sampling::logits::Dtype;
+use croupier::sampling::mark::Mark;
+use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::row::{Action, Filters};
 use croupier::sampling::sample_row;
 use croupier::speculative::draft::DraftError;
@@ -253,6 +256,35 @@ fn named_edges() {
             }
         }
     }
+}
+
+/// Of a greedy row with a greenlist, draws ask for the first token alone: ranks of rejected tokens and relaxed acceptance do not.
+#[test]
+fn marked_rows_are_judged_by_all_of_their_tokens() {
+    let (vocab, params) = (3000, KgwParams { bias: 2.7, ..KgwParams::default() });
+    let (mut ranks, mut accepted) = (0, 0);
+    for seed in 0..60u64 {
+        let shape = [1, 2, 8, 0][seed as usize % 4];
+        let target = Row::new(Dtype::F32, &row(shape, vocab, seed), Filters { temperature: 0.0, ..OFF });
+        let greens = Greenlist::new(&params, Seeds::new(&params, vec![seed as u32]));
+        let target = Row { mark: Some(Mark::Green(greens)), ..target };
+        for rule in [AcceptanceRule::Rejection, AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 0.004 })] {
+            // One that is near the top without the mark, and one that is not.
+            let mut near: Vec<u32> = (0..vocab as u32).collect();
+            let logits = row(shape, vocab, seed);
+            near.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+            for token in [near[1], near[7], near[700]] {
+                let mut case = Case::new(vec![(token, Source::None)]);
+                case.rows = vec![target.clone(); 2];
+                (case.rule, case.measure) = (rule, true);
+                let verified = check("marked", &case).expect("the rows are fine");
+                ranks +=
+                    verified.trials.iter().filter_map(|trial| trial.rejected_rank).filter(|&rank| rank > 20).count();
+                accepted += verified.accepted_path.len();
+            }
+        }
+    }
+    assert!(ranks > 60 && accepted > 9, "{ranks} {accepted}");
 }
 
 /// More cases where time allows: PROPTEST_CASES. Failures are kept beside the tests and tried first.

@@ -118,7 +118,8 @@ impl Case {
             };
             drafts.push(DraftToken { token: *token, source });
         }
-        let rows: Vec<_> = self.rows.iter().map(|row| row.job(Action::Score { token: 0 })).collect();
+        // As the engine asks.
+        let rows: Vec<_> = self.rows.iter().map(|row| row.job(Action::Draw { uniform: 0 })).collect();
         let tree = Tree::new(&self.parents, drafts.len()).expect("the parents are a tree");
         let (rule, numbers, measure) = (self.rule, self.numbers, self.measure);
         verify(&VerifyJob { rows: &rows, ends: &self.ends, drafts: &drafts, tree: &tree, rule, numbers, measure })

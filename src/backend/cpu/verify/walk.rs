@@ -4,18 +4,18 @@ use super::here::{Aside, Here, Weighed, view};
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, is_far};
-use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Runner, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::row::{Scratch, prepare};
 use crate::backend::cpu::view::{View, ViewStore};
+use crate::backend::{RowJob, VerifyJob};
 use crate::params::state::SamplerState;
 use crate::sampling::mark::race::Race;
 use crate::sampling::mass::MASS_ONE;
 use crate::sampling::order::Candidate;
-use crate::sampling::row::RowError;
+use crate::sampling::row::{Action, RowError, RowSpec};
 use crate::speculative::positions::Positions;
 use crate::speculative::relaxed::Relaxed;
 use crate::speculative::rule::AcceptanceRule;
@@ -93,6 +93,15 @@ impl<'a> Walk<'a> {
         Some(left.residual(factor, draft.total, |token| draft.mass_of(token)))
     }
 
+    /// A row as it is prepared. Ranks of rejected tokens and what relaxed acceptance judges go by tokens too that the row's draw
+    /// would not come to, so nothing may be left out of it as for a draw.
+    fn looked_at(&self, row: usize) -> RowJob<'a> {
+        let RowJob { logits, spec } = self.job.rows[row];
+        let is_drawn_from = !self.job.measure && !matches!(self.job.rule, AcceptanceRule::Relaxed(_));
+        let action = if is_drawn_from { spec.action } else { Action::Score { token: 0 } };
+        RowJob { logits, spec: RowSpec { action, ..spec } }
+    }
+
     /// Leaves the row come to. Block verification comes to rows again, and to prepare one is most of its price.
     fn leave(&mut self) {
         let comes_again = self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain();
@@ -144,7 +153,7 @@ impl Positions for Walk<'_> {
             let here = match self.aside.iter().position(|aside| aside.here.row == row) {
                 Some(at) => self.aside.swap_remove(at).back(self.maxima, self.view, self.store),
                 None => {
-                    let max = prepare(self.level, &self.job.rows[row], self.far, self.maxima, self.view)?;
+                    let max = prepare(self.level, &self.looked_at(row), self.far, self.maxima, self.view)?;
                     let spec = self.states.spec(self.job, row);
                     let here =
                         Here::new(self.level, self.job, ((row, max), &spec), (self.maxima, self.view), self.store);
