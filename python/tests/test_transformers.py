@@ -7,8 +7,9 @@ import pytest
 try:
     import torch
     import transformers as hf
+    from transformers.generation import logits_process
 except ImportError:
-    torch = hf = None
+    torch = hf = logits_process = None
 
 VOCAB, ROWS = 64, 150
 #: Tokens that end a text; for the processor that takes them as likely.
@@ -30,9 +31,9 @@ CHAINS = {
     "min-p, epsilon, eta": (
         lambda: [hf.MinPLogitsWarper(0.02), hf.EpsilonLogitsWarper(0.005), hf.EtaLogitsWarper(0.01)],
         {"min_p": 0.02, "epsilon_cutoff": 0.005, "eta_cutoff": 0.01}),
-    "likely ends": (lambda: [hf.BarkEosPrioritizerLogitsProcessor(EOS, 0.02)], {"min_eos_p": 0.02}),
+    "likely ends": (lambda: [logits_process.BarkEosPrioritizerLogitsProcessor(EOS, 0.02)], {"min_eos_p": 0.02}),
     "likely ends, temperature, top-k": (
-        lambda: [hf.BarkEosPrioritizerLogitsProcessor(EOS, 0.02), hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(30)],
+        lambda: [logits_process.BarkEosPrioritizerLogitsProcessor(EOS, 0.02), hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(30)],
         {"min_eos_p": 0.02, "temperature": 0.7, "top_k": 30}),
     "repetition penalty, top-k": (
         lambda: [hf.RepetitionPenaltyLogitsProcessor(1.4), hf.TopKLogitsWarper(20)], {"repetition_penalty": 1.4, "top_k": 20}),
