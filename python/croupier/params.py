@@ -186,7 +186,7 @@ class ProposerParams(Params):
     token (NGRAM), 44 (SUFFIX)."""
 
     kind: ProposerKind | str | None = None
-    """How draft tokens are found. Required."""
+    """How draft tokens are found. Required where anything is set."""
     max_draft_tokens: int | None = None
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
     min_match: int | None = None
@@ -208,7 +208,7 @@ class DraftLengthParams(Params):
     verify_cost: float = 0.0
     """Time that one more target row adds to the step. Range 0 .. 1."""
     max_draft_tokens: int | None = None
-    """The most that is ever advised. Range 1 .. 64. Absent: 16."""
+    """The most that is ever advised. Range 1 .. 64. Absent: 16. 0: no advice, whatever the stream's default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,12 +277,13 @@ class RepetitionDetectionParams(Params):
 class ThinkingBudgetParams(Params):
     """Thinking begins when prompt or output end with start_token_ids and is over when they end with end_token_ids.
     Output tokens in between are counted, all stretches together. When `budget` are spent while the text thinks, the
-    forced tokens are emitted one by one, whatever is banned or allowed; their logits must not be -infinity."""
+    forced tokens are emitted one by one, whatever is banned or allowed; their logits must not be -infinity. An empty
+    message: any number of tokens, whatever the stream's default."""
 
     start_token_ids: Sequence[int] = ()
-    """1 .. 64 token ids. Required."""
+    """1 .. 64 token ids. Required where anything is set."""
     end_token_ids: Sequence[int] = ()
-    """1 .. 64 token ids. Required."""
+    """1 .. 64 token ids. Required where anything is set."""
     budget: int = 0
     """Tokens, the end included. 0: none."""
     forced_token_ids: Sequence[int] = ()
@@ -420,12 +421,14 @@ class SamplingParams(Params):
     seed: int | None = None
     """Seed of every random decision of the sequence. Absent: chosen by the server and reported."""
     logprobs: LogprobsParams | Mapping[str, Any] | None = None
-    """What to report beside the token. Absent: only the token."""
+    """What to report beside the token. Absent: only the token. Where the stream's default has it, a sequence can ask
+    for less, but not for no logprob of the token."""
     acceptance: AcceptanceParams | Mapping[str, Any] | None = None
     """How draft tokens are accepted. Absent: rejection sampling (lossless)."""
     proposer: ProposerParams | Mapping[str, Any] | None = None
     """Propose draft tokens from the sequence's own tokens, so that no draft model is needed: each reply to sample or
-    verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Absent: none."""
+    verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Absent: none. An
+    empty message: none, whatever the stream's default."""
     draft_length: DraftLengthParams | Mapping[str, Any] | None = None
     """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Absent: no advice."""
     dynatemp_low: float | None = None
@@ -537,15 +540,19 @@ class SamplingParams(Params):
     no_repeat_ngram: NoRepeatNgramParams | Mapping[str, Any] | None = None
     """No n-gram of prompt and output comes twice. Absent: off."""
     length_penalty: LengthPenaltyParams | Mapping[str, Any] | None = None
-    """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Absent: off."""
+    """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Needs eos_token_ids of the
+    stream. Absent: off."""
     sequence_bias: Sequence[SequenceBias | Mapping[str, Any]] = ()
     """Biases on tokens after others, added together with logit_bias. At most 1,024. Default: none."""
     token_ban_ranges: Sequence[TokenBanRange | Mapping[str, Any]] = ()
-    """Tokens banned at some positions of the output, such as its first ones. At most 64. Default: none."""
+    """Tokens banned at some positions of the output, such as its first ones. At most 64, with 32,768 token ids
+    together. Default: none."""
     forced_first_token: int | None = None
-    """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Absent: free."""
+    """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Absent: free.
+    A sequence cannot free it where the stream's default forces one."""
     forced_last_token: int | None = None
-    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Absent: free."""
+    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Absent: free. As with
+    forced_first_token, a sequence can replace that of the stream's default, not free it."""
     repetition_detection: RepetitionDetectionParams | Mapping[str, Any] | None = None
     """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Absent: off."""
     thinking_budget: ThinkingBudgetParams | Mapping[str, Any] | None = None

@@ -144,7 +144,9 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 mod tests {
     use super::acceptance::Synthetic;
     use super::report::ReportParams;
-    use super::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, TokenBanRange};
+    use super::steering::{
+        LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
+    };
     use super::watermark::{SynthidParams, Watermark};
     use super::*;
     use std::sync::Arc;
@@ -272,7 +274,9 @@ mod tests {
                 p.history.repetition_detection =
                     Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 2, min_count: 2 })
             }),
-            ("thinking_budget", |p| p.history.thinking_budget = Some(Box::default())),
+            ("thinking_budget", |p| {
+                p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 1, ..Default::default() }))
+            }),
             ("watermark", |p| p.history.watermark = Some(Arc::new(Watermark::Synthid(SynthidParams::new(vec![]))))),
         ];
         for (field, change) in out_of_range {

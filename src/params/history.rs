@@ -4,8 +4,8 @@
 use super::check::{check_len, check_tokens, in_range};
 use super::rare::Off;
 use super::steering::{
-    LengthPenalty, MAX_BAN_RANGES, MAX_SEQUENCE_BIASES, NoRepeatNgram, RepetitionDetection, SequenceBias,
-    ThinkingBudget, TokenBanRange,
+    LengthPenalty, MAX_BAN_RANGES, MAX_BAN_RANGES_TOKENS, MAX_SEQUENCE_BIASES, NoRepeatNgram, RepetitionDetection,
+    SequenceBias, ThinkingBudget, TokenBanRange,
 };
 use super::watermark::Watermark;
 use super::{FieldError, MAX_REPETITION_PENALTY};
@@ -151,6 +151,13 @@ impl HistoryParams {
         check_len("token_ban_ranges", self.token_ban_ranges.len(), MAX_BAN_RANGES)?;
         for (i, range) in self.token_ban_ranges.iter().enumerate() {
             range.validate(vocab_size).map_err(|e| e.within(&format!("token_ban_ranges[{i}]")))?;
+        }
+        let banned: usize = self.token_ban_ranges.iter().map(|range| range.token_ids.len()).sum();
+        if banned > MAX_BAN_RANGES_TOKENS {
+            let message = format!(
+                "have {banned} token ids, at most {MAX_BAN_RANGES_TOKENS} together; use banned_token_ids for those of all positions"
+            );
+            return Err(FieldError::new("token_ban_ranges", message));
         }
         for (field, token) in
             [("forced_first_token", self.forced_first_token), ("forced_last_token", self.forced_last_token)]

@@ -231,6 +231,14 @@ impl SamplingParams {
 
     /// A sampler that is on has a place in the order: none is left out without a word.
     pub(super) fn validate_order(&self) -> Result<(), FieldError> {
+        self.validate_order_ignoring(&self.samplers.xtc_ignore_token_ids)
+    }
+
+    /// The same where XTC ignores these tokens, of these parameters or of others that they are over.
+    ///
+    /// # Errors
+    /// The field at fault.
+    pub fn validate_order_ignoring(&self, xtc_ignored: &[u32]) -> Result<(), FieldError> {
         let order = self.order();
         for (i, sampler) in order.iter().enumerate() {
             if order[..i].contains(sampler) {
@@ -243,7 +251,9 @@ impl SamplingParams {
             order.contains(sampler) || *sampler == Sampler::DynamicTemperature && order.contains(&Sampler::Temperature)
         };
         let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !has(s)).map(Sampler::name);
-        let Some(name) = missing.or_else(|| self.unknown_to_its_engine()).filter(|_| self.temperature != 0.0) else {
+        let Some(name) =
+            missing.or_else(|| self.unknown_to_its_engine(xtc_ignored)).filter(|_| self.temperature != 0.0)
+        else {
             return Ok(());
         };
         Err(match self.samplers.sampler_order {
@@ -258,7 +268,7 @@ impl SamplingParams {
     }
 
     /// A parameter that is on and that the engine does not have, though it has the sampler.
-    fn unknown_to_its_engine(&self) -> Option<&'static str> {
+    fn unknown_to_its_engine(&self, xtc_ignored: &[u32]) -> Option<&'static str> {
         use EngineOrder::*;
         let (s, SamplerOrder::Engine(engine)) = (&self.samplers, &self.samplers.sampler_order) else { return None };
         // The engines that have it stand behind it.
@@ -268,16 +278,16 @@ impl SamplingParams {
             ("smoothing_curve", s.smoothing_factor > 0.0 && s.smoothing_curve != 1.0, &[TextGenerationWebui]),
             ("top_p_decay", s.top_p_decay < 1.0, &[]),
             ("xtc_expected", s.xtc_probability > 0.0 && s.xtc_expected, &[Exllama]),
-            ("xtc_ignore_token_ids", self.ignores_in_xtc(), &[TextGenerationWebui, Exllama]),
+            (
+                "xtc_ignore_token_ids",
+                s.xtc_probability > 0.0 && !xtc_ignored.is_empty(),
+                &[TextGenerationWebui, Exllama],
+            ),
             ("mirostat 1", s.mirostat == 1, &[LlamaCpp]),
             ("min_keep", s.min_keep > 1, &[LlamaCpp, Transformers]),
         ];
         let unknown = |(_, is_on, engines): &(_, bool, &[EngineOrder])| *is_on && !engines.contains(engine);
         parameters.into_iter().find(unknown).filter(|_| *engine != Croupier).map(|(name, ..)| name)
-    }
-
-    fn ignores_in_xtc(&self) -> bool {
-        self.samplers.xtc_probability > 0.0 && !self.samplers.xtc_ignore_token_ids.is_empty()
     }
 }
 

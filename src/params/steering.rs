@@ -15,6 +15,8 @@ pub const MAX_SEQUENCE_BIASES: usize = 1024;
 pub const MAX_BAN_RANGES: usize = 64;
 /// Most tokens banned in one such range.
 pub const MAX_BAN_RANGE_TOKENS: usize = 4096;
+/// Most tokens of all ranges together: each draft token of a verification has a list of its own of what is banned behind it.
+pub const MAX_BAN_RANGES_TOKENS: usize = 32_768;
 /// Longest pattern whose repetition is noticed, in tokens.
 pub const MAX_REPEATED_PATTERN: u32 = 256;
 /// Most tokens that the repetitions of a pattern may take together.
@@ -75,7 +77,7 @@ pub struct RepetitionDetection {
     pub min_count: u32,
 }
 
-/// How long a text may think.
+/// How long a text may think. Nothing set: any number of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ThinkingBudget {
     /// Thinking begins behind these tokens.
@@ -102,6 +104,12 @@ impl NoRepeatNgram {
 }
 
 impl LengthPenalty {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.factor == 1.0
+    }
+
     pub(super) fn validate(&self) -> Result<(), FieldError> {
         in_range("factor", self.factor, MAX_LENGTH_FACTOR.recip(), MAX_LENGTH_FACTOR, "")
     }
@@ -152,7 +160,16 @@ impl RepetitionDetection {
 }
 
 impl ThinkingBudget {
+    /// Whether it says nothing, which turns the stream's off.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
     pub(super) fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
+        if self.is_off() {
+            return Ok(());
+        }
         check_pattern("start_token_ids", &self.start_token_ids, vocab_size)?;
         check_pattern("end_token_ids", &self.end_token_ids, vocab_size)?;
         if self.forced_token_ids.is_empty() {

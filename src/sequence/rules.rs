@@ -1,7 +1,7 @@
 //! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
 //! sequences of a stream that have the same ones.
 
-mod infill;
+mod needs;
 mod reports;
 mod room;
 mod rows;
@@ -164,6 +164,11 @@ impl Rules {
         of(self).or_else(|| of(self.base.as_deref()?))
     }
 
+    /// Tokens that XTC leaves alone.
+    fn protected(&self) -> &[u32] {
+        self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default()
+    }
+
     /// Bad words, of which those of one token are bans.
     pub(super) fn bad_words(&self) -> &[Vec<u32>] {
         self.list(|params| &params.bad_words)
@@ -205,7 +210,7 @@ impl Rules {
     }
 
     pub(super) fn thinking_budget(&self) -> Option<&ThinkingBudget> {
-        self.inherited(|rules| rules.params.history.thinking_budget.as_deref())
+        self.inherited(|rules| rules.params.history.thinking_budget.as_deref()).filter(|budget| !budget.is_off())
     }
 
     pub(super) fn sequence_bias(&self) -> &[SequenceBias] {

@@ -117,7 +117,7 @@ async fn parameters_of_proposers_are_checked() {
     let proposer = |proposer| SamplingParams { proposer: Some(proposer), ..seeded(1) };
     let advice = |length| SamplingParams { draft_length: Some(length), ..seeded(1) };
     let cases = [
-        ("params.proposer.kind", proposer(ProposerParams::default())),
+        ("params.proposer.kind", proposer(ProposerParams { max_match: Some(3), ..Default::default() })),
         ("params.proposer.kind", proposer(ProposerParams { kind: 9, ..ngram() })),
         ("params.proposer.max_draft_tokens", proposer(ProposerParams { max_draft_tokens: Some(0), ..ngram() })),
         ("params.proposer.max_draft_tokens", proposer(ProposerParams { max_draft_tokens: Some(65), ..ngram() })),
@@ -126,7 +126,7 @@ async fn parameters_of_proposers_are_checked() {
         ("params.proposer.min_token_prob", proposer(ProposerParams { min_token_prob: Some(2.0), ..ngram() })),
         ("params.draft_length.draft_cost", advice(length(-1.0, 0.0, None))),
         ("params.draft_length.verify_cost", advice(length(0.0, f32::NAN, None))),
-        ("params.draft_length.max_draft_tokens", advice(length(0.0, 0.0, Some(0)))),
+        ("params.draft_length.max_draft_tokens", advice(length(0.0, 0.0, Some(65)))),
     ];
     for (field, params) in cases {
         let result = worker.step(open_step(vec![open(1, params)])).await;

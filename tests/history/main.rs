@@ -9,6 +9,7 @@ mod support;
 #[path = "../drafts/work.rs"]
 mod work;
 
+mod defaults;
 mod effects;
 mod everywhere;
 mod mistakes;

@@ -241,8 +241,7 @@ impl Naive {
         let mean = logits.iter().sum::<f64>() / logits.len() as f64;
         let sigma = (logits.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
         let least = self.max() - n * sigma;
-        // Distances are in units of 2^-8.
-        self.near |= logits.iter().any(|x| (x - least).abs() < n / 256.0);
+        self.near |= logits.iter().any(|x| (x - least).abs() < NEAR * n * sigma);
         let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
         let count = order.iter().filter(|&&t| self.logits[t] >= Some(least)).count();
         self.keep_first(&order, count);

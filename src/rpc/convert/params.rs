@@ -60,10 +60,15 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     let logprobs = wire.logprobs.as_ref().map(logprobs).transpose();
     let logprobs = logprobs.map_err(|e| e.within("logprobs"))?;
     let proposer = match &wire.proposer {
+        // An empty message turns the stream's off.
+        Some(wire) if *wire == proto::ProposerParams::default() => None,
         Some(wire) => Some(proposer(wire).map_err(|e| e.within("proposer"))?),
         None => defaults.proposer,
     };
-    let draft_length = wire.draft_length.as_ref().map(draft_length).or(defaults.draft_length);
+    let draft_length = match &wire.draft_length {
+        Some(wire) => draft_length(wire),
+        None => defaults.draft_length,
+    };
     let penalties = penalties(&wire, defaults);
     let samplers = samplers::merged(&mut wire, &defaults.samplers)?;
     let history = history::merged(&mut wire, &defaults.history)?;
@@ -164,7 +169,9 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
     let kind = match proto::ProposerKind::try_from(wire.kind) {
         Ok(proto::ProposerKind::Ngram) => ProposerKind::Ngram,
         Ok(proto::ProposerKind::Suffix) => ProposerKind::Suffix,
-        Ok(proto::ProposerKind::Unspecified) => return Err(FieldError::new("kind", "is required")),
+        Ok(proto::ProposerKind::Unspecified) => {
+            return Err(FieldError::new("kind", "is required; an empty message turns the stream's off"));
+        }
         Err(_) => return Err(unknown_value("kind", wire.kind)),
     };
     let default = ProposerParams::new(kind);
@@ -177,14 +184,12 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
     })
 }
 
-/// What advice needs to know; not yet checked against ranges.
-fn draft_length(wire: &proto::DraftLengthParams) -> DraftLengthParams {
+/// What advice needs to know, not yet checked against ranges; `None`: no advice.
+fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
     let default = DraftLengthParams::new(wire.draft_cost);
-    DraftLengthParams {
-        draft_cost: wire.draft_cost,
-        verify_cost: wire.verify_cost,
-        max_draft_tokens: wire.max_draft_tokens.unwrap_or(default.max_draft_tokens),
-    }
+    let max_draft_tokens = wire.max_draft_tokens.unwrap_or(default.max_draft_tokens);
+    let params = DraftLengthParams { draft_cost: wire.draft_cost, verify_cost: wire.verify_cost, max_draft_tokens };
+    (max_draft_tokens > 0).then_some(params)
 }
 
 /// An enum value that this server does not know.

@@ -76,7 +76,7 @@ impl Rules {
             chain: self.steps().map(|steps| Chain {
                 steps,
                 min_keep: self.params.samplers.min_keep,
-                protected: self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default(),
+                protected: self.protected(),
                 eos: self.likely_ends(),
                 xtc: uniform(seed, position, Purpose::Xtc),
                 state: SamplerState::default(),

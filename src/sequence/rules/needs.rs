@@ -18,9 +18,15 @@ impl Rules {
     /// # Errors
     /// The field at fault, with its path relative to the parameters.
     pub fn validate(&self) -> Result<(), FieldError> {
+        self.params.validate_order_ignoring(self.protected())?;
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
             let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
             return Err(FieldError::new("min_eos_p", message));
+        }
+        let is_penalised = self.params.history.length_penalty.is_some_and(|length| !length.is_off());
+        if is_penalised && self.inherited(|rules| rules.eos.as_deref()).unwrap_or_default().is_empty() {
+            let message = "needs a token that ends the text; give eos_token_ids";
+            return Err(FieldError::new("length_penalty", message));
         }
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));

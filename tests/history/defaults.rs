@@ -1,0 +1,111 @@
+//! What sequences make of a stream's defaults: they turn them off, or are told what does not go with them.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+
+fn row(logits: &[(u32, f32)]) -> Vec<f32> {
+    (0..VOCAB).map(|token| logits.iter().find(|x| x.0 == token).map_or(0.0, |x| x.1)).collect()
+}
+
+async fn worker(server: &TestServer, defaults: SamplingParams, eos_token_ids: Vec<u32>) -> Worker {
+    let config = StreamConfig { default_params: Some(defaults), eos_token_ids, ..config() };
+    server.worker_with(config).await
+}
+
+/// The open result's error, if any.
+async fn fault(worker: &mut Worker, params: SamplingParams) -> Option<(String, String)> {
+    let result = worker.step(open_step(vec![open(7, params)])).await;
+    worker.step(Step { close_sequence_ids: vec![7], ..Default::default() }).await;
+    result.open[0].error.clone().map(|error| (error.field, error.message))
+}
+
+#[tokio::test]
+async fn an_empty_message_turns_a_default_off() {
+    let server = TestServer::start().await;
+    let thinking =
+        ThinkingBudgetParams { start_token_ids: vec![3], end_token_ids: vec![8], budget: 0, forced_token_ids: vec![] };
+    let advice = DraftLengthParams { draft_cost: 0.0, verify_cost: 0.1, max_draft_tokens: None };
+    let defaults = SamplingParams {
+        temperature: Some(0.0),
+        thinking_budget: Some(thinking),
+        proposer: Some(ProposerParams { kind: ProposerKind::Ngram.into(), ..Default::default() }),
+        draft_length: Some(advice),
+        ..Default::default()
+    };
+    let mut worker = worker(&server, defaults, vec![]).await;
+    let off = SamplingParams {
+        thinking_budget: Some(ThinkingBudgetParams::default()),
+        proposer: Some(ProposerParams::default()),
+        draft_length: Some(DraftLengthParams { max_draft_tokens: Some(0), ..advice }),
+        ..Default::default()
+    };
+    // Each of the texts below ends as something in the prompt does.
+    let prompt_token_ids = vec![3, 4, 5, 8, 4, 5, 6, 3];
+    let opened = [SamplingParams::default(), off]
+        .into_iter()
+        .zip(1..)
+        .map(|(params, id)| OpenSequence { prompt_token_ids: prompt_token_ids.clone(), ..open(id, params) });
+    let result = worker.step(open_step(opened.collect())).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    // Thinking, 3, is over at once by default; then both have 4, and what followed it is proposed.
+    let row = row(&[(4, 5.0)]);
+    let by_default = [
+        only(worker.step(step_of(sample_work(1), std::slice::from_ref(&row))).await),
+        only(worker.step(step_of(sample_work(1), std::slice::from_ref(&row))).await),
+    ];
+    assert_eq!(by_default.each_ref().map(ids), [[8], [4]]);
+    assert!(!by_default[1].proposed_token_ids.is_empty() && by_default[1].advised_draft_length.is_some());
+    let own = only(worker.step(step_of(sample_work(2), &[row])).await);
+    assert_eq!((ids(&own), own.proposed_token_ids, own.advised_draft_length), (vec![4], vec![], None));
+}
+
+#[tokio::test]
+async fn a_default_that_an_engine_does_not_have_is_named() {
+    let server = TestServer::start().await;
+    let defaults = SamplingParams { xtc_ignore_token_ids: vec![1], ..Default::default() };
+    let mut worker = worker(&server, defaults, vec![]).await;
+    let of = |engine: EngineOrder, xtc_probability| SamplingParams {
+        engine_order: engine.into(),
+        xtc_probability: Some(xtc_probability),
+        xtc_threshold: Some(0.1),
+        ..Default::default()
+    };
+    let (field, message) = fault(&mut worker, of(EngineOrder::LlamaCpp, 0.5)).await.unwrap();
+    assert_eq!(field, "params.engine_order");
+    assert!(message.contains("xtc_ignore_token_ids"), "{message}");
+    for taken in [of(EngineOrder::LlamaCpp, 0.0), of(EngineOrder::Exllama, 0.5), of(EngineOrder::Croupier, 0.5)] {
+        assert_eq!(fault(&mut worker, taken).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_length_penalty_needs_an_end() {
+    let server = TestServer::start().await;
+    let length = |factor| SamplingParams {
+        length_penalty: Some(LengthPenaltyParams { start: 1, factor }),
+        ..Default::default()
+    };
+    let mut without = worker(&server, SamplingParams::default(), vec![]).await;
+    let (field, message) = fault(&mut without, length(1.1)).await.unwrap();
+    assert_eq!(field, "params.length_penalty");
+    assert!(message.contains("eos_token_ids"), "{message}");
+    assert_eq!(fault(&mut without, length(1.0)).await, None, "off");
+    let mut with = worker(&server, length(1.1), vec![9]).await;
+    for params in [SamplingParams::default(), SamplingParams { ignore_eos: Some(true), ..Default::default() }] {
+        assert_eq!(fault(&mut with, params).await, None);
+    }
+}
+
+#[tokio::test]
+async fn ban_ranges_have_so_many_tokens_together() {
+    let server = TestServer::start().await;
+    let mut worker = worker(&server, SamplingParams::default(), vec![]).await;
+    let ranges = |count| SamplingParams {
+        token_ban_ranges: vec![TokenBanRange { token_ids: vec![1; 4096], start: 0, length: 1 }; count],
+        ..Default::default()
+    };
+    assert_eq!(fault(&mut worker, ranges(8)).await, None);
+    let (field, message) = fault(&mut worker, ranges(9)).await.unwrap();
+    assert_eq!((field.as_str(), message.contains("36864")), ("params.token_ban_ranges", true), "{message}");
+}
