@@ -7,6 +7,7 @@
 //!   cargo bench                          the whole table
 //!   cargo bench -- --quick               V = 128,256 f32 only, fewer rounds
 //!   cargo bench -- --vocab 32000 --job top-p
+//!   cargo bench -- --level avx2          with fewer instructions than the machine has
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -188,6 +189,7 @@ struct Options {
     quick: bool,
     vocab: Option<usize>,
     job: Option<String>,
+    level: Level,
 }
 
 impl Options {
@@ -198,8 +200,19 @@ impl Options {
             quick: args.iter().any(|a| a == "--quick" || a == "--test"),
             vocab: value("--vocab").and_then(|v| v.parse().ok()),
             job: value("--job"),
+            level: level(value("--level").as_deref()),
         }
     }
+}
+
+/// The instruction set of this name, or the best there is.
+fn level(name: Option<&str>) -> Level {
+    let Some(name) = name else { return Level::detect() };
+    let level = Level::ALL.into_iter().find(|level| level.name() == name && level.is_available());
+    level.unwrap_or_else(|| {
+        let names: Vec<&str> = Level::ALL.into_iter().filter(|level| level.is_available()).map(Level::name).collect();
+        panic!("--level {name}: this machine has {}", names.join(", "))
+    })
 }
 
 /// What samplers remember in the middle of a text, where there are such.
@@ -286,7 +299,7 @@ impl Rows {
 fn main() {
     let options = Options::parse();
     let rounds = if options.quick { 15 } else { 31 };
-    let level = Level::detect();
+    let level = options.level;
     println!(
         "one core, {}, least of {} rounds; x = times one SIMD max pass over the same rows, measured in turn",
         level.name(),

@@ -1,8 +1,9 @@
 //! Passes of marks: random words for whole blocks. See the [module](super) for safety.
 
 use super::{BLOCK, Blocks, load};
+use crate::backend::cpu::simd::greens::{Green, Greens, Numbers};
 use crate::backend::cpu::simd::{Format, Simd};
-use crate::sampling::mark::greenlist::{self, Greenlist, SPREAD, VALUES};
+use crate::sampling::mark::greenlist::{self, Greenlist, SPREAD};
 use crate::sampling::mark::race::{self, Race};
 use crate::sampling::mark::{Purpose, greenlist::LANES};
 
@@ -25,7 +26,7 @@ unsafe fn words<S: Simd>(keys: &S::Keys, context: u64, purpose: Purpose, first: 
 
 /// Gives green logits their bias: those of whole blocks, from token 0 on.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn raise<S: Simd>(greens: &Greenlist, values: &mut [f32]) {
+pub(in crate::backend::cpu) unsafe fn raise<S: Greens>(greens: &Greenlist, values: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
         let keys = S::keys(halves(greens.parts().0));
@@ -47,7 +48,7 @@ pub(in crate::backend::cpu) struct Raise<'a> {
 
 /// The row with greens raised, and its block maxima, in one read of it.
 #[inline(always)]
-pub(in crate::backend::cpu) unsafe fn raised<S: Simd, F: Format>(
+pub(in crate::backend::cpu) unsafe fn raised<S: Greens, F: Format>(
     row: &[u8],
     by: Raise<'_>,
     values: &mut [f32],
@@ -77,47 +78,23 @@ pub(in crate::backend::cpu) unsafe fn raised<S: Simd, F: Format>(
     }
 }
 
-/// Raises the greens of a block. Loops over arrays, which compile to vectors.
+/// Raises the greens of a block.
 #[inline(always)]
-unsafe fn raise_block<S: Simd>(greens: &Greenlist, keys: &S::Keys, block: usize, values: &mut [f32]) {
+unsafe fn raise_block<S: Greens>(greens: &Greenlist, keys: &S::Keys, block: usize, values: &mut [f32]) {
     let (_, seeds, threshold, bias) = greens.parts();
     let first = (block * LANES) as u32;
-    if let [seed] = seeds
-        && !greens.is_self()
-    {
-        // SAFETY: see the module.
-        let words = unsafe { words::<S>(keys, *seed, Purpose::Green, first) };
-        for (words, values) in words.iter().zip(values.chunks_exact_mut(2 * LANES)) {
-            for lane in 0..LANES {
-                values[lane] += if words[lane] & (VALUES - 1) < threshold { bias } else { -0.0 };
-            }
-            for lane in 0..LANES {
-                values[LANES + lane] += if words[lane] >> 16 < threshold { bias } else { -0.0 };
-            }
-        }
-        return;
-    }
+    // SAFETY: see the module.
+    let numbers = |seed| unsafe { S::halves(&words::<S>(keys, seed, Purpose::Green, first)) };
     // 16 bits of each token: the least over all seeds.
-    let mut least = [[VALUES - 1; LANES]; 8];
+    let mut seeds = seeds.iter();
+    let mut least = seeds.next().map_or_else(Numbers::default, |&seed| numbers(seed));
     for &seed in seeds {
-        // SAFETY: see the module.
-        let words = unsafe { words::<S>(keys, seed, Purpose::Green, first) };
-        for (word, words) in words.iter().enumerate() {
-            for lane in 0..LANES {
-                let [low, high] = [words[lane] & (VALUES - 1), words[lane] >> 16];
-                least[2 * word][lane] = least[2 * word][lane].min(low);
-                least[2 * word + 1][lane] = least[2 * word + 1][lane].min(high);
-            }
-        }
+        // SAFETY: as above.
+        unsafe { S::least(&mut least, &numbers(seed)) };
     }
     let spread = if greens.is_self() { SPREAD } else { 1 };
-    for (least, values) in least.iter().zip(values.chunks_exact_mut(LANES)) {
-        for lane in 0..LANES {
-            let is_green = (least[lane].wrapping_mul(spread) & (VALUES - 1)) < threshold;
-            // Adding -0 changes no number.
-            values[lane] += if is_green { bias } else { -0.0 };
-        }
-    }
+    // SAFETY: see the module.
+    unsafe { S::raise(&least, Green { spread, threshold, bias }, values) };
 }
 
 /// The words of a block's tokens in a race, and the largest of them.

@@ -65,7 +65,7 @@ pub(super) const NARROW_Y: f32 = -13.0;
 /// Exponents above 0, of values that are taken out of a sum again, are at most this: a block of them fits 2^52.
 pub(super) const MOST_Y: f32 = 6.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
-const NO_MASS_Y: f32 = -41.5;
+pub(super) const NO_MASS_Y: f32 = -41.5;
 
 /// [`sample`] looks at one block in this many.
 const SAMPLE_STRIDE: usize = 4;

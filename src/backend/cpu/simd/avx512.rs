@@ -1,7 +1,7 @@
 //! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
 
 use super::{LINE, Simd};
-use crate::backend::cpu::passes::Words;
+use crate::backend::cpu::passes::{NO_MASS_Y, Words};
 use crate::sampling::mass::{EXP2, MASS_ONE};
 use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
 use std::arch::x86_64::*;
@@ -13,6 +13,9 @@ pub(in crate::backend::cpu) struct Avx512;
 unsafe fn scaled_exp2(y: __m512) -> __m512 {
     // SAFETY: the caller has AVX-512.
     unsafe {
+        // Everything below 1 has mass 0. Without this bound scalef would make numbers below 2^-126 of it, for which processors
+        // take hundreds of cycles.
+        let y = _mm512_max_ps(y, _mm512_set1_ps(NO_MASS_Y));
         // f first, in one instruction, and n from it: both subtractions are exact, and it is one operation
         // less than rounding first.
         let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
@@ -23,8 +26,6 @@ unsafe fn scaled_exp2(y: __m512) -> __m512 {
         for i in (0..5).rev() {
             p = _mm512_fmadd_ps(p, f, coefficient(i));
         }
-        // At y = −∞, f is 0 and n is −∞: scalef gives 0. It is exact down to 2^-126, and everything below 1
-        // has mass 0 anyway, so no clamp is needed.
         _mm512_scalef_ps(p, n)
     }
 }

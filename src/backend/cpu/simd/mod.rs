@@ -8,6 +8,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod greens;
 pub(super) mod measures;
 pub(super) mod portable;
 pub(super) mod real;
