@@ -208,6 +208,32 @@ fn usual_parameters_never_reach_beyond_usual_lists() {
     }
 }
 
+/// A log-sum-exp of 1e6 is an f32 that is off by up to a 30th: no list may then count on less.
+#[test]
+fn lists_of_large_logits_count_on_no_more_than_the_log_sum_exp_says() {
+    let (mut taken, mut refused, mut others) = (0, 0, 0);
+    for (at, shift) in (0..).zip([0.0, 2e3, -1e4, 1e5, -1e5, 1e6, 1e7]) {
+        for seed in 0..60u64 {
+            let logits: Vec<f32> = row(0, 4000, seed + 100 * at).iter().map(|x| x + shift).collect();
+            let top_p = 0.02 + seed as f32 / 200.0;
+            let filters = Filters { temperature: 1.0, top_k: 0, top_p, min_p: 0.0 };
+            let action = Action::Draw { uniform: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+            let case = Case { filters, action, ..Case::new(Dtype::F32, &logits) };
+            let thin = Thin { case, n: 1000, ties_in_order: true };
+            let (got, expected) = (thin.result(Beyond::Refuse), thin.expected());
+            if matches!(got, Err(RowError::Beyond(_))) {
+                refused += 1;
+                others += i32::from(!is_same(&thin.result(Beyond::Mark), &expected, 0.0));
+            } else {
+                taken += 1;
+                assert!(is_same(&got, &expected, 0.0), "{shift} {seed}: {got:?} for {expected:?}");
+            }
+        }
+    }
+    println!("{taken} taken, {refused} refused, {others} of them other results when they are marked instead");
+    assert!(taken > 100 && refused > 100 && others > 20, "{taken} {refused} {others}");
+}
+
 #[test]
 fn backends_take_lists_among_whole_rows() {
     let rows: Vec<Thin> = {

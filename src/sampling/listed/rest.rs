@@ -18,8 +18,10 @@ use crate::sampling::steps::step;
 
 /// Below this exponent every mass is 0: with room for what the polynomial of 2^y is off by.
 const NO_MASS: f32 = -40.001;
-/// More than a worker's log-sum-exp in f32 is off by.
+/// More than the sum that a worker takes the logarithm of is off by, relative to it.
 const REST_ERROR: f64 = 1e-4;
+/// More than the log-sum-exp is off by because it is an f32, relative to it.
+const REST_ROUNDING: f64 = f32::EPSILON as f64;
 /// More than masses are off by, relative to exact ones: the exponent's roundings and the polynomial.
 const MASS_ERROR: f64 = 1e-4;
 /// Allowed tokens that are looked up in a greenlist for the first that is green; it is hardly ever behind these.
@@ -36,6 +38,8 @@ pub(super) struct Rest {
     is_moved: bool,
     /// The sum of `exp(logit - least)`, and how many have part in it; no tokens where only some are allowed.
     sum: f64,
+    /// What it may be too large or too small by, as a factor.
+    error: f64,
     count: f64,
     /// Tokens of which more is known, that have part in the sum: at most so much each of it is not theirs.
     known: f64,
@@ -57,7 +61,9 @@ impl Rest {
         let sum = libm::exp(f64::from(row.rest) - f64::from(least));
         let is_moved = spec.greens().is_some();
         let count = if others.is_some() { row.others() as f64 } else { 0.0 };
-        Some(Self { edge, least: f64::from(least), is_moved, sum: sum.min(row.others() as f64), count, known, each })
+        let error = libm::exp(REST_ERROR + f64::from(row.rest).abs() * REST_ROUNDING);
+        let sum = sum.min(row.others() as f64 * error);
+        Some(Self { edge, least: f64::from(least), is_moved, sum, error, count, known, each })
     }
 
     /// Whether all of them have mass 0, at this largest logit and scale.
@@ -86,7 +92,7 @@ impl Rest {
             return (0, one_by_one as u64);
         }
         let (a, max) = (1.0 / temperature, f64::from(max));
-        let (least, most) = (self.sum * (1.0 - REST_ERROR), (self.sum * (1.0 + REST_ERROR)).min(self.count));
+        let (least, most) = (self.sum / self.error, (self.sum * self.error).min(self.count));
         let powers = |sum: f64| libm::pow(self.count.max(1.0), 1.0 - a) * libm::pow(sum, a);
         let (low, high) = if a >= 1.0 { (powers(least), most) } else { (least, powers(most)) };
         // Those of which more is known have at most 1 each of the sum, whatever they were sent as.
