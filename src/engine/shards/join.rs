@@ -119,7 +119,7 @@ impl Sharded {
     /// The row that lies `offset` bytes behind row 0, if all of its columns are there.
     pub(in crate::engine) fn row(&self, dtype: Dtype, offset: usize) -> Option<Logits<'_>> {
         match self {
-            Self::Joined(joined) => Some(Logits::foreign(dtype, joined, offset, joined.row_bytes / dtype.size())),
+            Self::Joined(joined) => joined.row(dtype, offset),
             Self::Awaited(..) | Self::Failed(_) => None,
         }
     }
@@ -146,6 +146,14 @@ impl Joined {
         }
         holds.iter_mut().for_each(|hold| hold.joined = true);
         Self { blocks, row_bytes, _holds: holds }
+    }
+
+    /// The row that lies `offset` bytes behind row 0: where all of its columns lie, or to be put together.
+    fn row(&self, dtype: Dtype, offset: usize) -> Option<Logits<'_>> {
+        match &self.blocks[..] {
+            [all] => all.row((offset / self.row_bytes) as u64),
+            _ => Some(Logits::foreign(dtype, self, offset, self.row_bytes / dtype.size())),
+        }
     }
 }
 

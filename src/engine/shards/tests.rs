@@ -3,8 +3,10 @@
 use super::attachment::{AnnounceError, Released};
 use super::join::ShardFailure;
 use super::*;
-use crate::engine::step::{LogitsBlock, Sharded};
+use crate::engine::step::{LogitsBlock, RegionRows, Sharded};
+use crate::region::{Region, Regions};
 use crate::sampling::logits::Dtype;
+use metrics::Gauge;
 use proptest::prelude::*;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -83,6 +85,33 @@ fn rows_are_put_together_when_the_last_shard_is_there() {
     assert_eq!(ranks.each_ref().map(released), [None, None], "they are read still");
     drop(block);
     assert_eq!(ranks.each_ref().map(released), [Some(Released { step_id: 1, joined: true }); 2]);
+}
+
+#[test]
+fn columns_that_lie_together_are_read_where_they_lie() {
+    let (shards, regions) = (shards(|_| {}), Regions::new(&Limits::default(), Gauge::noop(), Gauge::noop()));
+    let invitation = regions.invite().expect("a token");
+    let owner = shards.open(layout(&[5, 7]), None).expect("a token");
+    let rank = attach(&shards, &owner, 1).expect("it is expected");
+    let [one, other] = [(); 2].map(|()| regions.lease(invitation.regions(), 1 << 12).expect("room"));
+    let place = RegionRows { offset: 8, rows: 2, row_stride: 20 };
+    let words = (0..1024).map(|at| (at as f32).to_bits());
+    for region in [&one, &other] {
+        region.words().expect("it is the host's").write(0, words.clone());
+    }
+    for (step_id, region) in (1..).zip([&one, &other]) {
+        let columns = |rank, region: &Arc<Region>| owner.layout().in_region(rank, Arc::clone(region), place);
+        let own = columns(0, &one).expect("they lie there");
+        let mut block = LogitsBlock::awaiting(own, owner.awaited(step_id), VOCAB);
+        rank.announce(step_id, columns(1, region).expect("they lie there"), 0).expect("room");
+        assert_eq!(join(&mut block, Instant::now()), None);
+        let row = block.row(1).expect("it is there");
+        let is_there = row.memory() == Some(std::ptr::from_ref(one.memory()).addr());
+        assert_eq!((is_there, row.in_parts()), (step_id == 1, step_id == 1));
+        let mut bytes = vec![0; VOCAB as usize * 4];
+        row.copy_to(&mut bytes);
+        assert_eq!(bytes, Dtype::F32.encode(&(22..34).map(|at| at as f32).collect::<Vec<_>>()));
+    }
 }
 
 #[test]
