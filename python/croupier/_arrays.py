@@ -34,6 +34,8 @@ def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
 
 def as_array(logits: Any, dtype: str) -> np.ndarray:
     """As numpy has it: from numpy, torch, DLPack, a buffer, or what numpy can make of it."""
+    if isinstance(logits, np.ma.MaskedArray):
+        raise TypeError("logits are a masked array, whose mask would be lost; give logits.filled(-numpy.inf)")
     if isinstance(logits, np.ndarray):
         return logits
     if is_on_device(logits):
@@ -67,7 +69,10 @@ def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     if array.dtype.name == "bfloat16":
         # Of a library that gives numpy such a type.
         array = array.view(_BITS)
-    is_bf16 = array.dtype == _BITS
+    if array.dtype.kind == "c":
+        raise TypeError(f"logits are {array.dtype}, must be real numbers")
+    # In either order of bytes.
+    is_bf16 = array.dtype.newbyteorder("<") == _BITS
     if dtype == "bf16":
         return array if is_bf16 else bf16(array)
     if is_bf16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,11 @@ class Front:
         # Never connected, and nobody told that it takes long.
         self._is_new = True
         self._traceparent = traceparent
+        self._owner = os.getpid()
+
+    def _is_forked(self) -> bool:
+        """Whether this is a fork of the process that has the stream: nothing may be said on it here."""
+        return os.getpid() != self._owner
 
     def _given_up(self, why: str) -> CroupierError:
         """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
@@ -74,6 +80,8 @@ class Front:
     def _check_not_ended(self) -> None:
         if self._is_ended:
             raise CroupierError("the stream was ended; connect another")
+        if self._is_forked():
+            raise CroupierError("the stream is of the process that this is a fork of; connect another here")
 
     @property
     def data_path(self) -> str:

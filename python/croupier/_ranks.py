@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 import weakref
 from collections import OrderedDict
@@ -177,6 +178,19 @@ class RankFront:
     """A rank's options and rows. Options are told at `croupier.Rank`."""
 
     _session: RankSession
+    _is_ended = False
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+
+    def _is_forked(self) -> bool:
+        """As of a stream."""
+        return os.getpid() != self._owner
+
+    def _check_not_ended(self) -> None:
+        if self._is_ended or self._is_forked():
+            raise CroupierError("the rank was ended; attach again" if self._is_ended
+                                else "the rank is of the process that this is a fork of; attach another here")
 
     @property
     def data_path(self) -> str:

@@ -58,6 +58,31 @@ def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Ca
                 del sequences[sequence.id]
 
 
+def apply_for_now(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Callable[[Sequence], None]) -> None:
+    """As `apply`, but to be taken back where the rest of its step is given up."""
+    if not part.is_applied:
+        part.before = [(s, len(s.tokens), s.finish_reason, s.state, sequences.get(s.id) is s) for s in part.emits if s is not None]
+        apply(part, sequences, remembers, close)
+
+
+def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
+    """Makes texts what they were before the part was applied for now."""
+    for sequence, count, finish_reason, state, was_open in part.before:
+        del sequence.tokens[count:]
+        sequence.finish_reason, sequence.state = finish_reason, state
+        if was_open:
+            sequences.setdefault(sequence.id, sequence)
+    part.before = []
+
+
+def not_yet(part: Part, result: Any) -> tuple[list[Sequence], str]:
+    """Of texts that are opened again, those that the server has no room for yet, and what it says. Their old stream takes it up until
+    the server knows that it is gone. (A text that is too long for it has another field at fault.)"""
+    full = [(sequence, opened) for sequence, opened in zip(part.open, result.open)
+            if opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == "sequence_id"]
+    return [sequence for sequence, _ in full], full[0][1].error.message if full else ""
+
+
 def failure_of(result: Any, more: str = "") -> Failure:
     """Why a `WorkResult` has nothing."""
     return Failure(result.message + more, _STATUS.get(result.status, str(result.status)))

@@ -17,7 +17,7 @@ from . import _device, _regions
 from ._arrays import DTYPES, writable
 from ._checks import token_ids, whole
 from ._regions import Region
-from ._results import apply, merged
+from ._results import apply, apply_for_now, merged, not_yet, take_back
 from ._slots import Places, Sharing
 from ._split import Limits
 from ._steps import StepMaker
@@ -31,6 +31,8 @@ from .schema import pb
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 LOG = logging.getLogger("croupier")
 _PAGE = 4096
+#: Seconds until a text is opened again that there was no room for.
+_FULL_AGAIN = 0.1
 #: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
 _KEPT = 8
 _KEPT_PLACES = 1024
@@ -77,24 +79,32 @@ class Session(Texts, StepMaker, Sharing):
 
     # Connecting.
 
-    def lease(self, ready: Any, address: str) -> None:
-        """Takes in what the server offers, and leases a region where one is wanted and to be had. Blocks."""
+    def offered(self, ready: Any) -> None:
+        """Takes in what the server offers."""
         self.offer, self.limits = ready.shard_offer, Limits(ready.limits)
+
+    def lease(self, ready: Any, address: str) -> Region | str:
+        """A region where one is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
         if self.wanted == "inline":
-            return
+            return self.reason
         kind = "device memory" if self.wanted == "device_memory" else "shared memory"
         try:
             if not ready.HasField("region_offer"):
                 raise CroupierError(f"the server offers no {kind}")
-            region = self._leased(ready.region_offer, address)
+            return self._leased(ready.region_offer, address)
         except (CroupierError, OSError, AttributeError) as error:
             if self.wanted != "auto":
                 raise CroupierError(f"no {kind}: {error}") from error
+            return str(error)
+
+    def move(self, leased: Region | str) -> None:
+        """Goes over to what was leased."""
+        if isinstance(leased, Region):
+            self._move(leased)
+            self.reason = ""
+        elif self.wanted != "inline":
             self._move(None)
-            self._say_inline(str(error))
-            return
-        self._move(region)
-        self.reason = ""
+            self._say_inline(leased)
 
     def _say_inline(self, why: str) -> None:
         """Says why logits go in messages where they need not, once."""
@@ -138,8 +148,9 @@ class Session(Texts, StepMaker, Sharing):
 
     def _give_up(self) -> None:
         parts = [part for step in self.steps if step.left for part in step.parts]
-        opened = [sequence for part in parts for sequence in part.open if self.sequences.get(sequence.id) is sequence]
-        self.opening = opened + self.opening
+        for part in reversed(parts):
+            take_back(part, self.sequences)
+        self.put_back([sequence for part in parts for sequence in part.open])
         self.steps = deque(step for step in self.steps if not step.left)
         self.waiting.clear()
         for part in parts:
@@ -176,21 +187,38 @@ class Session(Texts, StepMaker, Sharing):
         unanswered = [part for step in self.steps for part in step.parts]
         for part in unanswered:
             if part.result is not None:
-                # The texts go on from here, whatever becomes of the rest of the step.
-                apply(part, self.sequences, self.remembers, self.close)
+                # The texts go on from here.
+                apply_for_now(part, self.sequences, self.remembers, self.close)
         unanswered = [part for part in unanswered if part.result is None and not part.refused]
-        fresh = {id(sequence) for part in unanswered for sequence in part.open}
-        fresh |= {id(sequence) for sequence in self.opening}
-        known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
-        # The rest was closed by the end of the stream.
-        still = {sequence.id for part in unanswered for sequence in part.open}
-        self.closing = [number for number in self.closing if number in still]
+        with self.changing:
+            fresh = {id(sequence) for part in unanswered for sequence in part.open}
+            fresh |= {id(sequence) for sequence in self.opening}
+            known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
+            closed = self._closed_behind(unanswered, fresh)
+            # The rest was closed by the end of the stream.
+            still = {sequence.id for part in unanswered for sequence in part.open} | {sequence.id for sequence in closed}
+            self.closing = [number for number in self.closing if number in still]
         rest = list(self.waiting)
-        first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(known, CroupierError)]
+        first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(closed + known, CroupierError)]
         for part in first:
             part.step.parts.append(part)
         self.waiting = deque([*first, *rest])
         return first, rest
+
+    def _closed_behind(self, unanswered: list[Part], fresh: set[int]) -> list[Sequence]:
+        """Texts that were closed behind a step without an answer, which still works on them."""
+        texts = {id(text): text for part in unanswered for text in part.texts if text is not None}
+        return [text for key, text in texts.items()
+                if key not in fresh and self.sequences.get(text.id) is not text and not text.finish_reason and not text.refused]
+
+    def _open_later(self, part: Part, texts: list[Sequence]) -> None:
+        """Settles what was opened again, and keeps these to be tried once more."""
+        others = [(text, opened) for text, opened in zip(part.open, part.result.open) if text not in texts]
+        settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
+        apply(settled, self.sequences, self.remembers, self.close)
+        part.open, part.result = texts, None
+        part.fixed = b"".join(one for _, wire in self._openings(texts, CroupierError) for one in wire)
+        self.waiting.appendleft(part)
 
     def raise_if_lost(self) -> None:
         """Tells once that logits were lost."""
@@ -224,6 +252,15 @@ class Session(Texts, StepMaker, Sharing):
         held = self.slots - len(waiting)
         return (f"every slot is taken: {len(waiting)} by steps without a result, {held} by rows that were not sent; "
                 "take a result, send or discard rows, or connect with more slots")
+
+    def keep_rows(self) -> None:
+        """Keeps the rows of steps without an answer as they are now, where they are still the caller's."""
+        parts = [part for step in self.steps for part in step.parts if part.result is None]
+        for rows in {id(part.logits): part.logits for part in parts if part.logits is not None and part.logits.slot is None}.values():
+            rows.array = np.array(rows.array)
+        for part in parts:
+            if isinstance(part.source, np.ndarray):
+                part.source = np.array(part.source)
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
@@ -283,6 +320,7 @@ class Session(Texts, StepMaker, Sharing):
             raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
         self.waiting.popleft()
         if result.HasField("refusal"):
+            part.busy = result.refusal.message
             if not part.step_id:
                 # What is opened again comes before all others, which were not sent yet.
                 self.waiting.appendleft(part)
@@ -296,6 +334,12 @@ class Session(Texts, StepMaker, Sharing):
             part.result = result
             if part.is_plain:
                 part.tokens = tokens_of(reply, len(part.emits))
+            # More than one stream may have are not waited for.
+            may_wait = not part.step_id and len(self.sequences) <= self.limits.sequences
+            full, part.busy = not_yet(part, result) if may_wait else ([], "")
+            if full:
+                self._open_later(part, full)
+                return _FULL_AGAIN, part
         if part.logits is not None:
             self._let_go(part.logits)
         step = part.step
@@ -313,8 +357,7 @@ class Session(Texts, StepMaker, Sharing):
         for part in step.parts:
             if part.refused:
                 # What it should open and close goes with the next.
-                self.opening = [s for s in part.open if self.sequences.get(s.id) is s] + self.opening
-                self.closing = part.close + self.closing
+                self.put_back(part.open, part.close)
                 step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.emits if s is not None})
             else:
                 apply(part, self.sequences, self.remembers, self.close)

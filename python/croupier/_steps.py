@@ -25,11 +25,17 @@ _SAMPLE = 16
 _SHOWN = 8
 
 
+#: Works as they are sent, the sequence of each that emits tokens, and that of each.
+_Works = tuple[bytes, list[Any], list[Any]]
+
+
 class _Asked:
     """A step as it was asked for."""
 
     def __init__(self, work: list[Any], rows: Rows | None, source: Any, top_n: TopN | None, about: bytes) -> None:
         self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
+        self.opening: list[Sequence] = []
+        self.closing: list[int] = []
         self.is_plain = False
         """Whether it only samples, one row after another."""
         self.listed = [] if top_n is None else [len(row) for row in top_n.ids]
@@ -56,6 +62,7 @@ class StepMaker:
             logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
         about = _about(traceparent, deadline_ms)
         rows, source = self._brought(logits, keep)
+        asked = None
         try:
             asked = _Asked(list(work), rows, source, top_n, about)
             self._check_open(asked.work)
@@ -65,8 +72,11 @@ class StepMaker:
             elif count != len(asked.work):
                 raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
             step = Step()
+            asked.opening, asked.closing = self.take_changes()
             step.parts = self._parts(step, asked)
         except BaseException:
+            if asked is not None:
+                self.put_back(asked.opening, asked.closing)
             if rows is not None and rows is not logits:
                 self.discard(rows)
             raise
@@ -77,7 +87,6 @@ class StepMaker:
             # No work wants them.
             self._release(rows)
         step.left = len(step.parts)
-        self.opening, self.closing = [], []
         self.steps.append(step)
         return step
 
@@ -123,7 +132,7 @@ class StepMaker:
         return filled(self, logits, _device.count_of(logits))
 
     def _parts(self, step: Step, asked: _Asked) -> list[Part]:
-        openings = self._openings(self.opening, ValueError) if self.opening else []
+        openings = self._openings(asked.opening, ValueError) if asked.opening else []
         size = sum(len(one) for _, wire in openings for one in wire)
         works = self._works(asked.work)
         asked.is_plain = works[1] is asked.work
@@ -131,11 +140,11 @@ class StepMaker:
         if len(openings) > 1 or not self._fits(asked, needs, size):
             return self._cut(step, asked, needs or [Need(i, i + 1, _SAMPLE) for i in range(len(asked.work))], openings)
         span = None if asked.rows is None else (0, asked.whole)
-        part = self._part(step, asked, span, works, self._listed(asked.top_n), self.opening,
+        part = self._part(step, asked, span, works, self._listed(asked.top_n), asked.opening,
                           [one for _, wire in openings for one in wire])
         # What it opens is answered too.
         part.is_plain = asked.is_plain and not openings
-        self._close_with(part)
+        self._close_with(part, asked.closing)
         return [part]
 
     def _fits(self, asked: _Asked, needs: list[Need] | None, opening_bytes: int) -> bool:
@@ -158,7 +167,7 @@ class StepMaker:
             return False
         if sent > TARGET and used > 1 and not self.shards:
             return False
-        return sent + size + opening_bytes + SPARE + 10 * len(self.closing) <= limits.message_bytes
+        return sent + size + opening_bytes + SPARE + 10 * len(asked.closing) <= limits.message_bytes
 
     def _cut(self, step: Step, asked: _Asked, needs: list[Need], openings: list[tuple[list[Sequence], list[bytes]]]) -> list[Part]:
         """Several messages: what opens first, and then works that do not depend on one another."""
@@ -168,20 +177,21 @@ class StepMaker:
         _check_twice(asked.work)
         # As a whole first: what is wrong with it is said before anything is sent.
         self._listed(asked.top_n)
-        parts = [self._part(step, asked, None, (b"", []), b"", *opening) for opening in openings]
+        parts = [self._part(step, asked, None, (b"", [], []), b"", *opening) for opening in openings]
         runs = self._runs(asked, needs)
         for run in runs:
             parts.append(self._work_part(step, asked, needs, run))
         if runs and openings:
             # If an opening were refused for want of room the works would run without it.
             parts[len(openings)].is_alone = True
-        self._close_with(parts[0])
+        self._close_with(parts[0], asked.closing)
         return parts
 
-    def _close_with(self, part: Part) -> None:
-        if self.closing:
-            part.close = self.closing
-            part.fixed = pb.Step(close_sequence_ids=self.closing).SerializeToString() + part.fixed
+    @staticmethod
+    def _close_with(part: Part, closing: list[int]) -> None:
+        if closing:
+            part.close = closing
+            part.fixed = pb.Step(close_sequence_ids=closing).SerializeToString() + part.fixed
 
     def _runs(self, asked: _Asked, needs: list[Need]) -> list[range]:
         """The works of each message."""
@@ -216,13 +226,13 @@ class StepMaker:
         span = (min(first, asked.whole), min(end, asked.whole))
         return self._part(step, asked, span if span[1] > span[0] else None, self._works(work), listed)
 
-    def _part(self, step: Step, asked: _Asked, span: tuple[int, int] | None, works: tuple[bytes, list[Any]], listed: bytes,
+    def _part(self, step: Step, asked: _Asked, span: tuple[int, int] | None, works: _Works, listed: bytes,
               opens: list[Sequence] = [], wire: Iterable[bytes] = ()) -> Part:
         """One message, with whole rows of the span."""
-        body, emits = works
+        body, emits, texts = works
         number = self._number(span is not None)
         head = b"\x08" + varint(number) + asked.about
-        part = Part(step, number, b"".join([head, *wire, body, listed]), opens, emits=emits)
+        part = Part(step, number, b"".join([head, *wire, body, listed]), opens, emits=emits, texts=texts)
         if span is not None and asked.source is not None:
             part.source, part.end = _device.some(asked.source, *span), span[1] - span[0]
         elif span is not None:
@@ -240,21 +250,19 @@ class StepMaker:
     def _listed(self, top_n: TopN | None) -> bytes:
         return b"" if top_n is None else top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
 
-    def _works(self, work: list[Any]) -> tuple[bytes, list[Sequence | None]]:
+    def _works(self, work: list[Any]) -> _Works:
         # The same texts step after step: what is sent about them is the same too.
         for known, wire in self.works:
             if work == known:
-                return wire, work
+                return wire, work, work
         if not all([isinstance(item, Sequence) for item in work]):
             wire = [_sampled(item) for item in work]
-            return pb.Step(work=wire).SerializeToString(), [self._emitting(item) for item in wire]
+            texts = [self.sequences.get(item.sequence_id) for item in wire]
+            emits = [text if item.WhichOneof("kind") in ("sample", "verify") else None for item, text in zip(wire, texts)]
+            return pb.Step(work=wire).SerializeToString(), emits, texts
         wire = pb.Step(work=map(_sampled, work)).SerializeToString()
         self.works.appendleft((work, wire))
-        return wire, work
-
-    def _emitting(self, work: Any) -> Sequence | None:
-        """The sequence that gets tokens of a work."""
-        return self.sequences.get(work.sequence_id) if work.WhichOneof("kind") in ("sample", "verify") else None
+        return wire, work, work
 
 
 def _about(traceparent: str, deadline_ms: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,8 @@ class Texts:
         self.sequences: dict[int, Sequence] = {}
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
+        # Texts may be opened and closed by other threads than the one that takes a step.
+        self.changing = threading.RLock()
         self.ids = 0
         # Whether a text's samplers say what they learned.
         self.remembers = False
@@ -39,11 +42,14 @@ class Texts:
         prompt, output = token_ids("prompt", prompt), token_ids("output", output)
         if state is not None and not isinstance(state, pb.SamplerState):
             raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
-        if sequence_id is not None:
-            sequence_id = checked_id(sequence_id)
-            if sequence_id in self.sequences:
-                raise ValueError(f"sequence {sequence_id} is open")
+        sequence_id = None if sequence_id is None else checked_id(sequence_id)
         self._choose(params, state)
+        with self.changing:
+            return self._opened(params, prompt, output, sequence_id, state)
+
+    def _opened(self, params: Any, prompt: list[int], output: list[int], sequence_id: int | None, state: Any) -> Sequence:
+        if sequence_id in self.sequences:
+            raise ValueError(f"sequence {sequence_id} is open")
         sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state)
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
@@ -55,13 +61,27 @@ class Texts:
         return sequence
 
     def close(self, sequence: Sequence) -> None:
-        if self.sequences.get(sequence.id) is not sequence:
-            return
-        del self.sequences[sequence.id]
-        if sequence in self.opening:
-            self.opening.remove(sequence)
-        else:
-            self.closing.append(sequence.id)
+        with self.changing:
+            if self.sequences.get(sequence.id) is not sequence:
+                return
+            del self.sequences[sequence.id]
+            if sequence in self.opening:
+                self.opening.remove(sequence)
+            else:
+                self.closing.append(sequence.id)
+
+    def take_changes(self) -> tuple[list[Sequence], list[int]]:
+        """What the next step opens and closes."""
+        with self.changing:
+            changes = self.opening, self.closing
+            self.opening, self.closing = [], []
+            return changes
+
+    def put_back(self, opening: list[Sequence], closing: Iterable[int] = ()) -> None:
+        """What a step was to open and close, for the next one."""
+        with self.changing:
+            self.opening = [text for text in opening if self.sequences.get(text.id) is text] + self.opening
+            self.closing = [*closing, *self.closing]
 
     def _choose(self, params: Any, state: Any) -> None:
         """What the client says where nobody else has."""

@@ -81,6 +81,14 @@ def largest(rows: np.ndarray, n: int, beyond: str | Iterable[str]) -> TopN:
     ids, logits, rest = [], [], []
     for row in rows:
         count = min(n, len(row))
+        wrong = np.flatnonzero(~(row < np.inf))
+        if len(wrong):
+            # The server says what is wrong, as of a whole row: a NaN goes before an infinity.
+            chosen = np.sort(wrong[np.argsort(~np.isnan(row[wrong]), kind="stable")][:count])
+            ids.append(chosen)
+            logits.append(row[chosen])
+            rest.append(-np.inf)
+            continue
         least = np.partition(row, len(row) - count)[len(row) - count]
         above = np.flatnonzero(row > least)
         chosen = np.sort(np.concatenate([above, np.flatnonzero(row == least)[: count - len(above)]]))

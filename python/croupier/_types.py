@@ -82,6 +82,8 @@ class Part:
     close: list[int] = field(default_factory=list)
     emits: list[Sequence | None] = field(default_factory=list)
     """The sequence of each work that emits tokens."""
+    texts: list[Sequence | None] = field(default_factory=list)
+    """The sequence of each work, of those that are known here."""
     logits: Rows | None = None
     first: int = 0
     end: int = 0
@@ -96,7 +98,11 @@ class Part:
     tokens: list[int] | None = None
     """Those of the result, where it has nothing else."""
     refused: str = ""
+    busy: str = ""
+    """Why the server would not take it yet."""
     is_applied: bool = False
+    before: list[tuple[Sequence, int, str | None, Any, bool]] = field(default_factory=list)
+    """Texts as they were before it was applied, where the rest of its step may yet be given up."""
 
 
 @dataclass(eq=False)

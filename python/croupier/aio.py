@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._access import access_of
+from ._aio_call import ENDED, end_in_order, is_cancelled
+from ._aio_ranks import Rank, attach
 from ._front import Front, Turn
-from ._options import AccessOptions, RankOptions, StreamOptions
-from ._ranks import METHOD as ATTACH, RankFront, RankSession
+from ._options import StreamOptions
+from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import AGAIN, PART_WITHIN, is_gone, may_pass, no_answer, said, sampled, try_within
+from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: What ends a call, or says that it has ended.
-_ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
+__all__ = ["Rank", "Sampler", "Stream", "attach", "connect"]
+
 #: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
 _AHEAD = 16
 
@@ -54,12 +55,14 @@ class Stream(Front):
         """Ends the stream and frees what it holds."""
         is_up = self._call is not None and not (self._is_ended or self._is_down or self._broken)
         self._is_ended = True
-        if is_up and self._turn.is_free():
-            await end_in_order(self._call)
-        if self._session.region:
-            self._session.region.close()
-        if self._channel is not None:
-            await self._channel.close()
+        try:
+            if is_up and self._turn.is_free():
+                await end_in_order(self._call)
+        finally:
+            if self._session.region:
+                self._session.region.close()
+            if self._channel is not None:
+                await self._channel.close()
 
     def _check_not_ended(self) -> None:
         if self._call is None and not self._is_ended:
@@ -110,7 +113,13 @@ class Stream(Front):
         except asyncio.CancelledError:
             # Whether the server has the step cannot be known, and gRPC ends a call whose read is cancelled.
             self._broken = bool(self._session.steps)
+            self._check_cancelled()
             raise
+
+    def _check_cancelled(self) -> None:
+        """Tells a call that another task ended from a task that is cancelled."""
+        if self._is_ended and not is_cancelled():
+            self._check_not_ended()
 
     async def _send(self, logits: Any, work: Iterable[Any], **options: Any) -> None:
         session = self._session
@@ -134,14 +143,14 @@ class Stream(Front):
         """Sends what the session waits for already: after a reconnect that has sent it."""
         try:
             await self._call.write(message)
-        except _ENDED as error:
+        except ENDED as error:
             await self._go_on(error)
 
     async def _take(self) -> None:
         """One answer."""
         try:
             reply = await self._read()
-        except _ENDED as error:
+        except ENDED as error:
             await self._go_on(error)
             return
         if refused := self._session.answer(reply):
@@ -180,16 +189,26 @@ class Stream(Front):
         seconds = try_within(until)
         try:
             ready = await asyncio.wait_for(self._begun(), seconds)
-            await asyncio.to_thread(self._session.lease, ready, self._address)
+            self._session.offered(ready)
+            self._session.move(await self._leased(ready))
         except asyncio.TimeoutError as error:
             await self._channel.close()
             raise CroupierError(no_answer(seconds)) from error
-        except _ENDED as error:
+        except ENDED as error:
             failed = await self._failed(error)
             await self._channel.close()
             raise CroupierError(said(failed) + self._access.hint(failed)) from failed
         except CroupierError:
             await self._channel.close()
+            raise
+
+    async def _leased(self, ready: Any) -> Region | str:
+        """As of the session. The thread goes on where it is cancelled, and what it got then is given back."""
+        leasing = asyncio.ensure_future(asyncio.to_thread(self._session.lease, ready, self._address))
+        try:
+            return await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            leasing.add_done_callback(_give_back)
             raise
 
     async def _begun(self) -> Any:
@@ -205,17 +224,17 @@ class Stream(Front):
         self._is_down = False
         self._session.raise_if_lost()
 
-    async def _keep_trying(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def _keep_trying(self, then: Callable[[float], Awaitable[None]] | None = None) -> None:
         """As of `croupier.Stream`."""
         give_up = time.monotonic() + self._patience
         while True:
             try:
                 await self._connect(give_up)
                 if then is not None:
-                    await then()
+                    await then(give_up)
                 self._is_new = False
                 return
-            except (CroupierError, *_ENDED) as error:
+            except (CroupierError, *ENDED) as error:
                 cause = error.__cause__ if isinstance(error, CroupierError) else await self._failed(error)
                 if self._channel is not None:
                     await self._channel.close()
@@ -225,136 +244,22 @@ class Stream(Front):
                 self._say_waiting(said(why))
             await asyncio.sleep(AGAIN)
 
-    async def _reopen(self) -> None:
+    async def _reopen(self, until: float) -> None:
         """As of `croupier.Stream`."""
         first, rest = self._session.again()
         for part in first:
             await self._call.write(self._session.encode(part))
             while refused := self._session.answer(await self._read()):
+                check_patience(part, until)
                 await asyncio.sleep(refused[0])
                 await self._call.write(self._session.encode(part))
         for part in rest:
             await self._call.write(self._session.encode(part))
 
 
-async def end_in_order(call: Any) -> None:
-    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
-    async def end() -> None:
-        await call.done_writing()
-        while await call.read() is not grpc.aio.EOF:
-            pass
-
-    try:
-        await asyncio.wait_for(end(), PART_WITHIN)
-    except (asyncio.TimeoutError, *_ENDED):
-        pass
-
-
-def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
-    """A rank above 0; use it in an `async with`. Options as of `croupier.Rank`."""
-    return Rank(token, rank, **options)
-
-
-class Rank(RankFront):
-    """As `croupier.Rank`, for one task at a time."""
-
-    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
-                 **access: Unpack[AccessOptions]) -> None:
-        self._session = RankSession(token, rank, address, data_path)
-        self._access = access_of("attach", self._session.address, access, RankOptions)
-        self._channel: Any = None
-        self._call: Any = None
-
-    async def __aenter__(self) -> Rank:
-        session = self._session
-        self._channel = self._access.channel(grpc.aio)
-        self._call = self._channel.stream_stream(ATTACH)(metadata=self._access.metadata())
-        try:
-            await self._write(session.hello)
-            await asyncio.to_thread(session.attached, await self._read())
-        except BaseException:
-            # Nothing is left to be ended in order.
-            self._call = None
-            await self.end()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.end()
-
-    async def end(self) -> None:
-        """Leaves the group. What was sent stays good."""
-        if self._call is not None:
-            await end_in_order(self._call)
-        if self._session.region:
-            self._session.region.close()
-        if self._channel is not None:
-            await self._channel.close()
-
-    async def rows(self, count: int) -> Rows:
-        """As of `croupier.Rank`."""
-        await self._wait_for_room()
-        return self._session.rows(count)
-
-    async def send(self, logits: Any, step_id: int | None = None) -> int:
-        """As of `croupier.Rank`."""
-        if not isinstance(logits, Rows):
-            await self._wait_for_room()
-            logits = self._session.placed(logits)
-        step, message = self._session.announce(logits, step_id)
-        await self._write(message)
-        return step
-
-    async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
-        """As of `croupier.Rank`."""
-        until = time.monotonic() + timeout
-        while self._session.may_be_refused(step_id):
-            await self._answer()
-        while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
-            pass
-        return tokens
-
-    async def wait(self) -> list[int]:
-        """As of `croupier.Rank`."""
-        while self._session.waiting:
-            await self._answer()
-        return self._session.told()
-
-    def _check_connected(self) -> None:
-        if self._call is None:
-            raise CroupierError("the rank is not attached: use it in `async with croupier.aio.attach(...) as rank`")
-
-    async def _wait_for_room(self) -> None:
-        self._check_connected()
-        while not self._session.has_room() and self._session.waiting:
-            await self._answer()
-        if not self._session.has_room():
-            raise CroupierError("every slot is written and not sent; send or discard one first")
-
-    async def _answer(self) -> None:
-        again = self._session.answered(await self._read())
-        if again:
-            await asyncio.sleep(again[1])
-            await self._write(again[0])
-
-    async def _write(self, message: bytes) -> None:
-        self._check_connected()
-        try:
-            await self._call.write(message)
-        except asyncio.InvalidStateError:
-            # The call is over; reading says why.
-            await self._read()
-        except grpc.RpcError as error:
-            raise CroupierError(said(error)) from error
-
-    async def _read(self) -> bytes:
-        try:
-            message = await self._call.read()
-        except grpc.RpcError as error:
-            raise CroupierError(said(error)) from error
-        if message is grpc.aio.EOF:
-            raise CroupierError("the group is over: rank 0 has ended its stream")
-        return message
+def _give_back(leasing: asyncio.Future[Region | str]) -> None:
+    if not leasing.cancelled() and not leasing.exception() and isinstance(region := leasing.result(), Region):
+        region.close()
 
 
 class Sampler:

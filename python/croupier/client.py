@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ import grpc
 
 from ._front import Front, Turn
 from ._options import StreamOptions
-from ._types import Rows, Sequence, Step
+from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from .errors import CroupierError, RowError
 from .schema import pb
@@ -28,6 +29,7 @@ _TRY_WITHIN = 2.0
 PART_WITHIN = 1.0
 # How long gRPC's threads may take to end; they take some milliseconds.
 _END_WITHIN = 2.0
+_DIALLING = threading.Lock()
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
@@ -57,7 +59,7 @@ class Stream(Front):
         super().__init__(address, vocab_size, **options)
         self._turn = Turn("thread")
         self._hang_up: Callable[[], Any] = lambda: None
-        self._keep_trying(lambda: None)
+        self._keep_trying(lambda _: None)
 
     def __enter__(self) -> Stream:
         return self
@@ -69,6 +71,8 @@ class Stream(Front):
         """Ends the stream and frees what it holds."""
         is_up = not (self._is_ended or self._is_down)
         self._is_ended = True
+        if self._is_forked():
+            return
         if is_up and self._turn.is_free():
             end_in_order(self._outbox, self._replies)
         if self._session.region:
@@ -112,8 +116,13 @@ class Stream(Front):
             if self._session.steps:
                 raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result()")
             self._be_connected()
-            self._send(self._session.step(logits, work, **options))
-            return self._receive()
+            try:
+                self._send(self._session.step(logits, work, **options))
+                return self._receive()
+            except KeyboardInterrupt:
+                # The step goes on, and the caller's logits may be others by then.
+                self._session.keep_rows()
+                raise
 
     def _send(self, step: Step) -> None:
         for part in step.parts:
@@ -148,14 +157,15 @@ class Stream(Front):
         self._channel = self._access.channel()
         # Of a stream that is not ended too, when it is gone or the program ends: gRPC's threads could wait for it for ever.
         threads: list[threading.Thread] = []
-        self._hang_up = weakref.finalize(self, hang_up, self._outbox, self._channel, threads)
+        self._hang_up = weakref.finalize(self, hang_up, os.getpid(), self._outbox, self._channel, threads)
         self._outbox.put(pb.DecodeRequest(config=self._session.config).SerializeToString())
         method = self._channel.stream_stream(METHOD)
         self._replies = dial(method, self._outbox, self._access.metadata(self._traceparent), threads)
         try:
             with Limit(self._replies, try_within(until)) as limit:
                 ready = pb.DecodeResponse.FromString(next(self._replies)).ready
-            self._session.lease(ready, self._address)
+            self._session.offered(ready)
+            self._session.move(self._session.lease(ready, self._address))
         except (grpc.RpcError, StopIteration) as error:
             self._hang_up()
             raise CroupierError(limit.said() or said(error) + self._access.hint(error)) from error
@@ -177,13 +187,13 @@ class Stream(Front):
         self._is_down = False
         self._session.raise_if_lost()
 
-    def _keep_trying(self, then: Callable[[], None]) -> None:
+    def _keep_trying(self, then: Callable[[float], None]) -> None:
         """Connects, and does what is to be done then, for as long as `reconnect_within` says."""
         give_up = time.monotonic() + self._patience
         while True:
             try:
                 self._connect(give_up)
-                then()
+                then(give_up)
                 self._is_new = False
                 return
             except (CroupierError, grpc.RpcError, StopIteration) as error:
@@ -194,12 +204,13 @@ class Stream(Front):
                 self._say_waiting(said(error))
             time.sleep(AGAIN)
 
-    def _reopen(self) -> None:
-        """Opens what is open, which a busy server may refuse for a while, and then sends what has no result."""
+    def _reopen(self, until: float) -> None:
+        """Opens what is open, which a busy or full server may refuse for a while, and then sends what has no result."""
         first, rest = self._session.again()
         for part in first:
             self._outbox.put(self._session.encode(part))
             while refused := self._session.answer(next(self._replies)):
+                check_patience(part, until)
                 self._try_again(*refused)
         for part in rest:
             self._outbox.put(self._session.encode(part))
@@ -207,10 +218,12 @@ class Stream(Front):
 
 def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
     """Begins a call. `threads` get those that gRPC runs for it."""
-    before = set(threading.enumerate())
-    replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
-    threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
-    return replies
+    # One after another, so that none takes the threads of another's call for its own.
+    with _DIALLING:
+        before = set(threading.enumerate())
+        replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
+        threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
+        return replies
 
 
 class Limit:
@@ -218,7 +231,7 @@ class Limit:
 
     def __init__(self, call: Any, seconds: float) -> None:
         self._call, self._seconds, self._is_over = call, seconds, False
-        self._timer = threading.Timer(seconds, self._end)
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
         self._timer.daemon = True
 
     def __enter__(self) -> Limit:
@@ -235,6 +248,12 @@ class Limit:
     def _end(self) -> None:
         self._is_over = True
         self._call.cancel()
+
+
+def check_patience(part: Part, until: float) -> None:
+    """Whether what is opened again may be tried once more."""
+    if time.monotonic() > until:
+        raise CroupierError(f"texts cannot be opened again: {part.busy}")
 
 
 def try_within(until: float) -> float:
@@ -258,9 +277,12 @@ def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
         pass
 
 
-def hang_up(outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
+def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
     """Ends a call and its connection, and waits for gRPC's threads: one that the interpreter stops at its end may hold a lock for which
-    the call waits when it is freed after that, and the program would never end."""
+    the call waits when it is freed after that, and the program would never end. Only the process `owner` does so: in a fork of it there
+    are no such threads, and it would wait for ever."""
+    if os.getpid() != owner:
+        return
     outbox.put(None)
     channel.close()
     give_up = time.monotonic() + _END_WITHIN

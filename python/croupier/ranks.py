@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -40,12 +40,13 @@ class Rank(RankFront):
 
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  **access: Unpack[AccessOptions]) -> None:
+        super().__init__()
         self._session = RankSession(token, rank, address, data_path)
         self._access = access_of("attach", self._session.address, access, RankOptions)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = self._access.channel()
         threads: list[threading.Thread] = []
-        self._hang_up = weakref.finalize(self, hang_up, self._outbox, self._channel, threads)
+        self._hang_up = weakref.finalize(self, hang_up, os.getpid(), self._outbox, self._channel, threads)
         self._outbox.put(self._session.hello)
         self._replies = dial(self._channel.stream_stream(METHOD), self._outbox, self._access.metadata(), threads)
         try:
@@ -64,6 +65,9 @@ class Rank(RankFront):
 
     def end(self) -> None:
         """Leaves the group. What was sent stays good."""
+        self._is_ended = True
+        if self._is_forked():
+            return
         if self._hang_up.alive:
             end_in_order(self._outbox, self._replies)
         if self._session.region:
@@ -80,6 +84,7 @@ class Rank(RankFront):
         if not isinstance(logits, Rows):
             self._wait_for_room()
             logits = self._session.placed(logits)
+        self._check_not_ended()
         step, message = self._session.announce(logits, step_id)
         self._outbox.put(message)
         return step
@@ -92,7 +97,9 @@ class Rank(RankFront):
         while self._session.may_be_refused(step_id):
             self._answer()
         while (tokens := self._session.tokens(step_id, until, timeout)) is None:
-            pass
+            # What came before the end of the call, and then why it ended.
+            while not self._replies.is_active():
+                self._answer()
         return tokens
 
     def wait(self) -> list[int]:
@@ -102,6 +109,7 @@ class Rank(RankFront):
         return self._session.told()
 
     def _wait_for_room(self) -> None:
+        self._check_not_ended()
         while not self._session.has_room() and self._session.waiting:
             self._answer()
         if not self._session.has_room():
@@ -114,6 +122,7 @@ class Rank(RankFront):
             self._outbox.put(again[0])
 
     def _read(self) -> bytes:
+        self._check_not_ended()
         try:
             return next(self._replies)
         except StopIteration as error:

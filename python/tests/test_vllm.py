@@ -230,6 +230,22 @@ def test_what_croupier_refuses_is_left_to_vllm(vllm, server, caplog):
     assert "params.top_h" in caplog.text and "NaN" in caplog.text
 
 
+def test_a_limit_in_the_server_s_defaults_or_a_preset_ends_no_text(vllm, serve, tmp_path):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nmax_tokens = 2\n")
+    presets = tmp_path / "presets.toml"
+    presets.write_text("[short]\nmax_tokens = 1\n")
+    made = processor(vllm, serve(f"--config={config}", f"--presets={presets}"))
+    outputs, params = [[], []], [request(seed=1), request(seed=2, extra_args={"croupier": {"preset": "short"}})]
+    added = [(at, each, [1], output) for at, (each, output) in enumerate(zip(params, outputs))]
+    made.update_state(vllm._interface.BatchUpdate(batch_size=2, removed=[], moved=[], added=added))
+    for step in range(5):
+        left = np.asarray(made.apply(engines.tensor([row([step]), row([step, 1])])))
+        assert (np.isfinite(left).sum(1) == 1).all()
+        for output, token in zip(outputs, left.argmax(1).tolist()):
+            output.append(token)
+
+
 def test_without_a_server_it_says_so(vllm):
     with pytest.raises(ValueError, match="croupier_address"):
         vllm.CroupierLogitsProcessor(types.SimpleNamespace(additional_config={}), "cpu", False)

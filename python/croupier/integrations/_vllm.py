@@ -24,7 +24,9 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
     """
     params = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_VLLM, temperature=request.temperature, top_p=request.top_p,
                                # 0 and -1 are all.
-                               top_k=max(request.top_k, 0), min_p=request.min_p)
+                               top_k=max(request.top_k, 0), min_p=request.min_p,
+                               # None, whatever the server's defaults or a preset say; nothing else of theirs ends a text.
+                               max_tokens=0)
     if penalties:
         params.presence_penalty, params.frequency_penalty = request.presence_penalty, request.frequency_penalty
         params.repetition_penalty = request.repetition_penalty

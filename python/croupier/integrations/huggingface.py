@@ -107,8 +107,8 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
 
 
 def _lengths(params: Any, config: Any, input_length: int) -> None:
-    if config.max_length is not None:
-        params.max_tokens = max(config.max_length - input_length, 1)
+    # Without a limit none, whatever the server's defaults say.
+    params.max_tokens = 0 if config.max_length is None else max(config.max_length - input_length, 1)
     least = max(config.min_new_tokens or 0, (config.min_length or 0) - input_length, 0)
     params.min_tokens = min(least, params.max_tokens) if params.max_tokens else least
     if config.forced_bos_token_id is not None and input_length == 1:

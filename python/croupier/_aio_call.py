@@ -1,0 +1,32 @@
+"""What asyncio's streams and ranks have in common about calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from .client import PART_WITHIN
+
+#: What ends a call, or says that it has ended.
+ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled this task; Python 3.10 does not know."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is not None and cancelling() > 0
+
+
+async def end_in_order(call: Any) -> None:
+    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
+    async def end() -> None:
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+    try:
+        await asyncio.wait_for(end(), PART_WITHIN)
+    except (asyncio.TimeoutError, *ENDED):
+        pass

@@ -1,0 +1,150 @@
+"""Ranks above 0 of a tensor-parallel worker, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ._access import access_of
+from ._aio_call import end_in_order, is_cancelled
+from ._options import AccessOptions, RankOptions
+from ._ranks import METHOD, RankFront, RankSession
+from ._types import Rows
+from .client import said
+from .errors import CroupierError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
+    """A rank above 0; use it in an `async with`. Options as of `croupier.Rank`."""
+    return Rank(token, rank, **options)
+
+
+class Rank(RankFront):
+    """As `croupier.Rank`, for one task at a time."""
+
+    def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
+                 **access: Unpack[AccessOptions]) -> None:
+        super().__init__()
+        self._broken = False
+        self._session = RankSession(token, rank, address, data_path)
+        self._access = access_of("attach", self._session.address, access, RankOptions)
+        self._channel: Any = None
+        self._call: Any = None
+
+    async def __aenter__(self) -> Rank:
+        session = self._session
+        self._channel = self._access.channel(grpc.aio)
+        self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
+        try:
+            await self._write(session.hello)
+            await asyncio.to_thread(session.attached, await self._read())
+        except BaseException:
+            # Nothing is left to be ended in order.
+            self._call = None
+            await self.end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """Leaves the group. What was sent stays good."""
+        self._is_ended = True
+        try:
+            if self._call is not None and not self._call.done():
+                await end_in_order(self._call)
+        finally:
+            if self._session.region:
+                self._session.region.close()
+            if self._channel is not None:
+                await self._channel.close()
+
+    async def rows(self, count: int) -> Rows:
+        """As of `croupier.Rank`."""
+        await self._wait_for_room()
+        return self._session.rows(count)
+
+    async def send(self, logits: Any, step_id: int | None = None) -> int:
+        """As of `croupier.Rank`."""
+        if not isinstance(logits, Rows):
+            await self._wait_for_room()
+            logits = self._session.placed(logits)
+        step, message = self._session.announce(logits, step_id)
+        await self._write(message)
+        return step
+
+    async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
+        """As of `croupier.Rank`."""
+        until = time.monotonic() + timeout
+        while self._session.may_be_refused(step_id):
+            await self._answer()
+        while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
+            # What came before the end of the call, and then why it ended.
+            while self._call.done():
+                await self._answer()
+        return tokens
+
+    async def wait(self) -> list[int]:
+        """As of `croupier.Rank`."""
+        while self._session.waiting:
+            await self._answer()
+        return self._session.told()
+
+    def _check_connected(self) -> None:
+        if self._call is None:
+            raise CroupierError("the rank is not attached: use it in `async with croupier.aio.attach(...) as rank`")
+        self._check_not_ended()
+        if self._broken:
+            raise CroupierError("the rank was left in the middle of a wait, which ends its call; attach again")
+
+    async def _wait_for_room(self) -> None:
+        self._check_connected()
+        while not self._session.has_room() and self._session.waiting:
+            await self._answer()
+        if not self._session.has_room():
+            raise CroupierError("every slot is written and not sent; send or discard one first")
+
+    async def _answer(self) -> None:
+        again = self._session.answered(await self._read())
+        if again:
+            await asyncio.sleep(again[1])
+            await self._write(again[0])
+
+    async def _write(self, message: bytes) -> None:
+        self._check_connected()
+        try:
+            await self._whole(self._call.write(message))
+        except asyncio.InvalidStateError:
+            # The call is over; reading says why.
+            await self._read()
+        except grpc.RpcError as error:
+            raise CroupierError(said(error)) from error
+
+    async def _whole(self, doing: Awaitable[Any]) -> Any:
+        """gRPC ends a call whose read or write is cancelled."""
+        try:
+            return await doing
+        except asyncio.CancelledError:
+            self._broken = True
+            if self._is_ended and not is_cancelled():
+                self._check_not_ended()
+            raise
+
+    async def _read(self) -> bytes:
+        self._check_connected()
+        try:
+            message = await self._whole(self._call.read())
+        except grpc.RpcError as error:
+            raise CroupierError(said(error)) from error
+        if message is grpc.aio.EOF:
+            self._check_not_ended()
+            raise CroupierError("the group is over: rank 0 has ended its stream")
+        return message

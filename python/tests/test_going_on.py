@@ -1,0 +1,231 @@
+"""What a reconnect leaves as it was: texts that were closed meanwhile, texts that a full server has no room for yet, and texts of a
+step of which only a part was answered."""
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import croupier
+from test_client import VOCAB, logits
+from test_waiting import NAMES, stop
+
+
+def rows(count, position):
+    return np.stack([logits(text, position) for text in range(count)])
+
+
+def closed_under_way(server, data_path, is_reused, die=None):
+    """The tokens of a text that is closed while a step on it is under way, and of the next, which may have its id."""
+    with croupier.connect(server.uds, VOCAB, data_path=data_path, slots=4) as stream:
+        first, other = stream.open(seed=1), stream.open(seed=2)
+        stream.sample(rows(2, 0), [first, other])
+        if die:
+            stop(server)
+        stream.submit(rows(2, 1), [first, other])
+        stream.close(first)
+        later = stream.open(seed=3, sequence_id=first.id) if is_reused else other
+        stream.submit(rows(1, 2), [later])
+        if die:
+            die()
+        results = [stream.result(), stream.result()]
+        assert all(work.tokens for result in results for work in result.work)
+        assert first.id not in stream.sequences or is_reused
+        return first.tokens, other.tokens, later.tokens
+
+
+@pytest.mark.parametrize("is_reused", [False, True], ids=["closed", "and its id reused"])
+@pytest.mark.parametrize("data_path", ["inline", "auto"])
+def test_a_text_that_was_closed_behind_a_step_has_its_token(server, data_path, is_reused):
+    expected = closed_under_way(server, data_path, is_reused)
+    assert [len(tokens) for tokens in expected[:2]] == [2, 2 if is_reused else 3]
+
+    def die():
+        server.kill()
+        server.start()
+
+    assert closed_under_way(server, data_path, is_reused, die) == expected
+
+
+class Between:
+    """Passes bytes on to the server, and can go on holding the server's side where the client's is cut."""
+
+    def __init__(self, server):
+        self.path, self.held, self.server = f"{server.folder}/between", [], server
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            behind = socket.socket(socket.AF_UNIX)
+            behind.connect(self.server.path)
+            self.held.append((client, behind))
+            for ends in (client, behind), (behind, client):
+                threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
+
+    @staticmethod
+    def pass_on(source, target):
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            pass
+
+    def cut(self, side):
+        """Of every connection so far."""
+        for pair in self.held:
+            try:
+                pair[side].shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+        self.cut(1)
+
+
+@pytest.fixture
+def full(serve):
+    server = serve("--max-sequences=4")
+    between = Between(server)
+    yield server, between
+    between.close()
+
+
+async def do(kind, thing):
+    return thing if kind == "sync" else await thing
+
+
+async def over_a_full_server(kind, address, between, patience, is_freed):
+    """The lengths of three texts, and what was raised, over a connection that is cut only here."""
+    raised = []
+    module = croupier if kind == "sync" else croupier.aio
+    stream = module.connect(f"unix:{address}", VOCAB, data_path="inline", reconnect_within=patience)
+    if kind == "asyncio":
+        await stream.__aenter__()
+    texts = [stream.open(seed=seed) for seed in range(3)]
+    await do(kind, stream.sample(rows(3, 0), texts))
+    between.cut(0)
+    held, between.held = between.held, []
+    if is_freed:
+        threading.Timer(0.7, held[-1][1].shutdown, [socket.SHUT_RDWR]).start()
+    try:
+        await do(kind, stream.sample(rows(3, 1), texts))
+    except croupier.CroupierError as error:
+        raised.append(str(error))
+        held[-1][1].shutdown(socket.SHUT_RDWR)
+        await do(kind, stream.sample(rows(3, 1), texts))
+    await do(kind, stream.end())
+    return [text.tokens for text in texts], raised
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_is_full_of_what_was_there_before_is_waited_for(full, kind):
+    server, between = full
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(seed=seed) for seed in range(3)]
+        expected = [stream.sample(rows(3, at), texts) and [list(text.tokens) for text in texts] for at in range(2)][-1]
+    run = lambda *about: asyncio.run(over_a_full_server(kind, between.path, between, *about))
+    assert run(20.0, True) == (expected, [])
+    tokens, [said] = run(0.5, False)
+    assert tokens == expected
+    assert "texts cannot be opened again: too many sequences are open" in said and "texts are as they were" in said
+
+
+def test_a_step_that_is_given_up_after_a_part_of_it_was_answered_leaves_texts_as_they_were(serve):
+    server = serve("--max-rows-per-step=4")
+    with croupier.connect(server.uds, VOCAB, data_path="inline", reconnect_within=0.5) as stream:
+        texts = [stream.open(seed=seed, max_tokens=2 if seed < 2 else 9) for seed in range(8)]
+        stream.sample(rows(8, 0), texts)
+        before = [list(text.tokens) for text in texts]
+        session, outbox = stream._session, stream._outbox
+        answer, again, put, state = session.answer, session.again, outbox.put, []
+
+        def answered(reply):
+            told = answer(reply)
+            if not state:
+                state.append("one part is answered")
+                server.kill()
+                server.start()
+            return told
+
+        def opened_again():
+            parts = again()
+            server.kill()
+            session.again = again
+            state.append([len(text.tokens) for text in texts])
+            return parts
+
+        class FirstOnly:
+            """Where only the first part reaches the server."""
+            get = outbox.get
+
+            def put(self, message):
+                if not state and not self.has_one:
+                    self.has_one = True
+                    put(message)
+            has_one = False
+
+        session.answer, session.again, stream._outbox = answered, opened_again, FirstOnly()
+        with pytest.raises(croupier.CroupierError, match="texts are as they were"):
+            stream.sample(rows(8, 1), texts)
+        session.answer = answer
+        assert state[1] == [2, 2, 2, 2, 1, 1, 1, 1], "of one part the tokens were there when it went again"
+        assert [text.tokens for text in texts] == before and {text.finish_reason for text in texts} == {None}
+        server.start()
+        assert len(stream.sample(rows(8, 1), texts)) == 8
+        assert [len(text.tokens) for text in texts] == [2] * 8 and texts[0].finish_reason == "max_tokens"
+
+
+def test_texts_that_other_threads_open_during_steps_are_opened(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        own, opened, is_over, row = stream.open(seed=1), [], threading.Event(), rows(1, 0)
+
+        def open_some():
+            for number in itertools.takewhile(lambda _: not is_over.is_set(), itertools.count()):
+                opened.append(stream.open(seed=2))
+                if number % 3 == 2:
+                    stream.close(opened.pop())
+                time.sleep(0.0002)
+
+        thread = threading.Thread(target=open_some)
+        thread.start()
+        for _ in range(1500):
+            stream.sample(row, [own])
+        is_over.set()
+        thread.join()
+        assert len({text.id for text in opened}) == len(opened) > 100
+        some = opened[-400:]
+        assert len(stream.sample(np.repeat(row, len(some), 0), some)) == len(some)
+
+
+def test_rows_of_an_interrupted_step_stay_what_they_were(server):
+    expected = closed_under_way(server, "inline", False)[1][:2]
+    with croupier.connect(server.uds, VOCAB, data_path="inline") as stream:
+        stream.sample(rows(1, 0), [stream.open(seed=1)])
+        text, mine = stream.open(seed=2), rows(2, 0)[1:]
+        stream.sample(mine, [text])
+        mine = rows(2, 1)[1:]
+        stop(server)
+        interrupt = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            stream.sample(mine, [text])
+        mine[:] = 0
+        mine[0, 5] = 99
+        server.kill()
+        server.start()
+        stream.result()
+        assert text.tokens == expected

@@ -1,0 +1,179 @@
+"""What a stream or a rank that is left in the middle, ended by another, forked or connected beside others does to those who go on."""
+
+import asyncio
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import _regions
+from test_client import VOCAB, logits
+from test_waiting import stop
+
+SHARDS = [400, 600]
+
+
+def test_a_rank_whose_wait_was_cancelled_says_so(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            async with croupier.aio.attach(stream.shard_token, 1) as rank:
+                await rank.send(logits(1, 0)[400:])
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(rank.wait(), 0.2)
+                for again in rank.wait, lambda: rank.send(logits(1, 1)[400:]), lambda: rank.rows(1):
+                    with pytest.raises(croupier.CroupierError, match="left in the middle of a wait"):
+                        await again()
+        with pytest.raises(croupier.CroupierError, match="the rank was ended"):
+            await rank.rows(1)
+
+    asyncio.run(run())
+
+
+def test_a_rank_that_was_ended_says_so(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+        with croupier.attach(stream.shard_token, 1) as rank:
+            rank.send(logits(1, 0)[400:])
+        for late in lambda: rank.send(logits(1, 1)[400:]), rank.wait, lambda: rank.rows(1):
+            with pytest.raises(croupier.CroupierError, match="the rank was ended"):
+                late()
+
+
+def test_another_task_s_end_is_no_cancellation(server):
+    async def run():
+        stream = croupier.aio.connect(server.uds, VOCAB)
+        await stream.__aenter__()
+        stop(server)
+        task = asyncio.create_task(stream.sample(logits(1, 0), [stream.open(seed=1)]))
+        await asyncio.sleep(0.2)
+        await stream.end()
+        with pytest.raises(croupier.CroupierError, match="the stream was ended"):
+            await task
+        assert not task.cancelled()
+
+    asyncio.run(run())
+
+
+def test_a_reconnect_that_is_cancelled_leaves_the_next_one_alone(server, monkeypatch):
+    lease, slow = _regions.lease, threading.Event()
+
+    def slowly(*about):
+        if slow.is_set():
+            slow.clear()
+            time.sleep(0.7)
+        return lease(*about)
+
+    monkeypatch.setattr(_regions, "lease", slowly)
+
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text = stream.open(seed=1)
+            await stream.sample(logits(1, 0), [text])
+            with pytest.raises(croupier.CroupierError, match="kind"):
+                await stream.step(logits(1, 1), [croupier.pb.Work(sequence_id=text.id)])
+            slow.set()
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.sample(logits(1, 1), [text]), 0.3)
+            await stream.sample(logits(1, 1), [text])
+            await asyncio.sleep(1)
+            assert stream.data_path == "shared_memory", stream.data_path_reason
+            await stream.sample(logits(1, 2), [text])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["end", "exit"])
+def test_a_fork_ends_and_its_parent_goes_on(server, ends):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        stream.sample(logits(1, 0), [text])
+        child = os.fork()
+        if not child:
+            # Whatever happens here, pytest must not go on twice.
+            code = 1
+            try:
+                if ends == "end":
+                    stream.end()
+                else:
+                    with pytest.raises(croupier.CroupierError, match="is a fork of"):
+                        stream.sample(logits(1, 0), [text])
+                    stream._hang_up()
+                code = 0
+            finally:
+                os._exit(code)
+        give_up = time.monotonic() + 20
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert ended == (child, 0)
+        assert len(stream.sample(logits(1, 1), [text])) == 1
+
+
+def test_streams_that_connect_at_once_end_at_once(server):
+    streams = []
+    threads = [threading.Thread(target=lambda: streams.append(croupier.connect(server.uds, VOCAB))) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    waited = [set(stream._hang_up.peek()[2][3]) for stream in streams]
+    assert all(waited), "each has threads of gRPC's"
+    assert sum(map(len, waited)) == len(set.union(*waited)), "and none has another's"
+    [stream.end() for stream in streams]
+
+
+def test_any_patience_is_taken(server):
+    for patience in (float("inf"), 1e12):
+        with croupier.connect(server.uds, VOCAB, reconnect_within=patience) as stream:
+            assert len(stream.sample(logits(1, 0), [stream.open(seed=1)])) == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_rank_that_waits_for_tokens_sees_that_the_server_is_gone(server, kind):
+    async def run():
+        with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS, reconnect_within=0.1) as stream:
+            rank = (croupier if kind == "sync" else croupier.aio).attach(stream.shard_token, 1)
+            if kind == "asyncio":
+                await rank.__aenter__()
+            do = lambda thing: thing if kind == "sync" else asyncio.ensure_future(thing)
+            sent = do(rank.send(logits(1, 0)[400:]))
+            step = sent if kind == "sync" else await sent
+            threading.Timer(0.3, server.kill).start()
+            begun = time.monotonic()
+            with pytest.raises(croupier.CroupierError, match="UNAVAILABLE"):
+                tokens = rank.tokens(step, timeout=60)
+                tokens if kind == "sync" else await tokens
+            assert time.monotonic() - begun < 30
+            if kind == "sync":
+                rank.end()
+            else:
+                await rank.end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("wrong", [[np.nan], [np.inf], [np.inf] * 30, [np.inf, np.nan], [np.nan] * 30 + [np.inf]])
+def test_a_top_n_row_is_wrong_as_the_whole_one_is(server, dtype, wrong):
+    with croupier.connect(server.uds, VOCAB, dtype=dtype) as stream:
+        row = logits(1, 0)
+        row[np.arange(len(wrong)) * 7 + 500] = wrong
+        said = []
+        for given in row, stream.top_n(row, 20):
+            text = stream.open(seed=1)
+            with pytest.raises(croupier.RowError) as error:
+                stream.sample(given, [text])
+            said.append(error.value.failures[text.id].status)
+        assert said[0] == said[1] == ("NAN_LOGITS" if np.isnan(wrong).any() else "POSITIVE_INFINITY")
+
+
+def test_arrays_that_would_lose_something_are_refused(server):
+    with croupier.connect(server.uds, VOCAB, dtype="f16") as stream:
+        text = stream.open(temperature=0.0)
+        masked = np.ma.masked_greater(logits(1, 0), 5)
+        with pytest.raises(TypeError, match="mask"):
+            stream.sample(masked, [text])
+        with pytest.raises(TypeError, match="complex64"):
+            stream.sample(logits(1, 0).astype("c8"), [text])
+        # bf16, in either order of bytes.
+        bits = (logits(1, 0).view("<u4") >> 16).astype("<u2")
+        assert stream.sample(bits, [text]) == stream.sample(bits.astype(">u2"), [text]) == [int(logits(1, 0).argmax())]
