@@ -234,7 +234,7 @@ def test_a_limit_in_the_server_s_defaults_or_a_preset_ends_no_text(vllm, serve, 
     config = tmp_path / "croupier.toml"
     config.write_text("[defaults]\nmax_tokens = 2\n")
     presets = tmp_path / "presets.toml"
-    presets.write_text("[short]\nmax_tokens = 1\n")
+    presets.write_text("[short]\ndescription = \"one token\"\nmax_tokens = 1\n")
     made = processor(vllm, serve(f"--config={config}", f"--presets={presets}"))
     outputs, params = [[], []], [request(seed=1), request(seed=2, extra_args={"croupier": {"preset": "short"}})]
     added = [(at, each, [1], output) for at, (each, output) in enumerate(zip(params, outputs))]

@@ -234,6 +234,11 @@ impl Worker {
         self.send_raw(DecodeRequest { request: Some(request) }).await;
     }
 
+    /// Sends where the stream goes on; what it ended with is for the reply to say.
+    pub async fn try_send(&mut self, request: Request) {
+        _ = self.requests.as_ref().unwrap().send(DecodeRequest { request: Some(request) }).await;
+    }
+
     pub async fn send_raw(&mut self, request: DecodeRequest) {
         self.requests.as_ref().unwrap().send(request).await.unwrap();
     }
