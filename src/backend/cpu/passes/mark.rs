@@ -83,14 +83,17 @@ pub(in crate::backend::cpu) unsafe fn raised<S: Greens, F: Format>(
 unsafe fn raise_block<S: Greens>(greens: &Greenlist, keys: &S::Keys, block: usize, values: &mut [f32]) {
     let (_, seeds, threshold, bias) = greens.parts();
     let first = (block * LANES) as u32;
-    // SAFETY: see the module.
-    let numbers = |seed| unsafe { S::halves(&words::<S>(keys, seed, Purpose::Green, first)) };
-    // 16 bits of each token: the least over all seeds.
-    let mut seeds = seeds.iter();
-    let mut least = seeds.next().map_or_else(Numbers::default, |&seed| numbers(seed));
-    for &seed in seeds {
-        // SAFETY: as above.
-        unsafe { S::least(&mut least, &numbers(seed)) };
+    // 16 bits of each token: the least over all seeds. No closure, which might be compiled without the level's instructions.
+    let mut least = Numbers::default();
+    for (at, &seed) in seeds.iter().enumerate() {
+        // SAFETY: see the module.
+        let numbers = unsafe { S::halves(&words::<S>(keys, seed, Purpose::Green, first)) };
+        if at == 0 {
+            least = numbers;
+        } else {
+            // SAFETY: as above.
+            unsafe { S::least(&mut least, &numbers) };
+        }
     }
     let spread = if greens.is_self() { SPREAD } else { 1 };
     // SAFETY: see the module.
