@@ -105,6 +105,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
         ("p_less", with(|p| p.samplers.p_less = true)),
+        ("min_eos_p 1e-7", with(|p| p.samplers.min_eos_p = 1e-7)),
         ("infill, k 40, p .9", with(|p| (p.samplers.infill, p.top_k, p.top_p) = (true, 40, 0.9))),
         ("infill, k 40, T 0.3", with(|p| (p.samplers.infill, p.top_k, p.temperature) = (true, 40, 0.3))),
         ("mirostat 1, tau 3", with(|p| (p.samplers.mirostat, p.samplers.mirostat_tau) = (1, 3.0))),
@@ -173,6 +174,14 @@ async fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use croupier::params::Sampler;
+
+    #[test]
+    fn every_sampler_has_a_line() {
+        for sampler in Sampler::ALL {
+            assert!(lines(1.0).iter().any(|(_, params)| sampler.step(params).is_some()), "{sampler:?}");
+        }
+    }
 
     #[test]
     fn every_line_of_the_table_is_something_that_a_server_takes() {

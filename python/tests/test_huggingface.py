@@ -41,7 +41,7 @@ def test_a_generation_config_becomes_sampling_params():
         forced_last_token=2, length_penalty=pb.LengthPenaltyParams(start=5, factor=1.1))
     # What filters say counts where tokens are drawn only.
     greedy = huggingface.sampling_params(config(do_sample=False, top_k=50, temperature=0.7), 10)
-    assert greedy == pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0, min_tokens=0)
+    assert greedy == pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0, min_tokens=0, max_tokens=0)
     # Forced only where the text is empty but for one token.
     assert huggingface.sampling_params(config(forced_bos_token_id=5), 1).forced_first_token == 5
     assert not huggingface.sampling_params(config(forced_bos_token_id=5), 2).HasField("forced_first_token")
