@@ -65,9 +65,11 @@ unsafe fn squares_of(a: __m256i) -> __m256i {
 }
 
 /// A mass has at most 41 bits: so many lower ones, and 21 upper ones.
+#[cfg(target_arch = "x86_64")]
 const LOW: u32 = 20;
 
 /// The sum of squares, from those of upper parts, of lower parts and of the products of both.
+#[cfg(target_arch = "x86_64")]
 fn put_together(high: u64, mixed: u64, low: u64) -> u128 {
     (u128::from(high) << (2 * LOW)) + (u128::from(mixed) << (LOW + 1)) + u128::from(low)
 }
