@@ -96,6 +96,7 @@ pub(super) trait Simd {
 }
 
 /// Bytes that memory gives at once.
+#[cfg(target_arch = "x86_64")]
 pub(super) const LINE: usize = 64;
 
 /// A number format, as the passes load it.
