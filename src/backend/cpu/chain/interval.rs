@@ -4,7 +4,7 @@
 use super::ChainStore;
 use super::listing::Whole;
 use super::shaped::{Shaped, Typical};
-use super::typical::{Asked, Guess, typical_last};
+use super::typical::{Asked, DEVIATIONS, Guess, typical_last};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys::{ascending, from_ascending};
 use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
@@ -72,7 +72,7 @@ impl Whole<'_, '_> {
         (lists, store): (&mut Store, &mut ChainStore),
     ) -> Option<u64> {
         let mut sums = lists.take_sums();
-        let typical = self.ends(asked, guess, &mut sums, store);
+        let typical = DEVIATIONS.into_iter().find_map(|most| self.ends(asked, guess, most, (&mut sums, store)));
         let total = typical.map(|typical| {
             self.cool_by(behind, filters);
             let typical = Typical { weigh: Weigh { scale: self.weigh.scale, ..typical.weigh }, ..typical };
@@ -82,10 +82,16 @@ impl Whole<'_, '_> {
         total
     }
 
-    /// Where the interval ends, as it is weighed before.
-    fn ends(&self, asked: Asked, guess: &Guess, sums: &mut Vec<u64>, store: &mut ChainStore) -> Option<Typical> {
+    /// Where the interval ends, as it is weighed before; `None` if the guess was off by more than so many deviations.
+    fn ends(
+        &self,
+        asked: Asked,
+        guess: &Guess,
+        most: f32,
+        (sums, store): (&mut Vec<u64>, &mut ChainStore),
+    ) -> Option<Typical> {
         let Asked { rule, need, centre } = asked;
-        let (distance, doubt) = (Distance { weigh: self.weigh, centre }, guess.doubt(need as f32));
+        let (distance, doubt) = (Distance { weigh: self.weigh, centre }, most * guess.doubt(need as f32));
         let widths = [need as f32 - doubt, need as f32 + doubt].map(|mass| guess.width(mass));
         let (inside, outside) = (distance.below(widths[0]), distance.up_to(widths[1]));
         let is_inside = inside.low > f32::MIN && inside.low < inside.high && inside.low <= self.view.max;

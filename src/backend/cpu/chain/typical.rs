@@ -17,12 +17,15 @@ use crate::sampling::samplers::typical::{centre, deviation, need};
 const TRIES: u32 = 4;
 /// The tokens at or above the maxima of so many blocks are near the top.
 const TOP_BLOCKS: usize = 64;
-/// Bisection steps of a half width.
-const STEPS: usize = 14;
+/// Distances that a guess tells apart, and how many of them are one power of two.
+const BINS: usize = 4096;
+const PER_UNIT: f32 = BINS as f32 / MASS_BITS as f32;
+/// Sums that are made side by side.
+const LANES: usize = 16;
 /// With more than one token in so many left, they are not listed.
 const LIST_SHARE: f32 = 16.0;
-/// Standard deviations that a sample is trusted to be within.
-const DEVIATIONS: f32 = 2.0;
+/// Standard deviations that a sample is trusted to be within, and then, since a row of which all is listed takes ten times as long.
+pub(super) const DEVIATIONS: [f32; 2] = [2.0, 4.0];
 /// As if at least this share of the mass were left out, for what a sample may miss.
 const LEAST_REST: f32 = 0.02;
 
@@ -140,59 +143,86 @@ impl Whole<'_, '_> {
         self.view.collect(bound, &mut top);
         self.view.sample(self.weigh, bound, sample);
         let Weigh { max, scale } = self.weigh;
-        let of = |logit: f32| deviation(exponent(logit, max, scale), centre);
-        let top = top.iter().map(|&key| keys::logit(key)).map(|x| (of(x), mass(exponent(x, max, scale)) as f32));
-        let (mut deviations, mut weights): (Vec<f32>, Vec<f32>) = top.unzip();
-        let (above, below) = (weights.iter().sum::<f32>(), sample.weights.iter().sum::<f32>());
-        let (per_sampled, sampled) = ((total as f32 - above).max(0.0) / below.max(1.0), weights.len());
-        deviations.extend(sample.logits.iter().map(|&x| of(x)));
-        weights.extend(sample.weights.iter().map(|&weight| weight * per_sampled));
-        Guess { deviations, weights, sampled }
+        let bin = |logit: f32| Guess::bin(deviation(exponent(logit, max, scale), centre));
+        let mut guess = Guess { weights: [0.0; BINS], sampled: [0; BINS], sums: (0.0, 0.0) };
+        let mut above = 0.0;
+        for logit in top.iter().map(|&key| keys::logit(key)) {
+            let weight = mass(exponent(logit, max, scale)) as f32;
+            guess.weights[bin(logit)] += weight;
+            above += weight;
+        }
+        let of_sample = sum(&sample.weights, |weight| weight);
+        let per_sampled = (total as f32 - above).max(0.0) / of_sample.max(1.0);
+        for (&logit, &weight) in sample.logits.iter().zip(&sample.weights) {
+            let bin = bin(logit);
+            guess.weights[bin] += weight * per_sampled;
+            guess.sampled[bin] += 1;
+        }
+        let squares = sum(&sample.weights, |weight| weight * weight);
+        guess.sums = (of_sample * per_sampled, 1.0 + squares * per_sampled * per_sampled);
+        guess
     }
 }
 
-/// What is known of a row's deviations before it is read for them.
+/// What is known of a row's deviations before it is read for them: weights by distance, and what the sample's come to.
 pub(super) struct Guess {
-    deviations: Vec<f32>,
-    weights: Vec<f32>,
-    /// From here on a sample.
-    sampled: usize,
+    /// About the mass of all tokens, of so many distances each.
+    weights: [f32; BINS],
+    /// How many of the sample.
+    sampled: [u32; BINS],
+    /// The sample's weights and their squares, added up.
+    sums: (f32, f32),
 }
 
 impl Guess {
+    fn bin(distance: f32) -> usize {
+        // Saturates, as does what is no number: both guess badly, and a guess is all that it is.
+        ((distance * PER_UNIT) as usize).min(BINS - 1)
+    }
+
+    /// Where a bin ends.
+    fn end(bin: usize) -> f32 {
+        (bin + 1) as f32 / PER_UNIT
+    }
+
     /// About how far from the centre the tokens that have this mass are.
     pub(super) fn width(&self, need: f32) -> f32 {
-        let (mut low, mut high) = (0.0, MASS_BITS as f32);
-        for _ in 0..STEPS {
-            let middle = (low + high) / 2.0;
-            if weight_within(&self.deviations, &self.weights, middle) >= need { high = middle } else { low = middle }
+        let mut left = need;
+        for (from, bins) in (0..).step_by(LANES * LANES).zip(self.weights.as_chunks::<{ LANES * LANES }>().0) {
+            let here = sum(bins, |weight| weight);
+            if here < left {
+                left -= here;
+                continue;
+            }
+            let reached = bins.iter().position(|weight| {
+                left -= weight;
+                left <= 0.0
+            });
+            return Self::end(from + reached.unwrap_or(bins.len() - 1));
         }
-        high
+        MASS_BITS as f32
     }
 
     /// About the share of all tokens within this distance.
     fn share_within(&self, most: f32) -> f32 {
-        let sampled = &self.deviations[self.sampled..];
-        let within = sampled.iter().filter(|&&deviation| deviation <= most).count();
-        within as f32 / sampled.len().max(1) as f32
+        let within: u32 = self.sampled[..=Self::bin(most)].iter().sum();
+        within as f32 / self.sampled.iter().sum::<u32>().max(1) as f32
     }
 
-    /// How far off a guessed mass is: a few standard deviations of a sum over the sample.
+    /// The standard deviation of a guessed mass, a sum over the sample.
     pub(super) fn doubt(&self, need: f32) -> f32 {
-        let sampled = &self.weights[self.sampled..];
-        let (sum, squares) = sampled.iter().fold((0.0, 1.0), |(sum, squares), w| (sum + w, squares + w * w));
+        let (sum, squares) = self.sums;
         let rest = (sum - need).max(sum * LEAST_REST).min(need.max(1.0));
-        DEVIATIONS * (squares / sum.max(1.0) * rest).sqrt()
+        (squares / sum.max(1.0) * rest).sqrt()
     }
 }
 
-/// The weight of what deviates by at most this. Lane-wise, so that it compiles to vectors.
-fn weight_within(deviations: &[f32], weights: &[f32], most: f32) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    for (deviations, weights) in deviations.chunks(lanes.len()).zip(weights.chunks(lanes.len())) {
-        for ((lane, &deviation), &weight) in lanes.iter_mut().zip(deviations).zip(weights) {
-            *lane += if deviation <= most { weight } else { 0.0 };
-        }
+/// Lane-wise, so that it compiles to vectors.
+fn sum(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &value)| *lane += of(value));
     }
-    lanes.into_iter().sum()
+    lanes.into_iter().chain(rest.iter().map(|&value| of(value))).sum()
 }
