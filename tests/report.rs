@@ -38,7 +38,7 @@ async fn a_step_explains_so_many_logits() {
     let mut worker = server.worker_with(StreamConfig { vocab_size, ..config() }).await;
     let params = SamplingParams { temperature: Some(0.0), report: why(&[0]), ..seeded(1) };
     let plain = open(9, SamplingParams { report: None, ..params.clone() });
-    let opens = (1..=5).map(|id| open(id, params.clone())).chain([plain]).collect();
+    let opens = (1..=2).map(|id| open(id, params.clone())).chain([plain]).collect();
     worker.step(open_step(opens)).await;
     let row = vec![0.0; vocab_size as usize];
     let shared = |id| Work { first_row: Some(0), ..sample_work(id) };
@@ -47,13 +47,13 @@ async fn a_step_explains_so_many_logits() {
         logits: inline(std::slice::from_ref(&row)),
         ..Default::default()
     };
-    let result = worker.step(step(&[1, 2, 3, 4, 5, 9])).await;
+    let result = worker.step(step(&[1, 2, 9])).await;
     let statuses: Vec<RowStatus> = result.work.iter().map(WorkResult::status).collect();
     use RowStatus::{InvalidWork, Ok};
-    assert_eq!(statuses, [Ok, Ok, Ok, Ok, InvalidWork, Ok]);
-    assert!(result.work[4].message.contains("report.why_not_token_ids"), "{}", result.work[4].message);
+    assert_eq!(statuses, [Ok, InvalidWork, Ok]);
+    assert!(result.work[1].message.contains("report.why_not_token_ids"), "{}", result.work[1].message);
     // Nothing came of it, and the next step has room again.
-    let result = only(worker.step(step(&[5])).await);
+    let result = only(worker.step(step(&[2])).await);
     assert_eq!((result.status(), result.tokens.len()), (Ok, 1));
 }
 

@@ -115,7 +115,8 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         (
             "xtc, on average",
             with(|p| {
-                (p.samplers.xtc_probability, p.samplers.xtc_threshold, p.samplers.xtc_expected) = (0.5, 0.03, true)
+                (p.samplers.xtc_probability, p.samplers.xtc_threshold, p.samplers.xtc_expected) =
+                    (0.5, 0.03, Some(true))
             }),
         ),
         ("skew 0.5", with(|p| p.samplers.skew = 0.5)),

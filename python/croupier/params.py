@@ -569,7 +569,7 @@ class SamplingParams(Params):
     xtc_expected: bool | None = None
     """XTC as ExLlama does it: not by chance at some positions, but at all of them as much as that comes to. The
     probability of top choices is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 - m)), where m is
-    what they have together. Server default false."""
+    what they have together. Server default: as engine_order has it, which is false for all but EXLLAMA."""
     infill: bool | None = None
     """Fill in the middle, as in llama.cpp: ends a text where what would follow is not certain. Of the n tokens that
     samplers before it left, those that end the text (eos_token_ids, without ignore_eos, and stop_token_ids) alone stay

@@ -98,7 +98,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_h, float),
     parameter!(samplers.xtc_probability, float),
     parameter!(samplers.xtc_threshold, float),
-    parameter!(samplers.xtc_expected, Value::as_bool),
+    decided!(samplers.xtc_expected, Value::as_bool, "that of engine_order"),
     parameter!(samplers.min_keep, whole),
     Parameter {
         key: "sampler_order",

@@ -1,7 +1,7 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
-use super::plan::{Costs, MAX_LISTED_ENTRIES, Planned, plan_work, unknown_sequence};
+use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work, unknown_sequence};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
@@ -25,6 +25,8 @@ pub(super) struct Batch {
     row_bytes: usize,
     /// Entries that its top-n rows go through.
     entries: usize,
+    /// Logits that are explained.
+    explained: usize,
     pub(super) results: Results,
 }
 
@@ -41,7 +43,16 @@ pub(super) struct Taken {
 
 impl Batch {
     pub(super) fn new(number: u64, now: Instant) -> Self {
-        Self { number, now, steps: Vec::new(), rows: 0, row_bytes: 0, entries: 0, results: Results::default() }
+        Self {
+            number,
+            now,
+            steps: Vec::new(),
+            rows: 0,
+            row_bytes: 0,
+            entries: 0,
+            explained: 0,
+            results: Results::default(),
+        }
     }
 
     /// Whether the step's rows fit. A step alone always does.
@@ -49,6 +60,7 @@ impl Batch {
         let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
         self.rows == 0
             || self.entries < MAX_LISTED_ENTRIES
+                && self.explained < MAX_EXPLAINED_LOGITS
                 && fits(self.rows, step.rows(), limits.max_rows_per_step)
                 && fits(self.row_bytes, step.row_bytes(), limits.max_row_bytes_per_step)
     }
@@ -86,6 +98,7 @@ impl Batch {
             plan.push(planned);
         }
         self.entries += costs.entries;
+        self.explained += costs.explained;
         drop(permits.queued);
         self.steps.push(Taken { stream: id, step, open, plan, permits: permits.in_flight });
     }

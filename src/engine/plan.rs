@@ -25,9 +25,10 @@ impl Planned {
     }
 }
 
-/// Logits that one step may have explained (`why_not_token_ids`): 32 rows of 131,072, about two seconds of one thread. By
-/// step, since a result must not depend on what else is in its batch.
-const MAX_EXPLAINED_LOGITS: usize = 1 << 22;
+/// Logits that one step may have explained (`why_not_token_ids`): 8 rows of 131,072, a second or two of one thread with the
+/// longest of chains. By step, since a result must not depend on what else is in its batch; a batch takes no further step once
+/// so many are to be explained.
+pub(super) const MAX_EXPLAINED_LOGITS: usize = 1 << 20;
 
 /// Entries of biases, bans and penalties that the top-n rows of one step may go through: a row of one token goes through all
 /// that its sequence has, as a whole one does, but costs no whole row's bytes. About a tenth of a second.
@@ -37,7 +38,7 @@ pub(super) const MAX_LISTED_ENTRIES: usize = 1 << 24;
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     /// Logits that are to be explained.
-    explained: usize,
+    pub(super) explained: usize,
     /// Entries that top-n rows go through.
     pub(super) entries: usize,
 }

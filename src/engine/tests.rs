@@ -5,6 +5,7 @@ use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::error::Refusal;
+use crate::params::report::ReportParams;
 use crate::params::{LogprobsParams, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::logits::Dtype;
@@ -13,6 +14,7 @@ use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
 use metrics::Gauge;
+use plan::MAX_EXPLAINED_LOGITS;
 use std::time::{Duration, Instant};
 use step::*;
 
@@ -181,6 +183,30 @@ fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
     bench.submit(2, step(2, opens(&[1, 2]), &[1, 2]));
     bench.submit(1, step(3, opens(&[3]), &[3]));
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![1, 3], vec![]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+}
+
+#[test]
+fn a_batch_is_bounded_by_the_logits_that_it_explains() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    let explained = |params: &mut SamplingParams| {
+        params.temperature = 0.0;
+        let wanted = ReportParams { why_not_token_ids: vec![0], ..ReportParams::default() };
+        params.samplers.report = Some(Box::new(wanted));
+    };
+    // One row as long as may be explained in a step.
+    let row = || {
+        let bytes = vec![0; MAX_EXPLAINED_LOGITS * size_of::<f32>()];
+        LogitsBlock::new(bytes.into(), Dtype::F32, MAX_EXPLAINED_LOGITS as u32, 0).expect("one row")
+    };
+    let asking = |id| Step {
+        logits: row(),
+        ..step(id, vec![Open { sequence_id: 1, sequence: charged(sequence(explained)) }], &[1])
+    };
+    bench.submit(1, asking(1));
+    bench.submit(2, asking(2));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![1], vec![]));
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
 }
 

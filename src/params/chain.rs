@@ -63,8 +63,8 @@ pub struct SamplerParams {
     pub xtc_probability: f32,
     /// What has this probability is a top choice. 0 ..= 1.
     pub xtc_threshold: f32,
-    /// Do what it does on average, and not by chance.
-    pub xtc_expected: bool,
+    /// Do what it does on average, and not by chance. `None`: as the engine's rules say.
+    pub xtc_expected: Option<bool>,
     /// Tokens that XTC never excludes.
     pub xtc_ignore_token_ids: Vec<u32>,
     /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
@@ -125,7 +125,7 @@ impl Off for SamplerParams {
         top_h: 0.0,
         xtc_probability: 0.0,
         xtc_threshold: 0.1,
-        xtc_expected: false,
+        xtc_expected: None,
         xtc_ignore_token_ids: Vec::new(),
         min_keep: 1,
         mirostat: 0,

@@ -209,6 +209,9 @@ impl SamplerOrder {
     }
 }
 
+/// A parameter that [`EngineOrder`]s may lack, by name.
+const XTC_IGNORED: &str = "xtc_ignore_token_ids";
+
 impl SamplingParams {
     /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; in
     /// text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind them.
@@ -258,8 +261,10 @@ impl SamplingParams {
         };
         Err(match self.samplers.sampler_order {
             SamplerOrder::Engine(_) => {
-                let fix = "turn it off, or list an order of your own in sampler_order, which keeps the engine's rules";
-                FieldError::new("engine_order", format!("has no place for {name}, which is on; {fix}"))
+                // A sequence that names none has its stream's.
+                let off = if name == XTC_IGNORED { "leave it out, of default_params too" } else { "turn it off" };
+                let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
+                FieldError::new("engine_order", format!("has no place for {name}, which is on; {off}, {fix}"))
             }
             SamplerOrder::Custom(..) => {
                 FieldError::new("sampler_order", format!("has no place for {name}, which is on; add it or turn it off"))
@@ -277,12 +282,8 @@ impl SamplingParams {
             ("temperature_tokens", s.temperature_tokens > 0, &[]),
             ("smoothing_curve", s.smoothing_factor > 0.0 && s.smoothing_curve != 1.0, &[TextGenerationWebui]),
             ("top_p_decay", s.top_p_decay < 1.0, &[]),
-            ("xtc_expected", s.xtc_probability > 0.0 && s.xtc_expected, &[Exllama]),
-            (
-                "xtc_ignore_token_ids",
-                s.xtc_probability > 0.0 && !xtc_ignored.is_empty(),
-                &[TextGenerationWebui, Exllama],
-            ),
+            ("xtc_expected", s.xtc_probability > 0.0 && s.xtc_expected == Some(true), &[Exllama]),
+            (XTC_IGNORED, s.xtc_probability > 0.0 && !xtc_ignored.is_empty(), &[TextGenerationWebui, Exllama]),
             ("mirostat 1", s.mirostat == 1, &[LlamaCpp]),
             ("min_keep", s.min_keep > 1, &[LlamaCpp, Transformers]),
         ];

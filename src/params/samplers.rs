@@ -251,7 +251,7 @@ impl Sampler {
             Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, Step::EtaCutoff(params.samplers.eta_cutoff)),
             Self::Xtc => {
                 let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
-                let expected = params.samplers.xtc_expected || rules.xtc_expected;
+                let expected = params.samplers.xtc_expected.unwrap_or(rules.xtc_expected);
                 let step = if expected {
                     Step::XtcExpected { probability, threshold }
                 } else if rules.xtc_unless_ignored {

@@ -180,22 +180,22 @@ impl Candidates {
 
     /// Keeps the least that come first by `deviation`, candidates of equal deviation in order, and whose mass reaches
     /// `need`; with `ties`, all that deviate as much as the last of these.
-    pub fn keep_nearest(&mut self, need: u64, ties: bool, deviation: impl Fn(&Weighted) -> f32) {
-        let mut nearest = self.kept.clone();
-        nearest.sort_by(|a, b| deviation(a).total_cmp(&deviation(b)));
+    pub fn keep_nearest(&mut self, need: u64, ties: bool, deviation: impl Fn(&Self, &Weighted) -> f32) {
+        let mut nearest: Vec<(f32, Weighted)> = self.kept.iter().map(|w| (deviation(self, w), *w)).collect();
+        nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut sum = 0;
-        let crossing = nearest.iter().position(|weighted| {
+        let crossing = nearest.iter().position(|(_, weighted)| {
             sum += weighted.mass;
             sum >= need
         });
         let kept = crossing.map_or(nearest.len(), |at| at + 1);
-        let equal = nearest[..kept].last().map(&deviation).filter(|_| ties);
-        let mut place = 0;
-        nearest.retain(|weighted| {
-            place += 1;
-            place <= kept.max(self.min_keep) || equal.is_some_and(|equal| deviation(weighted) <= equal)
-        });
-        self.kept = nearest;
+        let equal = nearest[..kept].last().map(|last| last.0).filter(|_| ties);
+        let (places, kept) = (0.., kept.max(self.min_keep));
+        let left = nearest
+            .into_iter()
+            .zip(places)
+            .filter(|&((deviation, _), place)| place < kept || equal.is_some_and(|equal| deviation <= equal));
+        self.kept = left.map(|((_, weighted), _)| weighted).collect();
         self.weigh();
     }
 

@@ -46,21 +46,22 @@ pub fn run(candidates: Vec<Candidate>, filters: &Filters, chain: &Chain<'_>) -> 
     watched(candidates, filters, chain, |_, _| ())
 }
 
-/// The same, with a look at what is left after each step.
+/// The same, with a look at what is there at first and what is left after each step.
 pub fn watched(
     candidates: Vec<Candidate>,
     filters: &Filters,
     chain: &Chain<'_>,
-    mut look: impl FnMut(&Step, &Candidates),
+    mut look: impl FnMut(Option<&Step>, &Candidates),
 ) -> Candidates {
     let end = chain.infill.and_then(|infill| {
         let logit = |token| candidates.iter().find(|c| c.token == token).map_or(f32::NEG_INFINITY, |c| c.logit);
         infill.end(logit)
     });
     let mut left = Candidates::new(candidates, chain.min_keep as usize).with_end(end);
+    look(None, &left);
     for step in chain.steps {
         apply(step, filters, chain, &mut left);
-        look(step, &left);
+        look(Some(step), &left);
     }
     if !draws_along(chain.steps) {
         left.take_along();

@@ -161,12 +161,7 @@ impl Distribution {
     /// Never: the first token of the order has a mass.
     #[must_use]
     pub fn first_of(&self, race: Race) -> u32 {
-        let mut first = First::default();
-        for weighted in self.kept.iter().filter(|w| w.mass > 0) {
-            let token = weighted.candidate.token;
-            first.add(token, race.arrival(token, weighted.mass));
-        }
-        first.token().expect("some token has a mass; this is a bug")
+        first_of(race, &self.kept).expect("some token has a mass; this is a bug")
     }
 
     /// By a race if there is one, else as [`draw`](Self::draw).
@@ -193,6 +188,16 @@ impl Distribution {
     pub(super) fn top(&self, n: u32) -> Vec<(u32, f32)> {
         self.kept.iter().take(n as usize).map(|w| (w.candidate.token, self.logprob(w.candidate.token))).collect()
     }
+}
+
+/// The first of a race among those that have a mass.
+pub(super) fn first_of(race: Race, kept: &[Weighted]) -> Option<u32> {
+    let mut first = First::default();
+    for weighted in kept.iter().filter(|w| w.mass > 0) {
+        let token = weighted.candidate.token;
+        first.add(token, race.arrival(token, weighted.mass));
+    }
+    first.token()
 }
 
 /// Tokens with a finite logit.

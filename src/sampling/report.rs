@@ -8,7 +8,9 @@ use super::adjust::Adjusted;
 use super::chain::{self, Chain, Step};
 use super::distribution::{self, Distribution};
 use super::entropy::{entropy, entropy_term};
+use super::filters::{self, Weighted};
 use super::logits::Logits;
+use super::mass;
 use super::order::Candidate;
 use super::row::{RowError, RowSpec};
 use crate::params::Sampler;
@@ -88,6 +90,7 @@ pub enum Removed {
     Greedy,
     Sampler(Sampler),
     Precision,
+    Watermark,
 }
 
 /// What is said about a row, as sent and adjusted, whose first adjusted token is `best`.
@@ -103,13 +106,13 @@ pub(super) fn report(
         support_size: left.clone().count() as u32,
         surviving: left.take(most).map(|w| w.candidate.token).collect(),
         entropy: wanted.wanted.entropy.then(|| (of(processed), of(&Distribution::raw(raw)))),
-        why_not: fates((raw, adjusted, best), processed, spec, wanted),
+        why_not: fates((raw, adjusted, best), spec, wanted),
     }
 }
 
 /// Entropy in nats.
 pub(super) fn of(distribution: &Distribution) -> f64 {
-    let term = |w: &super::filters::Weighted| entropy_term(distribution.exponent(w.candidate.logit), w.mass);
+    let term = |w: &Weighted| entropy_term(distribution.exponent(w.candidate.logit), w.mass);
     entropy(distribution.kept().iter().map(term).sum(), distribution.total())
 }
 
@@ -123,13 +126,11 @@ pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, R
     };
     let raw = distribution::widened(logits)?;
     let (adjusted, best) = distribution::adjusted(&raw, spec)?;
-    let processed = Distribution::processed(&adjusted, best, spec);
-    Ok(fates((&raw, &adjusted, best), &processed, spec, &wanted))
+    Ok(fates((&raw, &adjusted, best), spec, &wanted))
 }
 
 fn fates(
     (raw, adjusted, best): (&[f32], &[f32], Candidate),
-    processed: &Distribution,
     spec: &RowSpec<'_>,
     wanted: &ReportSpec<'_>,
 ) -> Vec<WhyNot> {
@@ -137,17 +138,17 @@ fn fates(
     if asked.is_empty() {
         return Vec::new();
     }
-    let cut = cuts(adjusted, spec, asked);
-    let fate = |(&token, cut): (&u32, Option<Sampler>)| {
+    let (cut, left) = watched((adjusted, best), spec, asked);
+    let total = filters::total(&left);
+    let fate = |(&token, cut): (&u32, Option<Removed>)| {
         let (raw, adjusted) = (raw[token as usize], adjusted[token as usize]);
-        let share = processed.observed(token).drawn;
+        let mass = left.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass);
         let before_samplers = masked(token, (raw, adjusted), spec, &wanted.bans)
             .or((spec.filters.temperature == 0.0 && token != best.token).then_some(Removed::Greedy));
-        let removed = before_samplers.or(cut.map(Removed::Sampler));
-        let removed = removed.or((share.mass == 0).then_some(Removed::Precision));
-        let before = processed.kept().iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
+        let removed = before_samplers.or(cut).or((mass == 0).then_some(Removed::Precision));
+        let before = left.iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
         let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
-        WhyNot { token, removed, raw, adjusted, probability: (share.mass as f64 / share.total as f64) as f32, rank }
+        WhyNot { token, removed, raw, adjusted, probability: (mass as f64 / total as f64) as f32, rank }
     };
     asked.iter().zip(cut).map(fate).collect()
 }
@@ -190,11 +191,15 @@ impl Bans<'_> {
     }
 }
 
-/// For each token the first sampler after which it was not there.
-fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampler>> {
+/// For each token the first sampler after which it was not there, or had no mass left by a watermark; and what is drawn from.
+fn watched(
+    (adjusted, best): (&[f32], Candidate),
+    spec: &RowSpec<'_>,
+    asked: &[u32],
+) -> (Vec<Option<Removed>>, Vec<Weighted>) {
     let mut cuts = vec![None; asked.len()];
     if spec.filters.temperature == 0.0 {
-        return cuts;
+        return (cuts, vec![Weighted { candidate: best, mass: mass::MASS_ONE }]);
     }
     let usual = usual(spec);
     let state = SamplerState::default();
@@ -211,19 +216,36 @@ fn cuts(adjusted: &[f32], spec: &RowSpec<'_>, asked: &[u32]) -> Vec<Option<Sampl
     let mut ids = asked.to_vec();
     ids.sort_unstable();
     ids.dedup();
-    let mut here = vec![false; ids.len()];
-    chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
-        here.fill(false);
+    // What each of them weighs; `None`: it is not there.
+    let mut masses = vec![None; ids.len()];
+    let left = chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
+        let before = std::mem::replace(&mut masses, vec![None; ids.len()]);
         for w in left.kept() {
-            ids.binary_search(&w.candidate.token).into_iter().for_each(|at| here[at] = true);
+            ids.binary_search(&w.candidate.token).into_iter().for_each(|at| masses[at] = Some(w.mass));
         }
+        let Some(step) = step else { return };
         for (token, cut) in asked.iter().zip(&mut cuts) {
-            let is_here = ids.binary_search(token).is_ok_and(|at| here[at]);
-            // What ends a text may come back.
-            *cut = cut.or(step.sampler()).filter(|_| !is_here);
+            let (before, now) = ids.binary_search(token).map_or((None, None), |at| (before[at], masses[at]));
+            *cut = match step.sampler() {
+                // What ends a text may come back.
+                Some(sampler) => cut.or(Some(Removed::Sampler(sampler))).filter(|_| now.is_none()),
+                None => cut.or((weighs(before) && !weighs(now)).then_some(Removed::Watermark)),
+            };
         }
     });
-    cuts
+    let left = left.into_parts().0;
+    if let Some(race) = spec.race() {
+        let first = distribution::first_of(race, &left);
+        for (token, cut) in asked.iter().zip(&mut cuts).filter(|(token, _)| first != Some(**token)) {
+            let mass = ids.binary_search(token).ok().and_then(|at| masses[at]);
+            *cut = cut.or(weighs(mass).then_some(Removed::Watermark));
+        }
+    }
+    (cuts, left)
+}
+
+fn weighs(mass: Option<u64>) -> bool {
+    mass.is_some_and(|mass| mass > 0)
 }
 
 /// The filters as steps, for a row without a chain.

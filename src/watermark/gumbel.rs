@@ -30,7 +30,7 @@ impl<'a> Arrivals<'a> {
             race.number(ngram[width])
         };
         // 1 - r is exact, and above 0.
-        let sum: f64 = ngrams.iter().map(|ngram| -libm::log(1.0 - number(ngram))).sum();
+        let sum: f64 = ngrams.iter().map(|ngram| -libm::log(1.0 - number(ngram))).fold(0.0, |sum, number| sum + number);
         let (scored, count) = (ngrams.len(), ngrams.len() as f64);
         let z = if scored == 0 { 0.0 } else { (sum - count) / count.sqrt() };
         Found { scored, evidence: Evidence::Sum { sum }, z, p_value: gamma(scored, sum) }

@@ -94,7 +94,7 @@ fn filtered(adjusted: &[f64], params: &SamplingParams) -> Vec<f64> {
         let most = left.iter().copied().fold(0.0, f64::max);
         left = normalised(&kept(&left, |p| p >= f64::from(s.top_a) * most * most));
     }
-    if s.xtc_probability > 0.0 && s.xtc_expected {
+    if s.xtc_probability > 0.0 && s.xtc_expected == Some(true) {
         left = excluded(&left, f64::from(s.xtc_probability), f64::from(s.xtc_threshold));
     }
     if s.skew == 0.0 { left } else { skewed(&left, f64::from(s.skew)) }

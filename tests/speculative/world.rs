@@ -333,7 +333,7 @@ pub fn parameters() -> Vec<(&'static str, SamplingParams)> {
                     top_a: 0.1,
                     xtc_probability: 0.6,
                     xtc_threshold: 0.15,
-                    xtc_expected: true,
+                    xtc_expected: Some(true),
                     skew: 0.4,
                     ..SamplerParams::default()
                 }

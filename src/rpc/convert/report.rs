@@ -55,5 +55,6 @@ fn removed_by(removed: Option<Removed>) -> proto::RemovedBy {
         Some(Removed::Greedy) => Wire::Greedy,
         Some(Removed::Sampler(_)) => Wire::Sampler,
         Some(Removed::Precision) => Wire::Precision,
+        Some(Removed::Watermark) => Wire::Watermark,
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_h: wire.top_h.unwrap_or(defaults.top_h),
         xtc_probability: wire.xtc_probability.unwrap_or(defaults.xtc_probability),
         xtc_threshold: wire.xtc_threshold.unwrap_or(defaults.xtc_threshold),
-        xtc_expected: wire.xtc_expected.unwrap_or(defaults.xtc_expected),
+        xtc_expected: wire.xtc_expected.or(defaults.xtc_expected),
         min_keep: wire.min_keep.unwrap_or(defaults.min_keep),
         mirostat: wire.mirostat.unwrap_or(defaults.mirostat),
         mirostat_tau: wire.mirostat_tau.unwrap_or(defaults.mirostat_tau),

@@ -1,10 +1,15 @@
 //! Cases by hand.
 
 use super::*;
+use crate::params::watermark::SynthidParams;
 use crate::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
+use crate::sampling::mark::Mark;
+use crate::sampling::mark::race::Race;
+use crate::sampling::mark::tournament::{Table, Tournament};
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;
+use std::collections::HashSet;
 
 const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -81,6 +86,48 @@ fn the_first_sampler_that_removed_a_token_is_named() {
     // Surprises of 3, 2, 1, 3 bits; the entropy is 1.75: token 1 is nearest, then token 2.
     let report = told(&LOGITS, &chained);
     assert_eq!(removed(&report), [by(Sampler::TypicalP), by(Sampler::TopK), None, by(Sampler::TypicalP)]);
+}
+
+#[test]
+fn a_watermark_removes_by_its_key() {
+    let wanted = why(&[0, 1, 2, 3, 4]);
+    let logits = [&LOGITS[..], &[-40.0]].concat();
+    let (watermark, precision) = (Some(Removed::Watermark), Some(Removed::Precision));
+    // Whoever wins the race is all that can be drawn.
+    let mut winners = HashSet::new();
+    for context in 0..32 {
+        let raced = RowSpec { mark: Some(Mark::Race(Some(Race { key: 5, context }))), ..spec(OFF, &wanted) };
+        let report = told(&logits, &raced);
+        let winner = sample_row(&Logits::new(Dtype::F32, &Dtype::F32.encode(&logits)), &raced).unwrap().token;
+        let mut expected = [watermark, watermark, watermark, watermark, precision];
+        expected[winner as usize] = None;
+        assert_eq!(removed(&report), expected);
+        assert_eq!((report.why_not[winner as usize].rank > 0, report.support_size), (true, 4));
+        winners.insert(winner);
+    }
+    assert!(winners.len() > 1, "each context has its own winner");
+    // Thirty layers leave one or two tokens of four, and what had no mass before is not the tournament's.
+    let (keys, table) = ((1..=30).collect::<Vec<u64>>(), Table::of(&SynthidParams::new(vec![])));
+    for context in 0..32 {
+        let chain = Chain {
+            steps: &[Step::Tournament],
+            min_keep: 1,
+            protected: &[],
+            eos: &[],
+            xtc: 0,
+            state: SamplerState::default(),
+            infill: None,
+            tournament: Some(Tournament { context, keys: &keys, table: &table }),
+        };
+        let played = RowSpec { chain: Some(chain), ..spec(OFF, &wanted) };
+        let report = told(&logits, &played);
+        let left = removed(&report)[..4].iter().filter(|removed| removed.is_none()).count();
+        assert_eq!(left, report.support_size as usize);
+        assert!(removed(&report)[..4].iter().all(|&removed| removed.is_none() || removed == watermark));
+        assert_eq!(removed(&report)[4], precision);
+        winners.insert(10 + left as u32);
+    }
+    assert!(winners.iter().any(|&left| (11..14).contains(&left)), "none was removed in 32 contexts");
 }
 
 #[test]

@@ -36,10 +36,6 @@ pub fn need(rule: TypicalRule, typical_p: f32, total: u64) -> u64 {
 pub fn apply(left: &mut Candidates, rule: TypicalRule, typical_p: f32) {
     let total = left.total();
     let centre = centre(left.entropy(), total);
-    let exponents: Vec<(u32, f32)> = left.kept().iter().map(|w| (w.candidate.token, left.exponent(w))).collect();
-    let mut deviations: Vec<(u32, f32)> = exponents.iter().map(|&(token, y)| (token, deviation(y, centre))).collect();
-    deviations.sort_unstable_by_key(|&(token, _)| token);
-    let of = |token| deviations[deviations.partition_point(|d| d.0 < token)].1;
     let ties = rule == TypicalRule::Ties;
-    left.keep_nearest(need(rule, typical_p, total), ties, |w| of(w.candidate.token));
+    left.keep_nearest(need(rule, typical_p, total), ties, |left, w| deviation(left.exponent(w), centre));
 }

@@ -148,8 +148,13 @@ fn exllama_xtc_is_an_expectation() {
         params.steps().unwrap()
     };
     let expected = [Step::XtcExpected { probability: 0.5, threshold: 0.1 }];
-    assert_eq!(params(|p| p.samplers.xtc_expected = true), expected);
+    assert_eq!(params(|p| p.samplers.xtc_expected = Some(true)), expected);
     assert_eq!(params(|p| p.samplers.sampler_order = SamplerOrder::Engine(Exllama)), expected);
+    let exllama = |p: &mut SamplingParams| {
+        (p.samplers.sampler_order, p.samplers.xtc_expected) = (SamplerOrder::Engine(Exllama), Some(false));
+    };
+    let by_chance = [Step::Xtc { probability: 0.5, threshold: 0.1 }];
+    assert_eq!(params(exllama), by_chance, "asked otherwise");
 }
 
 #[test]
@@ -316,7 +321,7 @@ fn parameters_that_an_engine_does_not_have_are_refused_by_name() {
         (Vllm, |p| (p.temperature, p.samplers.temperature_tokens) = (0.5, 9), "temperature_tokens"),
         (Exllama, |p| (p.samplers.smoothing_factor, p.samplers.smoothing_curve) = (1.0, 2.0), "smoothing_curve"),
         (LlamaCpp, |p| p.samplers.top_p_decay = 0.9, "top_p_decay"),
-        (LlamaCpp, |p| (p.samplers.xtc_probability, p.samplers.xtc_expected) = (0.5, true), "xtc_expected"),
+        (LlamaCpp, |p| (p.samplers.xtc_probability, p.samplers.xtc_expected) = (0.5, Some(true)), "xtc_expected"),
         (
             LlamaCpp,
             |p| (p.samplers.xtc_probability, p.samplers.xtc_ignore_token_ids) = (0.5, vec![1]),
