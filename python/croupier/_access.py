@@ -36,6 +36,10 @@ class Access:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise TypeError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT")
+        if self.address.startswith(("/", "./", "../")):
+            raise ValueError(f"address is {self.address!r}, a path; for a Unix socket give 'unix:{self.address}'")
+        if self.address.startswith(("http://", "https://", "grpc://")):
+            raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT without a scheme; TLS is asked for by tls_ca")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import grpc
 
+from ._arrays import DTYPES
+
+_DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
+
 if TYPE_CHECKING:
     from .params import SamplingParams
 
@@ -44,3 +48,15 @@ class RankOptions(AccessOptions, total=False):
 
     address: str | None
     data_path: str
+
+
+def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:
+    """What is wrong with them, and with how they go together."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+    if data_path not in _DATA_PATHS:
+        raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
+    if data_path == "device_memory" and vocab_shards is not None:
+        raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+    if device is not None and data_path != "device_memory":
+        raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")

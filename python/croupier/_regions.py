@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import mmap
 import os
 import socket
@@ -16,6 +17,7 @@ from .schema import pb
 _MAGIC = b"croupier"
 _PAGE = 4096
 _TIMEOUT = 10.0
+_MOST_DESCRIPTORS = 4
 
 
 def lease(offer: Any, size: int, address: str) -> Region:
@@ -81,7 +83,7 @@ class Region:
     def _ask(self, request: Any) -> tuple[Any, list[int]]:
         message = request.SerializeToString()
         self._socket.sendall(struct.pack("<I", len(message)) + message)
-        data, descriptors, _, _ = socket.recv_fds(self._socket, 4, 4)
+        data, descriptors = self._with_descriptors(4)
         data += self._exactly(4 - len(data))
         reply = pb.RegionReply.FromString(self._exactly(struct.unpack("<I", data)[0]))
         if reply.WhichOneof("reply") == "error":
@@ -90,6 +92,16 @@ class Region:
             error = reply.error
             raise CroupierError(f"no region: {error.reason}: {error.field} {error.message}")
         return reply, descriptors
+
+    def _with_descriptors(self, count: int) -> tuple[bytes, list[int]]:
+        """So many bytes, and descriptors that programs which are started meanwhile do not get: `socket.recv_fds` drops its flags."""
+        found = array.array("i")
+        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * found.itemsize)
+        data, beside, _, _ = self._socket.recvmsg(count, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, payload in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
+        return data, list(found)
 
     def _exactly(self, count: int) -> bytes:
         data = b""

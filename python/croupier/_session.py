@@ -16,6 +16,7 @@ import numpy as np
 from . import _device, _regions
 from ._arrays import DTYPES, writable
 from ._checks import token_ids, whole
+from ._options import check_options
 from ._regions import Region
 from ._results import apply, apply_for_now, merged, not_yet, take_back
 from ._slots import Places, Sharing
@@ -28,7 +29,6 @@ from ._wire import inline, message, placed
 from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
-_DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 LOG = logging.getLogger("croupier")
 _PAGE = 4096
 #: Seconds until a text is opened again that there was no room for.
@@ -45,7 +45,7 @@ class Session(Texts, StepMaker, Sharing):
     def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
                  device: str | None = None) -> None:
-        _check_options(dtype, data_path, vocab_shards, device)
+        check_options(dtype, data_path, vocab_shards, device)
         vocab_size, max_rows, slots = (whole(name, value, 1) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
                                                                                 ("slots", slots)))
         wire, self.numpy = DTYPES[dtype]
@@ -118,6 +118,12 @@ class Session(Texts, StepMaker, Sharing):
             return _device.lease(offer, size, address, self.device)
         return _regions.lease(offer, size, address)
 
+    def leave_region(self) -> None:
+        """At the end: the mapping goes with the last array that looks at it, not with the stream's own end as an object."""
+        if self.region is not None:
+            self.region.close()
+            self.region = None
+
     def _move(self, region: Region | None) -> None:
         """Goes over to another region; messages without an answer take their rows along."""
         old, self.region, self.tokens = self.region, region, self._token_places(region)
@@ -170,18 +176,16 @@ class Session(Texts, StepMaker, Sharing):
             # What a GPU was still to write there when the server went nobody knows.
             raise LogitsLost(_LOST)
         kept = self.rows(len(rows.array))
-        kept.array[:] = rows.array
+        kept.array[:] = rows.array if rows.saved is None else rows.saved
         # Looked at last: what was copied before the pages went is whole.
-        if rows.region.is_lost():
+        if rows.saved is None and rows.region.is_lost():
             self.discard(kept)
             raise LogitsLost(_LOST)
         return kept
 
     def again(self) -> tuple[list[Part], list[Part]]:
         """After a new connection: what opens again what is open, and what has no answer."""
-        # What a connection before this one did not come to.
-        self.waiting = deque(part for part in self.waiting if part.step_id)
-        if self.shards and any(part.logits is not None for part in self.waiting):
+        if self.shards and any(part.logits is not None for part in self._without_answer()):
             # The other ranks were cut off too, and their columns with them.
             self._lose()
         unanswered = [part for step in self.steps for part in step.parts]
@@ -198,12 +202,17 @@ class Session(Texts, StepMaker, Sharing):
             # The rest was closed by the end of the stream.
             still = {sequence.id for part in unanswered for sequence in part.open} | {sequence.id for sequence in closed}
             self.closing = [number for number in self.closing if number in still]
-        rest = list(self.waiting)
+        rest = self._without_answer()
         first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(closed + known, CroupierError)]
         for part in first:
             part.step.parts.append(part)
         self.waiting = deque([*first, *rest])
         return first, rest
+
+    def _without_answer(self) -> list[Part]:
+        """What was sent. Not what waits: an interruption may have come between the two."""
+        parts = (part for step in self.steps for part in step.parts)
+        return [part for part in parts if part.is_begun and part.result is None and not part.refused]
 
     def _closed_behind(self, unanswered: list[Part], fresh: set[int]) -> list[Sequence]:
         """Texts that were closed behind a step without an answer, which still works on them."""
@@ -239,7 +248,7 @@ class Session(Texts, StepMaker, Sharing):
         if self.region is not None and count > self.max_rows:
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
         if self.region is None or count > self.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)))
+            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         if not self.free:
             raise CroupierError(self._no_slot())
         slot = self.free.pop(0)
@@ -254,10 +263,14 @@ class Session(Texts, StepMaker, Sharing):
                 "take a result, send or discard rows, or connect with more slots")
 
     def keep_rows(self) -> None:
-        """Keeps the rows of steps without an answer as they are now, where they are still the caller's."""
+        """Keeps the rows of steps without an answer as they are now, where they are still the caller's or go with the connection."""
         parts = [part for step in self.steps for part in step.parts if part.result is None]
-        for rows in {id(part.logits): part.logits for part in parts if part.logits is not None and part.logits.slot is None}.values():
-            rows.array = np.array(rows.array)
+        for rows in {id(part.logits): part.logits for part in parts if part.logits is not None}.values():
+            if rows.slot is None:
+                rows.array = np.array(rows.array)
+            elif not rows.region.on_device and rows.saved is None:
+                copy = np.array(rows.array)
+                rows.saved = None if rows.region.is_lost() else copy
         for part in parts:
             if isinstance(part.source, np.ndarray):
                 part.source = np.array(part.source)
@@ -291,8 +304,13 @@ class Session(Texts, StepMaker, Sharing):
             part.logits, part.source = self._placed(part.source), None
             part.logits.users, part.logits.is_spent = 1, True
             self.synchronize()
+        part.is_begun = True
         self.waiting.append(part)
         return self.encode(part)
+
+    def not_begun(self) -> Part | None:
+        """The next part whose turn to be sent has not come yet."""
+        return next((part for step in self.steps for part in step.parts if not part.is_begun), None)
 
     def encode(self, part: Part) -> bytes:
         rows = part.logits
@@ -373,14 +391,3 @@ class Session(Texts, StepMaker, Sharing):
         if refused:
             raise RowError(step.failures)
         return step, merged(step)
-
-
-def _check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
-    if data_path not in _DATA_PATHS:
-        raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
-    if data_path == "device_memory" and vocab_shards is not None:
-        raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
-    if device is not None and data_path != "device_memory":
-        raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")

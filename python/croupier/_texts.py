@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from ._checks import sequence_id as checked_id, token_ids
+from ._checks import MOST_64, sequence_id as checked_id, token_ids
 from ._split import SPARE, Limits, chunks
 from ._types import Sequence
 from ._wire import opening
@@ -50,6 +50,8 @@ class Texts:
     def _opened(self, params: Any, prompt: list[int], output: list[int], sequence_id: int | None, state: Any) -> Sequence:
         if sequence_id in self.sequences:
             raise ValueError(f"sequence {sequence_id} is open")
+        if sequence_id is None and self.ids >= MOST_64:
+            raise ValueError(f"no id is left behind sequence_id {self.ids}; give each text a sequence_id, or none")
         sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state)
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:

@@ -45,7 +45,9 @@ class Rows:
     users: int = 0
     """Messages that name it and have no answer."""
     owner: Any = None
-    """Whose slot it is, as a weak reference."""
+    """The session that gave them, as a weak reference."""
+    saved: np.ndarray | None = None
+    """What is in the region, where its stream was interrupted and connects again: the region goes with the old connection."""
     is_spent: bool = False
     """A step's, or given back: the place may be another's by now."""
 
@@ -94,6 +96,8 @@ class Part:
     """Rows that still have to be put into a slot."""
     is_alone: bool = False
     """Whether what is before it has to be answered first."""
+    is_begun: bool = False
+    """Whether its turn to be sent has come."""
     result: Any = None
     tokens: list[int] | None = None
     """Those of the result, where it has nothing else."""

@@ -59,8 +59,7 @@ class Stream(Front):
             if is_up and self._turn.is_free():
                 await end_in_order(self._call)
         finally:
-            if self._session.region:
-                self._session.region.close()
+            self._session.leave_region()
             if self._channel is not None:
                 await self._channel.close()
 
@@ -198,7 +197,8 @@ class Stream(Front):
             failed = await self._failed(error)
             await self._channel.close()
             raise CroupierError(said(failed) + self._access.hint(failed)) from failed
-        except CroupierError:
+        except BaseException:
+            # Whatever else ends it, the task's own cancellation too: the server has a stream by then.
             await self._channel.close()
             raise
 

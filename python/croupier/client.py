@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -59,6 +60,8 @@ class Stream(Front):
         super().__init__(address, vocab_size, **options)
         self._turn = Turn("thread")
         self._hang_up: Callable[[], Any] = lambda: None
+        # Whether an answer is being taken in.
+        self._is_torn = False
         self._keep_trying(lambda _: None)
 
     def __enter__(self) -> Stream:
@@ -75,8 +78,7 @@ class Stream(Front):
             return
         if is_up and self._turn.is_free():
             end_in_order(self._outbox, self._replies)
-        if self._session.region:
-            self._session.region.close()
+        self._session.leave_region()
         self._hang_up()
 
     def rows(self, count: int) -> Rows:
@@ -101,7 +103,9 @@ class Stream(Front):
         no room yet for all of it."""
         with self._turn:
             self._be_connected()
-            self._send(self._session.step(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms))
+            with self._kept():
+                self._session.step(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms)
+                self._send()
 
     def result(self) -> Any:
         """The `StepResult` of the oldest step that was submitted, as of `step`."""
@@ -109,26 +113,54 @@ class Stream(Front):
             self._check_not_ended()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
-            return self._receive()[1]
+            with self._kept():
+                # What was interrupted goes on from where it was.
+                self._be_connected()
+                self._send()
+                return self._receive()[1]
+
+    def give_up(self) -> None:
+        """Gives up the steps whose results were not taken, such as one that Ctrl-C interrupted. Texts keep tokens that came before;
+        the next step connects again."""
+        with self._turn:
+            if self._session.steps and not self._is_ended:
+                self._is_down = True
+                self._hang_up()
+                self._session.give_up()
+                self._session.steps.clear()
 
     def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn:
             if self._session.steps:
-                raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result()")
+                raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result(), "
+                                    "or give_up()")
             self._be_connected()
-            try:
-                self._send(self._session.step(logits, work, **options))
+            with self._kept():
+                self._session.step(logits, work, **options)
+                self._send()
                 return self._receive()
-            except KeyboardInterrupt:
-                # The step goes on, and the caller's logits may be others by then.
-                self._session.keep_rows()
-                raise
 
-    def _send(self, step: Step) -> None:
-        for part in step.parts:
-            while not self._session.may_send(part):
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Where a signal's handler interrupts a step it goes on, with `result`: on another connection, since what this one still sends
+        or reads nobody can tell, and with logits as they are now."""
+        try:
+            yield
+        except CroupierError:
+            raise
+        except BaseException:
+            if self._session.steps:
+                self._is_down = True
+                self._session.keep_rows()
+            raise
+
+    def _send(self) -> None:
+        """Sends what is to be sent."""
+        while part := self._session.not_begun():
+            if self._session.may_send(part):
+                self._outbox.put(self._session.send(part))
+            else:
                 self._take()
-            self._outbox.put(self._session.send(part))
 
     def _receive(self) -> tuple[Step, Any]:
         while self._session.steps[0].left:
@@ -145,7 +177,10 @@ class Stream(Front):
                 raise self._given_up(said(error)) from error
             self._reconnect()
             return
-        if refused := self._session.answer(reply):
+        self._is_torn = True
+        refused = self._session.answer(reply)
+        self._is_torn = False
+        if refused:
             self._try_again(*refused)
 
     def _try_again(self, after: float, part: Any) -> None:
@@ -175,10 +210,14 @@ class Stream(Front):
 
     def _be_connected(self) -> None:
         self._check_not_ended()
+        if self._is_torn:
+            raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
         if self._is_down:
             self._reconnect()
 
     def _reconnect(self) -> None:
+        # Until it is done: who interrupts it finds no half of a connection.
+        self._is_down = True
         self._hang_up()
         try:
             self._keep_trying(self._reopen)

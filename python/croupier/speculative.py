@@ -11,6 +11,7 @@ model: `speculation.proposed(texts)`. Where texts have `SamplingParams.draft_len
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import aio
+from ._arrays import as_array, in_dtype, is_on_device
 from ._checks import token_ids, whole
 from ._results import failure_of
 from ._types import Sequence
@@ -76,7 +78,7 @@ class Draft:
                 raise ValueError(f'distribution is {kind!r}, must be "kept", "deterministic" or probabilities')
             getattr(verify, kind).SetInParent()
         else:
-            verify.dense.probs = np.ascontiguousarray(self.distribution, "<f4").tobytes()
+            verify.dense.probs = np.ascontiguousarray(in_dtype(as_array(self.distribution, "f32"), "f32"), "<f4").tobytes()
             verify.dense.dtype = pb.LOGITS_DTYPE_F32
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
@@ -162,7 +164,7 @@ class _Plan:
                     raise ValueError(f"the draft model gave {len(rows)} rows for {len(fresh)} texts, must be one for each")
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
-            logits = np.stack([behind[at, parent] for at in going])
+            logits = _stacked([behind[at, parent] for at in going])
             result = yield lambda: self.stream.step(logits, works)
             failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
             if failures:
@@ -241,6 +243,14 @@ class AsyncSpeculation(_Plan):
     async def verify(self, drafts: Iterable[Draft], logits: Any, measure: bool = False) -> list[Verified]:
         """As of `Speculation`."""
         return await _wait(self._verify(drafts, logits, measure))
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """Rows as one step's, where they lie."""
+    if is_on_device(rows[0]):
+        return sys.modules["torch"].stack(rows)
+    # Bytes are of no use here: a row of them says nothing of its numbers.
+    return np.stack([as_array(row, "f32") for row in rows])
 
 
 def _run(plan: Generator) -> Any:

@@ -1,12 +1,16 @@
 """croupier.integrations.huggingface. With transformers installed, `generate` itself is run: what is greedy gives its very tokens, what is
 drawn its distribution. Without, only what becomes of a generation config."""
 
+import os
+import signal
 import sys
+import threading
 from types import SimpleNamespace
 
 import croupier
 import pytest
 from croupier.integrations import huggingface
+from test_waiting import stop
 
 try:
     import torch
@@ -49,7 +53,7 @@ def test_a_generation_config_becomes_sampling_params():
 
 @pytest.mark.parametrize(("fields", "says"), [
     ({"num_beams": 4}, "num_beams is 4"), ({"guidance_scale": 1.5}, "guidance_scale"), ({"prompt_lookup_num_tokens": 3}, "Speculation"),
-    ({"encoder_no_repeat_ngram_size": 2}, "encoder_no_repeat_ngram_size"), ({"remove_invalid_values": True}, "RowError"),
+    ({"encoder_no_repeat_ngram_size": 1}, "encoder_no_repeat_ngram_size is 1"), ({"remove_invalid_values": True}, "RowError"),
     ({"output_scores": True}, "output_logits"), ({"watermarking_config": object()}, "watermark"), ({"use_mtp": True}, "use_mtp"),
     ({"forced_eos_token_id": [2, 3]}, "give one token"), ({"no_repeat_ngram_size": 1}, "at least 2"), ({"dola_layers": "high"}, "dola"),
 ])
@@ -84,6 +88,7 @@ GREEDY = {
     "repetition": {"repetition_penalty": 1.5},
     "encoder": {"encoder_repetition_penalty": 1.5},
     "ngrams": {"no_repeat_ngram_size": 2},
+    "n-grams of the prompt": {"encoder_no_repeat_ngram_size": 2, "sequence_bias": {(9,): 4.0}},
     "words": {"bad_words_ids": [[10], [44, 11], [2]]},
     "words begun in the prompt": {"bad_words_ids": [[9, 9, token] for token in range(3, VOCAB)]},
     "bias": {"sequence_bias": {(9,): 4.0, (9, 30): 30.0, (5,): -8.0}},
@@ -180,8 +185,54 @@ def test_a_processor_of_the_caller_that_a_field_does_not_explain(model, server):
     # The field is off, so it is the caller's: only one token is left.
     options = dict(do_sample=True, max_new_tokens=12, croupier_seed=3, logits_processor=own(transformers.TopKLogitsWarper(1)))
     assert torch.equal(generate(model, server.uds, top_k=0, **options), model.generate(torch.tensor([PROMPT]), max_new_tokens=12))
-    with pytest.raises(ValueError, match="TopKLogitsWarper of its own beside generation_config.top_k, 50"):
+    with pytest.raises(ValueError, match="TopKLogitsWarper of its own, with top_k 1, beside generation_config.top_k, 50"):
         generate(model, server.uds, top_k=50, **options)
+    # One that says more than the field.
+    for each, field in ((transformers.RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=3), {"repetition_penalty": 1.2}),
+                        (transformers.MinPLogitsWarper(0.1, min_tokens_to_keep=5), {"min_p": 0.1, "top_k": 0})):
+        with pytest.raises(ValueError, match=f"{type(each).__name__} of its own, with (prompt_ignore_length 3|min_tokens_to_keep 5)"):
+            generate(model, server.uds, do_sample=True, max_new_tokens=2, logits_processor=own(each), **field)
+
+
+@real
+def test_what_generate_keeps_from_a_callable_is_heard(model, server):
+    class Streamer(transformers.generation.streamers.BaseStreamer):
+        def __init__(self):
+            self.seen, self.is_ended = [], False
+
+        def put(self, value):
+            self.seen += value.flatten().tolist()
+
+        def end(self):
+            self.is_ended = True
+
+    streamer = Streamer()
+    out = generate(model, server.uds, max_new_tokens=8, streamer=streamer)
+    assert (streamer.seen, streamer.is_ended) == (out[0].tolist(), True)
+    with pytest.raises(ValueError, match="assistant_model is given"):
+        generate(model, server.uds, max_new_tokens=8, assistant_model=model)
+    synced, own = [], type(model)._sample
+    try:
+        type(model)._sample = lambda *args, synced_gpus, **rest: synced.append(synced_gpus) or own(*args, synced_gpus=False, **rest)
+        for asked in (True, False, None):
+            generate(model, server.uds, max_new_tokens=2, synced_gpus=asked)
+    finally:
+        del type(model)._sample
+    assert synced == [True, False, False]
+
+
+@real
+def test_an_interrupted_call_leaves_its_stream_to_the_next(model, server):
+    with croupier.connect(server.uds, VOCAB, eos_token_ids=[2]) as stream:
+        expected = generate(model, stream, max_new_tokens=6)
+        stop(server)
+        interrupt = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            generate(model, stream, max_new_tokens=6)
+        server.process.send_signal(signal.SIGCONT)
+        assert torch.equal(generate(model, stream, max_new_tokens=6), expected)
+        assert not stream.sequences
 
 
 @real

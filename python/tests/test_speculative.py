@@ -33,6 +33,28 @@ def target(drafts):
     return np.stack(rows)
 
 
+def test_a_draft_model_may_give_tensors(server):
+    torch = pytest.importorskip("torch")
+
+    def as_tensors(kind, needs):
+        return lambda pairs: torch.tensor(draft_model(pairs)).to(kind).requires_grad_(needs)
+
+    drawn = set()
+    # Numbers that bf16 has, so that all are the same rows.
+    exact = lambda pairs: torch.tensor(draft_model(pairs)).bfloat16().float().numpy()  # noqa: E731
+    for given in exact, as_tensors(torch.bfloat16, False), as_tensors(torch.bfloat16, True):
+        with croupier.connect(server.uds, VOCAB) as stream:
+            speculation = Speculation(stream)
+            [text] = [stream.open(seed=3, prompt=[3, 1])]
+            stream.sample(model([3, 1]), [text])
+            drafts = speculation.chain([text], given, 3) + speculation.tree([text], given, TREE)
+            drawn.add(tuple(token for draft in drafts for token in draft.token_ids))
+            probabilities = torch.full((1, VOCAB), 1 / VOCAB).bfloat16().requires_grad_()
+            work = Draft(text, [5], distribution=probabilities).work()
+            assert np.frombuffer(work.verify.dense.probs, "<f4").tolist() == probabilities.float()[0].tolist()
+    assert len(drawn) == 1
+
+
 def opened(stream, **fields):
     return [stream.open(seed=seed, prompt=[seed, 1], temperature=temperature, max_tokens=TOKENS, **fields)
             for seed, temperature in enumerate((0.0, 0.7, 1.0))]

@@ -11,6 +11,7 @@ sampling becomes `SamplingParams`, what cannot is refused by name, and logits pr
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "prompt_lookup_num_tokens": (),
     "assistant_early_exit": (),
     "guidance_scale": (1,),
-    "encoder_no_repeat_ngram_size": (0,),
     "remove_invalid_values": (False,),
     "watermarking_config": (),
     "output_scores": (False,),
@@ -50,6 +50,7 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
     "SequenceBiasLogitsProcessor": ("sequence_bias", (), None),
     "EncoderRepetitionPenaltyLogitsProcessor": ("encoder_repetition_penalty", (1,), None),
     "RepetitionPenaltyLogitsProcessor": ("repetition_penalty", (1,), "penalty"),
+    "EncoderNoRepeatNGramLogitsProcessor": ("encoder_no_repeat_ngram_size", (0,), "ngram_size"),
     "NoRepeatNGramLogitsProcessor": ("no_repeat_ngram_size", (0,), "ngram_size"),
     "NoBadWordsLogitsProcessor": ("bad_words_ids", (), None),
     "MinLengthLogitsProcessor": ("min_length", (0,), "min_length"),
@@ -70,14 +71,16 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
     # It changes no token.
     "LogitNormalization": ("renormalize_logits", (False,), None),
 }
+#: What such a processor has beside that, and what generate makes it.
+_USUAL: dict[str, Any] = {"prompt_ignore_length": None, "min_tokens_to_keep": 1, "filter_value": -float("inf")}
 _WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> Any:
     """The `SamplingParams` of a `GenerationConfig`, for texts that begin with so many tokens. Raises `ValueError` for what has none.
 
-    Stop strings, max_time and other stopping criteria are no part of it: generate checks them. Nor are eos tokens, which belong to
-    the stream.
+    max_time and other stopping criteria are no part of it: generate checks them. Nor are eos tokens, which belong to the stream.
+    Stop strings go as `stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`: generate loses `tokenizer=` with a callable.
     """
     for name, neutral in _REFUSED.items():
         value = getattr(config, name, None)
@@ -95,10 +98,11 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
     _bans(params, config, input_length)
     if config.repetition_penalty is not None:
         params.repetition_penalty = config.repetition_penalty
+    for name, neutral in (("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0)):
+        if is_encoder_decoder and getattr(config, name, None) not in (None, neutral):
+            raise ValueError(f"generation_config.{name} is set, which Croupier cannot do where there is an encoder: it does not know the "
+                             "encoder's tokens")
     if config.encoder_repetition_penalty not in (None, 1):
-        if is_encoder_decoder:
-            raise ValueError("generation_config.encoder_repetition_penalty is set, which Croupier cannot do where there is an encoder: "
-                             "it does not know the encoder's tokens")
         params.encoder_repetition_penalty = config.encoder_repetition_penalty
     bias = config.sequence_bias or {}
     for tokens, value in bias.items() if isinstance(bias, dict) else bias:
@@ -140,10 +144,12 @@ def _bans(params: Any, config: Any, input_length: int) -> None:
     if config.begin_suppress_tokens:
         start = 0 if input_length > 1 or config.forced_bos_token_id is None else 1
         params.token_ban_ranges.add(token_ids=_tokens(config.begin_suppress_tokens), start=start, length=1)
-    if config.no_repeat_ngram_size:
-        if config.no_repeat_ngram_size == 1:
-            raise ValueError("generation_config.no_repeat_ngram_size is 1, which Croupier cannot do: it must be at least 2")
-        params.no_repeat_ngram.size = config.no_repeat_ngram_size
+    for name, own in (("no_repeat_ngram_size", "size"), ("encoder_no_repeat_ngram_size", "prompt_size")):
+        size = getattr(config, name, None)
+        if size == 1:
+            raise ValueError(f"generation_config.{name} is 1, which Croupier cannot do: it must be at least 2")
+        if size:
+            setattr(params.no_repeat_ngram, own, size)
 
 
 def _tokens(value: Any) -> list[int]:
@@ -156,7 +162,7 @@ def _tokens(value: Any) -> list[int]:
 def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
                       synced_gpus: bool = False, streamer: Any = None, croupier: str | Stream | None = None,
                       croupier_params: Any = None, croupier_seed: int | None = None, **model_kwargs: Any) -> Any:
-    """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`.
+    """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
 
     croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
     croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says.
@@ -165,7 +171,9 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
     if croupier is None:
         raise ValueError("croupier is missing: give generate croupier=, a server's address or a croupier.Stream")
-    if model_kwargs.pop("assistant_model", None) is not None:
+    kept = _kept_back()
+    streamer, synced_gpus = streamer or kept.get("streamer"), synced_gpus or _is_synced(model, kept.get("synced_gpus"))
+    if model_kwargs.pop("assistant_model", None) is not None or kept.get("assistant_model") is not None:
         raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
@@ -188,6 +196,25 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
         sampler.close()
 
 
+def _kept_back() -> dict[str, Any]:
+    """Arguments of `generate` that it does not hand on to a callable, since `_sample` has parameters of these names or it knows them by
+    itself: they would be ignored without a word."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals:
+            return {name: frame.f_locals.get(name) for name in ("streamer", "synced_gpus", "assistant_model")}
+        frame = frame.f_back
+    return {}
+
+
+def _is_synced(model: Any, asked: bool | None) -> bool:
+    """Whether other processes wait for this one's forward passes, as transformers finds it out."""
+    if asked is not None:
+        return asked
+    found = getattr(model, "_extract_generation_mode_kwargs", None)
+    return bool(found and found(None, {}, None, None, None).get("synced_gpus"))
+
+
 def _merge(params: Any, chosen: Any) -> None:
     for descriptor, _ in chosen.ListFields():
         # Lists and messages take the place of those that are there.
@@ -205,8 +232,13 @@ def _is_replaced(processor: Any, config: Any) -> bool:
     value = getattr(config, field, None) if field else None
     if value is None or value in off or field in _WARPERS and not config.do_sample:
         return False
-    if attribute is not None and getattr(processor, attribute, value) != value:
-        raise ValueError(f"logits_processor has a {kind} of its own beside generation_config.{field}, {value!r}: set the field alone")
+    has = _USUAL if attribute is None else {attribute: value} | _USUAL
+    for name, usual in has.items():
+        found = getattr(processor, name, usual)
+        # A tensor is generate's own: how much of each text is padding, which Croupier does not get at all.
+        if not hasattr(found, "shape") and found != usual:
+            raise ValueError(f"logits_processor has a {kind} of its own, with {name} {found!r}, beside "
+                             f"generation_config.{field}, {value!r}: give one of them, the other would be left out")
     return True
 
 
@@ -256,6 +288,8 @@ class _Sampler:
         if self.stream is not self.where:
             self.stream.end()
             return
+        # A step that was interrupted would be in the way of the next call's.
+        self.stream.give_up()
         for text in self.texts:
             self.stream.close(text)
 

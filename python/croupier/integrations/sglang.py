@@ -108,6 +108,8 @@ class CroupierSampler(_sampler.Sampler):
                 raise
             _log.warning("sampled without custom_params: %s", error)
         finally:
+            # A step that was interrupted would be in the way of the next one.
+            stream.give_up()
             for text in texts:
                 stream.close(text)
         return [text.tokens[0] if text.tokens else None for text in texts]

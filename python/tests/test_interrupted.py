@@ -1,0 +1,193 @@
+"""What a signal's handler interrupts: the step goes on with `result`, or is given up, and texts are those of a stream without it."""
+
+import asyncio
+import gc
+import os
+import signal
+
+import croupier
+import numpy as np
+import pytest
+from test_waiting import stop
+
+VOCAB = 4000
+TEXTS = 240
+
+
+class Alarm(Exception):
+    """What a handler of one's own may raise."""
+
+
+def rows(position):
+    return np.random.default_rng(position).normal(size=(TEXTS, VOCAB)).astype(np.float32) * 3
+
+
+def opened(server, data_path):
+    # Slots of 8 rows: a step is 30 messages, of which two are under way.
+    stream = croupier.connect(server.uds, VOCAB, data_path=data_path, max_rows=8, slots=2)
+    return stream, [stream.open(seed=seed, temperature=0.9, presence_penalty=0.4) for seed in range(TEXTS)]
+
+
+@pytest.fixture
+def interrupted():
+    """Calls something, and interrupts it after so many seconds."""
+    kinds = {}
+
+    def handler(*_):
+        raise kinds["now"]
+
+    before = signal.signal(signal.SIGALRM, handler)
+
+    def call(does, seconds, kind):
+        kinds["now"] = kind
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            does()
+        except kind:
+            return True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return False
+
+    yield call
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def expected(server):
+    stream, texts = opened(server, "inline")
+    with stream:
+        for position in range(3):
+            stream.sample(rows(position), texts)
+        return [text.tokens for text in texts]
+
+
+@pytest.mark.parametrize("data_path", ["inline", "shared_memory"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Alarm])
+def test_a_split_step_goes_on(server, expected, interrupted, data_path, kind):
+    hits = 0
+    for seconds in (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05):
+        stream, texts = opened(server, data_path)
+        with stream:
+            stream.sample(rows(0), texts)
+            mine = rows(1)
+            if interrupted(lambda: stream.sample(mine, texts), seconds, kind):
+                # They may be others by then.
+                mine[:] = 0
+                if not any(len(text.tokens) > 1 for text in texts) and not stream._session.steps:
+                    # Before anything was to be sent.
+                    stream.sample(rows(1), texts)
+                elif stream._session.steps:
+                    hits += 1
+                    try:
+                        stream.result()
+                    except croupier.CroupierError as error:
+                        assert "took in an answer" in str(error)
+                        continue
+            stream.sample(rows(2), texts)
+            assert [text.tokens for text in texts] == expected
+    assert hits > 0, "no step was interrupted"
+
+
+def test_a_step_that_is_given_up_leaves_texts_as_they_were(server, expected, interrupted):
+    stream, texts = opened(server, "inline")
+    with stream:
+        stream.sample(rows(0), texts)
+        stop(server)
+        assert interrupted(lambda: stream.sample(rows(1), texts), 0.2, KeyboardInterrupt)
+        server.process.send_signal(signal.SIGCONT)
+        with pytest.raises(croupier.CroupierError, match=r"or give_up\(\)"):
+            stream.sample(rows(1), texts)
+        stream.give_up()
+        # There is nothing to give up any more.
+        stream.give_up()
+        for position in (1, 2):
+            stream.sample(rows(position), texts)
+        assert [text.tokens for text in texts] == expected
+
+
+def test_one_that_falls_into_a_reconnect_finds_no_half_of_one(server, expected, interrupted):
+    stream, texts = opened(server, "inline")
+    with stream:
+        stream.sample(rows(0), texts)
+        server.kill()
+        server.start()
+        interrupted(lambda: stream.sample(rows(1), texts), 0.01, KeyboardInterrupt)
+        if stream._session.steps:
+            stream.result()
+        elif len(texts[0].tokens) == 1:
+            stream.sample(rows(1), texts)
+        stream.sample(rows(2), texts)
+        assert [text.tokens for text in texts] == expected
+
+
+def test_a_connect_that_is_cancelled_closes_its_connection(server):
+    async def run():
+        async def connect():
+            async with croupier.aio.connect(server.uds, VOCAB):
+                pass
+
+        await connect()
+        stop(server)
+        # What is not closed is not to be found by chance.
+        gc.disable()
+        try:
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(12):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(connect(), 0.05)
+            server.process.send_signal(signal.SIGCONT)
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                if (left := len(os.listdir("/proc/self/fd")) - before) < 6:
+                    break
+            assert left < 6
+        finally:
+            gc.enable()
+
+    asyncio.run(run())
+
+
+def test_rows_of_another_stream_are_refused(server):
+    for path in "inline", "shared_memory":
+        with (croupier.connect(server.uds, VOCAB, data_path=path) as mine,
+              croupier.connect(server.uds, VOCAB, data_path=path, dtype="bf16") as other):
+            text, theirs = mine.open(seed=1), other.rows(1)
+            theirs.write(rows(0)[:1])
+            with pytest.raises(ValueError, match="another stream's"):
+                mine.sample(theirs, [text])
+            # They are still there, and so is their slot.
+            assert len(other.sample(theirs, [other.open(seed=1)])) == len(mine.sample(rows(0)[:1], [text])) == 1
+            assert len(other._session.free) == (0 if path == "inline" else other._session.slots)
+
+
+def test_descriptors_are_not_handed_on(server, monkeypatch):
+    import fcntl
+
+    from croupier import _regions
+
+    found, mapped = [], _regions.Region._map
+
+    def looked_at(self, descriptor, leased):
+        found.append(fcntl.fcntl(descriptor, fcntl.F_GETFD))
+        mapped(self, descriptor, leased)
+
+    monkeypatch.setattr(_regions.Region, "_map", looked_at)
+    with croupier.connect(server.uds, VOCAB, data_path="shared_memory"):
+        assert found == [fcntl.FD_CLOEXEC]
+
+
+def test_ids_end(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        last = stream.open(sequence_id=2**64 - 1, seed=1)
+        with pytest.raises(ValueError, match="no id is left behind sequence_id 18446744073709551615"):
+            stream.open()
+        assert len(stream.sample(rows(0)[:1], [last])) == 1
+        assert stream.open(sequence_id=7).id == 7
+
+
+@pytest.mark.parametrize(("address", "says"), [("/run/c.sock", "unix:/run/c.sock"), ("./c.sock", "unix:./c.sock"), ("http://h:1", "without a scheme")])
+def test_an_address_of_another_kind_is_told_at_once(address, says):
+    with pytest.raises(ValueError, match=says):
+        croupier.connect(address, VOCAB)
