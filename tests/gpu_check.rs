@@ -22,7 +22,7 @@ fn program(folder: &Path, name: &str, body: &str) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The script in such a folder, where these programs do something else.
+/// The script in such a folder, where these programs do something else. It is called by a path from the folder above.
 fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
     let dir = tempfile::tempdir().unwrap();
     for script in ["gpu-check", "gpu-bench"] {
@@ -39,16 +39,19 @@ fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir
         ("compute-sanitizer", r#"echo "$2"; while [[ $1 != ./* ]]; do shift; done; exec "$@""#),
     ];
     stubs.iter().chain(others).for_each(|(name, body)| program(dir.path(), name, body));
-    std::fs::create_dir(dir.path().join("out")).unwrap();
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new(dir.path().join("gpu-check"));
-    command.arg(verb).env("PATH", path).env("OUT", dir.path().join("out")).env("LIMIT_kernels", limit);
+    let above = dir.path().parent().unwrap();
+    let name = Path::new(dir.path().file_name().unwrap());
+    // Of what it is told to write to only the folder above is there.
+    let mut command = Command::new("bash");
+    command.current_dir(above).arg(name.join("gpu-check")).arg(verb).env("PATH", path);
+    command.env("OUT", name.join("out/gpu")).env("LIMIT_kernels", limit);
     let output = command.env_remove("PROPTEST_CASES").output().unwrap();
     (dir, output)
 }
 
 fn read(dir: &tempfile::TempDir, name: &str) -> String {
-    std::fs::read_to_string(dir.path().join("out").join(name)).unwrap()
+    std::fs::read_to_string(dir.path().join("out/gpu").join(name)).unwrap()
 }
 
 #[test]
@@ -56,14 +59,47 @@ fn all_steps_run_and_pass() {
     let (dir, output) = check("run", "20", &[]);
     let summary = read(&dir, "summary.txt");
     let steps: Vec<&str> = summary.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    let all = ["smoke", "kernels", "peers", "backends", "verification", "device_memory", "memcheck", "racecheck"];
-    assert_eq!(steps, all);
+    assert_eq!(steps, ["smoke", "backends", "verification", "device_memory", "kernels", "peers", "memcheck"]);
     assert!(summary.lines().all(|line| line.contains(" passed ")) && output.status.success(), "{summary}");
     assert!(String::from_utf8_lossy(&output.stdout).ends_with(&summary), "the table stands at the end");
     let smoke = read(&dir, "smoke.log");
     assert!(smoke.contains("croupier 1") && smoke.contains("ready") && smoke.contains("drained"), "{smoke}");
-    assert!(read(&dir, "backends.log").contains("ran 200 : "));
-    assert!(read(&dir, "racecheck.log").contains("racecheck\nran 8 skip: "));
+    let tests = read(&dir, "tests.log");
+    let places =
+        ["== backends (", "ran 200 : ", "== verification (", "== device_memory ("].map(|part| tests.find(part));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{tests}");
+    assert!(read(&dir, "sanitize.log").contains("memcheck\nran 8 skip: "));
+    // A machine may bring no more than 8 files back.
+    let mut files: Vec<_> =
+        std::fs::read_dir(dir.path().join("out/gpu")).unwrap().map(|f| f.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["bench.log", "sanitize.log", "smoke.log", "summary.txt", "tests.log"]);
+}
+
+#[test]
+fn the_slowest_is_asked_for_by_itself() {
+    let (dir, output) = check("sanitize", "20", &[]);
+    let log = read(&dir, "sanitize.log");
+    assert!(
+        output.status.success() && log.contains("memcheck\nran 8 skip: ") && log.contains("racecheck\nran 8 skip: ")
+    );
+}
+
+/// A machine may be lent for ten minutes at a time.
+#[test]
+fn a_run_in_which_everything_hangs_ends_within_ten_minutes() {
+    let script = include_str!("../scripts/gpu-check");
+    let limits = script.lines().find_map(|line| line.strip_prefix("declare -rA LIMITS=(")).unwrap();
+    let limits: Vec<(&str, u64)> = limits
+        .trim_end_matches(')')
+        .split(' ')
+        .map(|limit| limit.trim_start_matches('[').split_once("]=").unwrap())
+        .map(|(step, seconds)| (step, seconds.parse().unwrap()))
+        .filter(|(step, _)| *step != "racecheck")
+        .collect();
+    assert!(script.contains("KILL_AFTER=5\n"));
+    let all: u64 = limits.iter().map(|(_, seconds)| seconds + 5).sum();
+    assert!(limits.len() == 7 && all < 590, "{all} s: {limits:?}");
 }
 
 #[test]
@@ -73,13 +109,13 @@ fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
         [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
     let (dir, output) = check("run", "1", &others);
     let summary = read(&dir, "summary.txt");
-    let results = ["FAILED ", "FAILED: over its time", "SKIPPED", "passed", "FAILED ", "passed", "FAILED ", "FAILED "];
+    let results = ["FAILED ", "passed", "FAILED ", "passed", "FAILED: over its time", "SKIPPED", "FAILED "];
     assert_eq!(summary.lines().count(), results.len());
     for (line, result) in summary.lines().zip(results) {
         assert!(line.contains(result), "{line}");
     }
     assert_eq!(output.status.code(), Some(1));
-    assert!(read(&dir, "kernels.log").contains("one line"), "what it said before it hung is kept");
+    assert!(read(&dir, "bench.log").contains("one line"), "what it said before it hung is kept");
 }
 
 #[test]
