@@ -1,7 +1,7 @@
 //! What the kernels cost on a GPU, over one read of the logits at the rate of a device copy measured before them.
 //!
 //! Times are medians of many launches between CUDA events: cold, behind a launch that reads 128 MiB of other rows, and hot,
-//! behind launches of the same rows. What is asked first stands first: a run that is cut short has it. A device whose kernels
+//! behind launches of the same rows. Of few rows there is also the time of one launch among many in a CUDA graph, hot. What is asked first stands first: a run that is cut short has it. A device whose kernels
 //! compute something else is measured too, and a line that fails is told; then it ends with 1. scripts/gpu-bench runs this
 //! on a machine with a GPU, next to PyTorch and FlashInfer. Without a GPU it says so and ends with 0. `--quick` measures a few
 //! small shapes, to see that it runs.
@@ -30,6 +30,8 @@ use rows::Shape;
 /// For 256 rows of 151,936 f32 logits; 288 of 128,256 are less.
 const ROOM: usize = 192 << 20;
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
+/// More rows than these take far longer than a launch costs.
+const MOST_IN_GRAPH: usize = 8;
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
 /// Parameter mixes: name, filters, penalties on 64 tokens, logprobs.
@@ -120,9 +122,9 @@ impl Bench {
 
     fn rows(&mut self, vocab_sizes: &[usize]) {
         println!(
-            "\n| vocabulary | format | rows | shape | mix | cold us | hot us | GB/s of one read, cold | x one read |"
+            "\n| vocabulary | format | rows | shape | mix | cold us | hot us | in a graph us | GB/s of one read, cold | x one read |"
         );
-        println!("|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|");
         for &vocab in vocab_sizes {
             for dtype in [Dtype::F32, Dtype::Bf16] {
                 for shape in [Shape::Peaked, Shape::Flat] {
@@ -235,6 +237,12 @@ impl Drafts {
     }
 }
 
+/// Microseconds, or why there are none. That is no failure: a server launches without graphs.
+fn in_graph(bench: &mut Bench, jobs: &[RowJob<'_>]) -> String {
+    let timed = bench.backend.time_in_graph(jobs, bench.extent.rounds);
+    timed.map_or_else(|reason| reason.to_string(), |times| format!("{:.1}", median(times)))
+}
+
 /// Of one launch behind the other.
 fn micros(times: &[f32]) -> String {
     times.iter().map(|time| format!("{time:.1}")).collect::<Vec<_>>().join(" + ")
@@ -288,11 +296,12 @@ impl Rows {
             Err(error) => return bench.fail(&format!("{what} | {name} |"), &error),
         };
         if name == MIXES[0].0 {
-            println!("{what} | no rows, the same launch | {:.1} | | | |", median(timing.empty));
+            println!("{what} | no rows, the same launch | {:.1} | | | | |", median(timing.empty));
         }
         let (cold, hot) = (median(timing.cold), median(timing.hot));
         let bytes = (batch * self.vocab * self.dtype.size()) as f32;
         let (rate, reads) = (bytes / cold / 1e3, cold * bench.copy_rate / bytes);
-        println!("{what} | {name} | {cold:.1} | {hot:.1} | {rate:.0} | {reads:.2} |");
+        let in_graph = if batch <= MOST_IN_GRAPH { in_graph(bench, &jobs) } else { String::new() };
+        println!("{what} | {name} | {cold:.1} | {hot:.1} | {in_graph} | {rate:.0} | {reads:.2} |");
     }
 }

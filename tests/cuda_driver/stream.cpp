@@ -69,6 +69,7 @@ std::shared_ptr<Stream> stream_of(Device& device, void* handle) {
 }
 
 void ask(Device& device, Stream& stream, std::function<Result()> what) {
+    if (stream.is_captured) return stream.captured.push_back(std::move(what));
     std::shared_ptr<Stream> without_name = unnamed(device);
     if (&stream == without_name.get()) {
         for (auto& [handle, other] : streams) {

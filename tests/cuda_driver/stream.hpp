@@ -13,6 +13,9 @@ struct Stream {
     std::deque<std::function<Result()>> asked;
     // Of what was ever asked, how much has happened.
     uint64_t done = 0;
+    // While it is captured: what was asked since, of which nothing happens.
+    bool is_captured = false;
+    std::vector<std::function<Result()>> captured = {};
 
     uint64_t last() const { return done + asked.size(); }
     // Lets things happen, in turn, up to one. Gives what went wrong.

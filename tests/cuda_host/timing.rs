@@ -1,9 +1,9 @@
 //! What the bench needs of the driver: a device that does not prove itself is measured all the same, and told in full.
 
 use crate::build::{FOLDER, built};
-use croupier::backend::RowJob;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
+use croupier::backend::{Backend, RowJob};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use std::process::Command;
@@ -18,7 +18,12 @@ fn measure() {
     let bytes = Dtype::F32.encode(&[0.5; 9001]);
     let spec =
         RowSpec::plain(Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 }, Action::Draw { uniform: 7 });
-    let timing = backend.time(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }; 2], 3).unwrap();
+    let jobs = [RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }; 2];
+    let timing = backend.time(&jobs, 3).unwrap();
+    let in_graph = backend.time_in_graph(&jobs, 3).unwrap();
+    assert!(in_graph.len() == 3 && in_graph.iter().all(|&time| time > 0.0), "{in_graph:?}");
+    // What was left of it does not keep the next from running.
+    assert_eq!(backend.run(&jobs), CpuBackend::new(1).run(&jobs));
     assert!([&timing.cold, &timing.hot, &timing.empty].iter().all(|times| times.len() == 3), "{timing:?}");
     assert!(backend.copy_rate().unwrap() > 0.0);
     println!("measured");

@@ -154,6 +154,32 @@ impl Device {
         timed(slot.stream, || self.launch(slot, launch))
     }
 
+    /// The same in a graph, where a launch costs the host nothing: microseconds of each of so many launches, one behind the
+    /// other, in each of so many rounds. The same graph runs before each, so that the device is busy while it is queued.
+    pub(super) fn time_in_graph(
+        &self,
+        slot: &Slot,
+        launch: &Launch,
+        (launches, rounds): (usize, usize),
+    ) -> Result<Vec<f32>, DriverError> {
+        let stream = slot.stream;
+        let graph = captured(stream, || (0..launches).try_for_each(|_| self.launch(slot, launch)))?;
+        let no_flags = sys::CUgraphInstantiate_flags_enum(0);
+        // SAFETY: graph and stream are live; the graph is destroyed once, which what was made of it outlives.
+        let executable = unsafe {
+            let executable = result::graph::instantiate(graph, no_flags);
+            result::graph::destroy(graph)?;
+            executable?
+        };
+        // SAFETY: as above.
+        let run = || unsafe { result::graph::launch(executable, stream) };
+        let round = || run().and_then(|()| timed(stream, run));
+        let times: Result<Vec<f32>, DriverError> = (0..rounds).map(|_| Ok(round()? / launches as f32)).collect();
+        // SAFETY: it is destroyed once, and its last launch is over.
+        unsafe { result::graph::exec_destroy(executable)? };
+        times
+    }
+
     /// Copies half of some memory onto the other half, and gives the time in microseconds and the bytes read and written.
     pub(super) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
         let half = memory.len() / 2;
@@ -208,6 +234,18 @@ fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) 
         result::event::destroy(start)?;
         result::event::destroy(end)?;
         Ok(milliseconds * 1e3)
+    }
+}
+
+/// What is asked of a stream meanwhile, as a graph.
+fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>) -> Result<sys::CUgraph, DriverError> {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: the stream is live, and its capture is ended whatever happens meanwhile: until then it takes no other work.
+    unsafe {
+        result::stream::begin_capture(stream, mode)?;
+        let asked = ask();
+        let graph = result::stream::end_capture(stream);
+        asked.and(graph)
     }
 }
 

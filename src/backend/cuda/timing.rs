@@ -15,6 +15,8 @@ const COPY_BYTES: usize = 512 << 20;
 const FLUSH: (Dtype, usize, usize) = (Dtype::F16, 256, 1 << 18);
 /// Launches before one that is to find everything in the caches.
 const HOT_AFTER: usize = 3;
+/// Launches of a graph: so many that what the graph itself takes is no matter.
+const IN_GRAPH: usize = 20;
 
 /// Times of the device, in microseconds.
 #[derive(Debug)]
@@ -78,7 +80,23 @@ impl CudaBackend {
         Ok(best)
     }
 
-    fn time_launch(&mut self, asked: &[Asked<'_>], rounds: usize) -> Result<Timing, DriverError> {
+    /// The time of a launch as one of many in a CUDA graph, hot, in microseconds, `rounds` times: what a server would pay that
+    /// plays its steps from graphs. The rows must fit into one launch.
+    ///
+    /// # Errors
+    /// When the driver fails, or does not take the launch into a graph.
+    ///
+    /// # Panics
+    /// If the rows do not fit.
+    pub fn time_in_graph(&mut self, jobs: &[RowJob<'_>], rounds: usize) -> Result<Vec<f32>, OpenError> {
+        let asked: Vec<Asked<'_>> = jobs.iter().map(|job| Asked::row(*job)).collect();
+        let launch = self.upload(&asked)?;
+        let Gpu { device, slots: [slot, _], .. } = &self.launches.machine;
+        Ok(device.time_in_graph(slot, &launch, (IN_GRAPH, rounds))?)
+    }
+
+    /// Runs rows of one kernel and number format once, in the first slot, where they stay.
+    fn upload(&mut self, asked: &[Asked<'_>]) -> Result<Launch, DriverError> {
         let launches = &mut self.launches;
         launches.machine.enter()?;
         let rows: Vec<usize> = (0..asked.len()).collect();
@@ -86,9 +104,14 @@ impl CudaBackend {
         assert_eq!(taken, asked.len(), "the rows fit into one launch");
         let which = (asked[0].kernel(), asked[0].row.logits.dtype());
         assert!(asked.iter().all(|asked| (asked.kernel(), asked.row.logits.dtype()) == which), "one kernel does them");
-        // The first run uploads, and is not counted.
         let launch = launches.begin(0, which, asked, &rows)?;
         launches.wait(0)?;
+        Ok(launch)
+    }
+
+    fn time_launch(&mut self, asked: &[Asked<'_>], rounds: usize) -> Result<Timing, DriverError> {
+        // This first run is not counted.
+        let launch = self.upload(asked)?;
         let flush = self.begin_flush()?;
         self.launches.wait(1)?;
         let Gpu { device, slots: [slot, other], .. } = &self.launches.machine;
