@@ -50,7 +50,7 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};
@@ -119,6 +119,12 @@ Result Call::context() {
     Device* device = current();
     if (device == nullptr || device->retained == 0) return kInvalidContext;
     return device->broken;
+}
+
+Result Call::waited(Result done) {
+    if (done != kNotReady) return result = done;
+    lock.unlock();
+    for (;;) pause();
 }
 
 Device*& Call::current() {
@@ -257,7 +263,7 @@ CUDA_API Result cuCtxGetDevice(int* ordinal) {
 
 CUDA_API Result cuCtxSynchronize() {
     DRIVER_CALL(context);
-    return call(finish_all(call.device()));
+    return call.waited(finish_all(call.device()));
 }
 
 namespace {

@@ -18,6 +18,7 @@
 //                                launch    the N-th launch fails when it happens, and everything after it
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
 //                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
+//                                hang      the N-th launch never ends (nor is CODE used)
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
@@ -52,6 +53,7 @@ namespace driver {
     X(kNotFound, 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                          \
     X(kNotReady, 600, "CUDA_ERROR_NOT_READY", "device not ready")                                \
     X(kIllegalAddress, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered") \
+    X(kLaunchTimeout, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated")  \
     X(kLaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")              \
     X(kCooperativeTooLarge, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch") \
     X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                 \
@@ -79,7 +81,7 @@ struct Device {
     Result broken = kSuccess;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;
@@ -106,6 +108,9 @@ class Call {
     // Notes the result for the log.
     Result operator()(Result done) { return result = done; }
 
+    // What somebody waited for. For what never ends he waits for ever, and others may call meanwhile.
+    Result waited(Result done);
+
     Device& device() const { return *current(); }
     static Device*& current();
 
@@ -125,7 +130,7 @@ Device* device_at(int ordinal);
 int most_shared_bytes(const Device& device);
 std::string hex(const uint8_t (&uuid)[16]);
 
-// Runs all that was asked of a device. Gives what went wrong, which then stays.
+// Runs all that was asked of a device. Gives what went wrong, which then stays, or that something never ends.
 Result finish_all(Device& device);
 
 }  // namespace driver

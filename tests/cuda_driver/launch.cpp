@@ -102,6 +102,7 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
+    if (Config::get().is_planted(Fault::kHang, &planted)) return kNotReady;
     Opened opened;
     // Of the first row, which always has one.
     auto result = reinterpret_cast<unsigned char*>(arguments.outputs);

@@ -56,7 +56,14 @@ Result Stream::run_to(uint64_t number) {
         ++done;
         // Nothing happens any more on a device that is broken.
         if (device->broken != kSuccess) continue;
-        if (Result wrong = next()) device->broken = wrong;
+        Result wrong = next();
+        if (wrong == kNotReady) {
+            // It is still at it, whenever somebody looks.
+            asked.push_front([] { return kNotReady; });
+            --done;
+            return kNotReady;
+        }
+        if (wrong != kSuccess) device->broken = wrong;
     }
     return device->broken;
 }
@@ -82,11 +89,11 @@ void ask(Device& device, Stream& stream, std::function<Result()> what) {
 }
 
 Result finish_all(Device& device) {
-    unnamed(device)->finish();
+    bool is_over = unnamed(device)->finish() != kNotReady;
     for (auto& [handle, stream] : streams) {
-        if (stream->device == &device) stream->finish();
+        if (stream->device == &device && stream->finish() == kNotReady) is_over = false;
     }
-    return device.broken;
+    return is_over ? device.broken : kNotReady;
 }
 
 }  // namespace driver
@@ -116,7 +123,7 @@ CUDA_API Result cuStreamDestroy_v2(void* handle) {
 CUDA_API Result cuStreamSynchronize(void* handle) {
     DRIVER_CALL(context);
     auto stream = stream_of(call.device(), handle);
-    return call(stream != nullptr ? stream->finish() : kInvalidHandle);
+    return call.waited(stream != nullptr ? stream->finish() : kInvalidHandle);
 }
 
 // Something happens each time somebody looks.
@@ -175,7 +182,7 @@ CUDA_API Result cuEventRecord(void* handle, void* stream_handle) {
 CUDA_API Result cuEventSynchronize(void* handle) {
     DRIVER_CALL(context);
     auto event = event_of(handle);
-    return call(event != nullptr ? event->wait() : kInvalidHandle);
+    return call.waited(event != nullptr ? event->wait() : kInvalidHandle);
 }
 
 CUDA_API Result cuEventQuery(void* handle) {

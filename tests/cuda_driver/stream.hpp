@@ -18,7 +18,7 @@ struct Stream {
     std::vector<std::function<Result()>> captured = {};
 
     uint64_t last() const { return done + asked.size(); }
-    // Lets things happen, in turn, up to one. Gives what went wrong.
+    // Lets things happen, in turn, up to one. Gives what went wrong; kNotReady where one of them never ends.
     Result run_to(uint64_t number);
     Result finish() { return run_to(last()); }
 };

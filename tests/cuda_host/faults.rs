@@ -111,6 +111,12 @@ async fn a_copy_that_fails_ends_the_process_with_code_86() {
     breaks_at("copy@1=214", "CUDA_ERROR_ECC_UNCORRECTABLE").await;
 }
 
+/// Half a minute after it began to wait; before that nobody is told anything.
+#[tokio::test]
+async fn a_kernel_that_never_ends_ends_the_process_with_code_86() {
+    breaks_at("hang@1=0", "CUDA_ERROR_LAUNCH_TIMEOUT").await;
+}
+
 /// Draws from rows, each with a report of so many tokens.
 fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
     let spec = RowSpec {

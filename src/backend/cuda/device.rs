@@ -7,6 +7,7 @@ use super::image::{Functions, Image, load};
 use super::lend::{CudaMemory, Room};
 use super::machine::{DeviceRow, Launch, uploads};
 use super::shape;
+use super::wait::wait;
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{c_uint, c_void};
@@ -209,8 +210,7 @@ impl Device {
 
     /// Waits for the slot's launch.
     pub(super) fn finish(&self, slot: &Slot) -> Result<(), DriverError> {
-        // SAFETY: the stream is the slot's.
-        unsafe { result::stream::synchronize(slot.stream) }
+        wait(slot.stream)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::DriverError;
 use super::machine::DeviceRow;
+use super::wait::hangs;
 use crate::backend::device_memory::{Allocated, DeviceMemory, DeviceMemoryError, Lent, OnDevice};
 use crate::sampling::logits::Foreign;
 use cudarc::driver::{result, sys};
@@ -200,6 +201,9 @@ impl Foreign for Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        if hangs() {
+            return;
+        }
         // A launch that was left behind by a panic may still be read from here.
         // SAFETY: the context is retained for the life of the process; the range is this value's. On a lost device all of it
         // fails, and the process ends.
@@ -242,7 +246,7 @@ impl Foreign for Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.at == 0 {
+        if self.at == 0 || hangs() {
             return;
         }
         // SAFETY: as for memory made here; it was opened once by this value.

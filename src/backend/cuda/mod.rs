@@ -3,7 +3,7 @@
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
 //! others), [`mod@shape`] (how a batch is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file
-//! (what goes there), `choose`, [`image`] and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
+//! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
 //! drafts.
 
 pub mod abi;
@@ -23,6 +23,7 @@ pub mod shape;
 mod taken;
 pub mod timing;
 pub mod verify;
+mod wait;
 mod warm_up;
 
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
