@@ -1,13 +1,18 @@
 //! Every backend equals the specification bit for bit: every dtype, instruction set, thread count and
 //! batch arrangement, on rows that aim at the boundaries.
 
+#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
 #![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
 
+#[path = "support/emulator.rs"]
+mod build;
 mod cases;
 #[path = "support/gpu.rs"]
 mod gpu;
 #[path = "support/rows.rs"]
 mod rows;
+#[path = "backends/teams.rs"]
+mod teams;
 
 use cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};

@@ -131,7 +131,7 @@ fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
 fn the_tests_that_are_asked_for_are_there() {
     let script = include_str!("../scripts/gpu-check");
     let sources = [
-        ("backends", include_str!("backends.rs")),
+        ("backends", concat!(include_str!("backends.rs"), include_str!("backends/teams.rs"))),
         ("verification", include_str!("verification.rs")),
         ("device_memory", include_str!("device_memory/gpu.rs")),
     ];
@@ -142,7 +142,7 @@ fn the_tests_that_are_asked_for_are_there() {
         };
         let (_, source) = sources.iter().find(|(name, _)| program.starts_with(name)).expect(line);
         for name in names.split(' ') {
-            let name = name.trim_start_matches("gpu::");
+            let name = name.trim_start_matches("gpu::").trim_start_matches("teams::");
             assert!(source.contains(&format!("fn {name}(")), "{name} is no test: {line}");
             asked += 1;
         }
