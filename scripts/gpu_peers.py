@@ -10,6 +10,8 @@ ROUNDS = 100
 # Calls before one that is to find everything in the caches.
 HOT_AFTER = 3
 VOCAB_SIZES = (128_256, 151_936, 32_000)
+# Draft tokens of a verification, as in benches/gpu.rs.
+DRAFTED = 8
 
 
 def elapsed(before, work):
@@ -64,14 +66,57 @@ NATIVE = {
 
 
 def flashinfer():
+    """FlashInfer's samplers, and its verification of drafts, where they work: by name, of logits; and of probabilities."""
     try:
-        from flashinfer.sampling import top_k_top_p_sampling_from_probs as sample
+        from flashinfer import sampling
+    except Exception as error:  # the package may compile at import, and fail in many ways
+        print(f"SKIPPED: nothing is compared with FlashInfer, which cannot be imported: {error}", flush=True)
+        return {}, {}
+    samplers = {
+        "FlashInfer top-k 50, top-p .9": lambda logits: sampling.top_k_top_p_sampling_from_logits(logits.float(), 50, 0.9),
+        "softmax, FlashInfer top-k 50, top-p .9": lambda logits: sampling.top_k_top_p_sampling_from_probs(
+            logits.float().softmax(dim=-1), 50, 0.9
+        ),
+    }
+    verifiers = {"FlashInfer chain speculative sampling": lambda *probs: sampling.chain_speculative_sampling(*probs)}
+    return works(samplers, lambda: [torch.zeros(1, 1000, device="cuda")]), works(verifiers, lambda: chains(1, 1000))
 
-        sample(torch.full((1, 1000), 1e-3, device="cuda"), 50, 0.9)
-    except Exception as error:  # the package compiles at import or first use, and may fail in many ways
-        print(f"SKIPPED: FlashInfer cannot be used: {error}", flush=True)
-        return {}
-    return {"FlashInfer top-k 50, top-p .9": lambda logits: sample(logits.float().softmax(dim=-1), 50, 0.9)}
+
+def works(operations, arguments):
+    """Those that do: each may compile at its first use, for long, and cannot everywhere."""
+    working = {}
+    for name, operation in operations.items():
+        try:
+            operation(*arguments())
+            torch.cuda.synchronize()
+            working[name] = operation
+        except Exception as error:
+            print(f"SKIPPED: {name} cannot be used: {error}", flush=True)
+    return working
+
+
+def chains(batch, vocab):
+    """Probabilities of drafts, their tokens, and probabilities of the targets, of which there is one more."""
+    probs = lambda rows: (torch.randn(batch, rows, vocab, device="cuda") * 2.5).softmax(dim=-1)
+    draft = probs(DRAFTED)
+    tokens = torch.multinomial(draft.view(-1, vocab), 1).view(batch, DRAFTED).int()
+    return draft, tokens, probs(DRAFTED + 1)
+
+
+def measure_chains(flush, operations):
+    """Verification, from probabilities, and with what makes them of f32 logits. `x one read` of benches/gpu.rs is of these rows."""
+    if operations:
+        print(f"\n| vocabulary | drafts of {DRAFTED} | what | cold us | hot us | GB/s of one read of the targets, cold |\n|---|---|---|---|---|---|")
+    for name, operation in operations.items():
+        for batch in (1, 8, 32):
+            draft, tokens, target = chains(batch, VOCAB_SIZES[0])
+            logits, size = target.log(), target.numel() * target.element_size()
+            for what, work in (
+                (name, lambda: operation(draft, tokens, target)),
+                (f"softmax, {name}", lambda: operation(draft, tokens, logits.softmax(dim=-1))),
+            ):
+                cold, hot = cold_and_hot(flush, work)
+                print(f"| {VOCAB_SIZES[0]} | {batch} | {what} | {cold:.1f} | {hot:.1f} | {size / cold / 1e3:.0f} |", flush=True)
 
 
 def measure(flush, operations):
@@ -92,7 +137,9 @@ def main():
     print(f"device copy: {copy_rate(flush) / 1e3:.0f} GB/s, reading and writing counted\n")
     print("| vocabulary | format | rows | what | cold us | hot us | GB/s of one read, cold |\n|---|---|---|---|---|---|---|", flush=True)
     measure(flush, NATIVE)
-    measure(flush, flashinfer())
+    samplers, verifiers = flashinfer()
+    measure(flush, samplers)
+    measure_chains(flush, verifiers)
 
 
 if __name__ == "__main__":
