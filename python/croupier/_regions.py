@@ -7,6 +7,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,26 @@ _MAGIC = b"croupier"
 _PAGE = 4096
 _TIMEOUT = 10.0
 _MOST_DESCRIPTORS = 4
+#: Seconds between tries to lease.
+_AGAIN = (0.05, 0.2, 0.5)
 
 
 def lease(offer: Any, size: int, address: str) -> Region:
     """A region of one's own. It ends when it is closed, or the stream ends."""
     # The first page is the client's own, see `is_lost`.
-    region = Region(offer, pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)), address)
+    region = _in_tries(offer, pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)), address)
     region.memory[: len(_MAGIC)] = _MAGIC
     return region
+
+
+def _in_tries(offer: Any, request: Any, address: str) -> Region:
+    """Where many connect at once the server may cut off a side connection for a moment; a token is good until it is shown."""
+    for pause in _AGAIN:
+        try:
+            return Region(offer, request, address)
+        except OSError:
+            time.sleep(pause)
+    return Region(offer, request, address)
 
 
 def attach(offer: Any, number: int, generation: int, address: str) -> Region:

@@ -37,8 +37,9 @@ class Sequence:
 class Rows:
     """Rows of a step, in shared or device memory where there is some: `write` logits, or compute them in `array`, then send them."""
 
-    array: np.ndarray | DeviceArray
-    """Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
+    array: Any
+    """A numpy array, in device memory a `DeviceArray`, whose types have too little in common for one that fits where either goes.
+    Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
     write must be. In device memory it has `__cuda_array_interface__`."""
     slot: int | None = None
     region: Region | None = None

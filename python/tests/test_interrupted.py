@@ -178,6 +178,21 @@ def test_descriptors_are_not_handed_on(server, monkeypatch):
         assert found == [fcntl.FD_CLOEXEC]
 
 
+def test_a_side_connection_that_is_cut_off_is_tried_again(server, monkeypatch):
+    from croupier import _regions
+
+    ask, cut_off = _regions.Region._ask, [BrokenPipeError("for a moment"), ConnectionResetError("for a moment")]
+
+    def sometimes(*given):
+        if cut_off:
+            raise cut_off.pop()
+        return ask(*given)
+
+    monkeypatch.setattr(_regions.Region, "_ask", sometimes)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        assert (stream.data_path, cut_off) == ("shared_memory", [])
+
+
 def test_ids_end(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         last = stream.open(sequence_id=2**64 - 1, seed=1)
