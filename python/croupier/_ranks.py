@@ -94,7 +94,7 @@ class RankSession:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         count = whole("count", count, 0)
         if self.region is None or count > self.group.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)))
+            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         _, _, first, slot_bytes, stride = self.group.region
         slot = self.free.pop(0)
         flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
@@ -103,6 +103,7 @@ class RankSession:
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
+        rows.check_owner(self)
         if not rows.is_spent:
             rows.is_spent = True
             if rows.slot is not None:
@@ -114,6 +115,7 @@ class RankSession:
 
     def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
         """The step and the message that announces its columns."""
+        rows.check_owner(self)
         rows.check()
         number = self.step if step_id is None else step_id
         shard = pb.VocabShard(step_id=number)

@@ -277,6 +277,7 @@ class Session(Texts, StepMaker, Sharing):
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
+        rows.check_owner(self)
         if not rows.is_spent:
             rows.is_spent = True
             self._release(rows)

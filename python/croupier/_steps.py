@@ -110,8 +110,7 @@ class StepMaker:
             return None, None
         if isinstance(logits, Rows):
             logits.check()
-            if logits.owner is not None and logits.owner() is not self:
-                raise ValueError("these rows are another stream's; take them with rows() of the stream that is to sample them")
+            logits.check_owner(self)
             rows = self._kept(logits)
             self.synchronize()
             return rows, None

@@ -66,8 +66,13 @@ class Rows:
                 raise ValueError(f"logits have {len(logits)} rows, these are {len(self.array)}")
         self.array[:] = logits
 
+    def check_owner(self, session: Any) -> None:
+        """Whether they are of this stream or rank."""
+        if self.owner is not None and self.owner() is not session:
+            raise ValueError("these rows are another stream's or rank's; take them with rows() where they are to be sent")
+
     def check(self) -> None:
-        """Whether they may be sent."""
+        """Whether they may be written and sent."""
         if self.is_spent:
             raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
                              "take new ones with rows() for each step")

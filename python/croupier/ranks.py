@@ -41,6 +41,7 @@ class Rank(RankFront):
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  **access: Unpack[AccessOptions]) -> None:
         super().__init__()
+        self._is_cut_off = False
         self._session = RankSession(token, rank, address, data_path)
         self._access = access_of("attach", self._session.address, access, RankOptions)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -68,7 +69,7 @@ class Rank(RankFront):
         self._is_ended = True
         if self._is_forked():
             return
-        if self._hang_up.alive:
+        if self._hang_up.alive and not self._is_cut_off:
             end_in_order(self._outbox, self._replies)
         if self._session.region:
             self._session.region.close()
@@ -129,6 +130,15 @@ class Rank(RankFront):
             raise CroupierError("the group is over: rank 0 has ended its stream") from error
         except grpc.RpcError as error:
             raise CroupierError(said(error)) from error
+        except BaseException:
+            # gRPC goes on with the read, which nobody can take up again.
+            self._is_cut_off = True
+            raise
+
+    def _check_not_ended(self) -> None:
+        super()._check_not_ended()
+        if self._is_cut_off:
+            raise CroupierError("the rank was interrupted in the middle of a wait, which ends its call; attach again")
 
 
 class Sampler:

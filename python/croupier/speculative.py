@@ -248,7 +248,8 @@ class AsyncSpeculation(_Plan):
 def _stacked(rows: list[Any]) -> Any:
     """Rows as one step's, where they lie."""
     if is_on_device(rows[0]):
-        return sys.modules["torch"].stack(rows)
+        # By their own library: torch and cupy have it under one name.
+        return sys.modules[type(rows[0]).__module__.partition(".")[0]].stack(rows)
     # Bytes are of no use here: a row of them says nothing of its numbers.
     return np.stack([as_array(row, "f32") for row in rows])
 

@@ -157,9 +157,31 @@ def test_rows_of_another_stream_are_refused(server):
             theirs.write(rows(0)[:1])
             with pytest.raises(ValueError, match="another stream's"):
                 mine.sample(theirs, [text])
+            with pytest.raises(ValueError, match="another stream's"):
+                mine.discard(theirs)
             # They are still there, and so is their slot.
             assert len(other.sample(theirs, [other.open(seed=1)])) == len(mine.sample(rows(0)[:1], [text])) == 1
             assert len(other._session.free) == (0 if path == "inline" else other._session.slots)
+
+
+def test_rows_of_another_rank_are_refused(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[1000, 3000]) as stream:
+        with croupier.attach(stream.shard_token, 1) as rank:
+            theirs = stream.rows(1)
+            for taken in rank.send, rank.discard:
+                with pytest.raises(ValueError, match="another stream's or rank's"):
+                    taken(theirs)
+            stream.discard(theirs)
+
+
+def test_a_rank_that_was_interrupted_says_so(server, interrupted):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[1000, 3000]) as stream:
+        with croupier.attach(stream.shard_token, 1) as rank:
+            rank.send(rows(0)[:1, 1000:])
+            assert interrupted(rank.wait, 0.1, KeyboardInterrupt)
+            for again in rank.wait, lambda: rank.send(rows(1)[:1, 1000:]):
+                with pytest.raises(croupier.CroupierError, match="interrupted in the middle of a wait"):
+                    again()
 
 
 def test_descriptors_are_not_handed_on(server, monkeypatch):
