@@ -9,6 +9,9 @@
 #![allow(clippy::print_stdout)] // it prints a table
 
 use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::abi::MAX_TEAM;
+use croupier::backend::cuda::costs::Costs;
+use croupier::backend::cuda::timing::Timing;
 use croupier::backend::cuda::{CudaBackend, OpenError};
 use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -34,8 +37,10 @@ const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.
 const MOST_IN_GRAPH: usize = 8;
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
-/// Parameter mixes: name, filters, penalties on 64 tokens, logprobs.
-const MIXES: [(&str, Filters, bool, Option<LogprobsSpec<'static>>); 6] = [
+/// Name, filters, whether there are penalties on 64 tokens, logprobs.
+type Mix = (&'static str, Filters, bool, Option<LogprobsSpec<'static>>);
+
+const MIXES: [Mix; 6] = [
     ("greedy", Filters { temperature: 0.0, ..OFF }, false, None),
     ("top-k 50, top-p .9", Filters { top_k: 50, top_p: 0.9, ..OFF }, false, None),
     ("min-p .05", Filters { min_p: 0.05, ..OFF }, false, None),
@@ -108,9 +113,14 @@ impl Bench {
             Err(error) => self.fail("copy rate", &error),
         }
         println!("device copy: {:.0} GB/s, reading and writing counted", self.copy_rate / 1e3);
+        if let Err(error) = self.backend.tune() {
+            self.fail("what teams cost", &error);
+        }
+        println!("teams of 1 to 8 blocks, us for a row and for each chunk of a slice: {}", self.backend.costs());
         let (before, behind) = self.extent.vocab_sizes;
         self.rows(before);
         self.verification();
+        self.teams();
         self.rows(behind);
     }
 
@@ -128,11 +138,35 @@ impl Bench {
         for &vocab in vocab_sizes {
             for dtype in [Dtype::F32, Dtype::Bf16] {
                 for shape in [Shape::Peaked, Shape::Flat] {
-                    let encoded = (0..8).map(|seed| dtype.encode(&rows::row(shape, vocab, seed))).collect();
-                    let rows = Rows { vocab, dtype, shape, encoded };
+                    let rows = Rows::new(vocab, dtype, shape);
                     for &batch in self.extent.batches {
                         MIXES.iter().for_each(|mix| rows.line(self, batch, mix));
                     }
+                }
+            }
+        }
+    }
+
+    /// What teams of each size take, beside the one that is chosen.
+    fn teams(&mut self) {
+        let sizes = 1..=MAX_TEAM;
+        println!("\n| format | rows | mix | chosen, cold us | by teams of 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+        let vocab = self.extent.drafted_vocab_size;
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let rows = Rows::new(vocab, dtype, Shape::Peaked);
+            for &batch in &self.extent.batches[self.extent.batches.len() / 2..] {
+                for mix in &MIXES[1..] {
+                    let measured = *self.backend.costs();
+                    let forced = sizes.clone().map(Costs::only);
+                    let times = std::iter::once(measured).chain(forced).map(|costs| {
+                        self.backend.set_costs(costs);
+                        let timed = rows.timed(self, batch, mix, self.extent.rounds.div_ceil(10));
+                        timed.map_or_else(|error| error.to_string(), |timing| format!("{:.1}", median(timing.cold)))
+                    });
+                    let times: Vec<String> = times.collect();
+                    self.backend.set_costs(measured);
+                    println!("| {} | {batch} | {} | {} |", dtype.name(), mix.0, times.join(" | "));
                 }
             }
         }
@@ -262,12 +296,14 @@ struct Rows {
 }
 
 impl Rows {
-    fn line(
-        &self,
-        bench: &mut Bench,
-        batch: usize,
-        &(name, filters, penalised, logprobs): &(&str, Filters, bool, Option<LogprobsSpec<'static>>),
-    ) {
+    fn new(vocab: usize, dtype: Dtype, shape: Shape) -> Self {
+        let encoded = (0..8).map(|seed| dtype.encode(&rows::row(shape, vocab, seed))).collect();
+        Self { vocab, dtype, shape, encoded }
+    }
+
+    /// Calls `f` with a batch of them.
+    fn with_jobs<R>(&self, batch: usize, mix: &Mix, f: impl FnOnce(&[RowJob<'_>]) -> R) -> R {
+        let &(_, filters, penalised, logprobs) = mix;
         let adjusts: Vec<TokenAdjust> = (0..if penalised { 64 } else { 0 })
             .map(|i| TokenAdjust {
                 token: i * 499.min(self.vocab as u32 / 64),
@@ -289,9 +325,17 @@ impl Rows {
             report: None,
         };
         let row = |i: usize| RowJob { logits: Logits::new(self.dtype, &self.encoded[i % self.encoded.len()]), spec };
-        let jobs: Vec<RowJob<'_>> = (0..batch).map(row).collect();
+        f(&(0..batch).map(row).collect::<Vec<_>>())
+    }
+
+    fn timed(&self, bench: &mut Bench, batch: usize, mix: &Mix, rounds: usize) -> Result<Timing, OpenError> {
+        self.with_jobs(batch, mix, |jobs| bench.backend.time(jobs, rounds))
+    }
+
+    fn line(&self, bench: &mut Bench, batch: usize, mix: &Mix) {
         let what = format!("| {} | {} | {batch} | {}", self.vocab, self.dtype.name(), self.shape.name());
-        let timing = match bench.backend.time(&jobs, bench.extent.rounds) {
+        let (name, rounds) = (mix.0, bench.extent.rounds);
+        let timing = match self.timed(bench, batch, mix, rounds) {
             Ok(timing) => timing,
             Err(error) => return bench.fail(&format!("{what} | {name} |"), &error),
         };
@@ -301,7 +345,10 @@ impl Rows {
         let (cold, hot) = (median(timing.cold), median(timing.hot));
         let bytes = (batch * self.vocab * self.dtype.size()) as f32;
         let (rate, reads) = (bytes / cold / 1e3, cold * bench.copy_rate / bytes);
-        let in_graph = if batch <= MOST_IN_GRAPH { in_graph(bench, &jobs) } else { String::new() };
+        let in_graph = match batch <= MOST_IN_GRAPH {
+            true => self.with_jobs(batch, mix, |jobs| in_graph(bench, jobs)),
+            false => String::new(),
+        };
         println!("{what} | {name} | {cold:.1} | {hot:.1} | {in_graph} | {rate:.0} | {reads:.2} |");
     }
 }

@@ -15,14 +15,13 @@ struct Touched {
 };
 
 constexpr u32 kJobWords = sizeof(RowJob) / 4;
-constexpr u32 kNoPlace = ~0u;
 
 struct RowMemory {
     Shared<u32> jobs;         // the row's job and the next one's, in turn
     Shared<u32> touched;      // a bit per token of the slice
     Shared<Touched> adjusted; // of each thread the first of its touched tokens
     Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
-    Shared<uint4> cache;      // the slice, if the launch gave room for it
+    Shared<uint4> cache;      // the slice's first chunks, as many as the launch gave room for
 
     // Of slices of so many chunks.
     __device__ RowMemory(Carver& carver, u32 slice_chunks, u32 cached_vectors)
@@ -67,7 +66,7 @@ struct Row {
     u32 end_chunk;
     u32 first_touched;  // of the slice
     u32 end_touched;
-    bool cached;
+    u32 cached_end;  // chunks of the slice before this one are in the cache
 
     __device__ Row(const RowMemory& memory, const RowJob& job, const u8* inputs, const Team& team, u32 cached_vectors)
         : memory(memory),
@@ -80,7 +79,7 @@ struct Row {
         // Nothing counts as touched before it is marked.
         first_chunk = team.rank * share < chunks() ? team.rank * share : chunks();
         end_chunk = first_chunk + share < chunks() ? first_chunk + share : chunks();
-        cached = share * kChunkVectors <= cached_vectors;
+        cached_end = first_chunk + cached_vectors / kChunkVectors;
     }
 
     // Finds the tokens of the slice that are touched. All of the block.
@@ -144,7 +143,7 @@ struct Row {
             if (vector * Element::kPerVector >= vocab_size) continue;
             values[j] = from[vector];
         }
-        if (!cached) return;
+        if (chunk >= cached_end) return;
 #pragma unroll
         for (u32 j = 0; j < kVectors; ++j) {
             u32 vector = vector_of(chunk, j);
@@ -269,8 +268,9 @@ struct Row {
 #if CROUPIER_CLUSTER
         if (team.leads() && threadIdx.x == kWarp && job.adjust_count > 0) fetch_adjusts(job, inputs);
         u32 chunks = (job.vocab_size + kChunk - 1) / kChunk, share = (chunks + team.size - 1) / team.size;
-        u32 chunk = team.rank * share + threadIdx.x;
-        if (threadIdx.x >= share || chunk >= chunks) return;
+        // Not the first warp: what it asks of memory the team's barriers may wait for.
+        u32 at = threadIdx.x - (kThreads - kWarp), chunk = team.rank * share + at;
+        if (at >= share || chunk >= chunks) return;
         u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = chunk * kChunkVectors;
         u32 last = first + kChunkVectors < end ? first + kChunkVectors : end;
         fetch_ahead(reinterpret_cast<const uint4*>(inputs + job.logits) + first, (last - first) * 16);
@@ -283,7 +283,7 @@ struct Row {
     __device__ uint4 load_one(const uint4* from, u32 chunk, u32 j) const {
         u32 vector = vector_of(chunk, j);
         if (vector * Element::kPerVector >= vocab_size) return uint4{0, 0, 0, 0};
-        return cached ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
+        return chunk < cached_end ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
     }
 
     __device__ Touched touched_at(u32 i) const {

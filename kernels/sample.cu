@@ -14,6 +14,7 @@ struct Kernel {
     Team& team;
     const u8* inputs;
     u8* outputs;
+    u32 rows;
     u32 cached_vectors;
 
     struct Scan {
@@ -22,12 +23,14 @@ struct Kernel {
         u32 status;
     };
 
-    // `next` is where the job of the team's next row is; kNoPlace if this is the last one.
-    __device__ void run(const RowJob& job, u32 next, RowResult& result) {
+    // The row whose job is at `place`. The job of the team's next row, if there is one, is at the other place afterwards.
+    __device__ void run(u32 at, u32 place) {
+        const RowJob& job = row_memory.job(place);
+        RowResult& result = reinterpret_cast<RowResult*>(outputs)[at];
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
-        Scan scan = look(row);
+        Scan scan = look(row, at, place);
         // The row has come, and memory would be idle while the block works on it.
-        if (next != kNoPlace) Row<Element>::fetch_slice(row_memory.job(next), inputs, team);
+        if (has_next(at)) Row<Element>::fetch_slice(row_memory.job(1 - place), inputs, team);
         if (scan.status != kOk) {
             if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, scan.status, 0, 0.0f, 0.0f, 0, 0};
             return;
@@ -37,8 +40,11 @@ struct Kernel {
         machine.run();
     }
 
+    __device__ bool has_next(u32 at) const { return at + gridDim.y < rows; }
+    __device__ const RowJob* jobs() const { return reinterpret_cast<const RowJob*>(inputs); }
+
     // The first pass over a row: what is wrong with it, its first token, the delegates.
-    __device__ Scan look(Row<Element>& row) {
+    __device__ Scan look(Row<Element>& row, u32 at, u32 place) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
 #pragma unroll 1
@@ -56,6 +62,8 @@ struct Kernel {
                 best_chunk = chunk;
             }
         }
+        // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
+        if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
         // Behind the loop, which then has nothing to do with them: few threads have touched tokens, and look again.
         row.mark_touched();
         if (row.has_touched()) {
@@ -120,21 +128,16 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     const ListMemory list_memory(memory);
     const RowMemory row_memory(memory, slice_chunks, cached_vectors);
     Team team(list_memory.boxes, scratch);
-    Kernel<Element> kernel{row_memory, list_memory, team, inputs, outputs, cached_vectors};
-    const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
-    RowResult* results = reinterpret_cast<RowResult*>(outputs);
+    Kernel<Element> kernel{row_memory, list_memory, team, inputs, outputs, rows, cached_vectors};
     u32 place = 0;
-    if (blockIdx.y < rows) row_memory.bring(jobs[blockIdx.y], place);
+    if (blockIdx.y < rows) row_memory.bring(kernel.jobs()[blockIdx.y], place);
 #pragma unroll 1
     for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
         // Nobody looks at the job of the row before any more, whose place the next one takes.
         __syncthreads();
-        const RowJob& job = row_memory.job(place);
-        if (row == blockIdx.y) Row<Element>::fetch_slice(job, inputs, team);
+        if (row == blockIdx.y) Row<Element>::fetch_slice(row_memory.job(place), inputs, team);
+        kernel.run(row, place);
         place = 1 - place;
-        bool is_last = row + gridDim.y >= rows;
-        if (!is_last) row_memory.bring(jobs[row + gridDim.y], place);
-        kernel.run(job, is_last ? kNoPlace : place, results[row]);
     }
     team.end();
 }

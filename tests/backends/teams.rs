@@ -4,6 +4,7 @@
 use super::*;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::Asked;
+use croupier::backend::cuda::costs::Costs;
 use croupier::backend::cuda::machine::Machine;
 use croupier::backend::cuda::shape::shape;
 use std::process::Command;
@@ -63,8 +64,10 @@ fn mixed(dtype: Dtype, count: usize, proposes: bool, vocab: impl Fn(usize) -> us
     (0..count).map(case).collect()
 }
 
-/// Runs rows of one number format in one launch, where a team takes at least so many of them. Every bit is as on the CPU.
-fn one_launch(backend: &mut CudaBackend, cases: &[Case], in_turn: u32) {
+/// Runs rows of one number format in one launch by teams of so many blocks, where a team takes at least so many of the rows.
+/// Every bit is as on the CPU.
+fn one_launch(backend: &mut CudaBackend, cases: &[Case], (team_size, in_turn): (u32, u32)) {
+    backend.set_costs(Costs::only(team_size));
     let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
     let room: usize = jobs.iter().map(|job| Asked::row(*job).room()).sum();
     assert!(room <= ROOM, "{room} bytes are more than one launch");
@@ -73,8 +76,7 @@ fn one_launch(backend: &mut CudaBackend, cases: &[Case], in_turn: u32) {
     let device = backend.machine().facts();
     let shape = shape(rows, largest as u32, dtype.size() as u32, &device);
     println!("{rows} {} rows of up to {largest} logits: {} teams of {}", dtype.name(), shape.teams, shape.team_size);
-    // Other GPUs have a team for each row.
-    assert!(!device.clusters || rows > (in_turn - 1) * shape.teams, "{shape:?}");
+    assert!(shape.team_size == team_size && rows > (in_turn - 1) * shape.teams, "{shape:?}");
     let got = backend.run(&jobs);
     let expected = CpuBackend::new(2).sharing_from(0).run(&jobs);
     for (at, case) in cases.iter().enumerate() {
@@ -84,34 +86,37 @@ fn one_launch(backend: &mut CudaBackend, cases: &[Case], in_turn: u32) {
     assert_eq!(handed_over, 0, "every row is one for the GPU");
 }
 
-/// Clusters of several blocks, each with one row behind the other.
+/// Teams of several blocks, each with one row behind the other, which the blocks keep whole, or a part of it.
 #[test]
 fn clusters_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
     let vocab = |i: usize| [128_256, 128_256, 151_936, 50_257, 1000, 128_256, 32_000][i % 7];
-    one_launch(&mut backend, &mixed(Dtype::F32, 100, true, vocab), 3);
-    one_launch(&mut backend, &mixed(Dtype::Bf16, 100, false, |_| 128_256), 2);
+    one_launch(&mut backend, &mixed(Dtype::F32, 100, true, vocab), (4, 3));
+    one_launch(&mut backend, &mixed(Dtype::F32, 70, false, |_| 128_256), (2, 2));
+    one_launch(&mut backend, &mixed(Dtype::Bf16, 100, false, |_| 128_256), (2, 2));
 }
 
-/// The same where a block has a row for itself.
+/// The same where a block has a row for itself, which it keeps, or a part of it.
 #[test]
 fn blocks_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
-    one_launch(&mut backend, &mixed(Dtype::F32, 256, false, |i| 4900 + i), 2);
-    one_launch(&mut backend, &mixed(Dtype::F16, 400, true, |i| 40 + 7 * i), 3);
+    one_launch(&mut backend, &mixed(Dtype::F32, 256, false, |i| 4900 + i), (1, 2));
+    one_launch(&mut backend, &mixed(Dtype::F16, 400, true, |i| 40 + 7 * i), (1, 3));
+    one_launch(&mut backend, &mixed(Dtype::F32, 140, false, |i| 80_000 + i), (1, 2));
 }
 
 /// Few and short enough for a sanitizer: teams of two to eight blocks, one row each, and blocks that take a second row.
 #[test]
 fn teams_of_each_size() {
     let Some(mut backend) = whole() else { return };
-    let sizes = [9000, 20_000, 30_000, 40_478, 57_000, 70_000];
-    for case in mixed(Dtype::F32, sizes.len(), true, |i| sizes[i]) {
-        one_launch(&mut backend, &[case], 1);
+    let sizes = [(2, 9000), (3, 20_000), (4, 30_000), (5, 40_478), (6, 57_000), (7, 57_000), (8, 70_000)];
+    let cases = mixed(Dtype::F32, sizes.len(), true, |i| sizes[i].1);
+    for (case, (team_size, _)) in cases.into_iter().zip(sizes) {
+        one_launch(&mut backend, &[case], (team_size, 1));
     }
-    one_launch(&mut backend, &mixed(Dtype::Bf16, sizes.len(), true, |i| sizes[i]), 1);
+    one_launch(&mut backend, &mixed(Dtype::Bf16, sizes.len(), true, |i| sizes[i].1), (4, 1));
     let blocks = backend.machine().facts().multiprocessors as usize;
-    one_launch(&mut backend, &mixed(Dtype::F32, blocks + 20, false, |i| 40 + i), 2);
+    one_launch(&mut backend, &mixed(Dtype::F32, blocks + 20, false, |i| 40 + i), (1, 2));
 }
 
 /// Runs these tests on a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver): the same launches, with one
@@ -133,9 +138,12 @@ fn so_do_they_on_a_driver_without_a_gpu() {
     let Some((is_well, told)) = on_a_driver_without_a_gpu("teams::", "") else { return };
     let launches = [
         "100 f32 rows of up to 151936 logits: 2 teams of 4",
+        "70 f32 rows of up to 128256 logits: 4 teams of 2",
         "100 bf16 rows of up to 128256 logits: 4 teams of 2",
         "256 f32 rows of up to 5155 logits: 8 teams of 1",
+        "140 f32 rows of up to 80139 logits: 8 teams of 1",
         "1 f32 rows of up to 40478 logits: 1 teams of 5",
+        "1 f32 rows of up to 57000 logits: 1 teams of 6",
         "1 f32 rows of up to 57000 logits: 1 teams of 7",
         "1 f32 rows of up to 70000 logits: 1 teams of 8",
         "3 passed",

@@ -13,24 +13,26 @@ struct Side {
     bool is_device;
 };
 
-Side device(Address at) { return Side{at, true}; }
+Side on_device(Address at) { return Side{at, true}; }
 Side host(const void* at) { return Side{Address(at), false}; }
 
 void* pointer(Address at) { return reinterpret_cast<void*>(at); }
 
 bool may(Side side, size_t bytes, int access) { return side.is_device ? is_on_device(side.at, bytes, access) : side.at != 0; }
 
-// What happens on the device in the end; it may be the planted fault.
-Result happen(const std::function<void()>& what) {
+// What happens to so many bytes on the device in the end; it may be the planted fault.
+Result happen(Device& device, size_t bytes, const std::function<void()>& what) {
     Result planted;
     if (Config::get().is_planted(Fault::kCopy, &planted)) return planted;
     Opened opened;
     what();
+    device.microseconds += double(bytes) / 1e6;
     return kSuccess;
 }
 
 Result copy(Call& call, Side to, Side from, size_t bytes, void* stream_handle, bool waits) {
-    auto stream = stream_of(call.device(), stream_handle);
+    Device* device = &call.device();
+    auto stream = stream_of(*device, stream_handle);
     if (stream == nullptr) return kInvalidHandle;
     if (bytes == 0) return kSuccess;
     if (!may(to, bytes, PROT_WRITE) || !may(from, bytes, PROT_READ)) return kInvalidValue;
@@ -42,9 +44,9 @@ Result copy(Call& call, Side to, Side from, size_t bytes, void* stream_handle, b
     if (!from.is_device && !is_pinned(pointer(from.at), bytes)) {
         // The caller may use it for something else as soon as the call returns.
         std::string staged(static_cast<const char*>(pointer(from.at)), bytes);
-        ask(call.device(), *stream, [=] { return happen([&] { memcpy(pointer(to.at), staged.data(), bytes); }); });
+        ask(*device, *stream, [=] { return happen(*device, bytes, [&] { memcpy(pointer(to.at), staged.data(), bytes); }); });
     } else {
-        ask(call.device(), *stream, [=] { return happen([&] { memmove(pointer(to.at), pointer(from.at), bytes); }); });
+        ask(*device, *stream, [=] { return happen(*device, bytes, [&] { memmove(pointer(to.at), pointer(from.at), bytes); }); });
     }
     // Where the caller may be gone, it cannot be written to later.
     bool must_wait = waits || (!to.is_device && !is_pinned(pointer(to.at), bytes));
@@ -52,10 +54,11 @@ Result copy(Call& call, Side to, Side from, size_t bytes, void* stream_handle, b
 }
 
 Result fill(Call& call, Address to, unsigned char with, size_t bytes, void* stream_handle) {
-    auto stream = stream_of(call.device(), stream_handle);
+    Device* device = &call.device();
+    auto stream = stream_of(*device, stream_handle);
     if (stream == nullptr) return kInvalidHandle;
     if (!is_on_device(to, bytes, PROT_WRITE)) return kInvalidValue;
-    ask(call.device(), *stream, [=] { return happen([&] { memset(pointer(to), with, bytes); }); });
+    ask(*device, *stream, [=] { return happen(*device, bytes, [&] { memset(pointer(to), with, bytes); }); });
     return kSuccess;
 }
 
@@ -66,33 +69,33 @@ using namespace driver;
 
 CUDA_API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
     DRIVER_CALL(context);
-    return call(copy(call, device(to), host(from), bytes, stream, false));
+    return call(copy(call, on_device(to), host(from), bytes, stream, false));
 }
 
 CUDA_API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
     DRIVER_CALL(context);
-    return call(copy(call, host(to), device(from), bytes, stream, false));
+    return call(copy(call, host(to), on_device(from), bytes, stream, false));
 }
 
 CUDA_API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
     DRIVER_CALL(context);
-    return call(copy(call, device(to), device(from), bytes, stream, false));
+    return call(copy(call, on_device(to), on_device(from), bytes, stream, false));
 }
 
 CUDA_API Result cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) {
     DRIVER_CALL(context);
-    return call(copy(call, device(to), host(from), bytes, nullptr, true));
+    return call(copy(call, on_device(to), host(from), bytes, nullptr, true));
 }
 
 CUDA_API Result cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) {
     DRIVER_CALL(context);
-    return call(copy(call, host(to), device(from), bytes, nullptr, true));
+    return call(copy(call, host(to), on_device(from), bytes, nullptr, true));
 }
 
 // It returns before it is done.
 CUDA_API Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
     DRIVER_CALL(context);
-    return call(copy(call, device(to), device(from), bytes, nullptr, false));
+    return call(copy(call, on_device(to), on_device(from), bytes, nullptr, false));
 }
 
 CUDA_API Result cuMemsetD8Async(Address to, unsigned char with, size_t bytes, void* stream) {

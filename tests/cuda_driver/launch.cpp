@@ -99,6 +99,11 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
     return can_meet ? kSuccess : kInvalidValue;
 }
 
+double microseconds(const Grid& grid, const Arguments& told) {
+    unsigned in_turn = (told.rows + grid.teams - 1) / grid.teams;
+    return 5 + in_turn * (4.0 + grid.team_size + 2.0 * told.slice_chunks);
+}
+
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
@@ -108,6 +113,7 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     auto result = reinterpret_cast<unsigned char*>(arguments.outputs);
     const std::string before(reinterpret_cast<char*>(result), kResultBytes);
     run_or_remember(function.kernel, grid, arguments);
+    function.device->microseconds += microseconds(grid, arguments);
     if (Config::get().is_planted(Fault::kSpoil, &planted)) result[kTokenPlace] ^= 1;
     if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;

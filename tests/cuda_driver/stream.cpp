@@ -1,7 +1,6 @@
 // Streams and events.
 #include "stream.hpp"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,7 +15,7 @@ struct Event {
     Device* device;
     std::shared_ptr<Stream> stream = nullptr;  // where it was recorded last
     uint64_t number = 0;
-    double milliseconds = 0;
+    double microseconds = 0;
 
     bool is_over() const { return stream == nullptr || stream->done >= number; }
     Result wait() { return is_over() ? kSuccess : stream->run_to(number); }
@@ -27,12 +26,6 @@ constexpr unsigned kDisableTiming = 2, kInterprocess = 4;        // of events
 
 std::map<void*, std::shared_ptr<Stream>> streams;
 std::map<void*, std::shared_ptr<Event>> events;
-
-double now() {
-    timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return double(time.tv_sec) * 1e3 + double(time.tv_nsec) / 1e6;
-}
 
 std::shared_ptr<Event> event_of(void* handle) {
     auto found = events.find(handle);
@@ -170,7 +163,7 @@ CUDA_API Result cuEventRecord(void* handle, void* stream_handle) {
     if (event == nullptr || stream == nullptr) return call(kInvalidHandle);
     std::weak_ptr<Event> later = event;
     ask(call.device(), *stream, [later] {
-        if (auto event = later.lock()) event->milliseconds = now();
+        if (auto event = later.lock()) event->microseconds = event->device->microseconds;
         return kSuccess;
     });
     event->stream = stream;
@@ -200,7 +193,7 @@ CUDA_API Result cuEventElapsedTime(float* milliseconds, void* from, void* to) {
     if (start == nullptr || end == nullptr || start->stream == nullptr || end->stream == nullptr) return call(kInvalidHandle);
     if (((start->flags | end->flags) & kDisableTiming) != 0) return call(kInvalidHandle);
     if (!start->is_over() || !end->is_over()) return call(kNotReady);
-    *milliseconds = float(end->milliseconds - start->milliseconds);
+    *milliseconds = float((end->microseconds - start->microseconds) / 1e3);
     return kSuccess;
 }
 

@@ -13,7 +13,7 @@ use std::process::Command;
 #[ignore = "started by the tests below"]
 #[allow(clippy::print_stdout)]
 fn measure() {
-    let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 4 << 20).unwrap();
+    let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 16 << 20).unwrap();
     println!("proof: {}", backend.prove().map_or_else(|error| error.to_string(), |()| "well".to_owned()));
     let bytes = Dtype::F32.encode(&[0.5; 9001]);
     let spec =
@@ -26,6 +26,9 @@ fn measure() {
     assert_eq!(backend.run(&jobs), CpuBackend::new(1).run(&jobs));
     assert!([&timing.cold, &timing.hot, &timing.empty].iter().all(|times| times.len() == 3), "{timing:?}");
     assert!(backend.copy_rate().unwrap() > 0.0);
+    backend.tune().unwrap();
+    println!("costs: {}", backend.costs());
+    assert_eq!(backend.run(&jobs), CpuBackend::new(1).run(&jobs));
     println!("measured");
 }
 
@@ -45,6 +48,13 @@ fn measured(faults: &str) -> Option<String> {
 fn a_device_is_measured_from_cold_and_hot_caches() {
     let Some(told) = measured("") else { return };
     assert!(told.contains("proof: well"), "{told}");
+    // What each row takes of that driver's clock: 4 us, one for each block of the team, and two for each chunk.
+    let teams = "1: 5.0+2.00 2: 6.0+2.00 3: 7.0+2.00 4: 8.0+2.00";
+    assert!(
+        told.contains(&format!("costs: 2 bytes a logit: {teams}"))
+            && told.contains(&format!("; 4 bytes a logit: {teams}")),
+        "{told}"
+    );
 }
 
 #[test]

@@ -26,7 +26,8 @@ pub(crate) struct Emulator {
 pub(crate) struct Layout {
     pub(crate) team_size: u32,
     pub(crate) teams: u32,
-    pub(crate) cached: bool,
+    /// Chunks of a slice that are kept, if it has so many.
+    pub(crate) cached: u32,
     pub(crate) seed: u64,
 }
 
@@ -91,14 +92,14 @@ impl Emulator {
 
         let chunks = self.chunks(rows);
         let team_size = layout.team_size.max(chunks.div_ceil(SLICE_CHUNKS));
-        let slice = chunks.div_ceil(team_size) * chunk(self.threads) * dtype.size() as u32 / 16;
-        let cached = if layout.cached { slice } else { 0 };
+        let slice_chunks = chunks.div_ceil(team_size);
+        let cached_vectors = layout.cached.min(slice_chunks) * chunk(self.threads) * dtype.size() as u32 / 16;
         let shape = Shape {
             team_size,
             teams: layout.teams,
-            slice_chunks: chunks.div_ceil(team_size),
-            cached_vectors: cached,
-            shared_bytes: shared_bytes(self.threads, chunks.div_ceil(team_size)) + 16 * cached,
+            slice_chunks,
+            cached_vectors,
+            shared_bytes: shared_bytes(self.threads, slice_chunks) + 16 * cached_vectors,
         };
         let count = rows.len() as u32;
         let launch =
@@ -151,8 +152,15 @@ impl Drop for Emulator {
 }
 
 pub(crate) fn layout() -> impl Strategy<Value = Layout> {
-    (prop_oneof![2 => Just(1u32), 1 => Just(2), 2 => 3..=MAX_TEAM], 1..=3u32, any::<bool>(), any::<u64>())
-        .prop_map(|(team_size, teams, cached, seed)| Layout { team_size, teams, cached, seed })
+    let team_size = prop_oneof![2 => Just(1u32), 1 => Just(2), 2 => 3..=MAX_TEAM];
+    // Nothing, all, or a part.
+    let cached = prop_oneof![1 => Just(0), 1 => Just(SLICE_CHUNKS), 2 => 1..SLICE_CHUNKS];
+    (team_size, 1..=3u32, cached, any::<u64>()).prop_map(|(team_size, teams, cached, seed)| Layout {
+        team_size,
+        teams,
+        cached,
+        seed,
+    })
 }
 
 pub(crate) fn config(cases: u32) -> ProptestConfig {

@@ -9,6 +9,7 @@ use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::abi::{self, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::has_kernel;
+use croupier::backend::cuda::costs::Costs;
 use croupier::backend::cuda::machine::{DeviceRow, Launch, Machine, SLOTS, uploads};
 use croupier::backend::cuda::shape::{self, shared_bytes};
 use croupier::backend::{Backend, DeviceLost, RowJob, VerifyJob};
@@ -95,6 +96,7 @@ impl Machine for Emulated {
             shared_bytes: shared_bytes(threads, SLICE_CHUNKS) + (48 << 10),
             clusters,
             resident: std::array::from_fn(|size| multiprocessors / (size as u32 + 1)),
+            costs: Costs::PREDICTED,
         }
     }
 

@@ -13,7 +13,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode, RowResult};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: false, seed: 5 };
+const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
 /// Results of a launch for each number format; none where a kernel contradicts itself.
 fn run(emulator: &mut Emulator, cases: &[Case], layout: Layout, spoil: Spoil<'_>) -> Vec<Option<RowResult>> {

@@ -139,7 +139,7 @@ fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
     found
 }
 
-const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: false, seed: 5 };
+const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
 /// What a verification costs: one launch where draws decide, one more for what a rejected draft leaves, and for blocks.
 #[test]

@@ -3,6 +3,7 @@
 use super::OpenError;
 use super::abi::{RowResult, SCRATCH_BYTES, THREADS, UNWRITTEN};
 use super::choose::{attribute, choose};
+use super::costs::Costs;
 use super::image::{Functions, Image, load};
 use super::lend::{CudaMemory, Room};
 use super::machine::{DeviceRow, Launch, uploads};
@@ -55,6 +56,7 @@ impl Device {
                 true => resident(kernels[0][0], at as u32 + 1, shared_bytes.unsigned_abs()),
                 false => 0,
             }),
+            costs: Costs::PREDICTED,
         };
         let name = choice.to_string();
         Ok(Self { device, context, kernels, uuid: choice.uuid, name, image, facts })
@@ -215,9 +217,10 @@ impl Device {
 }
 
 /// Whether a launch's outputs go straight to the host: kernels write them once and never read them, and a few words on their way
-/// cost less than one more command. That is an estimate.
+/// cost less than one more command. Not where a team has a row behind another: its barriers would wait for what the first one
+/// has on its way. That is an estimate.
 fn is_written_to_host(launch: &Launch) -> bool {
-    launch.outputs <= WRITTEN_TO_HOST
+    launch.outputs <= WRITTEN_TO_HOST && launch.rows <= launch.shape.teams
 }
 
 /// Microseconds between two events around some work.
@@ -229,7 +232,7 @@ fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) 
         result::event::record(start, stream)?;
         work()?;
         result::event::record(end, stream)?;
-        result::event::synchronize(end)?;
+        wait(stream)?;
         let milliseconds = result::event::elapsed(start, end)?;
         result::event::destroy(start)?;
         result::event::destroy(end)?;

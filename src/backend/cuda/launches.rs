@@ -10,7 +10,7 @@ use crate::sampling::logits::Dtype;
 /// Bytes that one launch downloads at most.
 pub(super) const OUTPUT_BYTES: usize = 8 << 20;
 /// Rows, and so teams, of one launch at most: 32 drafts of 8 tokens, a row behind each included, are 288.
-const MOST_ROWS: usize = 512;
+pub(super) const MOST_ROWS: usize = 512;
 /// A launch with so many bytes to upload is begun even if there are more rows, so that it is uploaded and runs while those
 /// are packed: about 150 us of PCIe at 55 GB/s. An estimate: no device has measured it. Rows on the device are not uploaded.
 const PIECE_BYTES: usize = 8 << 20;

@@ -2,13 +2,14 @@
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
-//! others), [`mod@shape`] (how a batch is laid over the GPU), `launches` (in turn), [`machine`] (what they run on), this file
+//! others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
 //! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
 //! drafts.
 
 pub mod abi;
 pub mod ask;
 mod choose;
+pub mod costs;
 mod device;
 mod gpu;
 pub mod image;
@@ -22,6 +23,7 @@ pub mod read;
 pub mod shape;
 mod taken;
 pub mod timing;
+mod tune;
 pub mod verify;
 mod wait;
 mod warm_up;
@@ -29,6 +31,7 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 use ask::{Asked, NoKernel, has_kernel, is_read};
+use costs::Costs;
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
 use image::Image;
@@ -97,13 +100,15 @@ impl<M: Machine> std::fmt::Debug for CudaBackend<M> {
 }
 
 impl CudaBackend {
-    /// Opens a device by index or UUID, and has it prove itself on rows of every kind. `other` does what it cannot.
+    /// Opens a device by index or UUID, and has it prove itself on rows of every kind, by teams of every size, and measures which
+    /// teams are fast there. `other` does what it cannot.
     ///
     /// # Errors
     /// [`OpenError`] when there is no such device, or it cannot be used.
     pub fn open(device: &str, other: Box<dyn Backend>) -> Result<Self, OpenError> {
         let mut backend = Self::open_unproved(device, other, INPUT_BYTES)?;
         backend.prove()?;
+        backend.tune()?;
         Ok(backend)
     }
 
@@ -122,6 +127,28 @@ impl CudaBackend {
     /// When a result differs, or the driver fails.
     pub fn prove(&mut self) -> Result<(), OpenError> {
         warm_up::prove(self)
+    }
+
+    /// Measures what teams of each size take, by which they are chosen from then on. No result depends on it.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn tune(&mut self) -> Result<(), OpenError> {
+        let costs = tune::measure(self)?;
+        self.set_costs(costs);
+        tracing::info!(costs = %self.costs(), "measured what teams of 1 to 8 blocks take, in us for a row and for each chunk");
+        Ok(())
+    }
+
+    /// What teams are taken to cost.
+    #[must_use]
+    pub fn costs(&self) -> &Costs {
+        &self.launches.machine.device.facts.costs
+    }
+
+    /// Has teams chosen by other costs.
+    pub fn set_costs(&mut self, costs: Costs) {
+        self.launches.machine.device.facts.costs = costs;
     }
 
     /// Which image of the kernels it runs.

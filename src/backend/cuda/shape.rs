@@ -1,11 +1,13 @@
 //! How a batch is laid over a GPU: how many blocks work on a row, and whether they keep it in shared memory.
 //!
-//! No result depends on it. The rules follow from sizes and published figures; docs/performance.md has what an H100 made of them.
+//! No result depends on it. Of the teams that can do the rows, those are taken which should be done first, by what each was
+//! measured to take ([`super::costs`]).
 
 use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, RowJob, SLICE_CHUNKS};
+use super::costs::Costs;
 
 /// What of a device decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Device {
     /// Threads of a block as the kernels were compiled.
     pub threads: u32,
@@ -17,9 +19,25 @@ pub struct Device {
     pub clusters: bool,
     /// How many clusters of 1, 2, ... blocks are resident at once, one block on a multiprocessor.
     pub resident: [u32; MAX_TEAM as usize],
+    /// What a team takes for a row.
+    pub costs: Costs,
 }
 
 impl Device {
+    /// Blocks of the largest team whose blocks run at once.
+    #[must_use]
+    pub fn most_blocks(&self) -> u32 {
+        if self.clusters { MAX_TEAM } else { MAX_TEAM.min(self.multiprocessors) }
+    }
+
+    /// Teams of so many blocks that run at once, one block on a multiprocessor.
+    #[must_use]
+    pub fn resident(&self, team_size: u32) -> u32 {
+        let teams =
+            if self.clusters { self.resident[team_size as usize - 1] } else { self.multiprocessors / team_size };
+        teams.max(1)
+    }
+
     /// Blocks that bring their results together in global memory: as many as run at once, and none where they are clusters.
     #[must_use]
     pub fn scratch_blocks(&self) -> u32 {
@@ -36,7 +54,7 @@ pub struct Shape {
     pub teams: u32,
     /// Chunks of a row that a block works on at most.
     pub slice_chunks: u32,
-    /// Vectors of 16 bytes that a block keeps in shared memory; 0: rows are read again instead.
+    /// Vectors of 16 bytes of its slice, from the first on, that a block keeps in shared memory. The others are read again.
     pub cached_vectors: u32,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
@@ -71,32 +89,37 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     block + boxes + list + jobs + touched + adjusted + delegates
 }
 
-/// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each.
+/// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each: that of the team whose rows should be done
+/// first.
 #[must_use]
 pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
     let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
     let least = chunks.div_ceil(SLICE_CHUNKS);
-    // A row is split while multiprocessors would be idle.
-    let split = (device.multiprocessors / rows.max(1)).clamp(1, MAX_TEAM.min(chunks));
-    let slice = |team: u32| chunks.div_ceil(team);
-    let vectors = |team: u32| slice(team) * chunk(device.threads) * element_bytes / 16;
-    let notes = |team: u32| shared_bytes(device.threads, slice(team));
-    let fits = |&team: &u32| notes(team) + vectors(team) * 16 <= device.shared_bytes;
-    let team_size = split.max(least);
-    // More blocks, if then a row stays on the chip and is read from memory once.
-    let cached = device.clusters.then(|| (team_size..=MAX_TEAM).find(fits)).flatten();
-    let team_size = cached.unwrap_or(team_size);
-    let cached_vectors = cached.map_or(0, vectors);
-    // One block on a multiprocessor at a time is always resident. Clusters need not be, but those that are take row after row,
-    // and have the next one fetched while they work on one.
-    let resident =
-        if device.clusters { device.resident[team_size as usize - 1] } else { device.multiprocessors / team_size };
+    let takes = |team: u32| {
+        let waves = rows.max(1).div_ceil(device.resident(team)) as f32;
+        waves * device.costs.of(team, element_bytes).slice(chunks.div_ceil(team))
+    };
+    let team_size =
+        (least..=device.most_blocks().min(chunks).max(least)).min_by(|&a, &b| takes(a).total_cmp(&takes(b)));
+    laid(rows, chunks, element_bytes, team_size.unwrap_or(least), device)
+}
+
+/// The same with teams of so many blocks, which must be as many as hold the row at least.
+#[must_use]
+pub fn laid(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: &Device) -> Shape {
+    let slice_chunks = chunks.div_ceil(team_size);
+    let notes = shared_bytes(device.threads, slice_chunks);
+    // What is left keeps as many of the slice's first chunks as it has room for. The last ones, which were just read, are the
+    // likeliest to be in the L2 cache.
+    let chunk_bytes = chunk(device.threads) * element_bytes;
+    let cached_bytes = (device.shared_bytes.saturating_sub(notes) / chunk_bytes).min(slice_chunks) * chunk_bytes;
     Shape {
         team_size,
-        teams: rows.min(resident.max(1)).max(1),
-        slice_chunks: slice(team_size),
-        cached_vectors,
-        shared_bytes: notes(team_size) + cached_vectors * 16,
+        // As many as run at once take row after row, and have the next one fetched while they work on one.
+        teams: rows.min(device.resident(team_size)).max(1),
+        slice_chunks,
+        cached_vectors: cached_bytes / 16,
+        shared_bytes: notes + cached_bytes,
     }
 }
 
@@ -112,6 +135,7 @@ mod tests {
         clusters: true,
         // Six groups of 16 multiprocessors and two of 18.
         resident: [132, 66, 42, 32, 24, 18, 16, 16],
+        costs: Costs::PREDICTED,
     };
     const A100: Device = Device {
         threads: THREADS,
@@ -119,6 +143,7 @@ mod tests {
         shared_bytes: 163 << 10,
         clusters: false,
         resident: [0; MAX_TEAM as usize],
+        costs: Costs::PREDICTED,
     };
 
     #[test]
@@ -148,16 +173,29 @@ mod tests {
     }
 
     #[test]
-    fn one_row_takes_many_blocks_and_stays_on_the_chip() {
-        let one = shape(1, 128_256, 4, &H200);
-        assert_eq!((one.team_size, one.teams), (8, 1));
-        let many = shape(256, 128_256, 4, &H200);
-        assert_eq!((many.team_size, many.teams), (4, 32));
-        assert_eq!(many.uncached(256, &H200).teams, 256);
-        assert_eq!(shape(256, 128_256, 2, &H200).team_size, 2);
-        assert_eq!(shape(256, 128_256, 4, &A100).team_size, 1);
-        assert!(one.cached_vectors > 0);
+    fn one_row_takes_many_blocks_and_many_rows_few() {
+        let teams = |rows, bytes| {
+            let shape = shape(rows, 128_256, bytes, &H200);
+            (shape.team_size, shape.teams)
+        };
+        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 4)), [(8, 1), (8, 8), (4, 32), (2, 64), (2, 66)]);
+        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 2)), [(8, 1), (8, 8), (4, 32), (2, 64), (1, 132)]);
+        // What was measured decides.
+        let quick_pairs = Device { costs: Costs::only(2), ..H200 };
+        assert_eq!(shape(1, 128_256, 4, &quick_pairs).team_size, 2);
+        // A row that one block cannot hold has two, whatever they cost, and one of a single chunk has one.
+        assert_eq!(shape(1, 151_936, 4, &Device { costs: Costs::only(1), ..H200 }).team_size, 2);
+        assert_eq!(shape(1, 1000, 4, &quick_pairs).team_size, 1);
+    }
+
+    #[test]
+    fn what_is_left_of_shared_memory_keeps_a_part_of_a_slice() {
+        let chunk_vectors = chunk(THREADS) * 4 / 16;
+        let kept = |team| laid(64, 16, 4, team, &H200).cached_vectors / chunk_vectors;
+        assert_eq!([1, 2, 4, 8].map(kept), [4, 4, 4, 2]);
+        assert_eq!([1, 2].map(|team| laid(64, 16, 2, team, &H200).cached_vectors * 2 / chunk_vectors), [8, 8]);
         // Two blocks of a kernel that does not cache are on a multiprocessor, with what the driver takes of each.
-        assert!(2 * (one.uncached(1, &H200).shared_bytes + (1 << 10)) <= 228 << 10);
+        let one = shape(1, 128_256, 4, &H200).uncached(256, &H200);
+        assert!(one.cached_vectors == 0 && one.teams == 256 && 2 * (one.shared_bytes + (1 << 10)) <= 228 << 10);
     }
 }

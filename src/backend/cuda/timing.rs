@@ -96,7 +96,7 @@ impl CudaBackend {
     }
 
     /// Runs rows of one kernel and number format once, in the first slot, where they stay.
-    fn upload(&mut self, asked: &[Asked<'_>]) -> Result<Launch, DriverError> {
+    pub(super) fn upload(&mut self, asked: &[Asked<'_>]) -> Result<Launch, DriverError> {
         let launches = &mut self.launches;
         launches.machine.enter()?;
         let rows: Vec<usize> = (0..asked.len()).collect();

@@ -3,6 +3,7 @@
 //! before it answers anybody.
 
 use super::ask::Asked;
+use super::costs::Costs;
 use super::shape::shape;
 use super::{CudaBackend, Machine, OpenError};
 use crate::backend::cpu::keys;
@@ -20,10 +21,9 @@ use crate::speculative::tree::Tree;
 
 /// Sizes of real vocabularies, and one that leaves threads without a token.
 const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
-/// Others, of which some rows are sampled only: with them every number of blocks that may work on a row was launched.
-const OTHER_SIZES: [usize; 5] = [16_000, 20_000, 40_478, 49_152, 50_257];
-/// How many kinds of rows.
+/// Of how many kinds the rows are that teams of each size do, and of what size.
 const SOME: usize = 3;
+const OF_EACH_TEAM: usize = 128_256;
 /// Most characters of something that is told as it is.
 const MOST_TOLD: usize = 400;
 
@@ -35,20 +35,19 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
     let adjust = |i: u32| TokenAdjust { token: i * 15, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
     let adjusts: Vec<TokenAdjust> = (0..64).map(|i| adjust(i).at(i as u16)).collect();
-    for vocab_size in VOCAB_SIZES.into_iter().chain(OTHER_SIZES) {
+    for vocab_size in VOCAB_SIZES {
         let row = row(vocab_size);
-        let is_other = OTHER_SIZES.contains(&vocab_size);
-        let kinds = if is_other { SOME } else { usize::MAX };
         for dtype in Dtype::ALL {
             let bytes = dtype.encode(&row);
             let logits = Logits::new(dtype, &bytes);
-            let jobs: Vec<RowJob<'_>> = specs(&adjusts).take(kinds).map(|spec| RowJob { logits, spec }).collect();
+            let jobs: Vec<RowJob<'_>> = specs(&adjusts).map(|spec| RowJob { logits, spec }).collect();
             prove_rows(backend, &jobs)?;
             // One alone is laid over the device in another way.
             prove_rows(backend, &jobs[..1])?;
-            if !is_other {
-                prove_drafts(backend, &jobs)?;
+            if vocab_size == OF_EACH_TEAM {
+                prove_teams(backend, &jobs[..SOME])?;
             }
+            prove_drafts(backend, &jobs)?;
             // Every row was one for the device.
             if let Some((reason, rows)) = backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
                 let what = format!("{rows} rows of {} were handed over: {reason}", name(&jobs[0]));
@@ -56,6 +55,17 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             }
         }
     }
+    Ok(())
+}
+
+/// The same rows by teams of every size, of which the server takes whichever is fastest.
+fn prove_teams(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), OpenError> {
+    let (costs, most) = (*backend.costs(), backend.launches.machine.facts().most_blocks());
+    for team_size in 1..=most {
+        backend.set_costs(Costs::only(team_size));
+        prove_rows(backend, jobs)?;
+    }
+    backend.set_costs(costs);
     Ok(())
 }
 
@@ -198,7 +208,8 @@ fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
     DraftToken { token: row.token, source: kept.map_or(DraftSource::Deterministic, DraftSource::Kept) }
 }
 
-fn row(vocab_size: usize) -> Vec<f32> {
+/// Logits about a bell.
+pub(super) fn row(vocab_size: usize) -> Vec<f32> {
     let number = |token: u64| (uniform(7, token, Purpose::Sample) >> 40) as f32 / (1 << 24) as f32;
     (0..vocab_size as u64).map(|token| (0..4).map(|i| number(4 * token + i)).sum::<f32>() * 6.0 - 12.0).collect()
 }
@@ -237,25 +248,9 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::abi::{MAX_TEAM, THREADS};
-    use super::super::shape::Device;
     use super::*;
     use crate::sampling::listed::Marks;
     use crate::sampling::row::TokenLogprobs;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_number_of_blocks_is_launched() {
-        let device = Device {
-            threads: THREADS,
-            multiprocessors: 132,
-            shared_bytes: 227 << 10,
-            clusters: true,
-            resident: [132; MAX_TEAM as usize],
-        };
-        let teams = VOCAB_SIZES.into_iter().chain(OTHER_SIZES).map(|size| shape(1, size as u32, 4, &device).team_size);
-        assert_eq!(teams.collect::<BTreeSet<_>>(), (1..=MAX_TEAM).collect());
-    }
 
     #[test]
     fn the_first_token_of_a_report_that_differs_is_told() {

@@ -1,0 +1,81 @@
+//! Measures what teams take on the device at hand, before it serves: which one is fastest depends on its memory, its caches and
+//! its multiprocessors, and no result depends on it.
+
+use super::abi::MAX_TEAM;
+use super::ask::Asked;
+use super::costs::{Cost, Costs};
+use super::gpu::Gpu;
+use super::launches::MOST_ROWS;
+use super::machine::Launch;
+use super::shape::{chunk, laid};
+use super::warm_up::row;
+use super::{CudaBackend, DriverError, Machine, RowJob};
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::row::{Action, Filters, RowSpec};
+
+/// Tokens of the rows that are measured: of each team, blocks have more chunks of the second.
+const VOCAB_SIZES: [usize; 2] = [32_000, 128_256];
+/// A team is measured with so many rows each, of as many as run at once, while they fit into a launch: it looks at one while
+/// the next one comes.
+const IN_TURN: u32 = 2;
+/// The least of so many launches counts, each behind another of the same rows.
+const ROUNDS: usize = 3;
+/// What rows ask for, in turn: temperature, top-k and top-p.
+const MIX: [(f32, u32, f32); 3] = [(0.0, 0, 1.0), (0.8, 50, 0.9), (0.8, 0, 1.0)];
+
+/// What teams of each size take, where that could be measured; what was predicted, where not.
+pub(super) fn measure(backend: &mut CudaBackend) -> Result<Costs, DriverError> {
+    let mut costs = Costs::PREDICTED;
+    for dtype in [Dtype::Bf16, Dtype::F32] {
+        let [few, many] = VOCAB_SIZES;
+        let (few, many) = (of_teams(backend, dtype, few)?, of_teams(backend, dtype, many)?);
+        for ((few, many), team_size) in few.into_iter().zip(many).zip(1..) {
+            if let Some(cost) = few.zip(many).and_then(|(few, many)| Cost::through(few, many)) {
+                costs.set(team_size, dtype.size() as u32, cost);
+            }
+        }
+    }
+    Ok(costs)
+}
+
+/// Of teams of each size: chunks of a slice, and microseconds for a row. None of those that cannot be.
+type Measured = [Option<(u32, f32)>; MAX_TEAM as usize];
+
+fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Result<Measured, DriverError> {
+    let device = backend.launches.machine.facts();
+    let bytes = dtype.encode(&row(vocab_size));
+    let logits = Logits::new(dtype, &bytes);
+    let jobs: Vec<RowJob<'_>> = (0..).zip(MIX).map(|(at, cuts)| RowJob { logits, spec: spec(at, cuts) }).collect();
+    // They differ in nothing that takes room.
+    let fit = backend.launches.input_bytes / Asked::row(jobs[0]).room();
+    let most = fit.min(MOST_ROWS).min((IN_TURN * device.resident(1)) as usize).max(1);
+    let asked: Vec<Asked<'_>> = (0..most).map(|at| Asked::row(jobs[at % jobs.len()])).collect();
+    let launch = backend.upload(&asked)?;
+    let chunks = (vocab_size as u32).div_ceil(chunk(device.threads));
+    let mut measured = Measured::default();
+    for (team_size, place) in (1..=device.most_blocks()).zip(&mut measured) {
+        let shape = laid(most as u32, chunks, dtype.size() as u32, team_size, &device);
+        *place = Some((shape.slice_chunks, row_time(backend, &Launch { shape, ..launch })?));
+    }
+    Ok(measured)
+}
+
+/// Microseconds of a row, among as many as run at once, beside what the launch takes.
+fn row_time(backend: &CudaBackend, launch: &Launch) -> Result<f32, DriverError> {
+    let Gpu { device, slots: [slot, _], .. } = &backend.launches.machine;
+    let least = |launch: &Launch| -> Result<f32, DriverError> {
+        let times: Result<Vec<f32>, DriverError> =
+            (0..ROUNDS).map(|_| device.time(slot, launch, &[(slot, *launch)])).collect();
+        Ok(times?.into_iter().fold(f32::INFINITY, f32::min))
+    };
+    // Whole waves.
+    let waves = (launch.rows / launch.shape.teams).clamp(1, IN_TURN);
+    let time = least(&Launch { rows: waves * launch.shape.teams, ..*launch })?;
+    Ok((time - least(&Launch { rows: 0, ..*launch })?) / waves as f32)
+}
+
+fn spec(at: u64, (temperature, top_k, top_p): (f32, u32, f32)) -> RowSpec<'static> {
+    let action = Action::Draw { uniform: uniform(17, at, Purpose::Sample) };
+    RowSpec::plain(Filters { temperature, top_k, top_p, min_p: 0.0 }, action)
+}
