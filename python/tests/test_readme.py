@@ -1,4 +1,4 @@
-"""The programs of python/README.md do what it says. Only the server's address is another one."""
+"""The programs of python/README.md, and the client's in README.md, do what is said there. Only the server's address is another one."""
 
 import ast
 import pathlib
@@ -36,6 +36,15 @@ def test_the_first_program_ends_with_all_texts(server):
     assert [len(text.tokens) for text in texts] == [6, 256, 256]
     assert steps == [3] * 6 + [2] * 250
     assert not names["stream"].sequences
+
+
+def test_the_program_of_the_project_prints_what_is_shown(server, capsys):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    section = page.split("### From Python\n")[1].split("\n### ")[0]
+    program, shown = (re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)[1] for language in ("python", "text"))
+    assert program.count('"127.0.0.1:50051"') == 1
+    exec(program.replace('"127.0.0.1:50051"', repr(server.uds)), {})
+    assert capsys.readouterr().out == shown
 
 
 def test_texts_that_have_ended_take_no_room(serve):

@@ -1,4 +1,4 @@
-"""The README's commands do what the README says. Only the server's address is another one."""
+"""What README.md and docs/clients.md show of the wire does what they say. Only the server's address is another one."""
 
 import json
 import os
@@ -10,13 +10,13 @@ import pytest
 from conftest import GRPC_TOOLS, ROOT
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language, word):
-    """The one block of this language that holds `word`."""
-    found = [b for b in re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S) if word in b]
-    assert len(found) == 1, f"README.md has {len(found)} {language} blocks with {word}"
+def block(page, language, word):
+    """The one block of this language on a page that holds `word`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [b for b in re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S) if word in b]
+    assert len(found) == 1, f"{page} has {len(found)} {language} blocks with {word}"
     return found[0]
 
 
@@ -35,14 +35,15 @@ def elsewhere(text, server):
 
 def test_the_python_snippet_prints_what_is_shown(server):
     # What pip installs is here already, in the version that the tests ask for.
-    setup = [line for line in block("sh", "grpc_tools.protoc").splitlines() if not line.startswith("pip install ")]
+    page = "docs/clients.md"
+    setup = [line for line in block(page, "sh", "grpc_tools.protoc").splitlines() if not line.startswith("pip install ")]
     run(["bash", "-ec", "\n".join(setup)])
-    snippet = block("python", "Decode")
-    assert run(["python", "-"], input=elsewhere(snippet, server)) == block("text", "[")
+    snippet = block(page, "python", "Decode")
+    assert run(["python", "-"], input=elsewhere(snippet, server)) == block(page, "text", "[")
 
 
 @pytest.mark.skipif(not GRPC_TOOLS, reason="GRPC_TOOLS names no folder with grpcurl, README's line is NOT run")
 def test_the_grpcurl_line_answers_what_is_shown(server):
-    line = elsewhere(block("sh", "grpcurl -plaintext"), server)
+    line = elsewhere(block("README.md", "sh", "grpcurl -plaintext"), server)
     answer = run(["bash", "-ec", line.replace("grpcurl", f"{GRPC_TOOLS}/grpcurl", 1)])
-    assert json.loads(answer) == json.loads(block("json", "rows"))
+    assert json.loads(answer) == json.loads(block("README.md", "json", "rows"))

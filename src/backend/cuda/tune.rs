@@ -20,7 +20,7 @@ const VOCAB_SIZES: [usize; 2] = [32_000, 128_256];
 /// the next one comes.
 const IN_TURN: u32 = 2;
 /// The least of so many launches counts, each behind another of the same rows.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// What rows ask for, in turn: temperature, top-k and top-p.
 const MIX: [(f32, u32, f32); 3] = [(0.0, 0, 1.0), (0.8, 50, 0.9), (0.8, 0, 1.0)];
 
