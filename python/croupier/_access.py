@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ import grpc
 from ._checks import check_known
 from ._wire import options
 from .errors import CroupierError
+
+#: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
+_SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Access:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise TypeError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT")
-        if self.address.startswith(("/", "./", "../")):
-            raise ValueError(f"address is {self.address!r}, a path; for a Unix socket give 'unix:{self.address}'")
-        if self.address.startswith(("http://", "https://", "grpc://")):
+        is_path = self.address.startswith(("/", "./", "../", "~")) or self.address.endswith(".sock")
+        if is_path and not self.address.startswith("unix"):
+            raise ValueError(f"address is {self.address!r}, a path; for a Unix socket give 'unix:{os.path.expanduser(self.address)}'")
+        if self.address.lower().startswith(_SCHEMES):
             raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT without a scheme; TLS is asked for by tls_ca")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")

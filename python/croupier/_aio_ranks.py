@@ -11,10 +11,10 @@ import grpc
 
 from ._access import access_of
 from ._aio_call import end_in_order, is_cancelled
-from ._options import AccessOptions, RankOptions
-from ._ranks import METHOD, RankFront, RankSession
+from ._options import AccessOptions, RankOptions, seconds
+from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
 from ._types import Rows
-from .client import said
+from .client import no_answer, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -30,10 +30,11 @@ class Rank(RankFront):
     """As `croupier.Rank`, for one task at a time."""
 
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
-                 **access: Unpack[AccessOptions]) -> None:
+                 attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
         super().__init__()
         self._broken = False
         self._session = RankSession(token, rank, address, data_path)
+        self._attach_within = seconds("attach_within", attach_within)
         self._access = access_of("attach", self._session.address, access, RankOptions)
         self._channel: Any = None
         self._call: Any = None
@@ -43,14 +44,20 @@ class Rank(RankFront):
         self._channel = self._access.channel(grpc.aio)
         self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
         try:
-            await self._write(session.hello)
-            await asyncio.to_thread(session.attached, await self._read())
-        except BaseException:
+            answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
+            await asyncio.to_thread(session.attached, answer)
+        except BaseException as error:
             # Nothing is left to be ended in order.
             self._call = None
             await self.end()
+            if isinstance(error, asyncio.TimeoutError):
+                raise CroupierError(no_answer(self._attach_within)) from error
             raise
         return self
+
+    async def _said_hello(self) -> bytes:
+        await self._write(self._session.hello)
+        return await self._read()
 
     async def __aexit__(self, *_: object) -> None:
         await self.end()

@@ -21,14 +21,14 @@ def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, 
             raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
 
 
-def whole(name: str, value: Any, least: int | None = None) -> int:
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number, of Python's or of a library's."""
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}, must be a whole number") from None
-    if least is not None and number < least:
-        raise ValueError(f"{name} is {number}, must be at least {least}")
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise ValueError(f"{name} is {number}, must be " + (f"at least {least}" if most is None else f"in {least} ..= {most}"))
     return number
 
 
@@ -54,7 +54,4 @@ def sequence_id(value: Any) -> int:
 
 def below(name: str, value: Any, most: int = MOST) -> int:
     """A number of the wire that has no sign."""
-    number = whole(name, value)
-    if not 0 <= number <= most:
-        raise ValueError(f"{name} is {number}, must be in 0 ..= {most}")
-    return number
+    return whole(name, value, 0, most)

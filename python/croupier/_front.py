@@ -11,7 +11,7 @@ import numpy as np
 
 from ._access import access_of
 from ._arrays import as_array, in_dtype
-from ._options import AccessOptions, StreamOptions
+from ._options import AccessOptions, StreamOptions, seconds
 from ._params import as_message, message, params_of
 from ._session import LOG, Session
 from ._top_n import TopN, largest
@@ -52,9 +52,7 @@ class Front:
         self._access = access_of("connect", address, access, StreamOptions)
         self._session = Session(vocab_size, dtype, model, eos_token_ids, as_message(default_params, "SamplingParams"), data_path, max_rows, slots,
                                 vocab_shards, device)
-        if not isinstance(reconnect_within, (int, float)) or not reconnect_within >= 0:
-            raise ValueError(f"reconnect_within is {reconnect_within!r}, must be seconds, at least 0")
-        self._address, self._patience = address, reconnect_within
+        self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
         # Never connected, and nobody told that it takes long.
         self._is_new = True

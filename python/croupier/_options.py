@@ -48,6 +48,14 @@ class RankOptions(AccessOptions, total=False):
 
     address: str | None
     data_path: str
+    attach_within: float
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time, which may be without end."""
+    if not isinstance(value, (int, float)) or not value >= 0:
+        raise ValueError(f"{name} is {value!r}, must be seconds, at least 0")
+    return value
 
 
 def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:

@@ -25,6 +25,8 @@ from .errors import CroupierError
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Attach"
+#: Seconds that the server's first answer may take.
+ATTACH_WITHIN = 30.0
 #: Seconds between looks at whether the group is there still, while tokens are waited for.
 _MOMENT = 0.05
 

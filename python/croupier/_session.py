@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _device, _regions
 from ._arrays import DTYPES, writable
-from ._checks import token_ids, whole
+from ._checks import MOST, MOST_64, token_ids, whole
 from ._options import check_options
 from ._regions import Region
 from ._results import apply, apply_for_now, merged, not_yet, take_back
@@ -46,7 +46,7 @@ class Session(Texts, StepMaker, Sharing):
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
                  device: str | None = None) -> None:
         check_options(dtype, data_path, vocab_shards, device)
-        vocab_size, max_rows, slots = (whole(name, value, 1) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
+        vocab_size, max_rows, slots = (whole(name, value, 1, MOST) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
                                                                                 ("slots", slots)))
         wire, self.numpy = DTYPES[dtype]
         self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
@@ -54,7 +54,8 @@ class Session(Texts, StepMaker, Sharing):
         super().__init__(pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
                                          eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
                                          wants_regions=data_path != "inline"))
-        self.shards = None if vocab_shards is None else [whole("vocab_shards", columns, 1) for columns in vocab_shards]
+        self.shards = None if vocab_shards is None else [whole(f"vocab_shards[{rank}]", columns, 1, MOST)
+                                                             for rank, columns in enumerate(vocab_shards)]
         if self.shards is not None:
             self.config.vocab_shards.columns.extend(self.shards)
         # Columns that come from here.
@@ -65,6 +66,8 @@ class Session(Texts, StepMaker, Sharing):
         self.stride = -(-vocab_size // together) * together
         self.max_rows, self.slots = max_rows, slots
         self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
+        if slots * self.slot_bytes > MOST_64 // 2:
+            raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes")
         # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
         self.steps: deque[Step] = deque()
         self.waiting: deque[Part] = deque()
@@ -196,7 +199,7 @@ class Session(Texts, StepMaker, Sharing):
         unanswered = [part for part in unanswered if part.result is None and not part.refused]
         with self.changing:
             fresh = {id(sequence) for part in unanswered for sequence in part.open}
-            fresh |= {id(sequence) for sequence in self.opening}
+            fresh |= {id(sequence) for sequence in self.opening.values()}
             known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
             closed = self._closed_behind(unanswered, fresh)
             # The rest was closed by the end of the stream.

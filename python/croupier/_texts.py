@@ -29,7 +29,8 @@ class Texts:
         self.config = config
         self.limits = Limits(pb.Limits())
         self.sequences: dict[int, Sequence] = {}
-        self.opening: list[Sequence] = []
+        # By id, in order.
+        self.opening: dict[int, Sequence] = {}
         self.closing: list[int] = []
         # Texts may be opened and closed by other threads than the one that takes a step.
         self.changing = threading.RLock()
@@ -58,7 +59,7 @@ class Texts:
             self._check_size(sequence)
             self.remembers |= params.return_sampler_state or self.config.default_params.return_sampler_state
             self.sequences[sequence.id] = sequence
-            self.opening.append(sequence)
+            self.opening[sequence.id] = sequence
         self.ids = max(self.ids, sequence.id)
         return sequence
 
@@ -67,22 +68,20 @@ class Texts:
             if self.sequences.get(sequence.id) is not sequence:
                 return
             del self.sequences[sequence.id]
-            if sequence in self.opening:
-                self.opening.remove(sequence)
-            else:
+            if self.opening.pop(sequence.id, None) is None:
                 self.closing.append(sequence.id)
 
     def take_changes(self) -> tuple[list[Sequence], list[int]]:
         """What the next step opens and closes."""
         with self.changing:
-            changes = self.opening, self.closing
-            self.opening, self.closing = [], []
+            changes = list(self.opening.values()), self.closing
+            self.opening, self.closing = {}, []
             return changes
 
     def put_back(self, opening: list[Sequence], closing: Iterable[int] = ()) -> None:
         """What a step was to open and close, for the next one."""
         with self.changing:
-            self.opening = [text for text in opening if self.sequences.get(text.id) is text] + self.opening
+            self.opening = {text.id: text for text in opening if self.sequences.get(text.id) is text} | self.opening
             self.closing = [*closing, *self.closing]
 
     def _choose(self, params: Any, state: Any) -> None:

@@ -16,7 +16,7 @@ from ._options import StreamOptions
 from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
+from .client import AGAIN, PART_WITHIN, check_patience, is_from_core, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -35,7 +35,8 @@ def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> 
 
 
 class Stream(Front):
-    """One Decode stream. For one task at a time. One that is cancelled in the middle of a step leaves it unusable."""
+    """One Decode stream. For one task at a time. One that is cancelled in the middle of a step leaves it
+    unusable until `give_up`."""
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
@@ -95,6 +96,15 @@ class Stream(Front):
                 raise CroupierError("no step was submitted, or what was is given up")
             return (await self._whole(self._receive()))[1]
 
+    async def give_up(self) -> None:
+        """As of `croupier.Stream`: the stream goes on behind a step that was cancelled."""
+        with self._turn:
+            if self._session.steps and not self._is_ended:
+                self._is_down, self._broken = True, False
+                self._session.give_up()
+                self._session.steps.clear()
+                await self._channel.close()
+
     async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn:
             if self._session.steps and not self._broken:
@@ -103,10 +113,10 @@ class Stream(Front):
             return await self._whole(self._receive())
 
     async def _whole(self, doing: Coroutine[Any, Any, Any]) -> Any:
-        """What leaves the stream unusable if it is cancelled."""
+        """What leaves the stream unusable if it is cancelled, until what is under way is given up."""
         if self._broken:
             doing.close()
-            raise CroupierError("the stream was left in the middle of a step; connect again")
+            raise CroupierError("the stream was left in the middle of a step; give_up() leaves its texts as they were, or connect again")
         try:
             return await doing
         except asyncio.CancelledError:
@@ -172,15 +182,16 @@ class Stream(Front):
 
     async def _failed(self, error: BaseException) -> BaseException:
         """Why the call ended: a write to one that has says only that it has."""
-        if isinstance(error, grpc.RpcError):
+        is_told = isinstance(error, grpc.RpcError)
+        if is_told and not is_from_core(error):
             return error
         try:
-            await self._read()
+            await asyncio.wait_for(self._read(), PART_WITHIN)
         except grpc.RpcError as why:
             return why
-        except (asyncio.InvalidStateError, EOFError):
+        except (asyncio.InvalidStateError, asyncio.TimeoutError, EOFError):
             pass
-        return EOFError()
+        return error if is_told else EOFError()
 
     async def _connect(self, until: float) -> None:
         self._channel = self._access.channel(grpc.aio)

@@ -170,7 +170,7 @@ class Stream(Front):
     def _take(self) -> None:
         """One answer."""
         try:
-            reply = next(self._replies)
+            reply = following(self._replies)
         except (grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
             if not is_gone(error):
@@ -198,7 +198,7 @@ class Stream(Front):
         self._replies = dial(method, self._outbox, self._access.metadata(self._traceparent), threads)
         try:
             with Limit(self._replies, try_within(until)) as limit:
-                ready = pb.DecodeResponse.FromString(next(self._replies)).ready
+                ready = pb.DecodeResponse.FromString(following(self._replies)).ready
             self._session.offered(ready)
             self._session.move(self._session.lease(ready, self._address))
         except (grpc.RpcError, StopIteration) as error:
@@ -248,7 +248,7 @@ class Stream(Front):
         first, rest = self._session.again()
         for part in first:
             self._outbox.put(self._session.encode(part))
-            while refused := self._session.answer(next(self._replies)):
+            while refused := self._session.answer(following(self._replies)):
                 check_patience(part, until)
                 self._try_again(*refused)
         for part in rest:
@@ -263,6 +263,17 @@ def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, th
         replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
         threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
         return replies
+
+
+def following(replies: Iterator[bytes]) -> bytes:
+    """The next reply. Where a signal's handler ends the wait for it at the wrong moment, Python says that a lock of gRPC's is not held;
+    this says what the handler did."""
+    try:
+        return next(replies)
+    except RuntimeError as error:
+        if error.__context__ is not None:
+            raise error.__context__ from None
+        raise
 
 
 class Limit:
@@ -343,9 +354,12 @@ def is_gone(error: BaseException | None) -> bool:
         return True
     if not isinstance(error, grpc.RpcError):
         return False
-    # What asyncio's gRPC says of a write to a call whose connection is gone; no server says it.
-    from_core = error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core"
-    return from_core or error.code() == grpc.StatusCode.UNAVAILABLE
+    return is_from_core(error) or error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def is_from_core(error: grpc.RpcError) -> bool:
+    """Whether it is what asyncio's gRPC says of a write to a call that has ended; no server says it."""
+    return error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core"
 
 
 def may_pass(error: BaseException | None) -> bool:

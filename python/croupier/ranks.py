@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._options import AccessOptions, RankOptions
-from ._ranks import METHOD, RankFront, RankSession
+from ._options import AccessOptions, RankOptions, seconds
+from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
 from ._types import Rows
-from .client import connect, dial, end_in_order, hang_up, said
+from .client import Limit, connect, dial, end_in_order, following, hang_up, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Rank(RankFront):
     """Brings one rank's columns of the rows that rank 0 samples. For one thread at a time.
 
     address: the server, where this rank reaches it by another address than rank 0 does.
+    attach_within: seconds that the server's first answer may take.
     data_path, tls_ca and those after it: as of `Stream`.
 
     Steps are counted alike on all ranks: the first rows that rank 0 sends are step 1, and so are the first from here; a rank
@@ -39,10 +40,11 @@ class Rank(RankFront):
     """
 
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
-                 **access: Unpack[AccessOptions]) -> None:
+                 attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
         super().__init__()
         self._is_cut_off = False
         self._session = RankSession(token, rank, address, data_path)
+        limit = seconds("attach_within", attach_within)
         self._access = access_of("attach", self._session.address, access, RankOptions)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = self._access.channel()
@@ -50,12 +52,17 @@ class Rank(RankFront):
         self._hang_up = weakref.finalize(self, hang_up, os.getpid(), self._outbox, self._channel, threads)
         self._outbox.put(self._session.hello)
         self._replies = dial(self._channel.stream_stream(METHOD), self._outbox, self._access.metadata(), threads)
+        limited = Limit(self._replies, limit)
         try:
-            self._session.attached(self._read())
-        except BaseException:
+            with limited:
+                answer = self._read()
+            self._session.attached(answer)
+        except BaseException as error:
             # Nothing is left to be ended in order.
             self._hang_up()
             self.end()
+            if isinstance(error, CroupierError) and limited.said():
+                raise CroupierError(limited.said()) from error
             raise
 
     def __enter__(self) -> Rank:
@@ -125,7 +132,7 @@ class Rank(RankFront):
     def _read(self) -> bytes:
         self._check_not_ended()
         try:
-            return next(self._replies)
+            return following(self._replies)
         except StopIteration as error:
             raise CroupierError("the group is over: rank 0 has ended its stream") from error
         except grpc.RpcError as error:

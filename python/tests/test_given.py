@@ -53,7 +53,7 @@ def test_token_ids_come_in_many_forms(server):
     ({"max_rows": 2.5}, "max_rows is 2.5, must be a whole number"),
     ({"eos_token_ids": [-1]}, r"eos_token_ids\[0\] is -1, must be in 0"),
     ({"eos_token_ids": 5}, "eos_token_ids is 5, must be token ids"),
-    ({"vocab_shards": [500, 0]}, "vocab_shards is 0, must be at least 1"),
+    ({"vocab_shards": [500, 0]}, r"vocab_shards\[1\] is 0, must be in 1 ..= 4294967295"),
 ])
 def test_options_are_checked(options, said):
     with pytest.raises((ValueError, TypeError), match=said):
@@ -168,7 +168,7 @@ def test_a_text_that_has_ended_says_so_at_once(server, own, defaults, output, re
             forced = stream._session
             text.finish_reason = None
             forced.sequences[text.id] = text
-            forced.opening.append(text)
+            forced.opening[text.id] = text
             with pytest.raises(croupier.RowError, match="has ended"):
                 stream.sample(logits(1, 0), [text])
         else:

@@ -4,10 +4,12 @@ import asyncio
 import gc
 import os
 import signal
+import threading
 
 import croupier
 import numpy as np
 import pytest
+from croupier.client import following
 from test_waiting import stop
 
 VOCAB = 4000
@@ -224,7 +226,26 @@ def test_ids_end(server):
         assert stream.open(sequence_id=7).id == 7
 
 
-@pytest.mark.parametrize(("address", "says"), [("/run/c.sock", "unix:/run/c.sock"), ("./c.sock", "unix:./c.sock"), ("http://h:1", "without a scheme")])
+@pytest.mark.parametrize(("address", "says"), [("/run/c.sock", "unix:/run/c.sock"), ("./c.sock", "unix:./c.sock"), ("c.sock", "unix:c.sock"),
+                                              ("~/c.sock", f"unix:{os.path.expanduser('~')}/c.sock"), ("http://h:1", "without a scheme"),
+                                              ("TCP://h:1", "without a scheme")])
 def test_an_address_of_another_kind_is_told_at_once(address, says):
     with pytest.raises(ValueError, match=says):
         croupier.connect(address, VOCAB)
+
+
+def test_what_a_handler_raised_is_told_where_python_says_that_a_lock_is_not_held():
+    class Replies:
+        """As `threading.Condition` ends where it is interrupted between giving its lock up and waiting."""
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            lock = threading.RLock()
+            with lock:
+                lock.release()
+                raise Alarm
+
+    with pytest.raises(Alarm):
+        following(Replies())

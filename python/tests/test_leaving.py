@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import threading
 import time
 
@@ -30,6 +31,57 @@ def test_a_rank_whose_wait_was_cancelled_says_so(server):
             await rank.rows(1)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_a_cancelled_step_that_is_given_up_is_the_stream_s_last_no_more(server, path):
+    def rows(position):
+        return np.stack([logits(1, position), logits(2, position)])
+
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(seed=1), stream.open(seed=2)]
+        expected = [stream.sample(rows(position), texts) for position in range(5)]
+
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, data_path=path) as stream:
+            texts = [stream.open(seed=1), stream.open(seed=2)]
+            got = [await stream.sample(rows(0), texts)]
+            # Nothing is under way, so there is nothing to be given up.
+            await stream.give_up()
+            got.append(await stream.sample(rows(1), texts))
+            stop(server)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.sample(rows(2), texts), 0.2)
+            server.process.send_signal(signal.SIGCONT)
+            with pytest.raises(croupier.CroupierError, match=r"left in the middle of a step; give_up\(\)"):
+                await stream.sample(rows(2), texts)
+            await stream.give_up()
+            assert [text.tokens for text in texts] == [list(tokens) for tokens in zip(*got)]
+            for position in range(2, 5):
+                got.append(await stream.sample(rows(position), texts))
+            return got
+
+    assert asyncio.run(run()) == expected
+
+
+def test_a_server_that_does_not_answer_a_rank_is_told(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+        token = stream.shard_token
+
+        async def attach():
+            async with croupier.aio.attach(token, 1, attach_within=0.3):
+                pass
+
+        stop(server)
+        for kind in lambda: croupier.attach(token, 1, attach_within=0.3), lambda: asyncio.run(attach()):
+            with pytest.raises(croupier.CroupierError, match="the server did not answer within 0.3 s"):
+                kind()
+        with pytest.raises(ValueError, match="attach_within is -1, must be seconds, at least 0"):
+            croupier.attach(token, 1, attach_within=-1)
+        server.process.send_signal(signal.SIGCONT)
+        with croupier.attach(token, 1) as rank:
+            rank.send(logits(1, 0)[400:])
+            assert stream.sample(logits(1, 0)[:400], [stream.open(seed=1)])
 
 
 def test_a_rank_that_was_ended_says_so(server):

@@ -137,10 +137,13 @@ def test_texts_are_those_of_the_stream(server):
 
 
 @pytest.mark.parametrize("options, said", [
-    ({"slots": 0}, "slots is 0, must be at least 1"),
-    ({"max_rows": 0}, "max_rows is 0, must be at least 1"),
-    ({"max_rows": -1}, "max_rows is -1, must be at least 1"),
-    ({"vocab_size": 0}, "vocab_size is 0, must be at least 1"),
+    ({"slots": 0}, "slots is 0, must be in 1 ..= 4294967295"),
+    ({"max_rows": 0}, "max_rows is 0, must be in 1 ..= 4294967295"),
+    ({"max_rows": -1}, "max_rows is -1, must be in 1 ..= 4294967295"),
+    ({"vocab_size": 0}, "vocab_size is 0, must be in 1 ..= 4294967295"),
+    ({"vocab_size": 1 << 32}, "vocab_size is 4294967296, must be in 1 ..= 4294967295"),
+    ({"slots": 1 << 60}, "slots is 1152921504606846976, must be in 1 ..= 4294967295"),
+    ({"slots": 1 << 31, "max_rows": 1 << 31}, "max_rows is 2147483648 and slots 2147483648, which would take [0-9]{20,} bytes"),
 ])
 def test_options_are_checked_before_anything_is_sent(options, said):
     with pytest.raises(ValueError, match=said):
