@@ -44,6 +44,10 @@ fn shared_memory_is_held_against_the_backend_in_process() {
     let refused = bench(&[&["--spawn", "tcp", "--transport", "shm"][..], &SMALL[..]].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("offers no shared memory"), "{refused:?}");
+    for transport in ["shm", "shm-slots"] {
+        let bare = bench(&[&["--spawn", "uds", "--baseline", "--transport", transport][..], &SMALL[..]].concat());
+        assert!(String::from_utf8_lossy(&bare.stderr).contains("beside shared memory give --in-process"), "{bare:?}");
+    }
 }
 
 #[test]

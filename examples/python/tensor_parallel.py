@@ -6,6 +6,7 @@
 Prints the text that the ranks deal, and that of one rank with whole rows: they are the same.
 """
 
+import argparse
 import subprocess
 import sys
 
@@ -58,9 +59,13 @@ def rank_0(server, shards):
 
 
 def main():
-    if len(sys.argv) != 3 or not sys.argv[2].isdecimal() or not 1 <= int(sys.argv[2]) <= VOCAB:
-        sys.exit(f"usage: {sys.argv[0]} ADDRESS RANKS")
-    server, count = sys.argv[1], int(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", metavar="ADDRESS", help="the server, unix:PATH or HOST:PORT")
+    parser.add_argument("ranks", metavar="RANKS", type=int, help=f"processes, 1 to {VOCAB}")
+    given = parser.parse_args()
+    if not 1 <= given.ranks <= VOCAB:
+        parser.error(f"RANKS is {given.ranks}, must be in 1 ..= {VOCAB}")
+    server, count = given.address, given.ranks
     ends = [VOCAB * rank // count for rank in range(count + 1)]
     together = rank_0(server, [end - start for start, end in zip(ends, ends[1:])])
     for tokens in together:

@@ -6,7 +6,7 @@
 Kill the server and start it again while this runs: the texts go on with the same tokens.
 """
 
-import sys
+import argparse
 import time
 
 import numpy as np
@@ -29,8 +29,11 @@ def model():
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", metavar="ADDRESS", help="the server, unix:PATH or HOST:PORT")
+    address = parser.parse_args().address
     letters, following = model()
-    with croupier.connect(sys.argv[1], vocab_size=len(letters), max_rows=TEXTS) as stream:
+    with croupier.connect(address, vocab_size=len(letters), max_rows=TEXTS) as stream:
         print(f"logits go by {stream.data_path}")
         space = letters.index(" ")
         texts = [stream.open(temperature=0.8, seed=seed, max_tokens=TOKENS, prompt=[space]) for seed in range(TEXTS)]

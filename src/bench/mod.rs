@@ -344,11 +344,12 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { shards, access, .. } if !shards.is_empty() && *access != Access::default() => {
             wrong("--shards starts processes that know neither TLS nor tokens")
         }
-        BenchArgs { path: LogitsPath::Slots, shards, rate, baseline, .. }
-            if !shards.is_empty() || *rate != 0.0 || *baseline =>
-        {
-            wrong("--transport shm-slots goes without --shards, --rate and --baseline; give --transport shm")
+        BenchArgs { path: LogitsPath::Slots, shards, rate, .. } if !shards.is_empty() || *rate != 0.0 => {
+            wrong("--transport shm-slots goes without --shards and --rate; give --transport shm")
         }
+        BenchArgs { path: LogitsPath::SharedMemory | LogitsPath::Slots, baseline: true, .. } => wrong(
+            "--baseline is a bare stream of messages, so it stands beside --transport inline; beside shared memory give --in-process",
+        ),
         BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
             wrong("--shards must not be more than the columns of --vocab")
         }
