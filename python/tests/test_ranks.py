@@ -337,4 +337,4 @@ def test_the_example_runs(server):
     assert said.stdout.endswith("3 ranks deal what one deals\n"), said
     for wrong in ([], [server.uds], [server.uds, "many"], [server.uds, "0"]):
         said = subprocess.run([*command[:2], *wrong], env=environment, capture_output=True, text=True)
-        assert said.returncode == 1 and said.stderr.startswith("usage: ") and "Traceback" not in said.stderr, said
+        assert said.returncode == 2 and said.stderr.startswith("usage: ") and "Traceback" not in said.stderr, said
