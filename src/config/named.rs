@@ -43,7 +43,7 @@ pub(super) fn no_repeat_ngram(value: &Value) -> Result<Option<Box<NoRepeatNgram>
 /// `{ start = 200, factor = 1.02 }`
 pub(super) fn length_penalty(value: &Value) -> Result<Option<LengthPenalty>, String> {
     let [start, factor] = fields(value, ["start", "factor"], "{ start = 200, factor = 1.02 }")?;
-    Ok(Some(LengthPenalty { start: start.whole(0)?, factor: factor.float(1.0)? }))
+    Ok(Some(LengthPenalty { start: start.whole(0)?, factor: factor.float(0.0)? }))
 }
 
 /// `{ max_pattern_size = 32, min_count = 4 }`

@@ -143,14 +143,6 @@ fn presets_have_tools_that_work_on_the_history() {
     assert_eq!(history.length_penalty, Some(LengthPenalty { start: 200, factor: 1.02 }));
     let detection = RepetitionDetection { max_pattern_size: 32, min_pattern_size: 1, min_count: 4 };
     assert_eq!(history.repetition_detection, Some(detection));
-
-    // Nothing in it is off, as on the wire, and goes before what a stream has.
-    let (_dir, path) =
-        file("[off]\ndescription = \"d\"\nno_repeat_ngram = {}\nlength_penalty = {}\nrepetition_detection = {}\n");
-    config(&["--presets", &path], &[]).presets.get("off").expect("it is there").apply(&mut params);
-    assert_eq!(params.history.no_repeat_ngram.as_deref(), Some(&NoRepeatNgram::default()));
-    assert_eq!(params.history.length_penalty, Some(LengthPenalty { start: 0, factor: 1.0 }));
-    assert_eq!(params.history.repetition_detection.map(|found| found.max_pattern_size), Some(0));
 }
 
 /// A new parameter can stand in a file, or is said why not.
