@@ -83,15 +83,10 @@ async fn server_with(presets: &str, defaults: &str) -> TestServer {
     TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await
 }
 
-/// As [`next_of_a_loop`], where DRY is about it.
-async fn next_with_dry(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> u32 {
-    next_of_a_loop(server, stream, SamplingParams { dry_multiplier: Some(9.0), ..params }).await
-}
-
-/// Opens a text that says 5 6 7 again and again, and takes its most likely token: 7 unless something is about it.
+/// Opens a text that says 5 6 7 again and again, and takes its most likely token: 7 unless DRY is about it.
 async fn next_of_a_loop(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> u32 {
     let mut worker = server.worker_with(StreamConfig { default_params: Some(stream), ..config() }).await;
-    let params = SamplingParams { temperature: Some(0.0), ..params };
+    let params = SamplingParams { temperature: Some(0.0), dry_multiplier: Some(9.0), ..params };
     let open = OpenSequence { prompt_token_ids: [5, 6, 7].repeat(5)[..14].to_vec(), ..open(1, params) };
     assert_eq!(worker.step(open_step(vec![open])).await.open[0].status(), OpenStatus::Ok);
     let mut row = vec![0.0; VOCAB as usize];
@@ -108,49 +103,18 @@ async fn a_preset_has_sequence_breakers() {
         ..Default::default()
     };
     let none = SamplingParams::default;
-    assert_eq!(next_with_dry(&server, none(), preset("none")).await, 8, "DRY is about it");
-    assert_eq!(next_with_dry(&server, none(), own(6)).await, 7, "a breaker stands before it");
-    assert_eq!(next_with_dry(&server, none(), preset("model")).await, 7);
-    assert_eq!(next_with_dry(&server, preset("model"), none()).await, 7);
-    assert_eq!(next_with_dry(&server, preset("model"), preset("none")).await, 7, "the stream's");
-    assert_eq!(next_with_dry(&server, own(9), preset("model")).await, 7, "before the stream's");
+    assert_eq!(next_of_a_loop(&server, none(), preset("none")).await, 8, "DRY is about it");
+    assert_eq!(next_of_a_loop(&server, none(), own(6)).await, 7, "a breaker stands before it");
+    assert_eq!(next_of_a_loop(&server, none(), preset("model")).await, 7);
+    assert_eq!(next_of_a_loop(&server, preset("model"), none()).await, 7);
+    assert_eq!(next_of_a_loop(&server, preset("model"), preset("none")).await, 7, "the stream's");
+    assert_eq!(next_of_a_loop(&server, own(9), preset("model")).await, 7, "before the stream's");
     let both = SamplingParams { preset: "model".to_owned(), ..own(9) };
-    assert_eq!(next_with_dry(&server, none(), both.clone()).await, 8, "the sequence's own go first");
-    assert_eq!(next_with_dry(&server, both, none()).await, 8);
+    assert_eq!(next_of_a_loop(&server, none(), both.clone()).await, 8, "the sequence's own go first");
+    assert_eq!(next_of_a_loop(&server, both, none()).await, 8);
     let server = server_with(text, "dry_sequence_breakers = [6]").await;
-    assert_eq!(next_with_dry(&server, none(), none()).await, 7, "the server's");
-    assert_eq!(next_with_dry(&server, own(9), none()).await, 8);
-}
-
-#[tokio::test]
-async fn a_preset_has_tools_that_work_on_the_history() {
-    let text = "[new]\ndescription = \"d\"\nno_repeat_ngram = { size = 3 }\n\
-        [short]\ndescription = \"d\"\nno_repeat_ngram = { size = 3, window = 2 }\n\
-        [ends]\ndescription = \"d\"\nrepetition_detection = { max_pattern_size = 2, min_count = 4 }\n";
-    let server = server_with(text, "").await;
-    let none = SamplingParams::default;
-    let off = || SamplingParams { no_repeat_ngram: Some(NoRepeatNgramParams::default()), ..none() };
-    assert_eq!(next_of_a_loop(&server, none(), none()).await, 7);
-    assert_eq!(next_of_a_loop(&server, none(), preset("new")).await, 8);
-    assert_eq!(next_of_a_loop(&server, none(), preset("short")).await, 7, "it looks at two tokens");
-    assert_eq!(next_of_a_loop(&server, preset("new"), none()).await, 8);
-    assert_eq!(next_of_a_loop(&server, preset("new"), preset("short")).await, 7, "before the stream's");
-    assert_eq!(next_of_a_loop(&server, preset("new"), preset("ends")).await, 8, "the stream's");
-    assert_eq!(next_of_a_loop(&server, preset("new"), off()).await, 7);
-    assert_eq!(next_of_a_loop(&server, none(), SamplingParams { preset: "new".to_owned(), ..off() }).await, 7);
-    let all = server_with(text, "no_repeat_ngram = { size = 3 }").await;
-    assert_eq!(next_of_a_loop(&all, none(), none()).await, 8, "the server's");
-    assert_eq!(next_of_a_loop(&all, off(), none()).await, 7);
-
-    let mut worker = server.worker().await;
-    worker.step(open_step(vec![open(1, SamplingParams { temperature: Some(0.0), ..preset("ends") })])).await;
-    let mut row = vec![0.0; VOCAB as usize];
-    row[7] = 2.0;
-    let mut reasons = vec![];
-    for _ in 0..4 {
-        reasons.push(worker.step(step_of(sample_work(1), &[row.clone()])).await.work[0].finish_reason());
-    }
-    assert_eq!(reasons[2..], [FinishReason::Unspecified, FinishReason::Repetition], "{reasons:?}");
+    assert_eq!(next_of_a_loop(&server, none(), none()).await, 7, "the server's");
+    assert_eq!(next_of_a_loop(&server, own(9), none()).await, 8);
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use crate::params::presets::CopyParameter;
 use crate::params::{SamplerOrder, SamplingParams};
 use toml::{Table, Value};
 
-/// One parameter that may have a server default; [`why_not`] says why others may not.
+/// One parameter that may have a server default. A seed may not, since one for all would make all sequences alike; nor may lists,
+/// which mean something for one sequence mostly, but for orders and sequence breakers.
 struct Parameter {
     key: &'static str,
     /// `Err(None)`: it is no value for it, and there is no more to be said.
@@ -55,7 +56,7 @@ macro_rules! decided {
     };
 }
 
-/// One that is a list, a word or a table, by default shown as said.
+/// One that is a list or a word, by default shown as said.
 macro_rules! listed {
     ($key:literal, $part:ident.$field:ident, $read:expr, $default:literal) => {
         Parameter {
@@ -140,40 +141,13 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.prompt_ignore_length, whole),
     decided!(history.penalties_count_prompt, Value::as_bool, "that of engine_order"),
     parameter!(history.encoder_repetition_penalty, float),
-    listed!("no_repeat_ngram", history.no_repeat_ngram, named::no_repeat_ngram, "off"),
-    listed!("length_penalty", history.length_penalty, named::length_penalty, "off"),
-    listed!("repetition_detection", history.repetition_detection, named::repetition_detection, "off"),
 ];
 
-/// Why a parameter of the wire cannot stand in a file.
-pub(super) fn why_not(key: &str) -> Option<&'static str> {
-    Some(match key {
-        "seed" => "one seed for all would make texts alike",
-        "preset" => "a file names no preset; a stream or a sequence does",
-        "logprobs" | "report" => "what is told of a token is asked for by who reads it",
-        "acceptance" | "proposer" | "draft_length" => "drafts are the worker's",
-        "watermark" => "its key belongs in no file of settings",
-        "logit_bias"
-        | "allowed_token_ids"
-        | "banned_token_ids"
-        | "bad_words"
-        | "stop_token_ids"
-        | "sequence_bias"
-        | "token_ban_ranges"
-        | "forced_first_token"
-        | "forced_last_token"
-        | "thinking_budget"
-        | "xtc_ignore_token_ids"
-        | "top_p_reset_token_ids" => "token ids belong to one model",
-        _ => return None,
-    })
-}
-
-pub(super) fn float(value: &Value) -> Option<f32> {
+fn float(value: &Value) -> Option<f32> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64)).map(|x| x as f32)
 }
 
-pub(super) fn whole(value: &Value) -> Option<u32> {
+fn whole(value: &Value) -> Option<u32> {
     value.as_integer().and_then(|n| u32::try_from(n).ok())
 }
 
@@ -201,12 +175,7 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
     let mut given = Given::default();
     for (key, value) in table {
         let Some(parameter) = PARAMETERS.iter().find(|p| p.key == key) else {
-            problems.push(match why_not(key) {
-                Some(why) => format!(
-                    "{name}.{key}: cannot stand in a file, since {why}; give it in a stream's default_params or a sequence's params"
-                ),
-                None => super::file::unknown_key(&format!("{name}.{key}"), key, keys()),
-            });
+            problems.push(super::file::unknown_key(&format!("{name}.{key}"), key, keys()));
             continue;
         };
         // Checked alone, so that one mistake does not hide the next.
@@ -218,7 +187,7 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
             continue;
         }
         if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
-            && e.field.split(['[', '.']).next() == Some(key.as_str())
+            && e.field.split('[').next() == Some(key.as_str())
         {
             problems.push(e.within(name).to_string());
         }

@@ -1,7 +1,6 @@
-//! Parameters in files that are lists, words or tables: an order of samplers, sequence breakers, tools that work on the history.
+//! Parameters in files that are lists, or words: an order of samplers, sequence breakers.
 
 use super::file::nearest;
-use crate::params::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection};
 use crate::params::{EngineOrder, Sampler, SamplerOrder};
 use toml::Value;
 
@@ -31,58 +30,6 @@ pub(super) fn breakers(value: &Value) -> Result<Vec<Vec<u32>>, String> {
         one => Ok(vec![token(one)?]),
     };
     list.iter().map(breaker).collect()
-}
-
-/// `{ size = 3, window = 64 }`
-pub(super) fn no_repeat_ngram(value: &Value) -> Result<Option<Box<NoRepeatNgram>>, String> {
-    let of = fields(value, ["size", "window", "prompt_size"], "{ size = 3, window = 64 }")?;
-    let [size, window, prompt_size] = [of[0].whole(0)?, of[1].whole(0)?, of[2].whole(0)?];
-    Ok(Some(Box::new(NoRepeatNgram { size, window, prompt_size, whitelist: vec![] })))
-}
-
-/// `{ start = 200, factor = 1.02 }`
-pub(super) fn length_penalty(value: &Value) -> Result<Option<LengthPenalty>, String> {
-    let [start, factor] = fields(value, ["start", "factor"], "{ start = 200, factor = 1.02 }")?;
-    Ok(Some(LengthPenalty { start: start.whole(0)?, factor: factor.float(0.0)? }))
-}
-
-/// `{ max_pattern_size = 32, min_count = 4 }`
-pub(super) fn repetition_detection(value: &Value) -> Result<Option<RepetitionDetection>, String> {
-    let names = ["max_pattern_size", "min_pattern_size", "min_count"];
-    let [most, least, count] = fields(value, names, "{ max_pattern_size = 32, min_count = 4 }")?;
-    let (max_pattern_size, min_pattern_size) = (most.whole(0)?, least.whole(1)?);
-    Ok(Some(RepetitionDetection { max_pattern_size, min_pattern_size, min_count: count.whole(0)? }))
-}
-
-/// One value of a table, if it is there.
-struct Field<'a>(&'static str, Option<&'a Value>);
-
-impl Field<'_> {
-    fn whole(&self, absent: u32) -> Result<u32, String> {
-        self.read(absent, "a whole number", super::defaults::whole)
-    }
-
-    fn float(&self, absent: f32) -> Result<f32, String> {
-        self.read(absent, "a number", super::defaults::float)
-    }
-
-    fn read<T>(&self, absent: T, what: &str, read: impl Fn(&Value) -> Option<T>) -> Result<T, String> {
-        let Some(value) = self.1 else { return Ok(absent) };
-        read(value).ok_or_else(|| format!("{} is {value}, which is not {what} that it can have", self.0))
-    }
-}
-
-/// The fields of a table, which has no others.
-fn fields<'a, const N: usize>(
-    value: &'a Value,
-    names: [&'static str; N],
-    such: &str,
-) -> Result<[Field<'a>; N], String> {
-    let table = value.as_table().ok_or_else(|| format!("{value} is not a table, such as {such}"))?;
-    match table.keys().find(|key| !names.contains(&key.as_str())) {
-        Some(key) => Err(format!("has no {key}; there are {}", names.join(", "))),
-        None => Ok(names.map(|name| Field(name, table.get(name)))),
-    }
 }
 
 fn token(value: &Value) -> Result<u32, String> {

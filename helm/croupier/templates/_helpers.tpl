@@ -82,7 +82,6 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{- define "croupier.toml" -}}
 {{- if kindIs "string" . }}{{ . | quote }}
 {{- else if kindIs "slice" . }}{{ toJson . }}
-{{- else if kindIs "map" . }}{ {{- $comma := "" }}{{ range $key, $value := . }}{{ $comma }} {{ $key }} = {{ include "croupier.toml" $value }}{{ $comma = "," }}{{ end }} }
 {{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}
 {{- else }}{{ . }}
 {{- end }}

@@ -1,9 +1,6 @@
 //! Presets, and what stands in them.
 
 use super::*;
-use crate::config::defaults;
-use crate::params::SUPPORTED;
-use crate::params::steering::{LengthPenalty, NoRepeatNgram, RepetitionDetection};
 use crate::params::{EngineOrder, Sampler, SamplerOrder};
 
 #[test]
@@ -86,21 +83,6 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
         ("dry_sequence_breakers = 5", "dry_sequence_breakers: 5 is not a list of token ids, such as [198, [25, 220]]"),
         ("dry_sequence_breakers = [1, []]", "dry_sequence_breakers[1].token_ids: is empty"),
         ("dry_sequence_breakers = [9999999]", "dry_sequence_breakers[0].token_ids[0]: token id 9999999 is outside"),
-        ("no_repeat_ngram = 3", "no_repeat_ngram: 3 is not a table, such as { size = 3, window = 64 }"),
-        ("no_repeat_ngram = { sise = 3 }", "no_repeat_ngram: has no sise; there are size, window, prompt_size"),
-        ("no_repeat_ngram = { size = 2.5 }", "no_repeat_ngram: size is 2.5, which is not a whole number"),
-        ("no_repeat_ngram = { size = 99 }", "no_repeat_ngram.size: is 99, must be"),
-        ("length_penalty = { factor = \"x\" }", "length_penalty: factor is \"x\", which is not a number"),
-        ("length_penalty = { factor = 1000 }", "length_penalty.factor: is 1000, must be in 0.01 ..= 100"),
-        (
-            "repetition_detection = { max_pattern_size = 300, min_count = 2 }",
-            "repetition_detection.max_pattern_size: is 300",
-        ),
-        (
-            "seed = 1",
-            "seed: cannot stand in a file, since one seed for all would make texts alike; give it in a stream's",
-        ),
-        ("logit_bias = [1]", "logit_bias: cannot stand in a file, since token ids belong to one model"),
         (
             "dry_sequence_breaker = [1]",
             "dry_sequence_breaker: there is no such key; did you mean dry_sequence_breakers?",
@@ -128,29 +110,4 @@ fn every_mistake_in_presets_is_told() {
         assert!(told.contains(&format!("--presets: {path}: {part}")), "{part}: {told}");
     }
     assert!(mistakes(&["--presets=/nowhere.toml"], &[]).contains("/nowhere.toml: cannot be read"));
-}
-
-#[test]
-fn presets_have_tools_that_work_on_the_history() {
-    let text = "[a]\ndescription = \"d\"\nno_repeat_ngram = { size = 3, window = 64, prompt_size = 2 }\n\
-        length_penalty = { start = 200, factor = 1.02 }\n[a.repetition_detection]\nmax_pattern_size = 32\nmin_count = 4\n";
-    let (_dir, path) = file(text);
-    let mut params = SamplingParams::default();
-    config(&["--presets", &path], &[]).presets.get("a").expect("it is there").apply(&mut params);
-    let history = &params.history;
-    let ngram = NoRepeatNgram { size: 3, window: 64, prompt_size: 2, whitelist: vec![] };
-    assert_eq!(history.no_repeat_ngram.as_deref(), Some(&ngram));
-    assert_eq!(history.length_penalty, Some(LengthPenalty { start: 200, factor: 1.02 }));
-    let detection = RepetitionDetection { max_pattern_size: 32, min_pattern_size: 1, min_count: 4 };
-    assert_eq!(history.repetition_detection, Some(detection));
-}
-
-/// A new parameter can stand in a file, or is said why not.
-#[test]
-fn every_parameter_can_stand_in_a_file_or_says_why_not() {
-    for key in SUPPORTED {
-        let is_read = defaults::keys().any(|known| known == key);
-        assert_ne!(is_read, defaults::why_not(key).is_some(), "{key}");
-    }
-    assert!(defaults::keys().all(|key| SUPPORTED.contains(&key)));
 }

@@ -39,20 +39,14 @@ pub(super) fn merged(
     // Nothing over the defaults is the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
-    over(wire, &base).map(|params| with_lists(params, &base))
+    over(wire, &base).map(|params| with_breakers(params, &base))
 }
 
-/// The same with the sequence breakers and n-grams of `base` where it has none: of a preset, or of the server's defaults.
-pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
-    let (own, others) = (&params.history, &base.history);
-    let has_breakers = own.dry_sequence_breakers.is_empty() && !others.dry_sequence_breakers.is_empty();
-    let has_ngrams = own.no_repeat_ngram.is_none() && others.no_repeat_ngram.is_some();
-    // Parameters of history that nobody gave are shared by all.
-    if has_breakers {
-        params.history.dry_sequence_breakers.clone_from(&others.dry_sequence_breakers);
-    }
-    if has_ngrams {
-        params.history.no_repeat_ngram.clone_from(&others.no_repeat_ngram);
+/// The same with the sequence breakers of `base` where it has none: of a preset, or of the server's defaults.
+pub(super) fn with_breakers(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
+    let (own, others) = (&params.history.dry_sequence_breakers, &base.history.dry_sequence_breakers);
+    if own.is_empty() && !others.is_empty() {
+        params.history.dry_sequence_breakers.clone_from(others);
     }
     params
 }
