@@ -167,6 +167,110 @@ async fn a_message_has_few_breakers_of_presets_prepared() {
     assert!(worker.step(open_step(few)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
 }
 
+/// Greedy, the next token of a text that ends with 6 0 6, and why it ends there; logits fall with the token id.
+async fn next_after_six(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> (u32, FinishReason) {
+    let mut worker = server.worker_with(StreamConfig { default_params: Some(stream), ..config() }).await;
+    let params = SamplingParams { temperature: Some(0.0), ..params };
+    let open = OpenSequence { prompt_token_ids: vec![6, 0, 6], ..open(1, params) };
+    let reply = worker.step(open_step(vec![open])).await;
+    assert_eq!(reply.open[0].status(), OpenStatus::Ok, "{:?}", reply.open[0].error);
+    let row: Vec<f32> = (0..VOCAB).map(|token| -(token as f32)).collect();
+    let work = worker.step(step_of(sample_work(1), &[row])).await.work.remove(0);
+    (ids(&work)[0], work.finish_reason())
+}
+
+#[tokio::test]
+async fn lists_and_tools_of_a_preset_or_of_the_server_are_in_force() {
+    let none = SamplingParams::default;
+    let cases = [
+        ("banned_token_ids = [0, 1]", 2),
+        ("allowed_token_ids = [7, 9]", 7),
+        ("logit_bias = [{ token_id = 5, bias = 100 }]", 5),
+        ("bad_words = [0, [1, 2]]", 1),
+        ("sequence_bias = [{ token_ids = [6, 9], bias = 100 }]", 9),
+        ("no_repeat_ngram = { size = 2 }", 1),
+        ("no_repeat_ngram = { prompt_size = 2 }", 1),
+        ("token_ban_ranges = [{ token_ids = [0, 1, 2], length = 1 }]", 3),
+        ("forced_first_token = 11", 11),
+        ("forced_last_token = 12\nmax_tokens = 1", 12),
+        ("thinking_budget = { start_token_ids = [6], end_token_ids = [8] }", 8),
+    ];
+    for (lines, expected) in cases {
+        let server = server_with(&format!("[mine]\ndescription = \"d\"\n{lines}\n"), "").await;
+        let next = async |stream, params| next_after_six(&server, stream, params).await.0;
+        assert_eq!(next(none(), none()).await, 0, "{lines}");
+        assert_eq!(next(none(), preset("mine")).await, expected, "{lines}");
+        assert_eq!(next(preset("mine"), none()).await, expected, "{lines}");
+        let server = server_with("", lines).await;
+        assert_eq!(next_after_six(&server, none(), none()).await.0, expected, "{lines}: of the server");
+    }
+    let text = "[mine]\ndescription = \"d\"\nbanned_token_ids = [0]\nstop_token_ids = [1, 2]\n\
+        thinking_budget = { start_token_ids = [9], end_token_ids = [8] }\nlogprobs = { top_n = 2 }\n";
+    let server = server_with(text, "banned_token_ids = [1]").await;
+    let ban = |token| SamplingParams { banned_token_ids: vec![token], ..none() };
+    let stop = FinishReason::StopToken;
+    assert_eq!(next_after_six(&server, none(), preset("mine")).await, (1, stop), "the preset's, not the server's");
+    let own = SamplingParams { preset: "mine".to_owned(), ..ban(3) };
+    assert_eq!(next_after_six(&server, none(), own).await, (0, FinishReason::Unspecified), "a list of its own");
+    assert_eq!(next_after_six(&server, ban(2), preset("mine")).await, (1, stop), "before the stream's");
+    assert_eq!(next_after_six(&server, preset("mine"), ban(1)).await, (0, FinishReason::Unspecified));
+    let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..preset("mine") };
+    assert_eq!(next_after_six(&server, none(), off).await, (1, stop));
+}
+
+#[tokio::test]
+async fn a_preset_reports_and_marks() {
+    let text = "[told]\ndescription = \"d\"\nlogprobs = { top_n = 2, mode = \"processed\" }\nreport = { entropy = true }\n\
+        [marked]\ndescription = \"d\"\nwatermark = { gumbel = { key = 7, context_width = 1 } }\n";
+    let server = server_with(text, "").await;
+    let mut worker = server.worker().await;
+    let opens = vec![open(1, preset("told")), open(2, SamplingParams::default())];
+    worker.step(open_step(opens)).await;
+    let works =
+        Step { work: vec![sample_work(1), sample_work(2)], ..step_of(sample_work(1), &[logits(3, 0), logits(3, 0)]) };
+    let reply = worker.step(works).await;
+    let [told, plain] = [0, 1].map(|i| &reply.work[i].tokens[0]);
+    assert_eq!((told.top_logprobs.len(), plain.top_logprobs.len()), (2, 0));
+    assert!(told.report.as_ref().unwrap().entropy.is_some() && plain.report.is_none());
+    // The race is decided by the key, whatever the seed.
+    let mark = GumbelParams { key: Some(7), context_width: Some(1), context_history_size: None };
+    let mark = WatermarkParams { scheme: Some(watermark_params::Scheme::Gumbel(mark)) };
+    let mut drawn = Vec::new();
+    for own in [preset("marked"), SamplingParams { watermark: Some(mark), ..Default::default() }] {
+        for seed in 0..8 {
+            let own = SamplingParams { seed: Some(seed), ..own.clone() };
+            let open = OpenSequence { prompt_token_ids: vec![6], ..open(10, own) };
+            let opened = Step { close_sequence_ids: vec![10], ..open_step(vec![open]) };
+            assert_eq!(worker.step(opened).await.open[0].status(), OpenStatus::Ok);
+            drawn.push(ids(&worker.step(step_of(sample_work(10), &[logits(4, 0)])).await.work[0])[0]);
+        }
+    }
+    assert!(drawn.iter().all(|token| *token == drawn[0]), "{drawn:?}");
+}
+
+#[tokio::test]
+async fn a_message_has_few_entries_of_presets_copied() {
+    let range = format!("{{ token_ids = {:?}, length = 1 }}", vec![1; 4096]);
+    let many = format!("[many]\ndescription = \"d\"\ntoken_ban_ranges = [{}]\n", [range.as_str(); 8].join(", "));
+    let words = format!("[words]\ndescription = \"d\"\nbad_words = {:?}\n", vec![vec![1; 64]; 1024]);
+    let table =
+        "[table]\ndescription = \"d\"\nwatermark = { synthid = { keys = [1], sampling_table_size = 1048576 } }\n";
+    let server = server_with(&(many + &words + table), "").await;
+    for (name, most, part) in
+        [("many", 512, "would copy 16809984 entries"), ("words", 16, "prepare 1114112"), ("table", 16, "of 17825792")]
+    {
+        let opens = |count| open_step((1..=count).map(|id| open(id, preset(name))).collect());
+        let mut worker = server.worker().await;
+        let opened = worker.step(opens(most)).await.open;
+        assert!(opened.iter().all(|open| open.status() == OpenStatus::Ok), "{name}: {:?}", opened[0]);
+        let mut worker = server.worker().await;
+        worker.send(Request::Step(opens(most + 1))).await;
+        let status = worker.reply().await.unwrap_err();
+        assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
+        assert!(status.message().contains(part), "{}", status.message());
+    }
+}
+
 #[test]
 fn files_name_orders_as_the_wire_does() {
     let after = |name: &str, prefix: &str| name.strip_prefix(prefix).unwrap().to_lowercase();

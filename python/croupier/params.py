@@ -216,14 +216,14 @@ class NoRepeatNgramParams(Params):
     """A token may not follow the size - 1 tokens before it if it followed them before in the text."""
 
     size: int = 0
-    """Tokens of an n-gram. Range 2 .. 64; 0: off."""
+    """Tokens of an n-gram. Range 1 .. 64; with 1 no token comes twice. 0: off."""
     window: int = 0
     """Only n-grams that lie in the last so many tokens count. Range 0 .. 32,768; 0: 32,768."""
     whitelist_token_ids: Sequence[int] = ()
     """Tokens that may always follow. At most 4,096."""
     prompt_size: int = 0
     """No n-gram of the prompt with so many tokens comes again, wherever in the prompt it is: a token is banned that
-    follows in the prompt what the text ends with. As Hugging Face encoder_no_repeat_ngram_size. Range 2 .. 64; 0: off.
+    follows in the prompt what the text ends with. As Hugging Face encoder_no_repeat_ngram_size. Range 1 .. 64; 0: off.
     """
 
 

@@ -53,9 +53,9 @@ def test_a_generation_config_becomes_sampling_params():
 
 @pytest.mark.parametrize(("fields", "says"), [
     ({"num_beams": 4}, "num_beams is 4"), ({"guidance_scale": 1.5}, "guidance_scale"), ({"prompt_lookup_num_tokens": 3}, "Speculation"),
-    ({"encoder_no_repeat_ngram_size": 1}, "encoder_no_repeat_ngram_size is 1"), ({"remove_invalid_values": True}, "RowError"),
+    ({"remove_invalid_values": True}, "RowError"),
     ({"output_scores": True}, "output_logits"), ({"watermarking_config": object()}, "watermark"), ({"use_mtp": True}, "use_mtp"),
-    ({"forced_eos_token_id": [2, 3]}, "give one token"), ({"no_repeat_ngram_size": 1}, "at least 2"), ({"dola_layers": "high"}, "dola"),
+    ({"forced_eos_token_id": [2, 3]}, "give one token"), ({"dola_layers": "high"}, "dola"),
 ])
 def test_what_cannot_be_mapped_is_refused_by_name(fields, says):
     with pytest.raises(ValueError, match=says):
@@ -88,6 +88,8 @@ GREEDY = {
     "repetition": {"repetition_penalty": 1.5},
     "encoder": {"encoder_repetition_penalty": 1.5},
     "ngrams": {"no_repeat_ngram_size": 2},
+    "no token twice": {"no_repeat_ngram_size": 1},
+    "no token of the prompt": {"encoder_no_repeat_ngram_size": 1},
     "n-grams of the prompt": {"encoder_no_repeat_ngram_size": 2, "sequence_bias": {(9,): 4.0}},
     "words": {"bad_words_ids": [[10], [44, 11], [2]]},
     "words begun in the prompt": {"bad_words_ids": [[9, 9, token] for token in range(3, VOCAB)]},

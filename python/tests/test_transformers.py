@@ -38,6 +38,7 @@ CHAINS = {
     "repetition penalty, top-k": (
         lambda: [hf.RepetitionPenaltyLogitsProcessor(1.4), hf.TopKLogitsWarper(20)], {"repetition_penalty": 1.4, "top_k": 20}),
     "no repeated 2-gram": (lambda: [hf.NoRepeatNGramLogitsProcessor(2)], {"no_repeat_ngram": {"size": 2}}),
+    "no repeated token": (lambda: [hf.NoRepeatNGramLogitsProcessor(1)], {"no_repeat_ngram": {"size": 1}}),
     "sequence bias": (
         lambda: [hf.SequenceBiasLogitsProcessor([[[5], 2.5], [[7, 9], 4.0]])],
         {"sequence_bias": [{"token_ids": [5], "bias": 2.5}, {"token_ids": [7, 9], "bias": 4.0}]}),
@@ -75,7 +76,7 @@ def test_ngrams_of_the_prompt_are_those_of_transformers(server):
     random, banned = np.random.default_rng(8), 0
     logprobs = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(VOCAB)}
     with croupier.connect(server.uds, VOCAB) as stream:
-        for size in [2, 3] * (ROWS // 2):
+        for size in [1, 2, 3] * (ROWS // 2):
             prompt, row = random.integers(0, 8, 40).tolist(), random.normal(0, 2, (1, VOCAB)).astype(np.float32)
             output = random.integers(0, 8, 5).tolist()
             text = stream.open(no_repeat_ngram={"prompt_size": size}, logprobs=logprobs, prompt=prompt, output=output)

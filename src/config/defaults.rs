@@ -1,42 +1,41 @@
-//! Sampling parameters in files: `[defaults]`, and those of presets.
+//! Sampling parameters in files: which there are in `[defaults]` and in presets, and how each is read.
 
-use super::named;
-use crate::limits::Limits;
+use super::parts::{Read, Wrong, boolean, float, sequences, signed, token, tokens, whole};
+use super::{composed, marks, named};
 use crate::params::presets::CopyParameter;
 use crate::params::{SamplerOrder, SamplingParams};
-use toml::{Table, Value};
+use toml::Value;
 
-/// One parameter that may have a server default. A seed may not, since one for all would make all sequences alike; nor may lists,
-/// which mean something for one sequence mostly, but for orders and sequence breakers.
-struct Parameter {
-    key: &'static str,
-    /// `Err(None)`: it is no value for it, and there is no more to be said.
-    set: fn(&mut SamplingParams, &Value) -> Result<(), Option<String>>,
+/// One parameter that a file may give.
+pub(super) struct Parameter {
+    pub(super) key: &'static str,
+    pub(super) set: fn(&mut SamplingParams, &Value) -> Read<()>,
     show: fn(&SamplingParams) -> String,
-    copy: CopyParameter,
+    pub(super) copy: CopyParameter,
 }
 
+/// What a file cannot give, and why.
+pub(super) const NEVER: [(&str, &str); 6] = [
+    ("seed", "cannot stand in a file: it would make the texts of all sequences alike; each gives its own"),
+    ("preset", "cannot stand in a file: write its parameters instead"),
+    ("sampler_state", "cannot stand in a file: it belongs to one text"),
+    ("stop", STOP),
+    ("stop_strings", STOP),
+    ("stop_sequences", STOP),
+];
+const STOP: &str = "cannot be given: texts are not known here, only tokens; stop_token_ids ends a text at a token";
+
+/// One that is a number, or on or off.
 macro_rules! parameter {
-    ($field:ident, $read:expr) => {
+    ($($part:ident).+, $read:expr) => {
         Parameter {
-            key: stringify!($field),
+            key: last!($($part).+),
             set: |params, value| {
-                params.$field = $read(value).ok_or(None)?;
+                params.$($part).+ = $read(value).map_err(|wrongs| with_default(wrongs, params.$($part).+))?;
                 Ok(())
             },
-            show: |params| params.$field.to_string(),
-            copy: |from, to| to.$field = from.$field,
-        }
-    };
-    ($part:ident.$field:ident, $read:expr) => {
-        Parameter {
-            key: stringify!($field),
-            set: |params, value| {
-                params.$part.$field = $read(value).ok_or(None)?;
-                Ok(())
-            },
-            show: |params| params.$part.$field.to_string(),
-            copy: |from, to| to.$part.$field = from.$part.$field,
+            show: |params| params.$($part).+.to_string(),
+            copy: |from, to| to.$($part).+ = from.$($part).+,
         }
     };
 }
@@ -47,7 +46,7 @@ macro_rules! decided {
         Parameter {
             key: stringify!($field),
             set: |params, value| {
-                params.$part.$field = Some($read(value).ok_or(None)?);
+                params.$part.$field = Some($read(value)?);
                 Ok(())
             },
             show: |params| params.$part.$field.map_or($by.to_owned(), |value| value.to_string()),
@@ -56,19 +55,38 @@ macro_rules! decided {
     };
 }
 
-/// One that is a list or a word, by default shown as said.
-macro_rules! listed {
-    ($key:literal, $part:ident.$field:ident, $read:expr, $default:literal) => {
+/// One that is nothing by default: a list, or what has parts, with the function that makes of what was read what it is.
+macro_rules! nothing {
+    ($($part:ident).+, $read:expr) => {
+        nothing!($($part).+, $read, std::convert::identity)
+    };
+    ($($part:ident).+, $read:expr, $made:expr) => {
         Parameter {
-            key: $key,
+            key: last!($($part).+),
             set: |params, value| {
-                params.$part.$field = $read(value).map_err(Some)?;
+                params.$($part).+ = $made($read(value)?);
                 Ok(())
             },
-            show: |_| $default.to_owned(),
-            copy: |from, to| to.$part.$field.clone_from(&from.$part.$field),
+            show: |_| "none".to_owned(),
+            copy: |from, to| to.$($part).+.clone_from(&from.$($part).+),
         }
     };
+}
+
+/// A field's name.
+macro_rules! last {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($part:ident.$field:ident) => {
+        stringify!($field)
+    };
+}
+
+/// The same mistakes, which say what is there without it.
+fn with_default(mut wrongs: Vec<Wrong>, default: impl ToString) -> Vec<Wrong> {
+    wrongs.iter_mut().for_each(|wrong| wrong.what += &format!("; its default is {}", default.to_string()));
+    wrongs
 }
 
 static PARAMETERS: &[Parameter] = &[
@@ -79,9 +97,26 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(repetition_penalty, float),
     parameter!(frequency_penalty, float),
     parameter!(presence_penalty, float),
+    nothing!(logit_bias, composed::logit_bias),
+    nothing!(allowed_token_ids, tokens),
+    nothing!(banned_token_ids, tokens),
+    nothing!(bad_words, sequences),
     parameter!(min_tokens, whole),
     parameter!(max_tokens, whole),
-    parameter!(ignore_eos, Value::as_bool),
+    nothing!(stop_token_ids, tokens),
+    parameter!(ignore_eos, boolean),
+    nothing!(logprobs, composed::logprobs, Some),
+    Parameter {
+        key: "acceptance",
+        set: |params, value| {
+            params.acceptance = composed::acceptance(value)?;
+            Ok(())
+        },
+        show: |_| "rejection".to_owned(),
+        copy: |from, to| to.acceptance = from.acceptance,
+    },
+    nothing!(proposer, composed::proposer),
+    nothing!(draft_length, composed::draft_length),
     parameter!(samplers.dynatemp_low, float),
     parameter!(samplers.dynatemp_high, float),
     parameter!(samplers.dynatemp_exponent, float),
@@ -98,11 +133,12 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_h, float),
     parameter!(samplers.xtc_probability, float),
     parameter!(samplers.xtc_threshold, float),
-    decided!(samplers.xtc_expected, Value::as_bool, "that of engine_order"),
+    decided!(samplers.xtc_expected, boolean, "that of engine_order"),
+    nothing!(samplers.xtc_ignore_token_ids, tokens),
     parameter!(samplers.min_keep, whole),
     Parameter {
         key: "sampler_order",
-        set: |params, value| named::sampler_order(&mut params.samplers.sampler_order, value).map_err(Some),
+        set: |params, value| named::sampler_order(&mut params.samplers.sampler_order, value),
         show: |_| "that of engine_order".to_owned(),
         // A list alone has the rules that are there.
         copy: |from, to| {
@@ -112,7 +148,7 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "engine_order",
-        set: |params, value| named::engine_order(&mut params.samplers.sampler_order, value).map_err(Some),
+        set: |params, value| named::engine_order(&mut params.samplers.sampler_order, value),
         show: |_| "croupier".to_owned(),
         copy: |from, to| to.samplers.sampler_order.clone_from(&from.samplers.sampler_order),
     },
@@ -123,83 +159,45 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.adaptive_decay, float),
     parameter!(samplers.top_p_decay, float),
     parameter!(samplers.top_p_min, float),
-    parameter!(samplers.p_less, Value::as_bool),
-    parameter!(samplers.infill, Value::as_bool),
+    nothing!(samplers.top_p_reset_token_ids, tokens),
+    parameter!(samplers.p_less, boolean),
+    parameter!(samplers.infill, boolean),
     parameter!(samplers.min_eos_p, float),
     parameter!(samplers.skew, float),
-    parameter!(samplers.return_sampler_state, Value::as_bool),
+    parameter!(samplers.return_sampler_state, boolean),
+    nothing!(samplers.report, composed::report, Some),
     parameter!(history.dry_multiplier, float),
     parameter!(history.dry_base, float),
     parameter!(history.dry_allowed_length, whole),
     parameter!(history.dry_penalty_last_n, signed),
-    listed!("dry_sequence_breakers", history.dry_sequence_breakers, named::breakers, "none"),
+    nothing!(history.dry_sequence_breakers, sequences),
     parameter!(history.dry_max_ngram, whole),
     parameter!(history.dry_max_occurrences, whole),
     parameter!(history.dry_early_exit_match_len, whole),
     parameter!(history.penalty_last_n, whole),
     parameter!(history.penalty_decay_n, whole),
     parameter!(history.prompt_ignore_length, whole),
-    decided!(history.penalties_count_prompt, Value::as_bool, "that of engine_order"),
+    decided!(history.penalties_count_prompt, boolean, "that of engine_order"),
     parameter!(history.encoder_repetition_penalty, float),
+    nothing!(history.no_repeat_ngram, composed::no_repeat_ngram, Some),
+    nothing!(history.length_penalty, composed::length_penalty, Some),
+    nothing!(history.sequence_bias, composed::sequence_bias),
+    nothing!(history.token_ban_ranges, composed::token_ban_ranges),
+    nothing!(history.forced_first_token, token, Some),
+    nothing!(history.forced_last_token, token, Some),
+    nothing!(history.repetition_detection, composed::repetition_detection, Some),
+    nothing!(history.thinking_budget, composed::thinking_budget, Some),
+    nothing!(history.watermark, marks::watermark),
 ];
 
-fn float(value: &Value) -> Option<f32> {
-    value.as_float().or_else(|| value.as_integer().map(|n| n as f64)).map(|x| x as f32)
-}
-
-fn whole(value: &Value) -> Option<u32> {
-    value.as_integer().and_then(|n| u32::try_from(n).ok())
-}
-
-fn signed(value: &Value) -> Option<i32> {
-    value.as_integer().and_then(|n| i32::try_from(n).ok())
+/// The parameter called `key`.
+pub(super) fn parameter(key: &str) -> Option<&'static Parameter> {
+    PARAMETERS.iter().find(|p| p.key == key)
 }
 
 /// Names of the parameters.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|p| p.key)
-}
-
-/// Parameters that a table gives.
-#[derive(Debug, Default)]
-pub(super) struct Given {
-    /// All parameters, those that are not given at their defaults.
-    pub(super) params: SamplingParams,
-    /// Copy those that are given.
-    pub(super) copies: Vec<CopyParameter>,
-}
-
-/// Reads the table called `name` and checks the values, adding every mistake to `problems`.
-pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
-    let before = problems.len();
-    let mut given = Given::default();
-    for (key, value) in table {
-        let Some(parameter) = PARAMETERS.iter().find(|p| p.key == key) else {
-            problems.push(super::file::unknown_key(&format!("{name}.{key}"), key, keys()));
-            continue;
-        };
-        // Checked alone, so that one mistake does not hide the next.
-        let mut alone = SamplingParams::default();
-        if let Err(wrong) = (parameter.set)(&mut alone, value) {
-            let off = || (parameter.show)(&SamplingParams::default());
-            let wrong = wrong.unwrap_or_else(|| format!("{value} is not a value for it; its default is {}", off()));
-            problems.push(format!("{name}.{key}: {wrong}"));
-            continue;
-        }
-        if let Err(e) = alone.validate(limits.max_vocab_size, limits.max_top_logprobs)
-            && e.field.split('[').next() == Some(key.as_str())
-        {
-            problems.push(e.within(name).to_string());
-        }
-        _ = (parameter.set)(&mut given.params, value);
-        given.copies.push(parameter.copy);
-    }
-    if problems.len() == before
-        && let Err(e) = given.params.validate(limits.max_vocab_size, limits.max_top_logprobs)
-    {
-        problems.push(e.within(name).to_string());
-    }
-    given
 }
 
 /// The table of `[defaults]` in `docs/configuration.md`.

@@ -1,13 +1,16 @@
 //! The command line of `croupier detect`.
 
 use super::flags::{Reader, flag, option, switch};
-use super::{file, values};
-use crate::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
+use super::parts::{Read, Wrong};
+use super::{file, marks, values};
+use crate::params::FieldError;
+use crate::params::watermark::{KgwParams, Watermark};
 use crate::watermark::command::DetectArgs;
 use crate::watermark::texts::MAX_LINE_BYTES;
 use clap::{Arg, ArgMatches};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value as Json};
 use std::path::Path;
+use toml::{Table, Value};
 
 pub(super) const DETECT: &str = "detect";
 /// Texts with a smaller p-value are said to be marked.
@@ -25,9 +28,6 @@ const SCHEMES: [Scheme; 3] = [
     ("synthid", &["keys", "ngram-len", "context-history-size", "sampling-table-size", "sampling-table-seed"]),
     ("gumbel", &["key", "context-width", "context-history-size"]),
 ];
-
-/// Parameters of the schema that say nothing to who looks for the mark.
-const OF_THE_MAKER: [&str; 2] = ["bias", "skip_first_ngram_calls"];
 
 const ABOUT: &str = "Look for a mark in texts of token ids";
 const EXAMPLES: &str = "\
@@ -107,9 +107,10 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<De
 /// The mark, from the file and the flags over it; `None` if there is a mistake.
 fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
     let before = problems.len();
-    let (named, mut given) = match flag(matches, PARAMS) {
-        Some(path) => from_file(Path::new(&path), problems)?,
-        None => (None, Map::new()),
+    let path = flag(matches, PARAMS);
+    let (named, in_file) = match &path {
+        Some(path) => from_file(Path::new(path), problems)?,
+        None => (None, Table::new()),
     };
     let Some(name) = flag(matches, SCHEME).or_else(|| named.clone()) else {
         problems
@@ -117,7 +118,7 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
         return None;
     };
     let Some(&(scheme, flags)) = SCHEMES.iter().find(|(scheme, _)| *scheme == name) else {
-        problems.push(format!("--scheme: \"{name}\" is none of kgw, synthid, gumbel"));
+        problems.push(format!("--scheme: \"{name}\" is none of {}", marks::SCHEMES.join(", ")));
         return None;
     };
     if named.is_some_and(|named| named != scheme) {
@@ -126,129 +127,103 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
     let mut all: Vec<&str> = SCHEMES.iter().flat_map(|(_, flags)| *flags).copied().collect();
     all.sort_unstable();
     all.dedup();
-    for name in all {
-        let Some(text) = flag(matches, name) else { continue };
+    let mut given = Given { scheme, path, in_file, flags: Vec::new() };
+    for name in all.into_iter().filter(|name| flag(matches, name).is_some()) {
         if flags.contains(&name) {
-            given.insert(name.replace('-', "_"), Value::String(text));
+            given.flags.push(name);
         } else {
             problems.push(format!("--{name}: is no parameter of {scheme}"));
         }
     }
-    let mut fields = Fields { given, problems };
-    let mark = match scheme {
-        "kgw" => Watermark::Kgw(kgw(&mut fields)),
-        "synthid" => Watermark::Synthid(synthid(&mut fields)),
-        _ => Watermark::Gumbel(gumbel(&mut fields)),
-    };
-    fields.end();
+    let read = given.read(matches);
+    problems.extend(read.as_ref().err().into_iter().flatten().map(|wrong| given.told(wrong)));
+    let mark = read.ok()?;
     if problems.len() == before
-        && let Err(error) = mark.validate()
+        && let Err(FieldError { field, message }) = mark.validate()
     {
-        problems.push(error.to_string());
+        let at = field.strip_prefix(scheme).unwrap_or(&field).to_owned();
+        problems.push(given.told(&Wrong { at, what: message }));
     }
     (problems.len() == before).then_some(mark)
 }
 
-/// The scheme and its parameters that a file gives.
-fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>, Map<String, Value>)> {
-    let text = file::text(path, problems)?;
-    let parsed = if path.extension().is_some_and(|extension| extension == "json") {
-        serde_json::from_str(&text).map_err(|e| e.to_string())
-    } else {
-        toml::from_str::<Map<String, Value>>(&text).map_err(|e| e.to_string())
-    };
-    let place = path.display();
-    match parsed.map(|map: Map<String, Value>| map.into_iter().collect::<Vec<_>>()) {
-        Err(error) => problems.push(format!("{place}: {}", error.split_whitespace().collect::<Vec<_>>().join(" "))),
-        Ok(mut tables) => match (tables.pop(), tables.is_empty()) {
-            (Some((name, Value::Object(given))), true) => return Some((Some(name), given)),
-            _ => problems.push(format!("{place}: must be one table, called kgw, synthid or gumbel")),
-        },
-    }
-    None
+/// Parameters of a scheme, and who gives them.
+struct Given {
+    scheme: &'static str,
+    path: Option<String>,
+    in_file: Table,
+    /// Those of the flags, which go before the file's.
+    flags: Vec<&'static str>,
 }
 
-/// Parameters as they were given.
-struct Fields<'p> {
-    given: Map<String, Value>,
-    problems: &'p mut Vec<String>,
-}
-
-impl Fields<'_> {
-    /// Takes a parameter out, as `read` understands its text.
-    fn take<T>(&mut self, name: &str, default: T, read: impl Fn(&str) -> Option<T>) -> T {
-        let text = match self.given.remove(name) {
-            None => return default,
-            Some(Value::String(text)) => text,
-            Some(Value::Array(entries)) => entries.iter().map(plain).collect::<Vec<_>>().join(","),
-            Some(value) => value.to_string(),
-        };
-        read(&text).unwrap_or_else(|| {
-            self.problems.push(format!("{name}: {text} is not a value for it"));
-            default
-        })
+impl Given {
+    fn read(&self, matches: &ArgMatches) -> Read<Watermark> {
+        let mut all = self.in_file.clone();
+        for name in &self.flags {
+            all.extend(flag(matches, name).map(|text| (name.replace('-', "_"), Value::String(text))));
+        }
+        marks::of_scheme(self.scheme, &Value::Table(all))
     }
 
-    /// Whatever is left is no parameter.
-    fn end(self) {
-        for name in self.given.keys().filter(|name| !OF_THE_MAKER.contains(&name.as_str())) {
-            self.problems.push(format!("{name}: is no parameter of this scheme"));
+    /// A mistake with the flag, or with the file and the key.
+    fn told(&self, Wrong { at, what }: &Wrong) -> String {
+        let key = at.trim_start_matches('.');
+        let flag = key.split(['.', '[']).next().unwrap_or(key).replace('_', "-");
+        match &self.path {
+            Some(path) if !self.flags.contains(&flag.as_str()) => format!("{path}: {}{at}: {what}", self.scheme),
+            _ => format!("--{}: {what}", key.replace('_', "-")),
         }
     }
 }
 
-/// A number as it stands, or as JSON writes large ones.
-fn plain(value: &Value) -> String {
-    if let Value::String(text) = value { text.clone() } else { value.to_string() }
-}
-
-fn whole<T: std::str::FromStr>(text: &str) -> Option<T> {
-    text.trim().parse().ok()
-}
-
-fn kgw(fields: &mut Fields<'_>) -> KgwParams {
-    // As on the command line, or as in the schema.
-    let scheme = |text: &str| match text.trim_start_matches("SEEDING_SCHEME_").to_ascii_lowercase().as_str() {
-        "lefthash" => Some(SeedingScheme::Lefthash),
-        "selfhash" => Some(SeedingScheme::Selfhash),
-        _ => None,
+/// The scheme and its parameters that a file gives.
+fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>, Table)> {
+    let text = file::text(path, problems)?;
+    let place = path.display().to_string();
+    let parsed = if path.extension().is_some_and(|extension| extension == "json") {
+        serde_json::from_str(&text).map(table_of).map_err(|e| vec![format!("{place}: is not an object of JSON: {e}")])
+    } else {
+        file::table(&text, &place)
     };
-    let default = KgwParams::with_scheme(fields.take("seeding_scheme", SeedingScheme::Lefthash, scheme));
-    KgwParams {
-        hashing_key: fields.take("hashing_key", default.hashing_key, whole),
-        greenlist_ratio: fields.take("greenlist_ratio", default.greenlist_ratio, whole),
-        context_width: fields.take("context_width", default.context_width, whole),
-        ..default
+    let schemes = marks::SCHEMES.join(", ");
+    let tables = parsed.map_err(|found| problems.extend(found)).ok()?;
+    let names = tables.keys().cloned().collect::<Vec<_>>().join(", ");
+    let mut tables = tables.into_iter();
+    match (tables.next(), tables.next()) {
+        (Some((name, Value::Table(given))), None) if marks::SCHEMES.contains(&name.as_str()) => {
+            return Some((Some(name), given));
+        }
+        (None, _) => problems.push(format!("{place}: is empty; it must have one table, called {schemes}")),
+        (Some((name, Value::Table(_))), None) => problems.push(format!("{place}: {name}: is none of {schemes}")),
+        _ => problems.push(format!("{place}: {names}: must be one table, called {schemes}")),
     }
+    None
 }
 
-fn synthid(fields: &mut Fields<'_>) -> SynthidParams {
-    let keys = fields.take("keys", Vec::new(), |text| text.split(',').map(whole).collect());
-    let default = SynthidParams::new(keys);
-    SynthidParams {
-        ngram_len: fields.take("ngram_len", default.ngram_len, whole),
-        context_history_size: fields.take("context_history_size", default.context_history_size, whole),
-        sampling_table_size: fields.take("sampling_table_size", default.sampling_table_size, whole),
-        sampling_table_seed: fields.take("sampling_table_seed", default.sampling_table_seed, whole),
-        ..default
-    }
+/// The same as TOML has it, but for numbers that it does not have, which are texts.
+fn table_of(map: Map<String, Json>) -> Table {
+    map.into_iter().map(|(key, json)| (key, value_of(json))).collect()
 }
 
-fn gumbel(fields: &mut Fields<'_>) -> GumbelParams {
-    if !fields.given.contains_key("key") {
-        fields.problems.push("key: is required".to_owned());
-    }
-    let default = GumbelParams::new(fields.take("key", 0, whole));
-    GumbelParams {
-        context_width: fields.take("context_width", default.context_width, whole),
-        context_history_size: fields.take("context_history_size", default.context_history_size, whole),
-        ..default
+fn value_of(json: Json) -> Value {
+    match json {
+        Json::Null => Value::String("null".to_owned()),
+        Json::Bool(is) => Value::Boolean(is),
+        Json::Number(n) => match (n.as_i64(), n.as_u64(), n.as_f64()) {
+            (Some(n), _, _) => Value::Integer(n),
+            (None, None, Some(x)) => Value::Float(x),
+            _ => Value::String(n.to_string()),
+        },
+        Json::String(text) => Value::String(text),
+        Json::Array(list) => Value::Array(list.into_iter().map(value_of).collect()),
+        Json::Object(map) => Value::Table(table_of(map)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::watermark::{GumbelParams, SeedingScheme, SynthidParams};
 
     fn read(arguments: &[&str]) -> Result<DetectArgs, Vec<String>> {
         let matches = command().try_get_matches_from([&["detect"], arguments].concat()).expect("clap reads it");
@@ -280,7 +255,7 @@ mod tests {
     fn a_file_says_it_too_and_flags_go_before_it() {
         let (_dir, path) = file("mark.toml", "[kgw]\nhashing_key = 5\nbias = 3.5\ncontext_width = 2\n");
         let args = read(&["--params", &path, "--context-width", "3"]).unwrap();
-        let expected = KgwParams { hashing_key: 5, context_width: 3, ..KgwParams::default() };
+        let expected = KgwParams { hashing_key: 5, bias: 3.5, context_width: 3, ..KgwParams::default() };
         assert_eq!(args.mark, Watermark::Kgw(expected));
         let (_dir, path) = file("mark.json", r#"{"synthid": {"keys": ["18446744073709551615", 2], "ngram_len": 3}}"#);
         let expected = SynthidParams { ngram_len: 3, ..SynthidParams::new(vec![u64::MAX, 2]) };
@@ -295,21 +270,61 @@ mod tests {
         let found = problems(&["--scheme", "gumbel", "--keys", "1", "--context-width", "x", "--alpha", "2"]);
         let expected = [
             "--keys: is no parameter of gumbel",
-            "key: is required",
-            "context_width: x is not a value for it",
+            "--key: is required",
+            "--context-width: \"x\" is not a whole number, 0 or more",
             "--alpha: \"2\" is not a probability between 0 and 1",
         ];
         assert_eq!(found, expected);
         let found = problems(&["--scheme", "kgw", "--greenlist-ratio", "1.5"]);
-        assert_eq!(found, ["kgw.greenlist_ratio: is 1.5, must be in 0.001 ..= 0.999"]);
-        assert!(problems(&["--scheme", "synthid"])[0].starts_with("synthid.keys: has 0 entries"));
-        let (_dir, path) = file("mark.toml", "[kgw]\nhashing_kee = 5\n");
-        assert_eq!(problems(&["--params", &path]), ["hashing_kee: is no parameter of this scheme"]);
+        assert_eq!(found, ["--greenlist-ratio: is 1.5, must be in 0.001 ..= 0.999"]);
+        assert_eq!(problems(&["--scheme", "synthid"]), ["--keys: is required"]);
+        assert_eq!(problems(&["--scheme", "synthid", "--keys", "1,2,1"])[0].split(':').next(), Some("--keys[2]"));
+        let found = problems(&["--scheme", "synthid", "--keys", "secret"]);
+        assert_eq!(found, ["--keys[0]: is no key, a whole number below 2^64 (as a text from 2^63 on)"]);
+    }
+
+    #[test]
+    fn every_mistake_in_a_file_is_told_with_file_and_key() {
+        let told = |name: &str, text: &str, arguments: &[&str]| {
+            let (_dir, path) = file(name, text);
+            let found = read(&[&["--params", path.as_str()], arguments].concat()).unwrap_err();
+            let bare = |problem: String| problem.replacen(&format!("{path}: "), "FILE: ", 1);
+            found.into_iter().map(bare).collect::<Vec<_>>()
+        };
+        let found = told("mark.toml", "[kgw]\nhashing_kee = 5\ncontext_width = -1\nbias = \"x\"\n", &[]);
+        let expected = [
+            "FILE: kgw.bias: \"x\" is not a number",
+            "FILE: kgw.context_width: -1 is not a whole number, 0 or more",
+            "FILE: kgw.hashing_kee: there is no such key; did you mean hashing_key?",
+        ];
+        assert_eq!(found, expected);
         assert_eq!(
-            problems(&["--params", &path, "--scheme", "gumbel"])[0],
+            told("mark.toml", "[kgw]\ngreenlist_ratio = 2\n", &[]),
+            ["FILE: kgw.greenlist_ratio: is 2, must be in 0.001 ..= 0.999"]
+        );
+        // A flag is told as one, also beside a file.
+        assert_eq!(
+            told("mark.toml", "[kgw]\ncontext_width = 2\n", &["--context-width", "9"]),
+            ["--context-width: is 9, must be in 1 ..= 8"]
+        );
+        assert_eq!(
+            told("mark.json", r#"{"gumbel": {"context_width": null}}"#, &[]),
+            ["FILE: gumbel.key: is required", "FILE: gumbel.context_width: \"null\" is not a whole number, 0 or more",]
+        );
+        assert_eq!(
+            told("mark.json", r#"{"synthid": {"keys": [1, 1.5]}}"#, &[]),
+            ["FILE: synthid.keys[1]: is no key, a whole number below 2^64 (as a text from 2^63 on)"]
+        );
+        assert!(told("mark.json", "[1]", &[])[0].starts_with("FILE: is not an object of JSON: "));
+        assert!(told("mark.toml", "[kgw]\nx = = 1\ny = [,]\n", &[])[0].starts_with("FILE: is not TOML: "));
+        assert_eq!(told("mark.toml", "[red]\n", &[]), ["FILE: red: is none of kgw, synthid, gumbel"]);
+        assert_eq!(told("mark.toml", "", &[]), ["FILE: is empty; it must have one table, called kgw, synthid, gumbel"]);
+        let one = "must be one table, called kgw, synthid, gumbel";
+        assert_eq!(told("mark.toml", "key = 5\n", &[]), [format!("FILE: key: {one}")]);
+        assert_eq!(told("mark.toml", "[gumbel]\n[kgw]\n", &[]), [format!("FILE: gumbel, kgw: {one}")]);
+        assert_eq!(
+            told("mark.toml", "[kgw]\n", &["--scheme", "gumbel"])[0],
             "--scheme: gumbel is not the scheme of --params"
         );
-        let (_dir, path) = file("mark.toml", "key = 5\n");
-        assert!(problems(&["--params", &path])[0].ends_with("must be one table, called kgw, synthid or gumbel"));
     }
 }

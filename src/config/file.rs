@@ -3,12 +3,15 @@
 use super::settings::SETTINGS;
 use std::collections::BTreeMap;
 use std::path::Path;
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// The table of default sampling parameters.
 pub(super) const DEFAULTS: &str = "defaults";
 /// The same bound as a Kubernetes ConfigMap has.
 const LARGEST: u64 = 1 << 20;
+/// Most mistakes of one file that are told at a time.
+pub(super) const MOST_TOLD: usize = 64;
 
 /// What a file says.
 #[derive(Debug, Default)]
@@ -37,18 +40,23 @@ pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
     text.map_err(|e| problems.push(format!("{}: cannot be read: {e}", path.display()))).ok()
 }
 
-/// The text of the file called `name` as a table, or what is wrong with it.
-pub(super) fn table(text: &str, name: &str) -> Result<Table, String> {
-    let shown = |e: toml::de::Error| e.to_string().trim_end().replace('\n', "\n    ");
-    text.parse().map_err(|e| format!("{name}: is not TOML: {}", shown(e)))
+/// The text of the file called `name` as a table, or every mistake in its form.
+pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
+    let told =
+        |e: &toml::de::Error| format!("{name}: is not TOML: {}", e.to_string().trim_end().replace('\n', "\n    "));
+    // The parser that goes on after a mistake finds those behind it.
+    text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
+        found if found.is_empty() => vec![told(&first)],
+        found => found.iter().take(MOST_TOLD).map(told).collect(),
+    })
 }
 
 fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {
     let mut file = File::default();
     let table = match table(text, path) {
         Ok(table) => table,
-        Err(problem) => {
-            problems.push(problem);
+        Err(found) => {
+            problems.extend(found);
             return file;
         }
     };
@@ -86,6 +94,14 @@ pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item =
         None => format!(
             "{path}: there is no such key; docs/configuration.md lists them, and croupier serve --help the settings"
         ),
+    }
+}
+
+/// The same of a table with few keys, which are all told.
+pub(super) fn no_such_key(key: &str, known: &[&str]) -> String {
+    match nearest(key, known.iter().copied()) {
+        Some(near) => format!("there is no such key; did you mean {near}?"),
+        None => format!("there is no such key; there are {}", known.join(", ")),
     }
 }
 

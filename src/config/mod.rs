@@ -7,12 +7,16 @@
 mod access;
 mod bench;
 mod cli;
+mod composed;
 mod defaults;
 mod detect;
 mod file;
 mod flags;
+mod given;
 mod inject;
+mod marks;
 mod named;
+mod parts;
 mod presets;
 mod reference;
 mod resolve;

@@ -1,7 +1,7 @@
 //! Presets: those in `presets.toml`, or in a file that takes its place.
 
-use super::defaults;
-use super::file;
+use super::file::{self, MOST_TOLD};
+use super::given;
 use crate::limits::Limits;
 use crate::params::presets::{Preset, Presets};
 use std::path::Path;
@@ -16,7 +16,7 @@ const DESCRIPTION: &str = "description";
 const LONGEST_NAME: usize = 64;
 const LONGEST_DESCRIPTION: usize = 256;
 
-/// The presets of the file at `path`, or else the shipped ones; every mistake goes into `problems`.
+/// The presets of the file at `path`, or else the shipped ones; every mistake goes into `problems`, up to [`MOST_TOLD`].
 pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<String>) -> Presets {
     let (text, name) = match path {
         None => (SHIPPED.to_owned(), SHIPPED_NAME.to_owned()),
@@ -24,16 +24,27 @@ pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<Stri
     };
     let table: Table = match file::table(&text, &name) {
         Ok(table) => table,
-        Err(problem) => {
-            problems.push(problem);
+        Err(found) => {
+            problems.extend(found);
             return Presets::default();
         }
     };
+    let mut found = Vec::new();
     if table.len() > Presets::MOST {
-        problems.push(format!("{name}: has {} presets, at most {} are allowed", table.len(), Presets::MOST));
+        found.push(format!("{name}: has {} presets, at most {} are allowed", table.len(), Presets::MOST));
     }
-    let presets = table.into_iter().take(Presets::MOST);
-    Presets::new(presets.filter_map(|(key, value)| preset(&name, key, value, limits, problems)).collect())
+    let mut presets = Vec::new();
+    for (key, value) in table.into_iter().take(Presets::MOST) {
+        if found.len() <= MOST_TOLD {
+            presets.extend(preset(&name, key, value, limits, &mut found));
+        }
+    }
+    if found.len() > MOST_TOLD {
+        found.truncate(MOST_TOLD);
+        found.push(format!("{name}: has more mistakes; no more than {MOST_TOLD} are told at a time"));
+    }
+    problems.append(&mut found);
+    Presets::new(presets)
 }
 
 /// The shipped presets. `presets_are_read` shows that there is no mistake in them.
@@ -53,18 +64,15 @@ fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mu
     };
     let description = match table.remove(DESCRIPTION) {
         Some(Value::String(text)) if (1..=LONGEST_DESCRIPTION).contains(&text.len()) => text,
-        None => {
+        wrong => {
+            let wrong = if wrong.is_none() { "is missing; say" } else { "must be a text; say" };
             problems.push(format!(
-                "{at}.{DESCRIPTION}: is missing; say in 1 to {LONGEST_DESCRIPTION} bytes what the preset is for"
+                "{at}.{DESCRIPTION}: {wrong} in 1 to {LONGEST_DESCRIPTION} bytes what the preset is for"
             ));
-            return None;
-        }
-        Some(_) => {
-            problems.push(format!("{at}.{DESCRIPTION}: must be a text of 1 to {LONGEST_DESCRIPTION} bytes"));
-            return None;
+            String::new()
         }
     };
-    let given = defaults::read(&at, &table, limits, problems);
+    let given = given::read(&at, &table, limits, problems);
     Some(Preset::new(name, description, given.params, given.copies))
 }
 

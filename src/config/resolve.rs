@@ -2,7 +2,7 @@
 
 use super::settings::{SETTINGS, Setting, env_name};
 use super::values::LONGEST_SOCKET_PATH;
-use super::{Config, defaults, file, presets};
+use super::{Config, file, given, presets};
 use crate::vocabulary::Vocabulary;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
         limits.max_sequences_per_stream = limits.max_sequences_per_stream.min(limits.max_sequences);
     }
     let defaults = path.iter().map(|path| format!("{path}: ")).chain([file::DEFAULTS.to_owned()]).collect::<String>();
-    config.defaults = defaults::read(&defaults, &file.defaults, &config.limits, &mut problems).params;
+    config.defaults = given::read(&defaults, &file.defaults, &config.limits, &mut problems).params;
     let told = problems.len();
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));

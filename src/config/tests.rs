@@ -3,6 +3,7 @@ use super::*;
 use std::collections::HashMap;
 use std::ffi::OsString;
 
+mod parameters;
 mod presets;
 
 fn parse_with(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Stop> {
@@ -53,24 +54,6 @@ fn every_limit_has_a_setting() {
     for field in names.split(['{', ',', '}']).filter_map(|part| part.split_once(':')).map(|(name, _)| name.trim()) {
         assert!(settings::SETTINGS.iter().any(|s| s.key() == field), "{field}");
     }
-}
-
-#[test]
-fn every_parameter_can_be_a_server_default_or_is_known_not_to() {
-    // Lists and seeds mean something for one model or one sequence only, what is about drafts for one worker.
-    let lists = ["logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "stop_token_ids"];
-    let lists = lists.into_iter().chain(["xtc_ignore_token_ids", "top_p_reset_token_ids"]);
-    let lists = lists.chain(["sequence_bias", "token_ban_ranges"]);
-    // What has parts of its own or names tokens means something for one model only.
-    let lists = lists.chain(["no_repeat_ngram", "length_penalty", "forced_first_token", "forced_last_token"]);
-    let lists = lists.chain(["repetition_detection", "thinking_budget", "report", "watermark"]);
-    let not = lists.chain(["seed", "logprobs", "acceptance", "proposer", "draft_length"]);
-    // Another way to say sampler_order.
-    let keys = defaults::keys().filter(|&key| key != "engine_order");
-    let (mut listed, mut all): (Vec<_>, _) = (keys.chain(not).collect(), SamplingParams::field_names());
-    listed.sort_unstable();
-    all.sort_unstable();
-    assert_eq!(listed, all);
 }
 
 #[test]

@@ -36,10 +36,14 @@ pub struct Typical {
     pub alpha: f32,
 }
 
+impl Typical {
+    const MEDUSA: Self = Self { epsilon: 0.09, alpha: 0.3 };
+}
+
 impl Default for Typical {
     /// Medusa's.
     fn default() -> Self {
-        Self { epsilon: 0.09, alpha: 0.3 }
+        Self::MEDUSA
     }
 }
 
@@ -52,10 +56,14 @@ pub struct Relaxed {
     pub delta: f32,
 }
 
+impl Relaxed {
+    const EXAMPLE: Self = Self { top_n: 10, delta: 0.6 };
+}
+
 impl Default for Relaxed {
     /// TensorRT-LLM's example for thinking phases.
     fn default() -> Self {
-        Self { top_n: 10, delta: 0.6 }
+        Self::EXAMPLE
     }
 }
 
@@ -66,7 +74,69 @@ pub struct Synthetic {
     pub rate: f32,
 }
 
+/// Settings of rules as they are given, for whichever rule.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct AcceptanceSettings {
+    /// Of [`Typical`].
+    pub typical_epsilon: Option<f32>,
+    /// Of [`Typical`].
+    pub typical_alpha: Option<f32>,
+    /// Of [`Relaxed`].
+    pub relaxed_top_n: Option<u32>,
+    /// Of [`Relaxed`].
+    pub relaxed_delta: Option<f32>,
+    /// Of [`Synthetic`], which has no default for it.
+    pub synthetic_rate: Option<f32>,
+}
+
 impl AcceptanceRule {
+    /// A synthetic rule whose rate is still to be given.
+    pub const WITHOUT_RATE: Self = Self::Synthetic(Synthetic { rate: 0.0 });
+
+    /// The rules by name, with their default settings.
+    pub const NAMED: [(&'static str, Self); 6] = [
+        ("rejection", Self::Rejection),
+        ("greedy", Self::Greedy),
+        ("block", Self::Block),
+        ("typical", Self::Typical(Typical::MEDUSA)),
+        ("relaxed", Self::Relaxed(Relaxed::EXAMPLE)),
+        ("synthetic", Self::WITHOUT_RATE),
+    ];
+
+    /// The rule with these settings; not yet checked against ranges. Settings of another rule are a mistake: they would be
+    /// lost without a word.
+    ///
+    /// # Errors
+    /// The field at fault, relative to the acceptance parameters.
+    pub fn with(self, given: AcceptanceSettings) -> Result<Self, FieldError> {
+        let (is_typical, is_relaxed) = (matches!(self, Self::Typical(_)), matches!(self, Self::Relaxed(_)));
+        let settings = [
+            ("TYPICAL", is_typical, "typical_epsilon", given.typical_epsilon.is_some()),
+            ("TYPICAL", is_typical, "typical_alpha", given.typical_alpha.is_some()),
+            ("RELAXED", is_relaxed, "relaxed_top_n", given.relaxed_top_n.is_some()),
+            ("RELAXED", is_relaxed, "relaxed_delta", given.relaxed_delta.is_some()),
+            ("SYNTHETIC", matches!(self, Self::Synthetic(_)), "synthetic_rate", given.synthetic_rate.is_some()),
+        ];
+        if let Some((rule, _, field, _)) = settings.iter().find(|(_, is_chosen, _, present)| *present && !is_chosen) {
+            return Err(FieldError::new(*field, format!("belongs to the rule {rule}; choose it or leave this out")));
+        }
+        Ok(match self {
+            Self::Rejection | Self::Greedy | Self::Block => self,
+            Self::Typical(Typical { epsilon, alpha }) => Self::Typical(Typical {
+                epsilon: given.typical_epsilon.unwrap_or(epsilon),
+                alpha: given.typical_alpha.unwrap_or(alpha),
+            }),
+            Self::Relaxed(Relaxed { top_n, delta }) => Self::Relaxed(Relaxed {
+                top_n: given.relaxed_top_n.unwrap_or(top_n),
+                delta: given.relaxed_delta.unwrap_or(delta),
+            }),
+            Self::Synthetic(_) => {
+                let missing = || FieldError::new("synthetic_rate", "is required for the rule SYNTHETIC");
+                Self::Synthetic(Synthetic { rate: given.synthetic_rate.ok_or_else(missing)? })
+            }
+        })
+    }
+
     /// Checks every field against its range.
     ///
     /// # Errors
@@ -91,6 +161,21 @@ impl AcceptanceRule {
 mod tests {
     use super::AcceptanceRule as Rule;
     use super::*;
+
+    #[test]
+    fn settings_are_those_of_the_rule() {
+        let none = AcceptanceSettings::default();
+        for (name, rule) in Rule::NAMED {
+            let missing = (name == "synthetic").then_some("synthetic_rate".to_owned());
+            assert_eq!(rule.with(none).map_err(|e| e.field), missing.map_or(Ok(rule), Err), "{name}");
+        }
+        let given = AcceptanceSettings { typical_alpha: Some(0.5), ..none };
+        let typical = Typical { alpha: 0.5, ..Typical::default() };
+        assert_eq!(Rule::Typical(Typical::default()).with(given), Ok(Rule::Typical(typical)));
+        for rule in [Rule::Block, Rule::Relaxed(Relaxed::default()), Rule::WITHOUT_RATE] {
+            assert_eq!(rule.with(given).map_err(|e| e.field), Err("typical_alpha".to_owned()), "{rule:?}");
+        }
+    }
 
     #[test]
     fn each_range_is_checked_and_named() {

@@ -263,7 +263,7 @@ mod tests {
             ("penalty_decay_n", |p| (p.history.penalty_last_n, p.history.penalty_decay_n) = (1, 65_535)),
             ("encoder_repetition_penalty", |p| p.history.encoder_repetition_penalty = 0.0),
             ("no_repeat_ngram", |p| {
-                p.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 1, ..Default::default() }))
+                p.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 65, ..Default::default() }))
             }),
             ("length_penalty", |p| p.history.length_penalty = Some(LengthPenalty { start: 0, factor: 0.0 })),
             ("sequence_bias", |p| p.history.sequence_bias = vec![SequenceBias::default()]),

@@ -253,29 +253,44 @@ impl SamplingParams {
         let has = |sampler: &Sampler| {
             order.contains(sampler) || *sampler == Sampler::DynamicTemperature && order.contains(&Sampler::Temperature)
         };
-        let missing = Sampler::ALL.into_iter().find(|s| s.step(self).is_some() && !has(s)).map(Sampler::name);
-        let Some(name) =
-            missing.or_else(|| self.unknown_to_its_engine(xtc_ignored)).filter(|_| self.temperature != 0.0)
-        else {
+        let missing = Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).map(Sampler::name);
+        let mut names: Vec<&str> = missing.collect();
+        let unknown = self.unknown_to_its_engine(xtc_ignored);
+        unknown.for_each(|name| {
+            if !names.contains(&name) {
+                names.push(name)
+            }
+        });
+        if names.is_empty() || self.temperature == 0.0 {
             return Ok(());
-        };
+        }
+        let (are, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
+        let lacks = format!("has no place for {}, which {are} on", names.join(", "));
         Err(match self.samplers.sampler_order {
             SamplerOrder::Engine(_) => {
                 // A sequence that names none has its stream's.
-                let off = if name == XTC_IGNORED { "leave it out, of default_params too" } else { "turn it off" };
+                let off = if names == [XTC_IGNORED] {
+                    "leave it out, of default_params too".to_owned()
+                } else {
+                    format!("turn {them} off")
+                };
                 let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
-                FieldError::new("engine_order", format!("has no place for {name}, which is on; {off}, {fix}"))
+                FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"))
             }
             SamplerOrder::Custom(..) => {
-                FieldError::new("sampler_order", format!("has no place for {name}, which is on; add it or turn it off"))
+                FieldError::new("sampler_order", format!("{lacks}; add {them} or turn {them} off"))
             }
         })
     }
 
-    /// A parameter that is on and that the engine does not have, though it has the sampler.
-    fn unknown_to_its_engine(&self, xtc_ignored: &[u32]) -> Option<&'static str> {
+    /// Parameters that are on and that the engine does not have, though it has the sampler.
+    fn unknown_to_its_engine(&self, xtc_ignored: &[u32]) -> impl Iterator<Item = &'static str> {
         use EngineOrder::*;
-        let (s, SamplerOrder::Engine(engine)) = (&self.samplers, &self.samplers.sampler_order) else { return None };
+        let s = &self.samplers;
+        let engine = match s.sampler_order {
+            SamplerOrder::Engine(engine) => engine,
+            SamplerOrder::Custom(..) => Croupier,
+        };
         // The engines that have it stand behind it.
         let parameters: [(_, _, &[EngineOrder]); 8] = [
             ("dynatemp_high", s.dynatemp_high > 0.0, &[LlamaCpp, TextGenerationWebui, Exllama]),
@@ -287,8 +302,10 @@ impl SamplingParams {
             ("mirostat 1", s.mirostat == 1, &[LlamaCpp]),
             ("min_keep", s.min_keep > 1, &[LlamaCpp, Transformers]),
         ];
-        let unknown = |(_, is_on, engines): &(_, bool, &[EngineOrder])| *is_on && !engines.contains(engine);
-        parameters.into_iter().find(unknown).filter(|_| *engine != Croupier).map(|(name, ..)| name)
+        let unknown = move |(_, is_on, engines): &(_, bool, &[EngineOrder])| {
+            *is_on && engine != Croupier && !engines.contains(&engine)
+        };
+        parameters.into_iter().filter(unknown).map(|(name, ..)| name)
     }
 }
 
@@ -311,6 +328,14 @@ mod tests {
         assert_eq!(
             at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
             Err(lacks("tfs"))
+        );
+        assert_eq!(
+            at_fault(|p| {
+                (p.samplers.tfs, p.samplers.top_a, p.samplers.min_keep) = (0.5, 0.5, 2);
+                p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
+            }),
+            Err(lacks("tfs, top_a, min_keep").replace("is on; turn it", "are on; turn them")),
+            "all of them"
         );
         assert_eq!(
             at_fault(|p| (p.top_k, p.samplers.sampler_order) =

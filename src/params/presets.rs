@@ -1,5 +1,6 @@
 //! Presets: named sets of parameters, for fields that are left absent.
 
+use super::watermark::Watermark;
 use super::{FieldError, SamplingParams};
 
 /// Copies one parameter from one set to another.
@@ -14,19 +15,41 @@ pub struct Preset {
     pub description: String,
     params: SamplingParams,
     copies: Vec<CopyParameter>,
+    pattern_tokens: usize,
+    entries: usize,
 }
 
 impl Preset {
     /// A preset of those `params` that `copies` copy.
     #[must_use]
     pub fn new(name: String, description: String, params: SamplingParams, copies: Vec<CopyParameter>) -> Self {
-        Self { name, description, params, copies }
+        let (pattern_tokens, entries) = (params.pattern_tokens(), params.listed_entries());
+        Self { name, description, params, copies, pattern_tokens, entries }
     }
 
-    /// How many tokens its sequence breakers have: they are prepared for each sequence that is opened with it.
+    /// How many tokens its sequence breakers, bad words and sequence biases have: they are prepared for each sequence that is
+    /// opened with it.
     #[must_use]
-    pub fn breaker_tokens(&self) -> usize {
-        self.params.history.dry_sequence_breakers.iter().map(Vec::len).sum()
+    pub fn pattern_tokens(&self) -> usize {
+        self.pattern_tokens
+    }
+
+    /// How many entries its other lists have: they are copied for each such sequence.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Whether it bans or biases single tokens, or favours those that end the text.
+    #[must_use]
+    pub fn changes_tokens(&self) -> bool {
+        self.params.changes_tokens()
+    }
+
+    /// How it marks texts; `None`: not at all, or it does not say.
+    #[must_use]
+    pub fn watermark(&self) -> Option<&Watermark> {
+        self.params.watermark()
     }
 
     /// Sets its parameters; others stay.
@@ -75,6 +98,26 @@ impl Presets {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Preset> {
         self.0.iter()
+    }
+}
+
+impl SamplingParams {
+    /// Tokens of the lists of which an automaton is made.
+    fn pattern_tokens(&self) -> usize {
+        let patterns = self.bad_words.iter().chain(&self.history.dry_sequence_breakers);
+        patterns.chain(self.history.sequence_bias.iter().map(|bias| &bias.token_ids)).map(Vec::len).sum()
+    }
+
+    /// Entries of all other lists.
+    fn listed_entries(&self) -> usize {
+        let (samplers, history) = (&self.samplers, &self.history);
+        let own = [&self.allowed_token_ids, &self.banned_token_ids, &self.stop_token_ids];
+        let own = own.into_iter().chain([&samplers.xtc_ignore_token_ids, &samplers.top_p_reset_token_ids]);
+        let own = own.chain(self.logprobs.as_ref().map(|logprobs| &logprobs.token_ids));
+        let own = own.chain(samplers.report.as_ref().map(|report| &report.why_not_token_ids));
+        let own = own.chain(history.no_repeat_ngram.as_ref().map(|ngram| &ngram.whitelist));
+        let own = own.chain(history.token_ban_ranges.iter().map(|range| &range.token_ids));
+        self.logit_bias.len() + own.map(Vec::len).sum::<usize>()
     }
 }
 

@@ -101,6 +101,12 @@ impl DraftLengthParams {
         Self { draft_cost, verify_cost: 0.0, max_draft_tokens: 16 }
     }
 
+    /// The same, or `None` where no draft token may be advised: no advice.
+    #[must_use]
+    pub fn or_none(self) -> Option<Self> {
+        (self.max_draft_tokens > 0).then_some(self)
+    }
+
     /// Checks every field against its range.
     ///
     /// # Errors

@@ -27,13 +27,13 @@ pub const MAX_LENGTH_FACTOR: f32 = 100.0;
 /// No n-gram comes twice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NoRepeatNgram {
-    /// Its tokens. 0: off, or 2 ..= 64.
+    /// Its tokens. 0: off, or 1 ..= 64; with 1 no token comes twice.
     pub size: u32,
     /// Only n-grams in the last so many tokens count. 0: as many as may be, 32,768.
     pub window: u32,
     /// Tokens that may end an n-gram again.
     pub whitelist: Vec<u32>,
-    /// Tokens of the n-grams of the prompt that do not come again, wherever in it they are. 0: off, or 2 ..= 64.
+    /// Tokens of the n-grams of the prompt that do not come again, wherever in it they are. 0: off, or 1 ..= 64.
     pub prompt_size: u32,
 }
 
@@ -93,9 +93,7 @@ pub struct ThinkingBudget {
 impl NoRepeatNgram {
     pub(super) fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
         for (field, size) in [("size", self.size), ("prompt_size", self.prompt_size)].into_iter().filter(|x| x.1 != 0) {
-            let hint = " (or 0: off; that no token comes twice, as 1 means elsewhere, a presence_penalty of 1e4 brings about, with \
-                penalties_count_prompt for those of the prompt)";
-            in_range(field, size, 2, MAX_NGRAM, hint)?;
+            in_range(field, size, 1, MAX_NGRAM, " (or 0: off)")?;
         }
         in_range("window", self.window, 0, MAX_LOOK_BACK, " (0: as many as may be)")?;
         check_len("whitelist_token_ids", self.whitelist.len(), MAX_WHITELIST)?;
@@ -202,7 +200,7 @@ mod tests {
             let ngram = NoRepeatNgram { size, window, whitelist: whitelist.to_vec(), prompt_size: 0 };
             fault(|p| p.no_repeat_ngram = Some(Box::new(ngram)))
         };
-        for size in [1, 65, u32::MAX] {
+        for size in [65, u32::MAX] {
             assert_eq!(ngram(size, 0, &[]).as_deref(), Some("no_repeat_ngram.size"));
             let of_prompt = NoRepeatNgram { prompt_size: size, ..NoRepeatNgram::default() };
             let found = fault(|p| p.no_repeat_ngram = Some(Box::new(of_prompt)));
@@ -211,7 +209,7 @@ mod tests {
         assert_eq!(ngram(2, (1 << 15) + 1, &[]).as_deref(), Some("no_repeat_ngram.window"));
         assert_eq!(ngram(2, 0, &[1, 100]).as_deref(), Some("no_repeat_ngram.whitelist_token_ids[1]"));
         assert_eq!(ngram(2, 0, &[1; 4097]).as_deref(), Some("no_repeat_ngram.whitelist_token_ids"));
-        assert_eq!((ngram(0, 0, &[]), ngram(64, 1 << 15, &[99; 4096])), (None, None));
+        assert_eq!((ngram(0, 0, &[]), ngram(1, 0, &[]), ngram(64, 1 << 15, &[99; 4096])), (None, None, None));
         for factor in [0.0, -1.0, f32::NAN, 101.0, f32::INFINITY] {
             let found = fault(|p| p.length_penalty = Some(LengthPenalty { start: 1, factor }));
             assert_eq!(found.as_deref(), Some("length_penalty.factor"));

@@ -146,6 +146,15 @@ impl Watermark {
         }
     }
 
+    /// Size and seed of the table that it needs, if it needs one.
+    #[must_use]
+    pub fn table(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Synthid(synthid) => Some((synthid.sampling_table_size, synthid.sampling_table_seed)),
+            Self::Kgw(_) | Self::Gumbel(_) => None,
+        }
+    }
+
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -2,7 +2,7 @@
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
 use super::convert::config::{Config, config};
-use super::convert::{reply, step};
+use super::convert::{copies, reply, step};
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::StreamHandle;
@@ -110,7 +110,7 @@ fn read(
         .map_err(|e| Error::Invalid(e.within("logits")))?;
     let logits = step::with_listed(logits, request.top_n, &config)?;
     check_rows(&request.rows, &logits, &config, shared.limits.max_sequences)?;
-    step::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
+    copies::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
     let work = (0..).zip(places(&request.rows));
     let work =
         work.map(|(id, first_row)| Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) }).collect();

@@ -8,7 +8,7 @@ use super::breakers::{Breakers, Place};
 use super::dry;
 use super::loops::looping;
 use super::mark;
-use super::ngram::{self, OfPrompt};
+use super::ngram::{self, OfPrompt, Stood};
 use super::places::Places;
 use super::repeats::{self, Match};
 use super::rules::Rules;
@@ -36,7 +36,7 @@ struct Index {
     dry: Option<Places>,
     /// Of each token, where DRY counts them.
     counted: Option<Grams>,
-    ngram: Option<Grams>,
+    ngram: Option<Stood>,
     /// Those of the prompt.
     prompt: Option<Box<OfPrompt>>,
 }
@@ -127,7 +127,7 @@ impl Memory {
 
     /// Chains all tokens anew.
     fn index(&mut self, rules: &Rules, reach: &Reach) {
-        self.grams.ngram = reach.ngram.map(|(context, _)| Grams::latest(context, &self.tokens));
+        self.grams.ngram = reach.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
         if let Some(biased) = rules.biased() {
             self.now.biased = biased.after(&self.tokens);
         }
@@ -149,8 +149,8 @@ impl Memory {
         if let Some(grams) = &mut self.grams.counted {
             grams.push(&self.tokens, token);
         }
-        if let Some(grams) = &mut self.grams.ngram {
-            grams.push_over(&self.tokens, token);
+        if let Some(stood) = &mut self.grams.ngram {
+            stood.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
         self.now.append(rules, &reach, &Text::new(&self.tokens, &[]), &self.grams);
@@ -203,7 +203,7 @@ impl Memory {
 
 impl Index {
     fn bytes(&self) -> usize {
-        let grams = self.ngram.iter().chain(&self.counted).map(Grams::bytes).sum::<usize>();
+        let grams = self.ngram.as_ref().map_or(0, Stood::bytes) + self.counted.as_ref().map_or(0, Grams::bytes);
         self.dry.as_ref().map_or(0, Places::bytes) + grams + self.prompt_bytes()
     }
 
@@ -213,8 +213,9 @@ impl Index {
 
     fn bytes_after(&self, len: usize) -> usize {
         let dry = self.dry.as_ref().map_or(0, |places| places.bytes_after(len));
-        let grams = self.ngram.iter().chain(&self.counted).map(|grams| grams.bytes_after(len)).sum::<usize>();
-        dry + grams + self.prompt_bytes()
+        let ngram = self.ngram.as_ref().map_or(0, |stood| stood.bytes_after(len));
+        let counted = self.counted.as_ref().map_or(0, |grams| grams.bytes_after(len));
+        dry + ngram + counted + self.prompt_bytes()
     }
 }
 
@@ -269,8 +270,8 @@ impl Now {
         dry::penalise(rules.dry(), text, repeats, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();
-        if let (Some(params), Some(grams)) = (rules.no_repeat_ngram(), &grams.ngram) {
-            ngram::ban(params, text, grams, banned);
+        if let (Some(params), Some(stood)) = (rules.no_repeat_ngram(), &grams.ngram) {
+            ngram::ban(params, text, stood, banned);
             in_order_once(banned);
         }
         if let (Some(params), Some(prompt)) = (rules.no_prompt_ngram(), &grams.prompt) {

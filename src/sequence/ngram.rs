@@ -3,14 +3,17 @@
 //!
 //! With n = `size` tokens: a token is banned if it followed, somewhere in the last `window` tokens of prompt and output (0: 32,768),
 //! the n - 1 tokens that the text ends with; the earlier n-gram must lie in the window as a whole. Tokens of the
-//! whitelist are never banned.
+//! whitelist are never banned. With n = 1 that is every token of the window.
 //!
 //! With `prompt_size` (Hugging Face `EncoderNoRepeatNGramLogitsProcessor`; n = `prompt_size`) a token is banned, too, that
 //! followed the n - 1 tokens that the text ends with somewhere in the prompt, however far back that is ([`OfPrompt`]).
 //!
 //! Only the latest place of each n-gram is chained ([`Grams::push_over`]): what followed there before is no news. So a
 //! token costs a step, and at most n - 1 comparisons, for each *different* token that followed the last n - 1 ones, however
-//! often it did; opening costs a step per token; a row that looks ahead a step more for each token ahead.
+//! often it did; opening costs a step per token; a row that looks ahead a step more for each token ahead. Where n is 1 all tokens followed
+//! the same, so their latest places stand in the order of tokens ([`Singles`]), and a row needs no sorting.
+
+mod singles;
 
 use super::in_order_once;
 use super::text::Text;
@@ -18,6 +21,50 @@ use crate::params::history::MAX_LOOK_BACK;
 use crate::params::steering::NoRepeatNgram;
 use crate::sampling::steps::step;
 use crate::speculative::propose::grams::Grams;
+use singles::Singles;
+
+/// Where n-grams stood before.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Stood {
+    /// By the tokens before their last one.
+    Behind(Grams),
+    /// Of a single token.
+    Singles(Singles),
+}
+
+impl Stood {
+    /// In these tokens, with so many before the last one of an n-gram.
+    pub(super) fn latest(context: usize, tokens: &[u32]) -> Self {
+        match context {
+            0 => Self::Singles(Singles::latest(tokens)),
+            _ => Self::Behind(Grams::latest(context, tokens)),
+        }
+    }
+
+    /// The same behind one more token than `tokens`.
+    pub(super) fn push_over(&mut self, tokens: &[u32], token: u32) {
+        match self {
+            Self::Behind(grams) => grams.push_over(tokens, token),
+            Self::Singles(singles) => singles.push(token, tokens.len()),
+        }
+    }
+
+    /// Memory held beside its own fields.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Behind(grams) => grams.bytes(),
+            Self::Singles(singles) => singles.bytes(),
+        }
+    }
+
+    /// The same once the text has `len` tokens, at most.
+    pub(super) fn bytes_after(&self, len: usize) -> usize {
+        match self {
+            Self::Behind(grams) => grams.bytes_after(len),
+            Self::Singles(singles) => singles.bytes_after(len),
+        }
+    }
+}
 
 /// Tokens of the context that is looked up.
 pub(super) fn context(params: &NoRepeatNgram) -> usize {
@@ -29,13 +76,16 @@ pub(super) fn window(params: &NoRepeatNgram) -> usize {
     (if params.window == 0 { MAX_LOOK_BACK } else { params.window }) as usize
 }
 
-/// Adds what is banned after `text`. `grams` has chained the latest places of the kept part with this [`context`]. The
+/// Adds what is banned after `text`. `stood` has the latest places of the kept part with this [`context`]. The
 /// whitelist is in order.
-pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned: &mut Vec<u32>) {
+pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned: &mut Vec<u32>) {
     let (n, context) = (text.len(), context(params));
     let reach = window(params).saturating_sub(context);
     let is_near = |&at: &usize| n - at <= reach;
-    let mut found = Vec::new();
+    let mut found = match stood {
+        Stood::Singles(singles) => singles.from(n.saturating_sub(reach)),
+        Stood::Behind(_) => Vec::new(),
+    };
     // Positions that look ahead are not chained; they are few.
     for at in (text.kept_len()..n).rev().take_while(is_near) {
         step();
@@ -44,9 +94,11 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned
             found.insert(place, token);
         }
     }
-    let chained = grams.chain_behind(text.last(context)).take_while(is_near);
-    found.extend(chained.filter(|&at| text.repeats_before(at, context)).filter_map(|at| text.get(at)));
-    in_order_once(&mut found);
+    if let Stood::Behind(grams) = stood {
+        let chained = grams.chain_behind(text.last(context)).take_while(is_near);
+        found.extend(chained.filter(|&at| text.repeats_before(at, context)).filter_map(|at| text.get(at)));
+        in_order_once(&mut found);
+    }
     found.retain(|token| params.whitelist.binary_search(token).is_err());
     banned.reserve_exact(found.len());
     banned.extend(found);
@@ -55,38 +107,45 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, grams: &Grams, banned
 /// The n-grams of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OfPrompt {
+    /// The prompt, where tokens stand behind others.
     tokens: Vec<u32>,
-    grams: Grams,
+    stood: Stood,
 }
 
 impl OfPrompt {
     /// Those with the `prompt_size` of these parameters.
     pub(super) fn new(params: &NoRepeatNgram, prompt: &[u32]) -> Self {
         let context = params.prompt_size as usize - 1;
-        Self { tokens: prompt.to_vec(), grams: Grams::latest(context, prompt) }
+        let stood = Stood::latest(context, prompt);
+        let tokens = if let Stood::Behind(_) = stood { prompt.to_vec() } else { Vec::new() };
+        Self { tokens, stood }
     }
 
     /// Adds what is banned after `text`. The whitelist is in order.
     pub(super) fn ban(&self, params: &NoRepeatNgram, text: &Text<'_>, banned: &mut Vec<u32>) {
         let context = params.prompt_size as usize - 1;
+        let is_free = |token: &u32| params.whitelist.binary_search(token).is_err();
+        let grams = match &self.stood {
+            Stood::Singles(singles) => return banned.extend(singles.from(0).into_iter().filter(is_free)),
+            Stood::Behind(grams) => grams,
+        };
         if text.len() < context {
             return;
         }
         let ends_so =
             |&at: &usize| at >= context && self.tokens[at - context..at].iter().copied().eq(text.last(context));
-        let places = self.grams.chain_behind(text.last(context)).filter(ends_so);
-        let followed = places.filter_map(|at| self.tokens.get(at).copied());
-        banned.extend(followed.filter(|token| params.whitelist.binary_search(token).is_err()));
+        let places = grams.chain_behind(text.last(context)).filter(ends_so);
+        banned.extend(places.filter_map(|at| self.tokens.get(at).copied()).filter(is_free));
     }
 
     /// Most tokens that it bans at a position.
     pub(super) fn most_banned(&self) -> usize {
-        self.tokens.len()
+        if let Stood::Singles(singles) = &self.stood { singles.len() } else { self.tokens.len() }
     }
 
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        self.tokens.capacity() * size_of::<u32>() + self.grams.bytes()
+        self.tokens.capacity() * size_of::<u32>() + self.stood.bytes()
     }
 }
 
@@ -100,12 +159,12 @@ mod tests {
     fn banned(params: &NoRepeatNgram, tokens: &[u32], kept: usize) -> BTreeSet<u32> {
         // Part of it was there from the start.
         let opened = kept / 2;
-        let mut grams = Grams::latest(context(params), &tokens[..opened]);
+        let mut stood = Stood::latest(context(params), &tokens[..opened]);
         for at in opened..kept {
-            grams.push_over(&tokens[..at], tokens[at]);
+            stood.push_over(&tokens[..at], tokens[at]);
         }
         let mut banned = Vec::new();
-        ban(params, &Text::new(&tokens[..kept], &tokens[kept..]), &grams, &mut banned);
+        ban(params, &Text::new(&tokens[..kept], &tokens[kept..]), &stood, &mut banned);
         assert!(banned.is_sorted_by(|a, b| a < b));
         banned.into_iter().collect()
     }
@@ -122,6 +181,9 @@ mod tests {
         assert_eq!(of(2, 0, &[2], &[1, 1, 2, 1]), [1]);
         // 1 2 lies in the last three tokens, 1 1 does not.
         assert_eq!((of(2, 3, &[], &[1, 1, 2, 1]), of(2, 2, &[], &[1, 1, 2, 1])), (vec![2], vec![]));
+        // Of single tokens all that are in the window.
+        assert_eq!((of(1, 0, &[], &[3, 1, 3]), of(1, 2, &[], &[3, 1, 3, 1])), (vec![1, 3], vec![1, 3]));
+        assert_eq!((of(1, 1, &[], &[3, 1]), of(1, 0, &[1], &[3, 1]), of(1, 0, &[], &[])), (vec![1], vec![3], vec![]));
         assert_eq!((of(2, 0, &[], &[]), of(4, 0, &[], &[1, 1]), of(2, 1, &[], &[1, 1])), (vec![], vec![], vec![]));
     }
 
@@ -147,6 +209,10 @@ mod tests {
         }
         assert_eq!(of(2, &[1], &[1, 2, 1, 1], &[1, 2, 1]), [2]);
         assert_eq!(
+            (of(1, &[], &[5, 2, 5], &[9]), of(1, &[2], &[5, 2], &[]), of(1, &[], &[], &[1])),
+            (vec![2, 5], vec![5], vec![])
+        );
+        assert_eq!(
             (of(2, &[], &[], &[1]), of(4, &[], &[1, 1, 1, 1], &[1, 1]), of(2, &[], &[1], &[1])),
             (vec![], vec![], vec![])
         );
@@ -166,21 +232,23 @@ mod tests {
 
     #[test]
     fn opening_costs_a_step_a_token_and_a_token_one_for_each_that_followed() {
-        for (size, [whole, half]) in [(2, [1u32 << 15, 1 << 14]), (3, [1 << 15, 1 << 14]), (64, [1 << 13, 1 << 12])] {
+        for (size, [whole, half]) in
+            [(1, [1u32 << 15, 1 << 14]), (2, [1 << 15, 1 << 14]), (3, [1 << 15, 1 << 14]), (64, [1 << 13, 1 << 12])]
+        {
             let params = NoRepeatNgram { size, whitelist: (2..4098).collect(), ..Default::default() };
             let context = context(&params);
             for (text, shorter) in degenerate(whole).iter().zip(degenerate(half)) {
-                let opening = |text: &[u32]| steps(|| Grams::latest(context, text));
+                let opening = |text: &[u32]| steps(|| Stood::latest(context, text));
                 assert!(opening(text) <= whole as usize && opening(&shorter) <= half as usize);
-                let mut grams = Grams::latest(context, text);
+                let mut stood = Stood::latest(context, text);
                 let end = &text[text.len() - context..];
                 let followed: BTreeSet<_> = text.windows(size as usize).filter(|gram| gram.starts_with(end)).collect();
                 let mut banned = Vec::new();
-                let row = steps(|| ban(&params, &Text::new(text, &[]), &grams, &mut banned));
+                let row = steps(|| ban(&params, &Text::new(text, &[]), &stood, &mut banned));
                 // Others of the same hash are few.
                 assert!(row <= followed.len() + 8, "{row} steps, {} tokens followed", followed.len());
                 let token = text[text.len() / 2];
-                let pushed = steps(|| grams.push_over(text, token));
+                let pushed = steps(|| stood.push_over(text, token));
                 assert!(pushed <= followed.len() + 8, "{pushed} steps, {} tokens followed", followed.len());
             }
         }
@@ -190,7 +258,7 @@ mod tests {
     fn a_row_that_looks_ahead_costs_a_step_a_token_ahead() {
         let params = NoRepeatNgram { size: 2, ..Default::default() };
         let (text, ahead) = (vec![1; 1 << 15], vec![1; 1000]);
-        let grams = Grams::latest(1, &text);
+        let grams = Stood::latest(1, &text);
         let row = |ahead| steps(|| ban(&params, &Text::new(&text, ahead), &grams, &mut Vec::new()));
         assert!(row(&ahead) <= 1001 && row(&ahead[..500]) <= 501, "{} {}", row(&ahead), row(&ahead[..500]));
     }
@@ -200,7 +268,7 @@ mod tests {
         fn bans_are_those_of_the_definition(
             text in prop::collection::vec(0u32..3, 0..40),
             cut in 0usize..40,
-            (size, window) in (2u32..5, prop_oneof![Just(0), 1u32..45]),
+            (size, window) in (1u32..5, prop_oneof![Just(0), 1u32..45]),
             mut whitelist in prop::collection::vec(0u32..3, 0..2),
         ) {
             in_order_once(&mut whitelist);
@@ -220,7 +288,7 @@ mod tests {
         fn bans_of_the_prompt_are_those_of_the_definition(
             prompt in prop::collection::vec(0u32..3, 0..40),
             output in prop::collection::vec(0u32..3, 0..8),
-            prompt_size in 2u32..5,
+            prompt_size in 1u32..5,
         ) {
             let params = NoRepeatNgram { prompt_size, ..Default::default() };
             let (text, n) = ([&prompt[..], &output[..]].concat(), prompt_size as usize);

@@ -147,6 +147,20 @@ mod tests {
     }
 
     #[test]
+    fn nothing_found_is_zero_without_a_sign() {
+        use crate::params::watermark::{GumbelParams, SynthidParams};
+        for mark in [Watermark::Gumbel(GumbelParams::new(1)), Watermark::Synthid(SynthidParams::new(vec![1]))] {
+            for json in [false, true] {
+                let args = DetectArgs { file: None, mark: mark.clone(), alpha: 1e-3, json, max_line_bytes: 99 };
+                let mut to = Vec::new();
+                run(&args, "[]\n[1]\n".as_bytes(), &mut to).unwrap();
+                let told = String::from_utf8(to).unwrap();
+                assert!(told.contains("0.0") && !told.contains("-0"), "{told}");
+            }
+        }
+    }
+
+    #[test]
     fn what_was_found_before_a_mistake_is_told() {
         let (told, error) = told(true, "[1, 2]\nno");
         assert_eq!(told.lines().count(), 1);

@@ -2,12 +2,13 @@
 //!
 //! A [`Detector`] counts, over the tokens of a text, what a [mark](crate::sampling::mark) makes more frequent. Its p-value is
 //! the probability that text without the mark has as much of it, or more. An n-gram that comes again says
-//! nothing new, so it counts once. Read [`kgw`], [`synthid`], [`gumbel`] (what is counted), [`tails`] (how likely), [`texts`] (what is
+//! nothing new, so it counts once. Read [`kgw`], [`synthid`], [`gumbel`] (what is counted), [`tails`] and [`sums`] (how likely), [`texts`] (what is
 //! read), [`command`].
 
 pub mod command;
 pub mod gumbel;
 pub mod kgw;
+pub mod sums;
 pub mod synthid;
 pub mod tails;
 pub mod texts;

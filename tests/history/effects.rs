@@ -102,6 +102,10 @@ async fn an_ngram_does_not_come_twice() {
     assert_eq!(greedy_text(size(2, vec![]), &[4, 4, 9, 4], &row, 1).await, [5]);
     assert_eq!(greedy_text(size(2, vec![4]), &[], &row, 6).await, [4; 6]);
     assert_eq!(greedy_text(size(0, vec![]), &[], &row, 6).await, [4; 6]);
+    // No token twice.
+    assert_eq!(greedy_text(size(1, vec![]), &[], &row, 3).await, [4, 5, 6]);
+    assert_eq!(greedy_text(size(1, vec![]), &[9, 5], &row, 2).await, [4, 6]);
+    assert_eq!(greedy_text(size(1, vec![4]), &[5], &row, 4).await, [4; 4]);
     // Of the prompt alone: 9 4, 4 5 and 5 4, not what the output says.
     let of_prompt = |whitelist_token_ids| SamplingParams {
         no_repeat_ngram: Some(NoRepeatNgramParams { prompt_size: 2, whitelist_token_ids, ..Default::default() }),

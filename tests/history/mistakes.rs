@@ -115,7 +115,7 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
         ..p()
     };
     cases.extend([
-        ("params.no_repeat_ngram.size", ngram(1, 0, vec![])),
+        ("params.no_repeat_ngram.size", ngram(66, 0, vec![])),
         ("params.no_repeat_ngram.size", ngram(65, 0, vec![])),
         ("params.no_repeat_ngram.window", ngram(2, u32::MAX, vec![])),
         ("params.no_repeat_ngram.whitelist_token_ids[0]", ngram(2, 0, vec![VOCAB])),

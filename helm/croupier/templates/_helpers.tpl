@@ -81,7 +81,14 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{- /* A value as TOML has it. Whole numbers of values are floats. */ -}}
 {{- define "croupier.toml" -}}
 {{- if kindIs "string" . }}{{ . | quote }}
-{{- else if kindIs "slice" . }}{{ toJson . }}
+{{- else if kindIs "slice" . }}
+{{- $entries := list }}
+{{- range . }}{{ $entries = append $entries (include "croupier.toml" .) }}{{ end }}
+{{- printf "[%s]" (join "," $entries) }}
+{{- else if kindIs "map" . }}
+{{- $parts := list }}
+{{- range $key, $value := . }}{{ $parts = append $parts (printf "%s = %s" $key (include "croupier.toml" $value)) }}{{ end }}
+{{- printf "{ %s }" (join ", " $parts) }}
 {{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}
 {{- else }}{{ . }}
 {{- end }}

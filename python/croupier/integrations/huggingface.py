@@ -146,8 +146,6 @@ def _bans(params: Any, config: Any, input_length: int) -> None:
         params.token_ban_ranges.add(token_ids=_tokens(config.begin_suppress_tokens), start=start, length=1)
     for name, own in (("no_repeat_ngram_size", "size"), ("encoder_no_repeat_ngram_size", "prompt_size")):
         size = getattr(config, name, None)
-        if size == 1:
-            raise ValueError(f"generation_config.{name} is 1, which Croupier cannot do: it must be at least 2")
         if size:
             setattr(params.no_repeat_ngram, own, size)
 

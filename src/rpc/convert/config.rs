@@ -1,6 +1,6 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
-use super::params::{merged, unknown_value, with_breakers};
+use super::params::{merged, unknown_value, with_lists};
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
@@ -57,8 +57,7 @@ impl Config {
     }
 }
 
-/// Checks a configuration. `given` holds the parameters that the stream leaves absent; lists have no
-/// server default. The default parameters take their room from `state`.
+/// Checks a configuration. `given` holds the parameters that the stream leaves absent. The default parameters take their room from `state`.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
@@ -86,7 +85,7 @@ pub(in crate::rpc) fn config(
     check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
         merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
-    let defaults = with_breakers(defaults, &given.defaults);
+    let defaults = with_lists(defaults, &given.defaults);
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(in_default_params)?;
     let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;

@@ -2,6 +2,7 @@
 //! Nothing past this module sees a protobuf type, and nothing past it needs to check one again.
 
 pub(super) mod config;
+pub(super) mod copies;
 mod history;
 pub(super) mod params;
 pub(super) mod reply;

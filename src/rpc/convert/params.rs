@@ -1,7 +1,7 @@
 //! Sampling parameters: absent fields take the defaults, then everything is checked.
 
 use super::{history, samplers};
-use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
+use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings, Relaxed, Typical};
 use crate::params::presets::Presets;
 use crate::params::{
     Decay, DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
@@ -39,15 +39,23 @@ pub(super) fn merged(
     // Nothing over the defaults is the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
-    over(wire, &base).map(|params| with_breakers(params, &base))
+    over(wire, &base).map(|params| with_lists(params, &base))
 }
 
-/// The same with the sequence breakers of `base` where it has none: of a preset, or of the server's defaults.
-pub(super) fn with_breakers(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
-    let (own, others) = (&params.history.dry_sequence_breakers, &base.history.dry_sequence_breakers);
-    if own.is_empty() && !others.is_empty() {
-        params.history.dry_sequence_breakers.clone_from(others);
+/// The same with what `over` leaves out of `base` where it is absent: of a preset, or of the server's defaults.
+pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
+    // Nothing is touched without need, since what is changed takes memory.
+    macro_rules! fill {
+        ($is_absent:ident: $($($field:ident).+),+) => {
+            $(if params.$($field).+.$is_absent() && !base.$($field).+.$is_absent() {
+                params.$($field).+.clone_from(&base.$($field).+);
+            })+
+        };
     }
+    fill!(is_empty: logit_bias, allowed_token_ids, banned_token_ids, bad_words, stop_token_ids);
+    fill!(is_empty: samplers.xtc_ignore_token_ids, samplers.top_p_reset_token_ids);
+    fill!(is_empty: history.dry_sequence_breakers, history.sequence_bias, history.token_ban_ranges);
+    fill!(is_none: logprobs, samplers.report, history.no_repeat_ngram, history.thinking_budget);
     params
 }
 
@@ -123,45 +131,21 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })
 }
 
-/// How draft tokens are accepted; not yet checked against ranges. Settings of a rule that is not chosen are a
-/// mistake: they would be lost without a word.
+/// How draft tokens are accepted; not yet checked against ranges.
 fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
     use proto::AcceptanceRule as Wire;
-    let wanted = Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule))?;
-    let settings = [
-        (Wire::Typical, "typical_epsilon", wire.typical_epsilon.is_some()),
-        (Wire::Typical, "typical_alpha", wire.typical_alpha.is_some()),
-        (Wire::Relaxed, "relaxed_top_n", wire.relaxed_top_n.is_some()),
-        (Wire::Relaxed, "relaxed_delta", wire.relaxed_delta.is_some()),
-        (Wire::Synthetic, "synthetic_rate", wire.synthetic_rate.is_some()),
-    ];
-    if let Some((rule, field, _)) = settings.iter().find(|(rule, _, present)| *present && *rule != wanted) {
-        let message = format!("belongs to {}; choose that rule or leave it out", rule.as_str_name());
-        return Err(FieldError::new(*field, message));
-    }
-    Ok(match wanted {
+    let &proto::AcceptanceParams { rule, typical_epsilon, typical_alpha, relaxed_top_n, relaxed_delta, synthetic_rate } =
+        wire;
+    let rule = match Wire::try_from(rule).map_err(|_| unknown_value("rule", rule))? {
         Wire::Unspecified | Wire::Rejection => AcceptanceRule::Rejection,
         Wire::Greedy => AcceptanceRule::Greedy,
         Wire::Block => AcceptanceRule::Block,
-        Wire::Typical => {
-            let default = Typical::default();
-            AcceptanceRule::Typical(Typical {
-                epsilon: wire.typical_epsilon.unwrap_or(default.epsilon),
-                alpha: wire.typical_alpha.unwrap_or(default.alpha),
-            })
-        }
-        Wire::Relaxed => {
-            let default = Relaxed::default();
-            AcceptanceRule::Relaxed(Relaxed {
-                top_n: wire.relaxed_top_n.unwrap_or(default.top_n),
-                delta: wire.relaxed_delta.unwrap_or(default.delta),
-            })
-        }
-        Wire::Synthetic => {
-            let missing = || FieldError::new("synthetic_rate", "is required for ACCEPTANCE_RULE_SYNTHETIC");
-            AcceptanceRule::Synthetic(Synthetic { rate: wire.synthetic_rate.ok_or_else(missing)? })
-        }
-    })
+        Wire::Typical => AcceptanceRule::Typical(Typical::default()),
+        Wire::Relaxed => AcceptanceRule::Relaxed(Relaxed::default()),
+        Wire::Synthetic => AcceptanceRule::WITHOUT_RATE,
+    };
+    let settings = AcceptanceSettings { typical_epsilon, typical_alpha, relaxed_top_n, relaxed_delta, synthetic_rate };
+    rule.with(settings)
 }
 
 /// A proposer inside the sidecar; not yet checked against ranges.
@@ -188,11 +172,34 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
 fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
     let default = DraftLengthParams::new(wire.draft_cost);
     let max_draft_tokens = wire.max_draft_tokens.unwrap_or(default.max_draft_tokens);
-    let params = DraftLengthParams { draft_cost: wire.draft_cost, verify_cost: wire.verify_cost, max_draft_tokens };
-    (max_draft_tokens > 0).then_some(params)
+    DraftLengthParams { verify_cost: wire.verify_cost, max_draft_tokens, ..default }.or_none()
 }
 
 /// An enum value that this server does not know.
 pub(super) fn unknown_value(field: &str, value: i32) -> FieldError {
     FieldError::new(field, format!("has the unknown enum value {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Command};
+
+    /// What stands in `merged` and what in `with_lists`, together, is all that a preset or a server can say.
+    #[test]
+    fn nothing_of_a_preset_or_of_the_servers_defaults_is_left_out() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/every_parameter.toml");
+        let args = ["croupier", "--presets", path].map(std::ffi::OsString::from);
+        let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
+        assert!(config.presets.iter().count() > 5, "several");
+        for preset in config.presets.iter() {
+            let mut expected = SamplingParams::default();
+            preset.apply(&mut expected);
+            let wire = proto::SamplingParams { preset: preset.name.clone(), ..Default::default() };
+            let named = merged(wire, &SamplingParams::default(), &config.presets);
+            assert_eq!(named.as_ref(), Ok(&expected), "{}", preset.name);
+            let defaults = merged(proto::SamplingParams::default(), &expected, &config.presets);
+            assert_eq!(defaults.map(|params| with_lists(params, &expected)), Ok(expected), "{}", preset.name);
+        }
+    }
 }

@@ -1,15 +1,14 @@
 //! A step: mistakes in its shape are errors, mistakes of one sequence or row go into that item.
 
 use super::config::{Config, dtype};
-use super::params::{SeedSource, logprobs, merged, penalties};
+use super::copies::check_copies;
+use super::params::{SeedSource, logprobs, merged};
 use super::{samplers, shards, top_n};
 use crate::engine::step::{
     DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
     VerifyWork, Work, WorkKind,
 };
 use crate::error::{Error, Refusal};
-use crate::params::presets::{Preset, Presets};
-use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
@@ -63,92 +62,6 @@ pub(in crate::rpc) fn step(
 fn check_len(field: &str, len: usize, (setting, limit): (&str, usize)) -> Result<(), Error> {
     if len > limit {
         return Err(Error::invalid(field, format!("has {len} entries, {setting} is {limit}; split the step")));
-    }
-    Ok(())
-}
-
-/// Most entries of default lists that the sequences of one message may copy.
-const MAX_COPIED_ENTRIES: usize = 1 << 24;
-
-/// Places of SynthID's tables that one message may have made: 16 of the largest, 60 ms of work.
-const MAX_TABLE_PLACES: usize = 1 << 24;
-
-/// A sequence with a table of its own has it made, from a few bytes on the wire.
-fn check_tables<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, field: &str) -> Result<(), Error> {
-    use proto::watermark_params::Scheme;
-    let usual = SynthidParams::new(Vec::new());
-    let places = |own: &proto::SamplingParams| match own.watermark.as_ref().and_then(|mark| mark.scheme.as_ref()) {
-        Some(Scheme::Synthid(wire)) => {
-            let size = wire.sampling_table_size.unwrap_or(usual.sampling_table_size);
-            let is_usual = size == usual.sampling_table_size && wire.sampling_table_seed.unwrap_or_default() == 0;
-            // Larger ones are refused.
-            if is_usual { 0 } else { size.min(MAX_TABLE_SIZE) as usize }
-        }
-        _ => 0,
-    };
-    let places: usize = params.map(places).sum();
-    if places <= MAX_TABLE_PLACES {
-        return Ok(());
-    }
-    let message = format!(
-        "sequences with a watermark.synthid.sampling_table_size or _seed of their own would make tables of {places} \
-         places, at most {MAX_TABLE_PLACES} in one message; split it, or make the mark the stream's default"
-    );
-    Err(Error::invalid(field, message))
-}
-
-/// Tokens of presets' sequence breakers that one message may have prepared.
-const MAX_PRESET_BREAKER_TOKENS: usize = 1 << 20;
-
-/// A sequence with the sequence breakers of a preset has them prepared, from a few bytes on the wire.
-fn check_breakers<'a>(
-    params: impl Iterator<Item = &'a proto::SamplingParams>,
-    field: &str,
-    presets: &Presets,
-) -> Result<(), Error> {
-    let named = params.filter(|own| !own.preset.is_empty() && own.dry_sequence_breakers.is_empty());
-    // An unknown preset is told where the sequence is opened.
-    let tokens: usize = named.map(|own| presets.get(&own.preset).map_or(0, Preset::breaker_tokens)).sum();
-    if tokens <= MAX_PRESET_BREAKER_TOKENS {
-        return Ok(());
-    }
-    let message = format!(
-        "sequences with a preset that has dry_sequence_breakers would prepare {tokens} tokens of these, at most \
-         {MAX_PRESET_BREAKER_TOKENS} in one message; split it, or give the preset in the stream's default_params"
-    );
-    Err(Error::invalid(field, message))
-}
-
-/// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
-/// copy of them, so a few bytes on the wire could ask for much work. The memory is bounded by `max_state_bytes`.
-///
-/// # Errors
-/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`] or [`MAX_TABLE_PLACES`].
-pub(in crate::rpc) fn check_copies<'a>(
-    params: impl Iterator<Item = Option<&'a proto::SamplingParams>> + Clone,
-    field: &str,
-    config: &Config,
-) -> Result<(), Error> {
-    check_tables(params.clone().flatten(), field)?;
-    check_breakers(params.clone().flatten(), field, &config.given.presets)?;
-    let defaults = config.rules.params();
-    let copies = |params: Option<&proto::SamplingParams>| {
-        let merges = params.is_some_and(|own| {
-            let lists = [own.logit_bias.is_empty(), own.banned_token_ids.is_empty(), own.bad_words.is_empty()];
-            lists.contains(&false) || own.length_penalty.is_some()
-        });
-        let penalties = params.map_or(defaults.penalties(), |own| penalties(own, defaults));
-        // A preset may switch penalties on.
-        let by_preset = params.is_some_and(|own| !own.preset.is_empty());
-        usize::from(merges) + usize::from(by_preset || !penalties.is_off())
-    };
-    let entries = params.map(copies).sum::<usize>().saturating_mul(config.rules.fixed_entries());
-    if entries > MAX_COPIED_ENTRIES {
-        let message = format!(
-            "sequences with penalties, or bans or biases of their own, would copy {entries} entries of the stream's \
-             default bans and biases, at most {MAX_COPIED_ENTRIES} in one message; split it"
-        );
-        return Err(Error::invalid(field, message));
     }
     Ok(())
 }

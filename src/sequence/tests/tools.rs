@@ -28,7 +28,7 @@ prop_compose! {
         breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
         bounds in (prop_oneof![2 => Just(0u32), 1 => 4u32..9], prop_oneof![Just(0u32), 1u32..6], prop_oneof![Just(0u32), 1u32..6]),
         window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0], any::<Option<bool>>()),
-        ngram in prop::option::of((prop_oneof![Just(0u32), 2u32..4], 0u32..9, prop::collection::vec(0u32..4, 0..2), prop_oneof![Just(0u32), 2u32..4])),
+        ngram in prop::option::of((0u32..4, 0u32..9, prop::collection::vec(0u32..4, 0..2), 0u32..4)),
         length in prop::option::of((0u32..6, 0.5f32..2.0)),
         biases in prop::collection::vec((prop::collection::vec(0u32..4, 1..4), -2.0f32..2.0), 0..4),
         ranges in prop::collection::vec((prop::collection::vec(0u32..20, 0..4), 0u32..6, 1u32..6), 0..3),

@@ -1,0 +1,180 @@
+//! How values of a file are read, of parameters that have parts too: every mistake in a value is found, each with its place.
+
+use toml::{Table, Value};
+
+/// What is wrong in a value, and where in it: nowhere else than the value itself, or at `.size`, `[2].bias`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Wrong {
+    pub(super) at: String,
+    pub(super) what: String,
+}
+
+/// A value as it is understood, or all that is wrong in it.
+pub(super) type Read<T> = Result<T, Vec<Wrong>>;
+
+/// The longest piece of a file that a mistake repeats, in characters.
+const LONGEST_SHOWN: usize = 60;
+
+/// What is wrong with the value itself.
+pub(super) fn wrong<T>(what: String) -> Read<T> {
+    Err(vec![Wrong { at: String::new(), what }])
+}
+
+/// The same mistakes seen from outside, `outer` being where the value stands.
+fn within(outer: &str, wrongs: Vec<Wrong>) -> impl Iterator<Item = Wrong> {
+    wrongs.into_iter().map(move |Wrong { at, what }| Wrong { at: format!("{outer}{at}"), what })
+}
+
+/// A value as it is repeated in a mistake: on one line, and not all of a long one.
+pub(super) fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}"));
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_SHOWN).collect();
+    if text.chars().nth(LONGEST_SHOWN).is_some() {
+        line += " ...";
+    }
+    line
+}
+
+fn not<T>(value: &Value, what: &str) -> Read<T> {
+    wrong(format!("{} is not {what}", shown(value)))
+}
+
+pub(super) fn float(value: &Value) -> Read<f32> {
+    let read = value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
+    read.map_or_else(|| not(value, "a number"), |x| Ok(x as f32))
+}
+
+pub(super) fn whole(value: &Value) -> Read<u32> {
+    let read = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    read.map_or_else(|| not(value, "a whole number, 0 or more"), Ok)
+}
+
+pub(super) fn signed(value: &Value) -> Read<i32> {
+    let read = value.as_integer().and_then(|n| i32::try_from(n).ok());
+    read.map_or_else(|| not(value, "a whole number"), Ok)
+}
+
+pub(super) fn boolean(value: &Value) -> Read<bool> {
+    value.as_bool().map_or_else(|| not(value, "true or false"), Ok)
+}
+
+pub(super) fn token(value: &Value) -> Read<u32> {
+    let hint = "a token id, as the model's tokenizer makes them of a text";
+    value.as_integer().and_then(|n| u32::try_from(n).ok()).map_or_else(|| not(value, hint), Ok)
+}
+
+/// `[198, 25]`.
+pub(super) fn tokens(value: &Value) -> Read<Vec<u32>> {
+    list(value, "token ids, such as [198, 25]", token)
+}
+
+/// `[198, [25, 220]]`: a token, and two in a row.
+pub(super) fn sequences(value: &Value) -> Read<Vec<Vec<u32>>> {
+    let sequence = |value: &Value| match value {
+        Value::Array(_) => tokens(value),
+        one => Ok(vec![token(one)?]),
+    };
+    list(value, "token ids, such as [198, [25, 220]], where some in a row are a list", sequence)
+}
+
+/// All entries of a list `of` something.
+pub(super) fn list<T>(value: &Value, of: &str, read: impl Fn(&Value) -> Read<T>) -> Read<Vec<T>> {
+    let Some(entries) = value.as_array() else { return not(value, &format!("a list of {of}")) };
+    let (mut list, mut wrongs) = (Vec::with_capacity(entries.len()), Vec::new());
+    for (i, entry) in entries.iter().enumerate() {
+        match read(entry) {
+            Ok(entry) => list.push(entry),
+            Err(wrong) => wrongs.extend(within(&format!("[{i}]"), wrong)),
+        }
+    }
+    if wrongs.is_empty() { Ok(list) } else { Err(wrongs) }
+}
+
+/// The parts of a table, which is read through it: what nobody asks for is no part of it.
+pub(super) struct Parts<'v> {
+    given: &'v Table,
+    known: Vec<&'static str>,
+    wrongs: Vec<Wrong>,
+}
+
+/// A table, by what makes something of its parts; what it makes counts only where nothing was wrong.
+pub(super) fn table<T>(value: &Value, read: impl Fn(&mut Parts<'_>) -> T) -> Read<T> {
+    let Value::Table(given) = value else {
+        let mut parts = Parts { given: &Table::new(), known: Vec::new(), wrongs: Vec::new() };
+        read(&mut parts);
+        return not(value, &format!("a table of {}", parts.known.join(", ")));
+    };
+    let mut parts = Parts { given, known: Vec::new(), wrongs: Vec::new() };
+    let made = read(&mut parts);
+    let Parts { known, mut wrongs, .. } = parts;
+    let unknown = given.keys().filter(|key| !known.contains(&key.as_str()));
+    wrongs.extend(unknown.map(|key| Wrong { at: format!(".{key}"), what: super::file::no_such_key(key, &known) }));
+    if wrongs.is_empty() { Ok(made) } else { Err(wrongs) }
+}
+
+impl Parts<'_> {
+    /// A part, if it is given and right.
+    pub(super) fn part<T>(&mut self, key: &'static str, read: impl FnOnce(&Value) -> Read<T>) -> Option<T> {
+        self.known.push(key);
+        let read = read(self.given.get(key)?);
+        read.map_err(|wrongs| self.wrongs.extend(within(&format!(".{key}"), wrongs))).ok()
+    }
+
+    /// A part, or what stands for it where it is not given.
+    pub(super) fn or<T>(&mut self, key: &'static str, absent: T, read: impl FnOnce(&Value) -> Read<T>) -> T {
+        self.part(key, read).unwrap_or(absent)
+    }
+
+    /// A part that has to be given.
+    pub(super) fn needed<T>(&mut self, key: &'static str, read: impl FnOnce(&Value) -> Read<T>) -> Option<T> {
+        if !self.given.contains_key(key) {
+            self.wrong(key, "is required".to_owned());
+        }
+        self.part(key, read)
+    }
+
+    /// Something is wrong with a part.
+    pub(super) fn wrong(&mut self, key: &str, what: String) {
+        self.wrongs.push(Wrong { at: format!(".{key}"), what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        let table: Table = format!("x = {text}").parse().expect("TOML");
+        table["x"].clone()
+    }
+
+    fn told<T: std::fmt::Debug>(read: Read<T>) -> Vec<String> {
+        read.expect_err("a mistake").into_iter().map(|Wrong { at, what }| format!("{at}: {what}")).collect()
+    }
+
+    #[test]
+    fn all_that_is_wrong_in_a_value_is_told_with_its_place() {
+        let found = told(sequences(&value(r#"[1, "a", [2, -3, 4.5]]"#)));
+        let hint = "is not a token id, as the model's tokenizer makes them of a text";
+        assert_eq!(found, [format!("[1]: \"a\" {hint}"), format!("[2][1]: -3 {hint}"), format!("[2][2]: 4.5 {hint}")]);
+        let pair = |parts: &mut Parts<'_>| (parts.or("size", 0, whole), parts.needed("bias", float));
+        assert_eq!(table(&value("{ size = 3, bias = 1 }"), pair), Ok((3, Some(1.0))));
+        assert_eq!(told(table(&value("5"), pair)), [": 5 is not a table of size, bias"]);
+        let found = told(table(&value("{ size = -1, sise = 2 }"), pair));
+        let expected = [
+            ".size: -1 is not a whole number, 0 or more",
+            ".bias: is required",
+            ".sise: there is no such key; did you mean size?",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_mistake_is_one_short_line() {
+        let long = value(&format!("[{}]", "1, ".repeat(10_000)));
+        let found = told(float(&long)).concat();
+        assert!(found.len() < 100 && found.ends_with(" ... is not a number"), "{found}");
+        assert_eq!(told(float(&value("\"\"\"a\nb\"\"\""))), [r#": "a\nb" is not a number"#]);
+        assert_eq!(told(float(&value("[\"\"\"a\nb\"\"\"]"))).concat().lines().count(), 1);
+    }
+}

@@ -1,0 +1,116 @@
+//! What a few bytes on the wire may ask for: a sequence copies lists of its stream or of a preset, and has some of them prepared.
+
+use super::config::Config;
+use super::params::penalties;
+use crate::error::Error;
+use crate::params::presets::Preset;
+use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
+use crate::proto;
+
+/// Most entries of default lists, and of presets' lists, that the sequences of one message may copy.
+const MAX_COPIED_ENTRIES: usize = 1 << 24;
+
+/// Places of SynthID's tables that one message may have made: 16 of the largest, 60 ms of work.
+const MAX_TABLE_PLACES: usize = 1 << 24;
+
+/// Tokens of presets' patterns that one message may have prepared.
+const MAX_PRESET_PATTERN_TOKENS: usize = 1 << 20;
+
+/// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
+/// copy of them, so a few bytes on the wire could ask for much work. So could one that names a preset with long lists. The
+/// memory is bounded by `max_state_bytes`.
+///
+/// # Errors
+/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`], [`MAX_TABLE_PLACES`] or
+/// [`MAX_PRESET_PATTERN_TOKENS`].
+pub(in crate::rpc) fn check_copies<'a>(
+    params: impl Iterator<Item = Option<&'a proto::SamplingParams>> + Clone,
+    field: &str,
+    config: &Config,
+) -> Result<(), Error> {
+    check_tables(params.clone().flatten(), field, config)?;
+    check_patterns(params.clone().flatten(), field, config)?;
+    let (defaults, fixed) = (config.rules.params(), config.rules.fixed_entries());
+    let copied = |params: Option<&proto::SamplingParams>| {
+        let preset = params.and_then(|own| preset(own, config));
+        let merges = params.is_some_and(|own| {
+            let lists = [own.logit_bias.is_empty(), own.banned_token_ids.is_empty(), own.bad_words.is_empty()];
+            lists.contains(&false) || own.length_penalty.is_some()
+        });
+        let merges = merges || preset.is_some_and(Preset::changes_tokens);
+        let penalties = params.map_or(defaults.penalties(), |own| penalties(own, defaults));
+        // A preset may switch penalties on.
+        let copies = usize::from(merges) + usize::from(preset.is_some() || !penalties.is_off());
+        copies * fixed + preset.map_or(0, Preset::entries)
+    };
+    let entries = params.map(copied).fold(0, usize::saturating_add);
+    if entries > MAX_COPIED_ENTRIES {
+        let message = format!(
+            "sequences with penalties, or bans or biases of their own or of a preset, would copy {entries} entries of the \
+             stream's default bans and biases and of presets' lists, at most {MAX_COPIED_ENTRIES} in one message; split it"
+        );
+        return Err(Error::invalid(field, message));
+    }
+    Ok(())
+}
+
+/// The preset that parameters name. An unknown one is told where the sequence is opened.
+fn preset<'c>(own: &proto::SamplingParams, config: &'c Config) -> Option<&'c Preset> {
+    if own.preset.is_empty() { None } else { config.given.presets.get(&own.preset).ok() }
+}
+
+/// A sequence with a table of its own has it made, from a few bytes on the wire.
+fn check_tables<'a>(
+    params: impl Iterator<Item = &'a proto::SamplingParams>,
+    field: &str,
+    config: &Config,
+) -> Result<(), Error> {
+    use proto::watermark_params::Scheme;
+    let usual = SynthidParams::new(Vec::new());
+    let is_usual = |size, seed| size == usual.sampling_table_size && seed == usual.sampling_table_seed;
+    // Larger ones are refused.
+    let places = |size: u32, seed| if is_usual(size, seed) { 0 } else { size.min(MAX_TABLE_SIZE) as usize };
+    let of_preset = |own: &proto::SamplingParams| {
+        let mark = preset(own, config).and_then(Preset::watermark);
+        // That of the stream is there.
+        mark.filter(|mark| config.rules.params().watermark() != Some(mark))
+            .and_then(|mark| mark.table())
+            .map_or(0, |(size, seed)| places(size, seed))
+    };
+    let needed = |own: &proto::SamplingParams| match own.watermark.as_ref() {
+        None => of_preset(own),
+        Some(mark) => match &mark.scheme {
+            Some(Scheme::Synthid(wire)) => {
+                let size = wire.sampling_table_size.unwrap_or(usual.sampling_table_size);
+                places(size, wire.sampling_table_seed.unwrap_or(usual.sampling_table_seed))
+            }
+            _ => 0,
+        },
+    };
+    let needed: usize = params.map(needed).sum();
+    if needed <= MAX_TABLE_PLACES {
+        return Ok(());
+    }
+    let message = format!(
+        "sequences with a watermark.synthid.sampling_table_size or _seed of their own would make tables of {needed} \
+         places, at most {MAX_TABLE_PLACES} in one message; split it, or make the mark the stream's default"
+    );
+    Err(Error::invalid(field, message))
+}
+
+/// A sequence with the sequence breakers, bad words or sequence biases of a preset has them prepared, whatever other ones it brings.
+fn check_patterns<'a>(
+    params: impl Iterator<Item = &'a proto::SamplingParams>,
+    field: &str,
+    config: &Config,
+) -> Result<(), Error> {
+    let tokens: usize = params.map(|own| preset(own, config).map_or(0, Preset::pattern_tokens)).sum();
+    if tokens <= MAX_PRESET_PATTERN_TOKENS {
+        return Ok(());
+    }
+    let message = format!(
+        "sequences with a preset that has dry_sequence_breakers, bad_words or sequence_bias would prepare {tokens} tokens \
+         of these, at most {MAX_PRESET_PATTERN_TOKENS} in one message; split it, or give the preset in the stream's default_params"
+    );
+    Err(Error::invalid(field, message))
+}

@@ -1,0 +1,71 @@
+//! Which tokens a text has, and where each stood last.
+//!
+//! In the order of tokens, so that those of a window are read off in order: a step for each different token. One more token is found by
+//! halving, and moves those behind it, which is a copy of at most 256 KiB.
+
+use crate::sampling::steps::step;
+use crate::speculative::propose::grams::after_growth;
+
+/// A token and its latest place.
+type Place = (u32, u32);
+
+/// The tokens of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::sequence) struct Singles {
+    /// Ascending, each token once.
+    places: Vec<Place>,
+}
+
+impl Singles {
+    /// Of a text.
+    pub(super) fn latest(tokens: &[u32]) -> Self {
+        let place = |(at, &token): (usize, &u32)| {
+            step();
+            (token, at as u32)
+        };
+        let mut places: Vec<Place> = tokens.iter().enumerate().map(place).collect();
+        // The latest place of a token first.
+        places.sort_unstable_by_key(|&(token, at)| (token, u32::MAX - at));
+        places.dedup_by_key(|(token, _)| *token);
+        places.shrink_to_fit();
+        Self { places }
+    }
+
+    /// One more token, at this place.
+    pub(super) fn push(&mut self, token: u32, at: usize) {
+        step();
+        match self.places.binary_search_by_key(&token, |&(token, _)| token) {
+            Ok(i) => self.places[i].1 = at as u32,
+            Err(i) => {
+                if self.places.len() == self.places.capacity() {
+                    let len = self.places.len() + 1;
+                    self.places.reserve_exact(after_growth(0, len) - len);
+                }
+                self.places.insert(i, (token, at as u32));
+            }
+        }
+    }
+
+    /// Those at this place or later, ascending.
+    pub(super) fn from(&self, first: usize) -> Vec<u32> {
+        let is_near = |&&(_, at): &&Place| {
+            step();
+            at as usize >= first
+        };
+        self.places.iter().filter(is_near).map(|&(token, _)| token).collect()
+    }
+
+    /// How many different tokens there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<Place>()
+    }
+
+    /// The same once the text has `len` tokens, at most.
+    pub(super) fn bytes_after(&self, len: usize) -> usize {
+        after_growth(self.places.capacity(), len) * size_of::<Place>()
+    }
+}
