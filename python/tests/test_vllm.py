@@ -230,20 +230,39 @@ def test_what_croupier_refuses_is_left_to_vllm(vllm, server, caplog):
     assert "params.top_h" in caplog.text and "NaN" in caplog.text
 
 
-def test_a_limit_in_the_server_s_defaults_or_a_preset_ends_no_text(vllm, serve, tmp_path):
+def test_a_limit_or_a_loop_in_the_server_s_defaults_or_a_preset_ends_no_text(vllm, serve, tmp_path):
     config = tmp_path / "croupier.toml"
-    config.write_text("[defaults]\nmax_tokens = 2\n")
+    config.write_text("[defaults]\nmax_tokens = 2\nrepetition_detection = {max_pattern_size = 1, min_count = 2}\n")
     presets = tmp_path / "presets.toml"
-    presets.write_text("[short]\ndescription = \"one token\"\nmax_tokens = 1\n")
+    presets.write_text("[short]\ndescription = \"one token\"\nmax_tokens = 1\nrepetition_detection = {max_pattern_size = 1, min_count = 3}\n"
+                       "proposer = {kind = \"ngram\"}\n")
     made = processor(vllm, serve(f"--config={config}", f"--presets={presets}"))
     outputs, params = [[], []], [request(seed=1), request(seed=2, extra_args={"croupier": {"preset": "short"}})]
     added = [(at, each, [1], output) for at, (each, output) in enumerate(zip(params, outputs))]
     made.update_state(vllm._interface.BatchUpdate(batch_size=2, removed=[], moved=[], added=added))
-    for step in range(5):
-        left = np.asarray(made.apply(engines.tensor([row([step]), row([step, 1])])))
+    always = np.where(np.arange(VOCAB) == 3, 50, 0).astype(np.float32)
+    for _ in range(5):
+        left = np.asarray(made.apply(engines.tensor([always, always])))
         assert (np.isfinite(left).sum(1) == 1).all()
         for output, token in zip(outputs, left.argmax(1).tolist()):
             output.append(token)
+
+
+def test_a_text_that_stop_tokens_of_the_server_s_defaults_end_is_left_to_vllm(vllm, serve, tmp_path, caplog):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nstop_token_ids = [3]\n")
+    made = processor(vllm, serve(f"--config={config}"))
+    outputs = [[], []]
+    added = [(at, request(seed=at), [1], output) for at, output in enumerate(outputs)]
+    made.update_state(vllm._interface.BatchUpdate(batch_size=2, removed=[], moved=[], added=added))
+    rows = [np.where(np.arange(VOCAB) == token, 50, 0).astype(np.float32) for token in (3, 4)]
+    left = [1, VOCAB, VOCAB]
+    for finite in left:
+        made_of = np.asarray(made.apply(engines.tensor(rows)))
+        assert np.isfinite(made_of).sum(1).tolist() == [finite, 1]
+        for output, token in zip(outputs, made_of.argmax(1).tolist()):
+            output.append(token)
+    assert outputs == [[3, 3, 3], [4, 4, 4]] and caplog.text.count("stop_token_ids") == 1
 
 
 def test_without_a_server_it_says_so(vllm):

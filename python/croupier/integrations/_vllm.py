@@ -25,8 +25,11 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
     params = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_VLLM, temperature=request.temperature, top_p=request.top_p,
                                # 0 and -1 are all.
                                top_k=max(request.top_k, 0), min_p=request.min_p,
-                               # None, whatever the server's defaults or a preset say; nothing else of theirs ends a text.
-                               max_tokens=0)
+                               # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their
+                               # stop_token_ids cannot be turned off.
+                               max_tokens=0, repetition_detection=pb.RepetitionDetectionParams(),
+                               # Drafts are vLLM's own.
+                               proposer=pb.ProposerParams(), draft_length=pb.DraftLengthParams(max_draft_tokens=0))
     if penalties:
         params.presence_penalty, params.frequency_penalty = request.presence_penalty, request.frequency_penalty
         params.repetition_penalty = request.repetition_penalty
@@ -109,6 +112,15 @@ class Chooser:
 
     def _choose(self, logits: Any, rows: list[int], requests: list[Any]) -> Any:
         """Leaves one token of each of these rows."""
+        for request in requests:
+            if request.text.finish_reason is not None:
+                _log.warning("left to vLLM's sampler from now on: the server ended a text (%s) that vLLM goes on with; its defaults or a "
+                             "preset have stop_token_ids", request.text.finish_reason)
+                request.is_refused, request.text = True, None
+        going = [(row, request) for row, request in zip(rows, requests) if request.text]
+        if not going:
+            return logits
+        rows, requests = [row for row, _ in going], [request for _, request in going]
         before = [len(request.text.tokens) for request in requests]
         self._sample(logits if rows == list(range(len(logits))) else logits[rows], requests)
         done = [(row, r.text.tokens[-1]) for row, r, count in zip(rows, requests, before) if r.text and len(r.text.tokens) > count]
