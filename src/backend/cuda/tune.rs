@@ -49,7 +49,7 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     let jobs: Vec<RowJob<'_>> = (0..).zip(MIX).map(|(at, cuts)| RowJob { logits, spec: spec(at, cuts) }).collect();
     // They differ in nothing that takes room.
     let fit = backend.launches.input_bytes / Asked::row(jobs[0]).room();
-    let most = fit.min(MOST_ROWS).min((IN_TURN * device.resident(1)) as usize).max(1);
+    let most = fit.min(MOST_ROWS).min(device.resident(1).saturating_mul(IN_TURN) as usize).max(1);
     let asked: Vec<Asked<'_>> = (0..most).map(|at| Asked::row(jobs[at % jobs.len()])).collect();
     let launch = backend.upload(&asked)?;
     let chunks = (vocab_size as u32).div_ceil(chunk(device.threads));
