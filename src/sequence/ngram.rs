@@ -124,18 +124,25 @@ impl OfPrompt {
     /// Adds what is banned after `text`. The whitelist is in order.
     pub(super) fn ban(&self, params: &NoRepeatNgram, text: &Text<'_>, banned: &mut Vec<u32>) {
         let context = params.prompt_size as usize - 1;
-        let is_free = |token: &u32| params.whitelist.binary_search(token).is_err();
-        let grams = match &self.stood {
-            Stood::Singles(singles) => return banned.extend(singles.from(0).into_iter().filter(is_free)),
-            Stood::Behind(grams) => grams,
+        let mut found = match &self.stood {
+            Stood::Singles(singles) => singles.from(0),
+            Stood::Behind(grams) => self.behind(grams, text, context),
         };
+        found.retain(|token| params.whitelist.binary_search(token).is_err());
+        // No more than is counted for it.
+        banned.reserve_exact(found.len());
+        banned.extend(found);
+    }
+
+    /// What followed the end of `text` in the prompt.
+    fn behind(&self, grams: &Grams, text: &Text<'_>, context: usize) -> Vec<u32> {
         if text.len() < context {
-            return;
+            return Vec::new();
         }
         let ends_so =
             |&at: &usize| at >= context && self.tokens[at - context..at].iter().copied().eq(text.last(context));
         let places = grams.chain_behind(text.last(context)).filter(ends_so);
-        banned.extend(places.filter_map(|at| self.tokens.get(at).copied()).filter(is_free));
+        places.filter_map(|at| self.tokens.get(at).copied()).collect()
     }
 
     /// Most tokens that it bans at a position.
