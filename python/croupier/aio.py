@@ -16,7 +16,7 @@ from ._options import StreamOptions
 from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import AGAIN, PART_WITHIN, check_patience, is_from_core, is_gone, may_pass, no_answer, said, sampled, try_within
+from .client import AGAIN, check_patience, is_from_core, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -27,6 +27,9 @@ __all__ = ["Rank", "Sampler", "Stream", "attach", "connect"]
 
 #: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
 _AHEAD = 16
+
+#: So often may a refusal be hidden before it counts.
+_UNTOLD = 3
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
@@ -182,16 +185,15 @@ class Stream(Front):
 
     async def _failed(self, error: BaseException) -> BaseException:
         """Why the call ended: a write to one that has says only that it has."""
-        is_told = isinstance(error, grpc.RpcError)
-        if is_told and not is_from_core(error):
+        if isinstance(error, grpc.RpcError):
             return error
         try:
-            await asyncio.wait_for(self._read(), PART_WITHIN)
+            await self._read()
         except grpc.RpcError as why:
             return why
-        except (asyncio.InvalidStateError, asyncio.TimeoutError, EOFError):
+        except (asyncio.InvalidStateError, EOFError):
             pass
-        return error if is_told else EOFError()
+        return EOFError()
 
     async def _connect(self, until: float) -> None:
         self._channel = self._access.channel(grpc.aio)
@@ -237,7 +239,7 @@ class Stream(Front):
 
     async def _keep_trying(self, then: Callable[[float], Awaitable[None]] | None = None) -> None:
         """As of `croupier.Stream`."""
-        give_up = time.monotonic() + self._patience
+        give_up, untold = time.monotonic() + self._patience, 0
         while True:
             try:
                 await self._connect(give_up)
@@ -250,7 +252,10 @@ class Stream(Front):
                 if self._channel is not None:
                     await self._channel.close()
                 why = error if isinstance(error, CroupierError) else CroupierError(said(cause))
-                if not may_pass(cause) or time.monotonic() > give_up:
+                # A write that meets the end of the call hides why it ended; another try says it.
+                is_hidden = isinstance(cause, grpc.RpcError) and is_from_core(cause)
+                untold += is_hidden
+                if not may_pass(cause) or (time.monotonic() > give_up and not (is_hidden and untold <= _UNTOLD)):
                     raise why from cause
                 self._say_waiting(said(why))
             await asyncio.sleep(AGAIN)
