@@ -21,7 +21,7 @@ pub(super) struct Given {
 /// Reads the table called `name` and checks the values, adding every mistake to `problems`, but no more than
 /// [`MOST_TOLD`] and the one at which that is reached.
 pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
-    let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), problems: Vec::new() };
+    let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
     for (key, value) in table {
         if reading.problems.len() < MOST_TOLD {
             reading.take(key, value);
@@ -57,6 +57,8 @@ struct Reading<'n> {
     entries: Vec<Entry>,
     /// Parameters of which something is wrong.
     wrong: Vec<&'static str>,
+    /// Places of mistakes in the values together.
+    told: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -95,14 +97,20 @@ impl Reading<'_> {
         // What is missing may be there, and wrong.
         let needs = |key: &&str| e.message.starts_with(&format!("needs {key}"));
         let follows = found.is_none() && self.wrong.contains(&key);
-        if !follows && !self.wrong.iter().any(needs) {
-            self.problems.push(format!("{}.{key}{at}: {}", self.name, e.message));
+        let place = format!("{key}{at}");
+        // What was told and taken out is lacking now, which is no other mistake.
+        let is_told = self.told.contains(&place);
+        if !is_told && !follows && !self.wrong.iter().any(needs) {
+            self.problems.push(format!("{}.{place}: {}", self.name, e.message));
         }
         match found {
             Some(i) => {
                 let mut entry = self.entries.remove(i);
                 self.wrong.push(entry.parameter.key);
-                if entry.cut(&at) && entry.is_readable() {
+                self.told.push(place);
+                // What is lacking cannot be taken out: without a change the same mistake would be found for ever.
+                let before = entry.value.clone();
+                if !is_told && entry.cut(&at) && entry.value != before && entry.is_readable() {
                     self.entries.push(entry);
                 }
                 true

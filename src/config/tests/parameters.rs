@@ -292,6 +292,32 @@ fn what_contradicts_is_told_beside_other_mistakes_and_not_because_of_them() {
 }
 
 #[test]
+fn what_is_lacking_is_told_once() {
+    for (line, expected) in [
+        ("repetition_detection = { max_pattern_size = 3 }", "a.repetition_detection.min_count: is 0, must be"),
+        (
+            "repetition_detection = { max_pattern_size = 3, min_count = 1 }",
+            "a.repetition_detection.min_count: is 1, must be",
+        ),
+        ("thinking_budget = { budget = 5 }", "a.thinking_budget."),
+        ("thinking_budget = { budget = 5, start_token_ids = [9999999] }", "a.thinking_budget."),
+        ("length_penalty = { start = 5 }", "a.length_penalty.factor: is required"),
+        ("token_ban_ranges = [{ start = 1 }]", "a.token_ban_ranges[0].length: is 0"),
+        ("watermark = { synthid = { keys = [] } }", "a.watermark.synthid.keys: has 0 entries"),
+        ("acceptance = { rule = \"relaxed\", relaxed_top_n = 0 }", "a.acceptance.relaxed_top_n: is 0"),
+    ] {
+        // Another mistake stands beside it.
+        let found = told(&format!("{line}\ntop_p = 2"));
+        let own: Vec<&String> = found.iter().filter(|told| told.starts_with(expected)).collect();
+        let distinct: BTreeSet<&String> = found.iter().collect();
+        assert!(!own.is_empty() && distinct.len() == found.len() && found.len() <= 4, "{line}: {found:#?}");
+        let places: BTreeSet<&str> = found.iter().filter_map(|told| told.split(": ").next()).collect();
+        assert_eq!(places.len(), found.len(), "one of each place: {found:#?}");
+        assert!(found.iter().any(|told| told.starts_with("a.top_p: is 2")), "{line}: {found:#?}");
+    }
+}
+
+#[test]
 fn a_file_full_of_mistakes_is_told_in_part() {
     let lines: Vec<String> = (0..20_000).map(|i| format!("wrong_{i} = 1")).collect();
     let found = told(&lines.join("\n"));
