@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout)] // it prints a table
 
+use clap::Parser;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi::MAX_TEAM;
 use croupier::backend::cuda::costs::Costs;
@@ -25,6 +26,8 @@ use croupier::speculative::tree::Tree;
 use std::process::ExitCode;
 use std::time::Instant;
 
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/rows.rs"]
 #[allow(dead_code)] // The reference of the CPU's benches.
 mod rows;
@@ -77,8 +80,15 @@ const QUICK: Extent = Extent {
     room: 4 << 20,
 };
 
+#[derive(Parser)]
+#[command(about = "What the kernels cost on a GPU, over one read of the logits")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+}
+
 fn main() -> ExitCode {
-    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
+    let extent = if Options::parse().common.quick() { QUICK } else { WHOLE };
     let mut backend = match CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), extent.room) {
         Ok(backend) => backend,
         Err(reason) => {

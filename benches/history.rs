@@ -9,6 +9,7 @@
 
 #![allow(clippy::print_stdout)] // it prints a table
 
+use clap::Parser;
 use croupier::params::SamplingParams;
 use croupier::params::steering::NoRepeatNgram;
 use croupier::sampling::philox::Purpose;
@@ -18,6 +19,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
+
+#[path = "support/options.rs"]
+mod options;
+
+#[derive(Parser)]
+#[command(about = "What tools that look back at a text cost")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+}
 
 const PASSES: usize = 7;
 /// Tokens that are committed at the end.
@@ -33,7 +44,7 @@ struct Tool {
 }
 
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
+    let quick = Options::parse().common.quick();
     println!(
         "{:24} {:18} {:>7} {:>14} {:>12} {:>12}",
         "tool", "text", "tokens", "open ns/token", "token us", "scan us"

@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout)] // it prints a table
 
+use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::chain::SamplerParams;
@@ -22,6 +23,8 @@ use std::sync::Arc;
 
 #[path = "support/llama.rs"]
 mod llama;
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/rows.rs"]
 mod rows;
 #[path = "support/timing.rs"]
@@ -31,6 +34,16 @@ use rows::{Shape, reference_max};
 use timing::{Placed, measure};
 
 const VOCAB: usize = 128_256;
+
+#[derive(Parser)]
+#[command(about = "The samplers beside llama.cpp's own, in one run")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+    /// Only jobs whose name holds this.
+    #[arg(long, value_name = "TEXT")]
+    job: Option<String>,
+}
 
 /// The same in both: parameters with llama.cpp's order here, and the samplers of its chain.
 struct Job {
@@ -87,9 +100,9 @@ fn jobs() -> Vec<Job> {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = args.iter().position(|arg| arg == "--job").and_then(|at| args.get(at + 1));
-    let rounds = if args.iter().any(|arg| arg == "--quick" || arg == "--test") { 3 } else { 9 };
+    let options = Options::parse();
+    let wanted = options.job.as_deref();
+    let rounds = if options.common.quick() { 3 } else { 9 };
     let Some(path) = std::env::var_os("CROUPIER_LIBLLAMA").filter(|path| !path.is_empty()).map(PathBuf::from) else {
         println!("nothing measured: CROUPIER_LIBLLAMA names no library of llama.cpp; scripts/peers-bench gets it");
         return;
@@ -103,7 +116,7 @@ fn main() {
         let columns = format!("{:>8} {:>11} {:>8}", "us", "llama us", "ahead");
         println!("  {:32} {columns}   {columns} {:>6} {:>8}", "job", "x", "llama x");
         let rows: Vec<Placed> = (0..64).map(|i| Placed::new(&Dtype::F32.encode(&rows::row(shape, VOCAB, i)))).collect();
-        for job in jobs().iter().filter(|job| wanted.is_none_or(|wanted| job.name.contains(wanted.as_str()))) {
+        for job in jobs().iter().filter(|job| wanted.is_none_or(|wanted| job.name.contains(wanted))) {
             line(&llama, &rows, job, rounds);
         }
     }

@@ -7,6 +7,7 @@
 
 #![allow(clippy::print_stdout)] // it prints tables
 
+use clap::Parser;
 use croupier::params::{ProposerKind, ProposerParams};
 use croupier::speculative::propose::Proposer;
 use std::hint::black_box;
@@ -14,12 +15,22 @@ use std::path::Path;
 use std::time::Instant;
 use tiktoken_rs::o200k_base_singleton;
 
+#[path = "support/options.rs"]
+mod options;
+
+#[derive(Parser)]
+#[command(about = "What proposers inside the sidecar cost, and what they gain")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+}
+
 /// Tokens pushed and proposed after, at the end of each history.
 const TAIL: usize = 2000;
 const PASSES: usize = 7;
 
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
+    let quick = Options::parse().common.quick();
     let lengths = if quick { &[1_000, 10_000, 100_000][..] } else { &[1_000, 10_000, 100_000, 1_000_000] };
     println!("per token at the end of a history; open: per token of a prompt\n");
     println!(

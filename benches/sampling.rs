@@ -4,13 +4,14 @@
 //! over the same rows, measured turn by turn in the same run on one core, the least of many rounds each,
 //! since absolute times on a shared machine say little. "hot" repeats one row, "b64" walks 64 different rows.
 //!
-//!   cargo bench                          the whole table
-//!   cargo bench -- --quick               V = 128,256 f32 only, fewer rounds
-//!   cargo bench -- --vocab 32000 --job top-p
-//!   cargo bench -- --level avx2          with fewer instructions than the machine has
+//!   cargo bench --bench sampling                          the whole table
+//!   cargo bench --bench sampling -- --quick               V = 128,256 f32 only, fewer rounds
+//!   cargo bench --bench sampling -- --vocab 32000 --job top-p
+//!   cargo bench --bench sampling -- --level avx2          with fewer instructions than the machine has
 
 #![allow(clippy::print_stdout)] // it prints a table
 
+use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
@@ -30,12 +31,18 @@ use std::hint::black_box;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/rows.rs"]
 mod rows;
 #[path = "support/timing.rs"]
 mod timing;
 use rows::{Shape, reference_max};
 use timing::{Placed, measure};
+
+/// What is measured; with `--quick` the first of each.
+const VOCABS: [usize; 3] = [128_256, 32_000, 200_019];
+const DTYPES: [Dtype; 2] = [Dtype::F32, Dtype::Bf16];
 
 /// A parameter mix.
 struct Job {
@@ -185,34 +192,35 @@ fn marks() -> impl Iterator<Item = Job> {
     jobs.into_iter()
 }
 
+#[derive(Parser)]
+#[command(about = "What sampling costs over one read of the logits")]
 struct Options {
-    quick: bool,
+    #[command(flatten)]
+    common: options::Common,
+    /// Only rows of so many logits [default: 32000, 128256 and 200019; with --quick 128256].
+    #[arg(long, value_name = "TOKENS")]
     vocab: Option<usize>,
+    /// Only rows of this format [default: f32 and bf16; with --quick f32].
+    #[arg(long, value_parser = dtype)]
+    dtype: Option<Dtype>,
+    /// Only jobs whose name holds this.
+    #[arg(long, value_name = "TEXT")]
     job: Option<String>,
+    /// Fewer instructions than the machine has.
+    #[arg(long, value_parser = level, default_value = Level::detect().name())]
     level: Level,
 }
 
-impl Options {
-    fn parse() -> Self {
-        let args: Vec<String> = std::env::args().skip(1).collect();
-        let value = |flag: &str| args.iter().position(|a| a == flag).and_then(|i| args.get(i + 1)).cloned();
-        Self {
-            quick: args.iter().any(|a| a == "--quick" || a == "--test"),
-            vocab: value("--vocab").and_then(|v| v.parse().ok()),
-            job: value("--job"),
-            level: level(value("--level").as_deref()),
-        }
-    }
+/// The instruction set of this name.
+fn level(name: &str) -> Result<Level, String> {
+    let here = || Level::ALL.into_iter().filter(|level| level.is_available());
+    let names = || here().map(Level::name).collect::<Vec<_>>().join(", ");
+    here().find(|level| level.name() == name).ok_or_else(|| format!("this machine has {}", names()))
 }
 
-/// The instruction set of this name, or the best there is.
-fn level(name: Option<&str>) -> Level {
-    let Some(name) = name else { return Level::detect() };
-    let level = Level::ALL.into_iter().find(|level| level.name() == name && level.is_available());
-    level.unwrap_or_else(|| {
-        let names: Vec<&str> = Level::ALL.into_iter().filter(|level| level.is_available()).map(Level::name).collect();
-        panic!("--level {name}: this machine has {}", names.join(", "))
-    })
+fn dtype(name: &str) -> Result<Dtype, String> {
+    let all = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+    all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "f32, f16 or bf16".to_owned())
 }
 
 /// What samplers remember in the middle of a text, where there are such.
@@ -298,7 +306,8 @@ impl Rows {
 
 fn main() {
     let options = Options::parse();
-    let rounds = if options.quick { 15 } else { 31 };
+    let quick = options.common.quick();
+    let rounds = if quick { 15 } else { 31 };
     let level = options.level;
     println!(
         "one core, {}, least of {} rounds; x = times one SIMD max pass over the same rows, measured in turn",
@@ -306,11 +315,11 @@ fn main() {
         rounds
     );
     println!("spec = the plain sequential specification, the same result bit for bit\n");
-    let vocabs =
-        options.vocab.map_or(if options.quick { vec![128_256] } else { vec![32_000, 128_256, 200_019] }, |v| vec![v]);
-    let dtypes = if options.quick { vec![Dtype::F32] } else { vec![Dtype::F32, Dtype::Bf16] };
-    for &vocab in &vocabs {
-        for &dtype in &dtypes {
+    let (vocabs, dtypes) = if quick { (&VOCABS[..1], &DTYPES[..1]) } else { (&VOCABS[..], &DTYPES[..]) };
+    let vocabs = options.vocab.as_ref().map_or(vocabs, std::slice::from_ref);
+    let dtypes = options.dtype.as_ref().map_or(dtypes, std::slice::from_ref);
+    for &vocab in vocabs {
+        for &dtype in dtypes {
             for shape in [Shape::Peaked, Shape::Flat] {
                 table(&options, rounds, level, vocab, dtype, shape);
             }

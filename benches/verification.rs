@@ -11,6 +11,7 @@
 
 #![allow(clippy::print_stdout)] // it prints a table
 
+use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
@@ -24,10 +25,21 @@ use croupier::speculative::tree::Tree;
 use std::hint::black_box;
 use std::time::Instant;
 
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/rows.rs"]
 #[allow(dead_code)] // the reference of the other table is not used here
 mod rows;
 use rows::Shape;
+
+#[derive(Parser)]
+#[command(about = "What verifying a draft costs over plain rows of the same parameters")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+    /// Only lines that hold all of these, such as "temperature; kept" or "; 8".
+    wanted: Vec<String>,
+}
 
 const VOCAB: usize = 128_256;
 /// Drafts that are verified in a round.
@@ -243,9 +255,8 @@ fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds
 }
 
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
-    let rounds = if quick { 6 } else { 16 };
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let Options { common, wanted } = Options::parse();
+    let rounds = if common.quick() { 6 } else { 16 };
     let level = Level::detect();
     println!("one core, {}, V = {VOCAB} f32, peaked rows, {DRAFTS} drafts, least of {rounds} rounds", level.name());
     println!("x = times k + 1 plain rows of the same parameters, measured in turn\n");

@@ -16,6 +16,10 @@ mod collector;
 #[allow(dead_code)]
 mod pki;
 
+#[path = "support/options.rs"]
+mod options;
+
+use clap::Parser;
 use collector::{Collector, Manner};
 use croupier::bench::{self, Address, BenchArgs};
 use croupier::dial::Access;
@@ -24,6 +28,16 @@ use pki::{Authority, Mounted};
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+#[derive(Parser)]
+#[command(about = "What TLS and traces cost on the wire, over a plain server without traces")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+    /// Another croupier to measure too, such as one built before a change.
+    #[arg(long, value_name = "PATH")]
+    other: Option<OsString>,
+}
 
 /// A server, and how to get in there.
 struct Side {
@@ -95,9 +109,8 @@ fn print(load: &str, sides: &[Side]) {
 
 #[tokio::main]
 async fn main() {
-    let args: Vec<OsString> = std::env::args_os().collect();
-    let quick = args.iter().any(|arg| arg == "--quick" || arg == "--test");
-    let other = args.iter().position(|arg| arg == "--other").and_then(|at| args.get(at + 1));
+    let Options { common, other } = Options::parse();
+    let quick = common.quick();
     let own = OsString::from(env!("CARGO_BIN_EXE_croupier"));
 
     let authority = Authority::new();
@@ -118,7 +131,7 @@ async fn main() {
         ];
         let certificate = [format!("--tls-cert={}", file("tls.crt")), format!("--tls-key={}", file("tls.key"))];
         sides.push(Side::start("TLS", &own, &certificate, Access { tls: Some(tls.clone()), token_file: None }));
-        sides.extend(other.map(|other| Side::start("the other program, plain", other, &[], plain())));
+        sides.extend(other.iter().map(|other| Side::start("the other program, plain", other, &[], plain())));
         sides
     };
     let rounds = if quick { 1 } else { 5 };
