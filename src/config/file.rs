@@ -22,9 +22,22 @@ pub(super) struct File {
     pub(super) defaults: Table,
 }
 
-/// Reads a file, adding every mistake to `problems`.
+/// Reads a file, adding its mistakes to `problems`.
 pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> File {
-    text(path, problems).map(|text| parse(&text, &path.display().to_string(), problems)).unwrap_or_default()
+    let (Some(text), name) = (text(path, problems), path.display().to_string()) else { return File::default() };
+    let mut found = Vec::new();
+    let file = parse(&text, &name, &mut found);
+    problems.extend(at_most(&name, found));
+    file
+}
+
+/// Mistakes of the file or table called `name`, no more than [`MOST_TOLD`] of them and a word that there are more.
+pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
+    if found.len() > MOST_TOLD {
+        found.truncate(MOST_TOLD);
+        found.push(format!("{name}: has more mistakes; no more than {MOST_TOLD} are told at a time"));
+    }
+    found
 }
 
 /// The text of a file, or a mistake.
@@ -47,7 +60,7 @@ pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
     // The parser that goes on after a mistake finds those behind it.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
-        found => found.iter().take(MOST_TOLD).map(told).collect(),
+        found => found.iter().take(MOST_TOLD + 1).map(told).collect(),
     })
 }
 

@@ -2,7 +2,7 @@
 //! does not hide the next.
 
 use super::defaults::{self, NEVER, Parameter};
-use super::file::{MOST_TOLD, unknown_key};
+use super::file::{MOST_TOLD, at_most, unknown_key};
 use super::parts::Wrong;
 use crate::limits::Limits;
 use crate::params::presets::CopyParameter;
@@ -18,12 +18,11 @@ pub(super) struct Given {
     pub(super) copies: Vec<CopyParameter>,
 }
 
-/// Reads the table called `name` and checks the values, adding every mistake to `problems`, but no more than
-/// [`MOST_TOLD`] and the one at which that is reached.
+/// Reads the table called `name` and checks the values, adding its mistakes to `problems`.
 pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
     let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
     for (key, value) in table {
-        if reading.problems.len() < MOST_TOLD {
+        if reading.problems.len() <= MOST_TOLD {
             reading.take(key, value);
         }
     }
@@ -35,11 +34,11 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
             given.copies.push(entry.parameter.copy);
         }
         match given.params.validate(limits.max_vocab_size, limits.max_top_logprobs) {
-            Err(e) if reading.problems.len() < MOST_TOLD && reading.goes_on_without(&e) => {}
+            Err(e) if reading.problems.len() <= MOST_TOLD && reading.goes_on_without(&e) => {}
             _ => break given,
         }
     };
-    problems.append(&mut reading.problems);
+    problems.extend(at_most(name, reading.problems));
     given
 }
 
@@ -79,7 +78,7 @@ impl Reading<'_> {
             self.wrong.push(parameter.key);
             // An order without one of its samplers would lack a place for it.
             let is_useful = key != "sampler_order" && wrongs.iter().all(|wrong| entry.cut(&wrong.at));
-            let told = wrongs.into_iter().take(MOST_TOLD);
+            let told = wrongs.into_iter().take(MOST_TOLD + 1);
             self.problems.extend(told.map(|Wrong { at, what }| format!("{}.{key}{at}: {what}", self.name)));
             if !is_useful || !entry.is_readable() {
                 return;

@@ -16,7 +16,7 @@ const DESCRIPTION: &str = "description";
 const LONGEST_NAME: usize = 64;
 const LONGEST_DESCRIPTION: usize = 256;
 
-/// The presets of the file at `path`, or else the shipped ones; every mistake goes into `problems`, up to [`MOST_TOLD`].
+/// The presets of the file at `path`, or else the shipped ones; its mistakes go into `problems`.
 pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<String>) -> Presets {
     let (text, name) = match path {
         None => (SHIPPED.to_owned(), SHIPPED_NAME.to_owned()),
@@ -25,7 +25,7 @@ pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<Stri
     let table: Table = match file::table(&text, &name) {
         Ok(table) => table,
         Err(found) => {
-            problems.extend(found);
+            problems.extend(file::at_most(&name, found));
             return Presets::default();
         }
     };
@@ -39,11 +39,7 @@ pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<Stri
             presets.extend(preset(&name, key, value, limits, &mut found));
         }
     }
-    if found.len() > MOST_TOLD {
-        found.truncate(MOST_TOLD);
-        found.push(format!("{name}: has more mistakes; no more than {MOST_TOLD} are told at a time"));
-    }
-    problems.append(&mut found);
+    problems.extend(file::at_most(&name, found));
     Presets::new(presets)
 }
 

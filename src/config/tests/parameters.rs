@@ -322,14 +322,21 @@ fn a_file_full_of_mistakes_is_told_in_part() {
     let lines: Vec<String> = (0..20_000).map(|i| format!("wrong_{i} = 1")).collect();
     let found = told(&lines.join("\n"));
     let most = file::MOST_TOLD;
-    assert_eq!(found.len(), most);
+    let more = |text: &str| text.trim_end().ends_with("has more mistakes; no more than 64 are told at a time");
+    assert!(found.len() == most + 1 && more(&found[most]), "{found:#?}");
     let bad: Vec<String> = (0..20_000).map(|i| format!("{{ token_id = {i}, bias = 1e9 }}")).collect();
-    assert_eq!(told(&format!("logit_bias = [{}]", bad.join(", "))).len(), most);
+    assert_eq!(told(&format!("logit_bias = [{}]", bad.join(", "))).len(), most + 1);
     let presets: Vec<String> = (0..200).map(|i| format!("[p{i}]\ntop_p = 2\n")).collect();
     let (_dir, path) = file(&presets.concat());
     let text = mistakes(&["--presets", &path], &[]);
     assert_eq!(text.lines().count(), 1 + most + 1, "{text}");
-    assert!(text.trim_end().ends_with("has more mistakes; no more than 64 are told at a time"), "{text}");
+    assert!(more(&text), "{text}");
+    // The same of a server's file, its settings and its defaults.
+    for (head, name) in [("", "croupier.toml: has"), ("[defaults]\n", "croupier.toml: defaults: has")] {
+        let (_dir, path) = file(&format!("{head}{}", lines.join("\n")));
+        let text = mistakes(&["--config", &path], &[]);
+        assert!(text.lines().count() == 1 + most + 1 && more(&text) && text.contains(name), "{text}");
+    }
     // Mistakes in the form of the file.
     let (_dir, path) = file("[a]\nx = = 1\n[b]\ny = [1,,]\n");
     let text = mistakes(&["--presets", &path], &[]);
