@@ -27,6 +27,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSp
 use croupier::sampling::sample_row;
 use croupier::sampling::samplers::infill::Infill;
 use croupier::vocabulary::Vocabulary;
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ struct Job {
     steps: &'static [Step],
     /// Marks the row; where a step is a tournament it is played whatever this says.
     mark: Option<Mark>,
-    penalised: bool,
+    /// How many tokens were in the history, of which penalties speak.
+    penalised: usize,
     logprobs: Option<LogprobsSpec<'static>>,
     /// Goal and best peer as ratios, hot / b64, on peaked rows; "" where none is stated.
     goal: &'static str,
@@ -68,7 +70,7 @@ const PLAIN: Job = Job {
     filters: OFF,
     steps: &[],
     mark: None,
-    penalised: false,
+    penalised: 0,
     logprobs: None,
     goal: "",
     peer: "",
@@ -118,12 +120,13 @@ fn jobs() -> Vec<Job> {
         Job {
             name: "penalties, raw top-20, k, p",
             filters: top_k_p,
-            penalised: true,
+            penalised: 64,
             logprobs: Some(TOP_20),
             goal: "6/3",
             peer: "100/35 llama.cpp, no logprobs",
             ..PLAIN
         },
+        Job { name: "penalties of 1000, k, p", filters: top_k_p, penalised: 1000, ..PLAIN },
         Job { name: "top-k 5000", filters: Filters { top_k: 5000, ..OFF }, ..PLAIN },
         Job { name: "score, raw top-20", logprobs: Some(TOP_20), ..PLAIN },
     ]
@@ -251,27 +254,34 @@ fn infill() -> Infill<'static> {
     Infill { vocabulary: &TEXTS, ends: &[2] }
 }
 
+/// So many tokens that were in a text, ascending, scattered over the vocabulary.
+fn history(vocab: usize, tokens: usize) -> Vec<TokenAdjust> {
+    let mut state = 1u64;
+    let mut seen = BTreeSet::new();
+    while seen.len() < tokens {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        seen.insert(((state >> 33) % vocab as u64) as u32);
+    }
+    let adjust = |(i, token)| TokenAdjust { token, flags: TokenAdjust::SEEN, bias: 0.0, output_count: i % 3 };
+    (0u32..).zip(seen).map(adjust).collect()
+}
+
 /// Rows of one kind, encoded.
 struct Rows {
     placed: Vec<Placed>,
     dtype: Dtype,
-    /// 64 tokens with history, ascending.
-    adjusts: Vec<TokenAdjust>,
+    /// What penalties change after a short text and after a long one.
+    histories: [Vec<TokenAdjust>; 2],
 }
 
 impl Rows {
     fn new(vocab: usize, dtype: Dtype, shape: Shape, count: usize) -> Self {
         let placed = (0..count).map(|i| Placed::new(&dtype.encode(&rows::row(shape, vocab, i as u64)))).collect();
-        let adjusts = (0..64).map(|i| TokenAdjust {
-            token: (i * (vocab / 64) + i * 7 % 50) as u32,
-            flags: TokenAdjust::SEEN,
-            bias: 0.0,
-            output_count: (i % 3) as u32,
-        });
-        Self { placed, dtype, adjusts: adjusts.collect() }
+        Self { placed, dtype, histories: [64, 1000].map(|tokens| history(vocab, tokens)) }
     }
 
     fn job<'a>(&'a self, row: usize, job: &Job, uniform: u64) -> RowJob<'a> {
+        let history = self.histories.iter().find(|history| history.len() == job.penalised);
         let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
         RowJob {
             logits: Logits::new(self.dtype, self.placed[row].bytes()),
@@ -287,8 +297,8 @@ impl Rows {
                     infill: job.steps.contains(&Step::Infill).then(infill),
                     tournament: job.steps.contains(&Step::Tournament).then(tournament),
                 }),
-                penalties: if job.penalised { penalties } else { Penalties::OFF },
-                adjusts: if job.penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
+                penalties: if history.is_some() { penalties } else { Penalties::OFF },
+                adjusts: history.map_or(Adjusts::default(), |history| history.as_slice().into()),
                 banned: &[],
                 allowed: None,
                 mark: job.mark,

@@ -30,6 +30,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use rows::played;
 use rows::{ascending, eos, infill};
+use std::collections::BTreeMap;
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
     let mut all: Vec<(String, Box<dyn Backend>)> = vec![];
@@ -231,31 +232,35 @@ proptest! {
 proptest! {
     #![proptest_config(config(200))]
 
-    /// Marked rows of which only the first tokens are asked for: tokens are raised where that may matter, and what is largest may be
-    /// banned or touched otherwise.
+    /// Rows of which only the first tokens are asked for, marked or not, behind short texts and long ones: tokens are raised and
+    /// adjusted where that may matter, and what is largest may be banned or touched otherwise.
     #[test]
-    fn first_tokens_of_marked_rows_are_those_of_the_specification(
+    fn first_tokens_of_touched_rows_are_those_of_the_specification(
         vocab in 150..9000usize,
         shape in prop_oneof![4 => 0..3u8, 1 => 0..SHAPES],
         (seed, uniform) in any::<(u64, u64)>(),
         dtype in prop::sample::select(&Dtype::ALL[..]),
         filters in filters(),
         top_k in prop_oneof![3 => 1..20u32, 1 => 20..70u32],
-        mark in mark(),
+        mark in prop::option::weighted(0.5, mark()),
         touched in prop::collection::vec((0..30usize, any::<bool>(), -9.0f32..9.0), 0..8),
+        seen in prop_oneof![prop::collection::vec(any::<u32>(), 0..20), prop::collection::vec(any::<u32>(), 100..1500)],
+        (repetition, frequency) in (0.5f32..2.0, -1.0f32..2.0),
+        shown in prop::option::weighted(0.3, Just((3, LogprobsMode::Raw, vec![0]))),
     ) {
         let logits = row(shape, vocab, seed);
         let mut case = Case::new(dtype, &logits);
-        (case.filters, case.mark, case.logprobs) = (Filters { top_k, ..filters }, Some(mark), None);
+        (case.filters, case.mark, case.logprobs) = (Filters { top_k, ..filters }, mark, shown);
+        case.penalties = Penalties { repetition, frequency, ..Penalties::OFF };
         let mut order: Vec<usize> = (0..vocab).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let mut touched: Vec<_> = touched.into_iter().map(|(at, ban, bias)| (order[at] as u32, ban, bias)).collect();
-        touched.sort_by_key(|touched| touched.0);
-        touched.dedup_by_key(|touched| touched.0);
-        case.banned = touched.iter().filter(|touched| touched.1).map(|touched| touched.0).collect();
-        let adjusted = touched.iter().filter(|touched| !touched.1);
-        let adjust = |&(token, _, bias): &(u32, bool, f32)| TokenAdjust { token, flags: 2, bias, output_count: 1 };
-        case.adjusts = adjusted.map(adjust).collect();
+        let touched: BTreeMap<u32, _> =
+            touched.into_iter().map(|(at, ban, bias)| (order[at] as u32, (ban, bias))).collect();
+        case.banned = touched.iter().filter(|(_, (ban, _))| *ban).map(|(&token, _)| token).collect();
+        let adjust = |token, bias, i: u32| (token, TokenAdjust { token, flags: 2, bias, output_count: i % 3 });
+        let mut adjusts: BTreeMap<u32, _> = (0..).zip(seen).map(|(i, at)| adjust(at % vocab as u32, 0.0, i)).collect();
+        adjusts.extend(touched.iter().filter(|(_, (ban, _))| !ban).map(|(&token, &(_, bias))| adjust(token, bias, 1)));
+        case.adjusts = adjusts.into_values().collect();
         for uniform in uniforms(&case, uniform) {
             case.action = Action::Draw { uniform };
             check(&case);

@@ -11,7 +11,7 @@ use super::select;
 use super::view;
 use crate::backend::{RowJob, VerifyJob};
 use crate::sampling::logits::{Logits, PIECE};
-use crate::sampling::row::{Action, RowSpec};
+use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
 /// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
@@ -86,14 +86,17 @@ impl OwnRows {
 
 /// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
 fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
-    if spec.mark.is_none() && view::untouched(spec) { first_drawn_from(spec, vocab_size) } else { None }
+    let is_all = spec.mark.is_none() && spec.logprobs.is_none() && view::untouched(spec);
+    if is_all { first_drawn_from(spec, vocab_size) } else { None }
 }
 
-/// How many of the first tokens, by what their logits become, are all that is asked of a row; `None` where more is.
+/// How many of the first tokens, by what their logits become, are all that is asked of what they become; `None` where more
+/// is. Raw logprobs ask what logits were.
 pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
-    let draws = matches!(spec.action, Action::Draw { .. }) && spec.logprobs.is_none() && spec.report.is_none();
+    let draws = matches!(spec.action, Action::Draw { .. }) && spec.report.is_none();
+    let is_shown = spec.logprobs.is_some_and(|logprobs| logprobs.mode == LogprobsMode::Processed);
     let plain = spec.chain.is_none() && !spec.has_state();
-    if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
+    if draws && !is_shown && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
 }
 
 /// Copies the whole row, and looks at each block on the way.

@@ -2,8 +2,9 @@
 //!
 //! Masks, bias and penalties touch few tokens, so the row is not copied: each block that holds a touched
 //! token is widened and adjusted on the side, and its maximum is hidden from the passes over the row. A
-//! pass over the side blocks, which lie together like a short row, completes the result. When most
-//! blocks are touched, or only listed tokens are allowed, the side blocks are the whole row.
+//! pass over the side blocks, which lie together like a short row, completes the result. Where only the first
+//! tokens of the order matter, blocks that have none of them are hidden only. Where only listed tokens are
+//! allowed, the side blocks are the whole row.
 
 mod lists;
 mod store;
@@ -15,9 +16,6 @@ use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, S
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
-
-/// With more than one block in this many touched, copying the whole row is cheaper.
-const DENSE_SHARE: usize = 4;
 
 /// A row with some blocks replaced.
 pub(super) struct View<'a> {
@@ -45,9 +43,12 @@ struct Side<'a> {
 /// Storage of a view's lists, kept from row to row.
 #[derive(Debug, Default)]
 pub(super) struct ViewStore {
+    /// Touched tokens, and what they become.
+    changes: Vec<store::Change>,
     plain: Vec<f32>,
     maxima: Vec<f32>,
     side_blocks: Vec<u32>,
+    /// Of the side blocks, and behind them whatever was there before.
     side_values: Vec<f32>,
     side_maxima: Vec<f32>,
 }
@@ -87,15 +88,12 @@ impl<'a> View<'a> {
                 store.raise(raw, spec, greens);
                 store.place_maxima(raw);
             }
-            (allowed, _) => {
-                store.side_values.clear();
-                match allowed {
-                    Some(allowed) => store.only(raw, allowed),
-                    None => store.touch(raw, spec),
-                }
+            (Some(allowed), _) => {
+                store.only(raw, allowed);
                 store.apply(raw, spec);
                 store.finish(raw);
             }
+            (None, None) => store.touch(raw, spec),
         }
         let view = Self::again(raw, spec, store);
         if view.max == f32::INFINITY { Err(RowError::PositiveInfinity) } else { Ok(view) }
@@ -109,7 +107,7 @@ impl<'a> View<'a> {
         let side = Side {
             passes: raw.side.passes,
             blocks: &store.side_blocks,
-            values: &store.side_values,
+            values: &store.side_values[..store.side_blocks.len() * BLOCK],
             maxima: &store.side_maxima,
         };
         let max = maximum(&store.maxima);

@@ -125,6 +125,17 @@ impl<'a> Adjusts<'a> {
         !penalties.is_off() && late.any(|nudge| self.get(nudge.token).is_some_and(|found| found.is_late(penalties)))
     }
 
+    /// Goes through the entries in ascending order, faster than by [`Adjusts::iter`] where they are one list.
+    #[inline]
+    pub fn for_each(&self, mut each: impl FnMut(Adjusted)) {
+        if self.over.is_empty() && self.nudges.is_empty() {
+            let known = self.base.iter().filter(|adjust| !adjust.is_idle());
+            known.for_each(|adjust| each(Adjusted::of(*adjust, None)));
+        } else {
+            self.iter().for_each(each);
+        }
+    }
+
     /// The entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Adjusted> + use<'a> {
         // What was seen and is out of sight again may have left an entry that says nothing.

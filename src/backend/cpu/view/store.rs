@@ -1,6 +1,6 @@
 //! Side blocks: what masks, bias and penalties made of the blocks that they touch.
 
-use super::{DENSE_SHARE, View, ViewStore};
+use super::{View, ViewStore};
 use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
 use crate::backend::cpu::{greens, own, select};
 use crate::sampling::mark::greenlist::Greenlist;
@@ -10,45 +10,94 @@ impl ViewStore {
     /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`.
     pub(super) fn only(&mut self, raw: &View<'_>, allowed: &[u32]) {
         self.side_blocks.extend(0..raw.blocks() as u32);
+        self.side_values.clear();
         self.side_values.resize(raw.blocks() * BLOCK, f32::NEG_INFINITY);
         for &token in allowed {
             self.side_values[token as usize] = raw.row.get(token);
         }
     }
 
-    /// Side blocks that hold every touched token, with their old values.
+    /// Side blocks that hold every touched token, adjusted, but for those that cannot matter: these are hidden and nowhere else.
     pub(super) fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
-        let tokens = spec.adjusts.iter().map(|adjust| adjust.token()).chain(spec.banned.iter().copied());
-        self.side_blocks.extend(tokens.map(|token| token / BLOCK as u32));
-        // Both lists ascend; only where they meet is there anything to sort.
-        self.side_blocks.sort_unstable();
-        self.side_blocks.dedup();
-        if self.side_blocks.len() * DENSE_SHARE > raw.blocks() {
-            self.side_blocks.clear();
-            self.side_blocks.extend(0..raw.blocks() as u32);
+        self.change(raw, spec);
+        let from = self.needed_from(raw, spec);
+        self.plain.clear();
+        self.plain.extend_from_slice(raw.maxima);
+        self.maxima.clear();
+        self.maxima.extend_from_slice(raw.maxima);
+        self.side_maxima.clear();
+        let changes = std::mem::take(&mut self.changes);
+        for of_block in by_block(&changes) {
+            let block = block_of(of_block[0].token);
+            self.plain[block] = f32::NEG_INFINITY;
+            self.maxima[block] = self.touch_block(raw, block, of_block, from);
         }
-        self.side_values.resize(self.side_blocks.len() * BLOCK, 0.0);
-        for (&block, values) in self.side_blocks.iter().zip(self.side_values.chunks_exact_mut(BLOCK)) {
-            raw.passes.widen(raw.row.bytes(), block as usize, values);
-        }
+        self.changes = changes;
     }
 
-    /// Adjusts the side values.
-    pub(super) fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
-        let whole = self.side_blocks.len() == raw.blocks();
-        let mut at = 0;
-        for adjust in spec.adjusts.iter() {
-            let place = place(&self.side_blocks, whole, adjust.token(), &mut at);
-            let value = &mut self.side_values[place];
-            *value = adjust.apply(*value, &spec.penalties);
+    /// What touched tokens become, ascending.
+    fn change(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        self.changes.clear();
+        let ban = |&token: &u32| Change { token, from: raw.row.get(token), to: f32::NEG_INFINITY };
+        let mut banned = spec.banned.iter().map(ban).peekable();
+        spec.adjusts.for_each(|adjust| {
+            let token = adjust.token();
+            while let Some(before) = banned.next_if(|ban| ban.token < token) {
+                self.changes.push(before);
+            }
+            let from = raw.row.get(token);
+            let adjusted = Change { token, from, to: adjust.apply(from, &spec.penalties) };
+            self.changes.push(banned.next_if(|ban| ban.token == token).unwrap_or(adjusted));
+        });
+        self.changes.extend(banned);
+    }
+
+    /// A value below which nothing matters: if only the first of the order are asked for, so many blocks have one that reaches
+    /// it.
+    fn needed_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
+        let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
+        self.maxima.clear();
+        self.maxima.extend_from_slice(raw.maxima);
+        for changes in by_block(&self.changes) {
+            let block = block_of(changes[0].token);
+            self.maxima[block] = reach(raw.maxima[block], changes).0;
         }
+        select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
+    }
+
+    /// Puts a block on the side with its changes, if it may have a value from here on, as it was or as it becomes. Returns its
+    /// maximum, or −∞.
+    fn touch_block(&mut self, raw: &View<'_>, block: usize, changes: &[Change], from: f32) -> f32 {
+        let (least, most) = reach(raw.maxima[block], changes);
+        if most < from {
+            return f32::NEG_INFINITY;
+        }
+        let start = self.side_blocks.len() * BLOCK;
+        if self.side_values.len() < start + BLOCK {
+            self.side_values.resize(start + BLOCK, 0.0);
+        }
+        let values = &mut self.side_values[start..start + BLOCK];
+        raw.passes.widen(raw.row.bytes(), block, values);
+        for change in changes {
+            values[change.token as usize % BLOCK] = change.to;
+        }
+        let max = if least == most { most } else { maximum(values) };
+        self.side_blocks.push(block as u32);
+        self.side_maxima.push(max);
+        max
+    }
+
+    /// Adjusts the side values, which are the whole row.
+    pub(super) fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+        spec.adjusts.for_each(|adjust| {
+            let value = &mut self.side_values[adjust.token() as usize];
+            *value = adjust.apply(*value, &spec.penalties);
+        });
         if let Some(greens) = spec.greens() {
             greens::raise(raw.passes, greens, spec.allowed, &mut self.side_values);
         }
-        at = 0;
         for &token in spec.banned {
-            let place = place(&self.side_blocks, whole, token, &mut at);
-            self.side_values[place] = f32::NEG_INFINITY;
+            self.side_values[token as usize] = f32::NEG_INFINITY;
         }
     }
 
@@ -106,19 +155,35 @@ impl ViewStore {
     }
 }
 
+/// What becomes of a touched token's logit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    token: u32,
+    from: f32,
+    to: f32,
+}
+
+/// Changes, which ascend, by the block that they are in.
+fn by_block(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
+    changes.chunk_by(|one, next| block_of(one.token) == block_of(next.token))
+}
+
+/// What a block's maximum is at least and at most behind these changes, without a look at the block. The two differ only where
+/// a changed value is the maximum that was.
+fn reach(before: f32, changes: &[Change]) -> (f32, f32) {
+    let changed = changes.iter().fold(f32::NEG_INFINITY, |max, change| if change.to > max { change.to } else { max });
+    let most = if changed > before { changed } else { before };
+    let is_covered = changes.iter().any(|change| change.from == before);
+    (if is_covered { changed } else { most }, most)
+}
+
 /// Blocks of tokens with an adjustment or ban.
 fn touched(spec: &RowSpec<'_>) -> impl Iterator<Item = usize> {
     let tokens = spec.adjusts.iter().map(|adjust| adjust.token()).chain(spec.banned.iter().copied());
-    tokens.map(|token| token as usize / BLOCK)
+    tokens.map(block_of)
 }
 
-/// Where `token` lies among the side values; `at` walks along `side_blocks` with ascending tokens.
-fn place(side_blocks: &[u32], whole: bool, token: u32, at: &mut usize) -> usize {
-    if whole {
-        return token as usize;
-    }
-    while side_blocks[*at] < token / BLOCK as u32 {
-        *at += 1;
-    }
-    *at * BLOCK + token as usize % BLOCK
+/// The block of a token.
+fn block_of(token: u32) -> usize {
+    token as usize / BLOCK
 }
