@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import grpc
@@ -12,11 +13,20 @@ from .client import PART_WITHIN
 #: What ends a call, or says that it has ended.
 ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
 
+#: For the server's first headers, which something between may hold back until there is an answer, in seconds.
+_HEADERS_WITHIN = 1.0
+
 
 def is_cancelled() -> bool:
     """Whether somebody cancelled this task; Python 3.10 does not know."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return cancelling is not None and cancelling() > 0
+
+
+async def begin(call: Any) -> None:
+    """Waits until the server took the call: a first write that meets its refusal would hide what that says."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(call.initial_metadata(), _HEADERS_WITHIN)
 
 
 async def end_in_order(call: Any) -> None:

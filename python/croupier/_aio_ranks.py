@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._aio_call import end_in_order, is_cancelled
+from ._aio_call import begin, end_in_order, is_cancelled
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
 from ._types import Rows
@@ -56,6 +56,7 @@ class Rank(RankFront):
         return self
 
     async def _said_hello(self) -> bytes:
+        await begin(self._call)
         await self._write(self._session.hello)
         return await self._read()
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, end_in_order, is_cancelled
+from ._aio_call import ENDED, begin, end_in_order, is_cancelled
 from ._aio_ranks import Rank, attach
 from ._front import Front, Turn
 from ._options import StreamOptions
 from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import AGAIN, check_patience, is_from_core, is_gone, may_pass, no_answer, said, sampled, try_within
+from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -27,9 +27,6 @@ __all__ = ["Rank", "Sampler", "Stream", "attach", "connect"]
 
 #: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
 _AHEAD = 16
-
-#: So often may a refusal be hidden before it counts.
-_UNTOLD = 3
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
@@ -225,6 +222,7 @@ class Stream(Front):
             raise
 
     async def _begun(self) -> Any:
+        await begin(self._call)
         await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
         return pb.DecodeResponse.FromString(await self._read()).ready
 
@@ -239,7 +237,7 @@ class Stream(Front):
 
     async def _keep_trying(self, then: Callable[[float], Awaitable[None]] | None = None) -> None:
         """As of `croupier.Stream`."""
-        give_up, untold = time.monotonic() + self._patience, 0
+        give_up = time.monotonic() + self._patience
         while True:
             try:
                 await self._connect(give_up)
@@ -252,10 +250,7 @@ class Stream(Front):
                 if self._channel is not None:
                     await self._channel.close()
                 why = error if isinstance(error, CroupierError) else CroupierError(said(cause))
-                # A write that meets the end of the call hides why it ended; another try says it.
-                is_hidden = isinstance(cause, grpc.RpcError) and is_from_core(cause)
-                untold += is_hidden
-                if not may_pass(cause) or (time.monotonic() > give_up and not (is_hidden and untold <= _UNTOLD)):
+                if not may_pass(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))
             await asyncio.sleep(AGAIN)

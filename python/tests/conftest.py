@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -11,6 +12,9 @@ import time
 import pytest
 
 READY_WITHIN = 60.0
+
+# A shell that runs the tests in the background has them ignore it, and some send it to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Server:

@@ -118,3 +118,23 @@ def test_what_is_wrong_is_said(secured, tmp_path):
     with pytest.raises(TypeError, match="attach has no option 'adress'; is 'address' meant"):
         with croupier.connect(secured.address, VOCAB, vocab_shards=[400, 600], **secured.options) as stream:
             croupier.attach(stream.shard_token, 1, adress="x")
+
+
+def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
+    """Of a write that met the refusal gRPC says that it failed, and no more: one connection in five, on an idle machine."""
+    (tmp_path / "tokens").write_text(TOKEN)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve(f"--listen=127.0.0.1:{port}", f"--auth-token-file={tmp_path / 'tokens'}")
+
+    async def told():
+        with pytest.raises(croupier.CroupierError) as refused:
+            async with croupier.aio.connect(f"127.0.0.1:{port}", VOCAB, auth_token="none-of-the-server's", reconnect_within=0):
+                pass
+        return str(refused.value)
+
+    async def every():
+        return [said for _ in range(20) for said in await asyncio.gather(*(told() for _ in range(8)))]
+
+    assert [said for said in asyncio.run(every()) if not said.startswith("UNAUTHENTICATED")] == []
