@@ -77,9 +77,11 @@ impl Side {
             attempts += 1;
             match bench::run(args.clone()).await {
                 Ok(report) => break report,
-                // It may not listen yet.
+                // It may not listen yet, which is worth a word only where it goes on.
                 Err(error) if attempts < 100 && self.process.try_wait().is_ok_and(|ended| ended.is_none()) => {
-                    eprintln!("{}: {error}", self.name);
+                    if attempts % 10 == 0 {
+                        eprintln!("{}: {error}", self.name);
+                    }
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 Err(error) => panic!("{}: {error}", self.name),
