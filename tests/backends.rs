@@ -13,6 +13,8 @@ mod gpu;
 mod rows;
 #[path = "backends/teams.rs"]
 mod teams;
+#[path = "backends/touched.rs"]
+mod touched;
 
 use cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
 use croupier::backend::cpu::{CpuBackend, Level};

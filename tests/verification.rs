@@ -6,6 +6,7 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
 use croupier::params::watermark::KgwParams;
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::kept::{Form, Kept};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::mark::Mark;
@@ -28,9 +29,9 @@ mod drafts;
 mod gpu;
 #[path = "support/rows.rs"]
 mod rows;
-use drafts::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
+use drafts::{Case, OFF, Recipe, Row, Source, bits, plainly, recipe, summary, together};
 use gpu::Gpu;
-use rows::{Lcg, row};
+use rows::{Lcg, ascending, row};
 
 fn fast(backend: &mut CpuBackend, job: &RowJob<'_>) -> Box<Kept> {
     backend.run(&[*job]).remove(0).expect("the draft row is fine").kept.expect("it was asked for")
@@ -285,6 +286,58 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
         }
     }
     assert!(ranks > 60 && accepted > 9, "{ranks} {accepted}");
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    /// Rows of which a draw asks for the first tokens only, behind texts that touch much of them. Draft tokens are any: those that
+    /// were largest, and those of blocks that a draw may leave out.
+    #[test]
+    fn drafts_behind_long_texts_are_verified_alike(
+        recipe in recipe(vec![2047, 2048, 2049, 5000], 6),
+        relaxed in prop::option::weighted(0.4, (2..60u32, prop_oneof![Just(1.0f32), 0.0f32..0.05])),
+        top_k in prop_oneof![1 => Just(0u32), 2 => 1..16u32],
+        greedy in any::<bool>(),
+        seen in prop_oneof![1 => Just((0..5000).collect()), 2 => prop::collection::vec(any::<u32>(), 100..1500)],
+        (repetition, frequency, presence) in (0.5f32..2.0, -1.0f32..2.0, -2.0f32..2.0),
+        places in prop::collection::vec(any::<u16>(), 6),
+        before in any::<bool>(),
+    ) {
+        let Some(mut case) = recipe.case() else { return Ok(()) };
+        let vocab = recipe.vocab;
+        let tokens = ascending(seen, vocab);
+        let adjust = |token: u32| TokenAdjust { token, flags: 2, bias: 0.0, output_count: token % 3 };
+        for target in &mut case.rows {
+            let temperature = if greedy { 0.0 } else { target.filters.temperature };
+            (target.chain, target.allowed) = (None, None);
+            target.filters = Filters { top_k, temperature, ..target.filters };
+            target.penalties = Penalties { repetition, frequency, presence, ..Penalties::OFF };
+            target.adjusts = tokens.iter().copied().map(adjust).collect();
+        }
+        case.measure &= relaxed.is_none() || recipe.seed.is_multiple_of(4);
+        case.rule = relaxed.map_or(case.rule, |(top_n, delta)| AcceptanceRule::Relaxed(Relaxed { top_n, delta }));
+        for (((token, source), &parent), &place) in case.drafts.iter_mut().zip(&case.parents).zip(&places) {
+            if matches!(source, Source::None) || relaxed.is_some() {
+                *source = Source::None;
+                // Mostly near the top of its row, now and then anywhere.
+                let (place, at) = (usize::from(place), (parent + 1) as u64);
+                let logits = row(recipe.shape, vocab, recipe.seed + at);
+                let mut order: Vec<u32> = (0..vocab as u32).collect();
+                order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+                *token = order[if place.is_multiple_of(5) { place } else { place % 20 } % vocab];
+            }
+        }
+        for level in levels() {
+            let mut backend = CpuBackend::with_level(1, level);
+            if before {
+                // What another row left behind may not be seen.
+                let _ = backend.run(&[case.rows[0].job(Action::Draw { uniform: 7 })]);
+            }
+            let got = case.with(plainly, |job| backend.verify(&[*job]).remove(0));
+            prop_assert_eq!(bits(&got), bits(&case.expected()), "{}: {}", level.name(), summary(&case));
+        }
+    }
 }
 
 /// More cases where time allows: PROPTEST_CASES. Failures are kept beside the tests and tried first.
