@@ -11,7 +11,7 @@ use super::select;
 use super::view;
 use crate::backend::{RowJob, VerifyJob};
 use crate::sampling::logits::{Logits, PIECE};
-use crate::sampling::row::{Action, LogprobsMode, RowSpec};
+use crate::sampling::row::{Action, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
 /// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
@@ -91,12 +91,11 @@ fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
 }
 
 /// How many of the first tokens, by what their logits become, are all that is asked of what they become; `None` where more
-/// is. Raw logprobs ask what logits were.
+/// is. Raw logprobs ask what logits were, and processed ones of tokens behind the first are −∞.
 pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
-    let draws = matches!(spec.action, Action::Draw { .. }) && spec.report.is_none();
-    let is_shown = spec.logprobs.is_some_and(|logprobs| logprobs.mode == LogprobsMode::Processed);
+    let draws = matches!(spec.action, Action::Draw { .. } | Action::Propose { .. }) && spec.report.is_none();
     let plain = spec.chain.is_none() && !spec.has_state();
-    if draws && !is_shown && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
+    if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
 }
 
 /// Copies the whole row, and looks at each block on the way.

@@ -76,8 +76,10 @@ fn foreign_rows_give_what_rows_of_ones_own_give() {
             let memory = Rewritten { first: [&[0; 24], &bytes[..]].concat(), later: vec![], left: usize::MAX.into() };
             for (turn, filters) in (0..).zip(filters()) {
                 let top = LogprobsSpec { mode: LogprobsMode::Raw, top_n: 3, tokens: &[] };
-                for logprobs in [None, Some(top)] {
-                    let spec = RowSpec { logprobs, ..spec(filters, turn) };
+                let drawn = spec(filters, turn);
+                let Action::Draw { uniform } = drawn.action else { unreachable!() };
+                let proposed = RowSpec { action: Action::Propose { uniform }, ..drawn };
+                for spec in [drawn, RowSpec { logprobs: Some(top), ..drawn }, proposed] {
                     let own = run(level, Logits::new(dtype, &bytes), spec);
                     let foreign = run(level, Logits::foreign(dtype, &memory, 24, vocab), spec);
                     assert_eq!(foreign, own, "{level:?} {dtype:?} {vocab} {filters:?}");
