@@ -6,6 +6,7 @@ use super::settings::SETTINGS;
 use super::values;
 use crate::inject::{DEFAULT_IMAGE, InjectArgs};
 use clap::{Arg, ArgAction, ArgMatches};
+use std::path::Path;
 
 pub(super) const INJECT: &str = "inject";
 /// Settings that follow from where the sidecar is put.
@@ -55,6 +56,15 @@ pub(super) fn command() -> clap::Command {
             )
             .action(ArgAction::Append),
         )
+        .arg(
+            option(
+                "mount",
+                "VOLUME=PATH",
+                "A volume of the pod for the sidecar to read, such as models=/models, for settings that name a file \
+                 (vocabulary, presets); repeatable",
+            )
+            .action(ArgAction::Append),
+        )
         .arg(option("cpu-request", "QUANTITY", "CPUs that the sidecar asks for, such as 2 or 500m"))
         .arg(option("cpu-limit", "QUANTITY", "CPUs that it may use; it starts as many threads"))
         .arg(option("memory-request", "QUANTITY", "Memory that the sidecar asks for, such as 1Gi"))
@@ -67,6 +77,7 @@ pub(super) fn command() -> clap::Command {
 /// Every mistake, with those found before.
 pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<InjectArgs, Vec<String>> {
     let settings = settings(matches, &mut problems);
+    let mounts = mounts(matches, &settings, &mut problems);
     let mut reader = Reader::new(matches, problems);
     let word = |t: &str| if t.is_empty() { Err("is empty".to_owned()) } else { Ok(Some(t.to_owned())) };
     let quantity = |t: &str| quantity(t).map(Some);
@@ -77,6 +88,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
         tag: reader.read("tag", None, word),
         admin_port: reader.read("admin-port", None, |t| values::count(t, 1..=u16::MAX).map(Some)),
         settings,
+        mounts,
         cpu_request: reader.read("cpu-request", None, quantity),
         cpu_limit: reader.read("cpu-limit", None, quantity),
         memory_request: reader.read("memory-request", None, quantity),
@@ -118,6 +130,36 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
     };
     problems.extend(resolve(&flag, &|_| None, Vec::new()).1);
     settings
+}
+
+/// The volumes to mount. A setting that names a file has to find it in one of them: the image has none.
+fn mounts(matches: &ArgMatches, settings: &[(String, String)], problems: &mut Vec<String>) -> Vec<(String, String)> {
+    let mut mounts: Vec<(String, String)> = Vec::new();
+    for text in matches.get_many::<String>("mount").into_iter().flatten() {
+        let (volume, path) = text.split_once('=').unwrap_or((text, ""));
+        let path = path.trim_end_matches('/');
+        let is_taken = || mounts.iter().any(|(_, other)| other == path);
+        match path {
+            _ if volume.is_empty() || path.is_empty() => {
+                problems.push(format!("--mount: \"{text}\" is not VOLUME=PATH, such as models=/models"));
+            }
+            _ if !path.starts_with('/') || path.contains([':', ',']) || path.split('/').any(|part| part == "..") => {
+                problems.push(format!("--mount: \"{path}\" is not an absolute path without \":\", \",\" and \"..\""));
+            }
+            _ if is_taken() => problems.push(format!("--mount: {path} is given twice")),
+            _ => mounts.push((volume.to_owned(), path.to_owned())),
+        }
+    }
+    for (name, value) in settings {
+        let file = SETTINGS.iter().find(|setting| setting.name == name).and_then(|setting| setting.file(value));
+        let is_in = |(_, path): &(String, String)| Path::new(value).starts_with(path);
+        if file.is_some() && !mounts.iter().any(is_in) {
+            problems.push(format!(
+                "--setting: {name}: no --mount holds {value}; name the volume of the pod that has it, --mount=VOLUME=PATH"
+            ));
+        }
+    }
+    mounts
 }
 
 /// A quantity of Kubernetes.

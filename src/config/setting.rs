@@ -27,6 +27,12 @@ impl Setting {
         self.name.replace('-', "_")
     }
 
+    /// The file that a value names for the server to read, if it names one.
+    pub(super) fn file<'t>(&self, value: &'t str) -> Option<&'t str> {
+        let is_socket = self.name.ends_with("socket") || self.name == "uds";
+        (self.value == "PATH" && !is_socket && value != self.default()).then_some(value)
+    }
+
     /// The default, as it would be written.
     pub(super) fn default(&self) -> String {
         (self.show)(&Config::default())

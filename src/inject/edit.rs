@@ -1,7 +1,8 @@
 //! Changes of a text of YAML that leave every other byte as it is, comments included.
 //!
-//! Entries and items go in at the front of what is there: before it is known where each begins, while where a block ends,
-//! and whose the comments at its end are, is not. What comes out is read again and must be what was meant.
+//! Entries go in at the front of what is there, items there or before another item: where each begins is known, while whose the
+//! comments at the end of a block are is not. Behind the last item they follow on its last line. What comes out is read
+//! again and must be what was meant.
 
 use super::yaml::{self, Mistake, Node, What, entry_lines};
 
@@ -15,7 +16,8 @@ pub(super) enum Step {
 /// What goes into a map or a list.
 enum Addition {
     Entries(Vec<(String, Node)>),
-    Items(Vec<Node>),
+    /// Before the item with this index, or behind the last one.
+    Items(usize, Vec<Node>),
 }
 
 /// Changes of one document.
@@ -61,8 +63,13 @@ impl<'a> Editor<'a> {
 
     /// Puts items at the front of the list at `path` and then `key`, which is made if it is not there.
     pub(super) fn items(&mut self, path: &[Step], key: &'static str, items: Vec<Node>) {
+        self.items_before(path, key, 0, items);
+    }
+
+    /// The same before the item with this index, or behind the last one.
+    pub(super) fn items_before(&mut self, path: &[Step], key: &'static str, at: usize, items: Vec<Node>) {
         match self.there(path, key) {
-            Some(path) => self.add(path, Addition::Items(items)),
+            Some(path) => self.add(path, Addition::Items(at, items)),
             None => self.set(path, key, Node::list(items)),
         }
     }
@@ -105,7 +112,7 @@ impl<'a> Editor<'a> {
         if node.is_null() {
             let inside = addition.in_line();
             let inside =
-                if matches!(addition, Addition::Items(_)) { format!("[{inside}]") } else { format!("{{{inside}}}") };
+                if matches!(addition, Addition::Items(..)) { format!("[{inside}]") } else { format!("{{{inside}}}") };
             let place = node.place;
             return match place.end - place.start {
                 // Nothing stands there: behind the colon of its key.
@@ -115,17 +122,22 @@ impl<'a> Editor<'a> {
         }
         match (&node.what, addition) {
             (What::Map(entries), Addition::Entries(_)) if self.is_in_line(node) => {
-                Ok(self.in_line(node, addition, entries.is_empty()))
+                Ok(in_line(node.place.start + 1, addition, entries.is_empty()))
             }
-            (What::List(items), Addition::Items(_)) if self.is_in_line(node) => {
-                Ok(self.in_line(node, addition, items.is_empty()))
+            (What::List(items), Addition::Items(at, _)) if self.is_in_line(node) => {
+                Ok(match at.checked_sub(1).and_then(|before| items.get(before)) {
+                    Some(before) => {
+                        Edit { at: before.place.end, remove: 0, text: ", ".to_owned() + &addition.in_line() }
+                    }
+                    None => in_line(node.place.start + 1, addition, items.is_empty()),
+                })
             }
             (What::Map(entries), Addition::Entries(new)) if !entries.is_empty() => {
                 let lines = new.iter().flat_map(|(key, value)| entry_lines(&key_text(key), value)).collect();
                 Ok(self.in_map(&entries[0], lines))
             }
-            (What::List(items), Addition::Items(new)) if !items.is_empty() => {
-                self.in_list(&items[0], new.iter().flat_map(Node::item_lines).collect())
+            (What::List(items), Addition::Items(at, new)) if !items.is_empty() => {
+                self.in_list(items, *at, new.iter().flat_map(Node::item_lines).collect())
             }
             (What::Alias, _) => unusual("an alias stands where something has to be added; write it out"),
             _ => unusual("something else stands where a map or a list should be"),
@@ -141,11 +153,6 @@ impl<'a> Editor<'a> {
         self.text[node.place.start..].starts_with(['{', '['])
     }
 
-    fn in_line(&self, node: &Node, addition: &Addition, empty: bool) -> Edit {
-        let comma = if empty { "" } else { ", " };
-        Edit { at: node.place.start + 1, remove: 0, text: addition.in_line() + comma }
-    }
-
     /// Behind the first entry where that is one short line, else before it.
     fn in_map(&self, (key, value): &(Node, Node), lines: Vec<String>) -> Edit {
         let line_end = self.text[key.place.start..].find('\n').map(|length| key.place.start + length + 1);
@@ -157,13 +164,40 @@ impl<'a> Editor<'a> {
         }
     }
 
-    fn in_list(&self, first: &Node, lines: Vec<String>) -> Result<Edit, Mistake> {
-        let line_start = self.text[..first.place.start].rfind('\n').map_or(0, |end| end + 1);
-        let dash = self.text[line_start..first.place.start].find(|c: char| c != ' ');
+    fn in_list(&self, items: &[Node], at: usize, lines: Vec<String>) -> Result<Edit, Mistake> {
+        let item = &items[at.min(items.len() - 1)];
+        let line_start = self.text[..item.place.start].rfind('\n').map_or(0, |end| end + 1);
+        let dash = self.text[line_start..item.place.start].find(|c: char| c != ' ');
         match dash.filter(|at| self.text[line_start + at..].starts_with('-')) {
-            Some(column) => Ok(self.before(line_start + column, column, lines)),
+            Some(column) if at < items.len() => Ok(self.before(line_start + column, column, lines)),
+            Some(column) => Ok(self.behind(self.end(item), column, lines)),
             None => {
-                Err(Mistake { line: first.place.line, problem: "the item does not begin behind its dash".to_owned() })
+                Err(Mistake { line: item.place.line, problem: "the item does not begin behind its dash".to_owned() })
+            }
+        }
+    }
+
+    /// Where the last thing in a node ends.
+    fn end(&self, node: &Node) -> usize {
+        let last = match &node.what {
+            _ if self.is_in_line(node) => None,
+            What::List(items) => items.last(),
+            What::Map(entries) => entries.last().map(|(_, value)| value),
+            _ => None,
+        };
+        last.map_or(node.place.end, |last| self.end(last))
+    }
+
+    /// Below the line in which something ends at `at`.
+    fn behind(&self, at: usize, column: usize, lines: Vec<String>) -> Edit {
+        match self.text[at..].find('\n') {
+            // A text of several lines ends with the last of them.
+            _ if self.text[..at].ends_with('\n') => self.block(at, column, lines),
+            Some(length) => self.block(at + length + 1, column, lines),
+            None => {
+                let mut edit = self.block(self.text.len(), column, lines);
+                edit.text.insert_str(0, self.line_end());
+                edit
             }
         }
     }
@@ -198,6 +232,12 @@ impl<'a> Editor<'a> {
     }
 }
 
+/// Behind the bracket that opens a map or list.
+fn in_line(at: usize, addition: &Addition, empty: bool) -> Edit {
+    let comma = if empty { "" } else { ", " };
+    Edit { at, remove: 0, text: addition.in_line() + comma }
+}
+
 impl Addition {
     /// What it is between brackets.
     fn in_line(&self) -> String {
@@ -206,7 +246,7 @@ impl Addition {
                 .iter()
                 .map(|(key, value)| format!("{}: {}", Node::string(key).in_line(), value.in_line()))
                 .collect(),
-            Addition::Items(items) => items.iter().map(Node::in_line).collect(),
+            Addition::Items(_, items) => items.iter().map(Node::in_line).collect(),
         };
         parts.join(", ")
     }
@@ -236,13 +276,17 @@ fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
 /// The same on the tree, wherever in the map or list it ends up.
 fn put(node: &mut Node, addition: &Addition) {
     if node.is_null() {
-        node.what = if matches!(addition, Addition::Items(_)) { What::List(Vec::new()) } else { What::Map(Vec::new()) };
+        node.what =
+            if matches!(addition, Addition::Items(..)) { What::List(Vec::new()) } else { What::Map(Vec::new()) };
     }
     match (&mut node.what, addition) {
         (What::Map(known), Addition::Entries(new)) => {
             known.extend(new.iter().map(|(key, value)| (Node::string(key), value.clone())));
         }
-        (What::List(known), Addition::Items(new)) => drop(known.splice(0..0, new.iter().cloned())),
+        (What::List(known), Addition::Items(at, new)) => {
+            let at = (*at).min(known.len());
+            drop(known.splice(at..at, new.iter().cloned()));
+        }
         _ => {}
     }
 }

@@ -35,6 +35,8 @@ pub struct InjectArgs {
     pub admin_port: Option<u16>,
     /// Settings of the server, by the names of its flags.
     pub settings: Vec<(String, String)>,
+    /// Volumes of the pod that the sidecar reads, and where it finds them.
+    pub mounts: Vec<(String, String)>,
     /// Quantities of Kubernetes, such as `500m` and `1Gi`.
     pub cpu_request: Option<String>,
     #[allow(missing_docs)]

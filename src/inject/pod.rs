@@ -90,6 +90,7 @@ impl Template<'_> {
         let Some(worker) = self.worker(spec, worker)? else { return Ok(Outcome::Left(NO_SUCH_CONTAINER)) };
         check(self.node, spec, worker.1, sidecar)?;
         check_claims(self.claims, sidecar)?;
+        self.check_mounts(spec, sidecar)?;
         self.add(editor, sidecar, spec, worker.0);
         let note = has_scrape(annotations).then(|| {
             format!("keeps the worker's prometheus.io annotations; scrape port {} by other means", sidecar.admin_port)
@@ -137,6 +138,22 @@ impl Template<'_> {
         }
     }
 
+    /// Whether the volumes that the sidecar is to read are there.
+    fn check_mounts(&self, spec: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
+        let volumes = spec.get("volumes").map(Node::items).unwrap_or_default().iter();
+        let claims = self.claims.iter().filter_map(|claim| claim.at(&["metadata", "name"]));
+        let names: Vec<&str> =
+            volumes.filter_map(|volume| volume.get("name")).chain(claims).filter_map(Node::text).collect();
+        if sidecar.mounts().iter().any(|(_, path)| path == sidecar.directory()) {
+            return Err(wrong(spec, &format!("--mount: {} is where the socket is", sidecar.directory())));
+        }
+        let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        match sidecar.mounts().iter().find(|(name, _)| !names.contains(&name.as_str())) {
+            Some((name, _)) => Err(wrong(spec, &format!("--mount: there is no volume {name}; the pod has {there}"))),
+            None => Ok(()),
+        }
+    }
+
     fn add(&self, editor: &mut Editor<'_>, sidecar: &Sidecar, spec: &Node, worker: usize) {
         let under = |keys: &[&'static str]| {
             [&self.path[..], &keys.iter().map(|key| Step::Key(key)).collect::<Vec<_>>()].concat()
@@ -153,7 +170,7 @@ impl Template<'_> {
         if spec.at(&["securityContext", "fsGroup"]).is_none() {
             editor.entries(&of_spec, "securityContext", vec![("fsGroup".to_owned(), sidecar.fs_group())]);
         }
-        editor.items(&of_spec, "initContainers", vec![sidecar.container()]);
+        editor.items_before(&of_spec, "initContainers", sidecar.place(spec), vec![sidecar.container()]);
         editor.items(&of_spec, "volumes", vec![sidecar.volume()]);
         let worker = [of_spec, vec![Step::Key("containers"), Step::Item(worker)]].concat();
         editor.items(&worker, "env", vec![sidecar.env()]);

@@ -24,6 +24,7 @@ pub(super) struct Sidecar {
     pub(super) admin_port: u16,
     image: String,
     settings: Vec<(String, String)>,
+    mounts: Vec<(String, String)>,
     resources: Node,
 }
 
@@ -37,6 +38,7 @@ impl Sidecar {
                 .unwrap_or_else(|| text(&values, &["ports", "admin"]).parse().unwrap_or_default()),
             image: args.image(),
             settings: settings(&values, &args.settings),
+            mounts: args.mounts.clone(),
             resources: resources(args),
             values,
         }
@@ -104,7 +106,7 @@ impl Sidecar {
             ("startupProbe", self.probe("startup", None)),
             ("livenessProbe", self.probe("liveness", Some("--service=liveness"))),
             ("readinessProbe", self.probe("readiness", Some("--service=readiness"))),
-            ("volumeMounts", Node::list([self.mount()])),
+            ("volumeMounts", Node::list(std::iter::once(self.mount()).chain(self.reading()))),
         ]);
         Node::map(entries)
     }
@@ -140,6 +142,37 @@ impl Sidecar {
     /// An entry of volumeMounts, in both containers.
     pub(super) fn mount(&self) -> Node {
         Node::map([("name", Node::string(self.volume_name())), ("mountPath", Node::string(self.directory()))])
+    }
+
+    /// The pod's own volumes that it reads, by name, and where.
+    pub(super) fn mounts(&self) -> &[(String, String)] {
+        &self.mounts
+    }
+
+    /// Its index among the initContainers: the first, or behind those that may write what it reads, which it would wait for, and
+    /// they for it.
+    pub(super) fn place(&self, spec: &Node) -> usize {
+        let writes = |mount: &Node| {
+            let name = mount.get("name").and_then(Node::text);
+            self.mounts.iter().any(|(volume, _)| name == Some(volume))
+                && mount.get("readOnly").and_then(Node::text) != Some("true")
+        };
+        let containers = spec.get("initContainers").map(Node::items).unwrap_or_default();
+        let mut writers = containers
+            .iter()
+            .map(|container| container.get("volumeMounts").map(Node::items).unwrap_or_default().iter().any(writes));
+        writers.rposition(|is_writer| is_writer).map_or(0, |last| last + 1)
+    }
+
+    /// Further entries of volumeMounts, in the sidecar alone.
+    fn reading(&self) -> impl Iterator<Item = Node> {
+        self.mounts.iter().map(|(volume, path)| {
+            Node::map([
+                ("name", Node::string(volume)),
+                ("mountPath", Node::string(path)),
+                ("readOnly", Node::plain("true")),
+            ])
+        })
     }
 
     /// An entry of the worker's env.

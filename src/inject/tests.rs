@@ -270,7 +270,8 @@ fn images_are_completed() {
 fn whatever_comes_in_it_does_not_go_wrong() {
     let (mut done, mut refused) = (0, 0);
     let mut try_one = |text: &str, container: &str| {
-        let args = InjectArgs { container: Some(container.to_owned()), ..InjectArgs::default() };
+        let mounts = if container == "worker" { reading() } else { Vec::new() };
+        let args = InjectArgs { container: Some(container.to_owned()), mounts, ..InjectArgs::default() };
         match inject(text, &args) {
             Ok(first) => {
                 let second = inject(&first.text, &args).unwrap_or_else(|e| panic!("{e} in\n{}", first.text));
@@ -297,6 +298,55 @@ fn whatever_comes_in_it_does_not_go_wrong() {
         }
     }
     assert!(done > 300 && refused > 300, "{done} injected, {refused} refused");
+}
+
+fn reading() -> Vec<(String, String)> {
+    vec![("models".to_owned(), "/models".to_owned())]
+}
+
+/// Native sidecars start one after another: one that waits for a file of a container behind it keeps that from starting.
+#[test]
+fn what_writes_a_volume_runs_before_the_sidecar_that_reads_it() {
+    let pod = |inits: &str| format!("{POD}  volumes:\n  - name: models\n    emptyDir: {{}}\n{inits}");
+    let block = |names: &[(&str, &str)]| {
+        let container = |(name, mounts): &(&str, &str)| format!("  - name: {name}\n    volumeMounts:{mounts}\n");
+        "  initContainers:\n".to_owned() + &names.iter().map(container).collect::<String>()
+    };
+    let (writes, reads) = (" [{name: models, mountPath: /m}]", " [{name: models, mountPath: /m, readOnly: true}]");
+    let longer = "\n    - name: models\n      mountPath: /m\n    args:\n    - |\n      one\n\n      two\n  # of nobody";
+    for (inits, place) in [
+        (String::new(), 0),
+        (block(&[("a", " []"), ("b", reads)]), 0),
+        (block(&[("a", writes), ("b", reads), ("c", " []")]), 1),
+        (block(&[("a", writes), ("b", " # what it has")]), 1),
+        (block(&[("a", " []"), ("b", writes)]), 2),
+        (block(&[("a", " []"), ("b", longer)]), 2),
+        (block(&[("a", " []"), ("b", writes)]).trim_end().to_owned(), 2),
+        (block(&[("a", " []"), ("b", writes)]) + "  # of the pod\n\n  hostNetwork: false\n", 2),
+        ("  initContainers: [{name: a}, {name: b, volumeMounts: [{name: models, mountPath: /m}]}]\n".to_owned(), 2),
+        ("  initContainers: [{name: a, volumeMounts: [{name: models, mountPath: /m}]}, {name: b}]\n".to_owned(), 1),
+    ] {
+        let manifest = pod(&inits);
+        let args = InjectArgs { mounts: reading(), ..InjectArgs::default() };
+        let done = inject(&manifest, &args).unwrap_or_else(|e| panic!("{e} in\n{manifest}")).text;
+        let read = parse(&done).expect("YAML").remove(0);
+        let containers = read.at(&["spec", "initContainers"]).expect("containers").items();
+        let is_sidecar = |node: &Node| node.get("name").and_then(Node::text) == Some("croupier");
+        assert_eq!(containers.iter().position(is_sidecar), Some(place), "{done}");
+        let mounts = containers[place].get("volumeMounts").expect("mounts").items();
+        let mount = Node::map([
+            ("name", Node::string("models")),
+            ("mountPath", Node::string("/models")),
+            ("readOnly", Node::plain("true")),
+        ]);
+        assert!(mounts.len() == 2 && mounts[1].same(&mount), "{done}");
+        let mut left = done.as_str();
+        for line in manifest.lines().filter(|line| !line.contains("initContainers: [")) {
+            let at = left.find(line).unwrap_or_else(|| panic!("{line:?} is gone or elsewhere in\n{done}"));
+            left = &left[at + line.len()..];
+        }
+        assert_eq!(inject(&done, &args).expect("unchanged").text, done);
+    }
 }
 
 #[test]

@@ -41,7 +41,14 @@ const MANIFESTS: [(&str, &[&str], &str); 3] = [
     ),
     (
         "statefulset",
-        &["--container=worker", "--admin-port=9465", "--setting", "max_state_bytes=512MiB"],
+        &[
+            "--container=worker",
+            "--admin-port=9465",
+            "--setting",
+            "max_state_bytes=512MiB",
+            "--mount=models=/models",
+            "--setting=vocabulary=/models/tokenizer.json",
+        ],
         "croupier inject: StatefulSet/engine: injected; keeps the worker's prometheus.io annotations; \
          scrape port 9465 by other means\n",
     ),
@@ -85,10 +92,19 @@ fn nothing_is_written_when_something_stands_against_it() {
         (&[][..], statefulset.as_str(), 1, "standard input: line 19: StatefulSet/engine: there are several containers"),
         (&["--container=nobody"], &statefulset, 1, "standard input: no pod template has a container nobody"),
         (&["--container=worker", "--admin-port=0"], &statefulset, 2, "--admin-port: \"0\""),
+        (&["--container=worker", "--mount=model=/m"], &statefulset, 1, "no volume model; the pod has config, models"),
+        (
+            &["--container=worker", "--mount=models=/run/croupier/"],
+            &statefulset,
+            1,
+            "/run/croupier is where the socket is",
+        ),
         (&[], &broken, 1, "standard input: line 7: "),
         (&[], "", 1, "there is no pod template"),
         (&["/nowhere.yaml"], "", 1, "/nowhere.yaml: No such file"),
         (&["--setting=uds=x", "--setting=thread=1", "--setting=threads=0", "--memory-limit=1GiB"], "", 2, "4 mistakes"),
+        (&["--setting=vocabulary=/a/t.json", "--mount=v=/ab"], "", 2, "no --mount holds /a/t.json"),
+        (&["--mount=v", "--mount=v=models", "--mount=v=/a", "--mount=w=/a/"], "", 2, "3 mistakes"),
     ];
     for (flags, input, code, says) in cases {
         let done = inject(flags, input);
