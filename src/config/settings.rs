@@ -32,7 +32,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         listen,
         values::address,
         |a: &Option<_>| show_option(*a, "none"),
-        "Address for gRPC over TCP, IP:PORT; none switches TCP off. Port 0 takes any free port. Listen on 0.0.0.0 or [::] only where the network is trusted, or with tls-cert and tls-client-ca or auth-token-file"
+        "Address for gRPC over TCP, IP:PORT; none switches TCP off. Port 0 takes any free port. Listen on 0.0.0.0 or [::] only on a trusted network, or with tls-cert and either tls-client-ca or auth-token-file"
     ),
     setting!(
         "uds",
@@ -40,7 +40,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         uds,
         values::socket_path,
         |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"),
-        "Path of a Unix socket for gRPC, mode 0660. The fastest way in for a worker on the same host: put it in a directory that both containers mount"
+        "Path of a Unix socket for gRPC, mode 0660. The fastest transport for a worker on the same host: put it in a directory that both containers mount"
     ),
     setting!(
         "region-socket",
@@ -48,7 +48,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         region_socket,
         values::region_socket,
         values::show_region_socket,
-        "Path of the Unix socket that hands workers shared memory for their logits, mode 0660; auto: the path of uds with .region after it, if there is a uds; none switches shared memory off. Linux only"
+        "Path of the Unix socket that hands workers shared memory for their logits, mode 0660; auto: the path of uds followed by .region, if uds is set; none switches shared memory off. Linux only"
     ),
     setting!(
         "admin",
@@ -61,24 +61,24 @@ pub(super) static SETTINGS: &[Setting] = &[
     path!(
         "tls-cert",
         tls.cert,
-        "Certificate for TLS on listen, PEM, with those between it and its authority; none: plain text. Read anew when it changes, with tls-key. The Unix socket and the admin port stay plain"
+        "PEM file with the server's TLS certificate for listen, followed by its intermediate certificates; none: plain text. Read again when it changes, together with tls-key. The Unix socket and the admin port stay plain"
     ),
-    path!("tls-key", tls.key, "Private key of tls-cert, PEM without a password; required with it"),
+    path!("tls-key", tls.key, "PEM file with the private key of tls-cert, without a password; required with tls-cert"),
     path!(
         "tls-client-ca",
         tls.client_ca,
-        "Authorities, PEM, one of which must have signed a client's certificate; none: clients on TLS need no certificate. Read anew when it changes"
+        "PEM file of certificate authorities, one of which must have signed a client's certificate; none: TLS clients need no certificate. Read again when it changes"
     ),
     duration!(
         "tls-handshake-timeout",
         tls_handshake_timeout,
         POSITIVE,
-        "How long a TLS handshake may take; first-byte-timeout begins after it. Keeps silent connections from using up max-connections"
+        "How long a TLS handshake may take; first-byte-timeout starts after it. Keeps silent connections from using up max-connections"
     ),
     path!(
         "auth-token-file",
         auth_token_file,
-        "File of tokens, one a line, one of which each call on listen must show as authorization: Bearer TOKEN, health excepted; none: no token is asked for. Read anew when it changes. Use it with TLS: tokens are sent as they are"
+        "File of tokens, one per line. Every call on listen, except health, must send one of them as authorization: Bearer TOKEN; none: no token is needed. Read again when it changes. Use it with TLS: without, tokens travel in plain text"
     ),
     setting!(
         "backend",
@@ -86,7 +86,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         backend,
         |t| values::one_of(t, &BACKEND),
         |b| values::word_of(b, &BACKEND),
-        "What samples: cpu, cuda (a GPU, or the server does not start) or auto (a GPU if there is one that works, else the CPU). Tokens are the same with each. Logits sent inline have to cross PCIe to a GPU"
+        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. Logits sent inline have to cross PCIe to a GPU"
     ),
     setting!(
         "presets",
@@ -99,7 +99,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     path!(
         "vocabulary",
         vocabulary_file,
-        "File with the texts of tokens, for params.infill: a tokenizer.json of Hugging Face (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server has no texts. Read once"
+        "File with the text of each token, for params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server knows no texts. Read once"
     ),
     setting!(
         "device",
@@ -107,7 +107,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         device,
         values::device,
         |d: &String| d.clone(),
-        "Which GPU to use: its index as the driver counts them, or its UUID as nvidia-smi -L shows it. Only looked at with backend cuda or auto"
+        "Which GPU to use: its index in the driver's order, or its UUID as nvidia-smi -L shows it. Only used with backend cuda or auto"
     ),
     setting!(
         "threads",
@@ -115,7 +115,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         threads,
         |t| if t == "auto" { Ok(None) } else { values::count(t, 1..=1024).map(Some) },
         |n: &Option<usize>| show_option(*n, "auto"),
-        "Threads that sample; auto: as many as the CPU quota and affinity of the process allow. Lower it to leave cores to a worker beside it"
+        "Threads that sample; auto: as many as the process's CPU quota and affinity allow. Lower it to leave cores to a worker on the same host"
     ),
     setting!(
         "io-threads",
@@ -123,7 +123,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         io_threads,
         |t| if t == "auto" { Ok(None) } else { values::count(t, 1..=1024).map(Some) },
         |n: &Option<usize>| show_option(*n, "auto"),
-        "Threads that read and write messages; auto: as many as the CPU quota and affinity allow, at most 8. With 1 a step through shared memory comes back some 10% sooner, and several streams of inline logits wait for each other"
+        "Threads that read and write messages; auto: as many as the CPU quota and affinity allow, at most 8. With 1, a step through shared memory returns about 10% sooner, but several streams of inline logits wait for each other"
     ),
     setting!(
         "simd",
@@ -131,7 +131,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         simd,
         values::simd,
         |s| values::word_of(s, &SIMD),
-        "Instructions the CPU backend may use: auto, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
+        "Instruction set the CPU backend may use: auto, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
     ),
     duration!(
         "first-byte-timeout",
@@ -143,37 +143,37 @@ pub(super) static SETTINGS: &[Setting] = &[
         "keepalive-interval",
         keepalive_interval,
         ANY,
-        "Time between HTTP/2 pings to a silent client, whose sequences are freed when it does not answer; 0 sends none. Raise it on links that charge for traffic"
+        "Time between HTTP/2 pings to a silent client; one that does not answer is cut off and its sequences are freed. 0 sends no pings. Raise it on links that charge for traffic"
     ),
     duration!(
         "keepalive-timeout",
         keepalive_timeout,
         POSITIVE,
-        "How long a client may take to answer a ping before its connection is cut"
+        "How long a client may take to answer a ping before its connection is closed"
     ),
     duration!(
         "max-connection-age",
         max_connection_age,
         ANY,
-        "Age at which a connection takes no new calls: streams on it go on until the worker closes them, and what the worker opens then gets a new connection, to another replica perhaps. 0: any age. For a service whose replicas come and go"
+        "Age at which a connection stops accepting new calls. Its streams go on until the worker closes them; the worker's next stream opens a new connection, perhaps to another replica. 0: no limit. For a service whose replicas come and go"
     ),
     duration!(
         "engine-stall-timeout",
         engine_stall_timeout,
         ANY,
-        "How long the engine may be at one batch before /livez fails, so that the process is started again; it succeeds again when the engine moves. 0: for ever"
+        "How long the engine may work on one batch before /livez fails, so that the process is restarted. /livez succeeds again once the engine moves on. 0: no limit"
     ),
     duration!(
         "lame-duck",
         lame_duck,
         ANY,
-        "How long to go on taking new connections after a stop signal, while health already says NOT_SERVING. 0 for a sidecar; about 5s behind a load balancer that must notice first"
+        "How long to keep accepting new connections after a stop signal, while health already reports NOT_SERVING. 0 for a sidecar; about 5s behind a load balancer that must notice first"
     ),
     duration!(
         "drain-timeout",
         drain_timeout,
         ANY,
-        "How long after a stop signal streams may go on, lame-duck included; what is left is cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
+        "How long streams may go on after a stop signal, lame-duck included; those still open are then cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
     ),
     setting!(
         "device-ipc",
@@ -181,7 +181,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         device_ipc,
         values::boolean,
         ToString::to_string,
-        "Take GPU buffers that workers lend by a legacy CUDA IPC handle. A worker that frees one too early can end the server, and all who use it"
+        "Accept GPU buffers that workers lend by a legacy CUDA IPC handle. A worker that frees one too early can crash the server for everyone who uses it"
     ),
     setting!(
         "reflection",
@@ -189,50 +189,50 @@ pub(super) static SETTINGS: &[Setting] = &[
         reflection,
         values::boolean,
         ToString::to_string,
-        "Serve gRPC reflection, so that grpcurl needs no .proto file. Tells everyone who connects what can be called"
+        "Serve gRPC reflection, so that grpcurl needs no .proto file. It tells everyone who connects what can be called"
     ),
     limit!(
         "max-connections",
         max_connections,
         1..=1_000_000,
-        "Connections open at once on all transports; more are closed at once. Each needs a file descriptor"
+        "Connections open at the same time, on all transports; further ones are closed immediately. Each needs a file descriptor"
     ),
     limit!(
         "max-streams",
         max_streams,
         1..=1_000_000,
-        "Decode streams open at once; more are refused with RESOURCE_EXHAUSTED. Each worker needs one"
+        "Decode streams open at the same time; further ones are refused with RESOURCE_EXHAUSTED. Each worker needs one"
     ),
     limit!(
         "max-steps-in-flight-per-stream",
         max_steps_in_flight_per_stream,
         1..=65_536,
-        "Steps of one stream in flight before its next message is read"
+        "Steps of one stream in flight; its next message is not read until one of them is answered"
     ),
     limit!(
         "max-sequences-per-stream",
         max_sequences_per_stream,
         1..=100_000_000,
-        "Sequences open on one stream; where this is not set, no more than max-sequences"
+        "Sequences open on one stream; unless set, no more than max-sequences"
     ),
     limit!(
         "max-sequences",
         max_sequences,
         1..=100_000_000,
-        "Sequences open at once; each takes about 1 KiB and its history, which max-state-bytes bounds"
+        "Sequences open at the same time; each takes about 1 KiB plus its history, which max-state-bytes bounds"
     ),
     limit!(
         "max-history-tokens",
         max_history_tokens,
         1..=(1 << 28),
-        "Prompt and output tokens of one sequence. Must cover the longest context of the model"
+        "Prompt and output tokens of one sequence, together. Must cover the model's longest context"
     ),
     size!(
         "max-state-bytes",
         limits.max_state_bytes,
         usize,
         1 << 20..=1 << 46,
-        "Memory for what is remembered of all sequences: parameters of their own, and with penalties 16 to 20 bytes for each distinct token. With it the server refuses to open more; set it to the memory that may be spent"
+        "Memory for the state of all sequences: their own parameters and, with penalties, 16 to 20 bytes for each distinct token. When it is used up, the server refuses to open more; set it to the memory you can spare"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
     size!(
@@ -240,14 +240,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_row_bytes_per_step,
         usize,
         4096..=1 << 46,
-        "Bytes of the logits rows that one step uses, a shared row counted each time, and that one batch takes: what bounds how long a batch of one stream can hold up the others. At least max-message-bytes"
+        "Bytes of the logits rows of one step, a shared row counted each time it is used, and of one batch. Bounds how long one stream's batch can hold up the others. At least max-message-bytes"
     ),
     limit!("max-vocab-size", max_vocab_size, 2..=MAX_VOCAB_SIZE, "Largest vocabulary a stream may announce, in tokens"),
     limit!(
         "max-top-logprobs",
         max_top_logprobs,
         0..=MAX_VOCAB_SIZE,
-        "Most likely tokens that may be asked for beside each token. Each makes replies larger and rows slower"
+        "How many of the most likely tokens a request may ask for with each token. Each makes replies larger and rows slower"
     ),
     size!(
         "max-message-bytes",
@@ -261,13 +261,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_bytes_in_flight,
         usize,
         4096..=1 << 46,
-        "Messages received and not yet answered, of all streams. With it the server refuses steps; set it to the memory that may be spent"
+        "Bytes of messages received and not yet answered, of all streams. When it is used up, the server refuses steps; set it to the memory you can spare"
     ),
     limit!(
         "max-queued-steps",
         max_queued_steps,
         1..=1_000_000,
-        "Steps waiting for the backend; more are refused at once with a hint when to retry"
+        "Steps waiting for the backend; further ones are refused immediately, with a hint when to retry"
     ),
     setting!(
         "reply-timeout",
@@ -275,7 +275,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.reply_timeout,
         |t| values::duration(t, ANY),
         |d: &Duration| show_duration(*d),
-        "How long a reply may wait for its worker to read those before it; then the stream ends with ABORTED, and its room in max-bytes-in-flight is for others. 0: for ever"
+        "How long a reply may wait for its worker to read the replies before it; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
     ),
     limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
     size!(
@@ -290,14 +290,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_region_bytes,
         usize,
         4096..=1 << 46,
-        "Memory of the shared memory regions of all streams. With it the server refuses to lease more; counts towards the memory of this process, whoever writes it"
+        "Bytes of the shared memory regions of all streams. When it is used up, the server refuses to lease more. It counts as memory of this process, whoever writes it"
     ),
     size!(
         "max-device-region-bytes",
         limits.max_device_region_bytes,
         usize,
         0..=1 << 46,
-        "GPU memory of the regions of all streams, where the backend is cuda. It is taken from the GPU when a worker leases it; 0 offers none"
+        "Bytes of GPU memory for the regions of all streams, with backend cuda. Memory is allocated on the GPU when a worker leases it; 0 offers none"
     ),
     limit!(
         "max-ranks-per-stream",
@@ -309,20 +309,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-attached-ranks",
         max_attached_ranks,
         0..=1_000_000,
-        "Ranks above 0 attached at once, or about to be; more are refused with RESOURCE_EXHAUSTED"
+        "Ranks above 0 attached, or attaching, at the same time; further ones are refused with RESOURCE_EXHAUSTED"
     ),
     limit!(
         "max-shards-ahead",
         max_shards_ahead,
         1..=65_536,
-        "Shards that one rank may announce before one of them is done with; then its next message is not read"
+        "Shards that one rank may announce before the first of them is done with; beyond that its next message is not read"
     ),
     size!(
         "max-shard-bytes",
         limits.max_shard_bytes,
         usize,
         4096..=1 << 46,
-        "Messages of ranks above 0 with columns, announced and not done with. With it the server refuses shards; set it to the memory that may be spent. Shards in shared memory take none of it"
+        "Bytes of messages with columns from ranks above 0, announced and not yet done with. When it is used up, the server refuses shards; set it to the memory you can spare. Shards in shared memory take none of it"
     ),
     setting!(
         "shard-timeout",
@@ -330,13 +330,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.shard_timeout,
         |t| values::duration(t, POSITIVE),
         |d: &Duration| show_duration(*d),
-        "How long a step waits for the columns of other ranks, from when its turn came, or from when it was received if the step before it waited in vain; then its rows fail. Raise it where ranks may be late, as when a kernel is compiled at its first use"
+        "How long a step waits for the columns of other ranks before its rows fail. The time runs from the step's turn, or from its receipt if the step before it waited in vain. Raise it where ranks may be late, as when a kernel is compiled on first use"
     ),
     limit!(
         "max-model-labels",
         max_model_labels,
         0..=1000,
-        "Distinct model labels in metrics; further ones count as \"other\""
+        "Distinct model labels in metrics; further ones are counted as \"other\""
     ),
     size!(
         "http2-stream-window",
@@ -366,12 +366,12 @@ pub(super) static SETTINGS: &[Setting] = &[
         traces.endpoint,
         values::collector,
         |url: &Option<String>| show_option(url.as_ref(), "none"),
-        "Collector of OpenTelemetry to send traces to, by OTLP over gRPC: http://HOST:PORT, or https://HOST:PORT with otlp-ca; none: no traces. They never hold up a step: what the collector does not take in time is dropped and counted"
+        "OpenTelemetry collector to send traces to, by OTLP over gRPC: http://HOST:PORT, or https://HOST:PORT with otlp-ca; none: no traces. Traces never hold up a step: what the collector does not take in time is dropped and counted"
     ),
     path!(
         "otlp-ca",
         traces.ca,
-        "Authorities, PEM, one of which must have signed the collector's certificate; for https, and only there. Read once"
+        "PEM file of certificate authorities, one of which must have signed the collector's certificate; required for https, and only allowed there. Read once"
     ),
     setting!(
         "trace-ratio",
@@ -379,7 +379,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         trace_ratio,
         values::share,
         ToString::to_string,
-        "Share of the steps and calls without a trace context of their own that are recorded, 0 to 1. Who brings a context is recorded if its flag says so, whatever the share. Only looked at with otlp-endpoint"
+        "Share of the steps and calls without a trace context of their own that are recorded, 0 to 1. A call that brings a context is recorded if its sampled flag says so, whatever the share. Only used with otlp-endpoint"
     ),
     setting!(
         "log-format",
@@ -387,7 +387,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         log_format,
         |t: &str| values::one_of(t, &LOG_FORMAT),
         |f| values::word_of(f, &LOG_FORMAT),
-        "Form of log lines on stderr: text or json. json where logs are collected"
+        "Format of log lines on stderr: text or json. Use json where logs are collected"
     ),
     setting!(
         "log-level",
@@ -395,6 +395,6 @@ pub(super) static SETTINGS: &[Setting] = &[
         log_level,
         values::log_level,
         Clone::clone,
-        "Which log lines to write: error, warn, info, debug, trace, or by module such as info,croupier=debug,h2=warn"
+        "Which log lines to write: error, warn, info, debug or trace, or by module, such as info,croupier=debug,h2=warn"
     ),
 ];
