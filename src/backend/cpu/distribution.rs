@@ -257,16 +257,17 @@ impl Distribution {
         let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
         let range = Range { low: bound.max(f32::MIN), high: f32::INFINITY };
         let inside = &mut store.search.inside;
+        let keep = Keep { above: range.low, need };
         if self.is_rare(view, bound, &mut store.search.sample) {
-            view.between(false, self.weigh, range, inside);
-            if all {
-                inside.by_block(view.blocks(), &mut store.sums, |_, _, mass| mass >= need);
-            } else {
-                inside.by_block(view.blocks(), &mut store.sums, wanted);
+            // Where few blocks have them, there is little to list.
+            if all && !reached_by_few(view, bound) {
+                return Self { total: view.packed_sums(self.weigh, keep, &mut inside.packed, &mut store.sums), ..kept };
             }
+            view.between(false, self.weigh, range, inside);
+            inside.by_block(view.blocks(), &mut store.sums, wanted);
             return Self { total: store.sums.iter().sum(), ..kept };
         }
-        let mut total = view.kept_sums(self.weigh, Keep { above: bound, need }, &mut store.sums);
+        let mut total = view.kept_sums(self.weigh, Keep { above: bound, ..keep }, &mut store.sums);
         if !all {
             // A comparison of logits cannot tell apart those that are equal to the cut.
             let ties = Range { high: search::next_up(bound), ..range };
@@ -280,8 +281,7 @@ impl Distribution {
 
     /// Whether so few tokens reach `bound` that listing them is faster than weighing everything; a guess.
     pub(super) fn is_rare(&self, view: &View<'_>, bound: f32, sample: &mut Sample) -> bool {
-        let reaching = view.passes().count_ge(view.maxima, bound);
-        if reaching * 2 < view.blocks() {
+        if reached_by_few(view, bound) {
             return true;
         }
         view.sample(self.weigh, f32::INFINITY, sample);
@@ -336,6 +336,11 @@ impl Distribution {
         }
         unreachable!("the block's kept masses sum to its sum")
     }
+}
+
+/// Whether most blocks have no value that reaches `bound`.
+fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
+    view.passes().count_ge(view.maxima, bound) * 2 < view.blocks()
 }
 
 /// How many of the first tokens are all that these filters look at; `None` if they look at more. Of rows without a chain.

@@ -1,10 +1,11 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
 mod foreign;
+mod lists;
 mod play;
 
 use super::passes::{
-    self, Adapt, BLOCK, Keep, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
+    self, Adapt, BLOCK, Keep, Packed, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
 };
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
@@ -111,6 +112,7 @@ struct Table {
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
     kept_sums: KeptSums,
+    packed_sums: unsafe fn(&[u8], &[f32], Weigh, Keep, &mut Packed, &mut [u64]) -> u64,
     range_sums: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64]) -> u64,
     shaped_sums: unsafe fn(&[u8], &[f32], Shape, &mut [u64]) -> u64,
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
@@ -153,6 +155,14 @@ macro_rules! tables {
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
                 kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
+                packed_sums(
+                    row: &[u8],
+                    maxima: &[f32],
+                    weigh: Weigh,
+                    keep: Keep,
+                    packed: &mut Packed,
+                    sums: &mut [u64]
+                ) -> u64,
                 range_sums(row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64]) -> u64,
                 shaped_sums(row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64,
                 collect(row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) -> (),
@@ -194,6 +204,7 @@ macro_rules! tables {
                     total: total::<F>,
                     split: split::<F>,
                     kept_sums: kept_sums::<F>,
+                    packed_sums: packed_sums::<F>,
                     range_sums: range_sums::<F>,
                     shaped_sums: shaped_sums::<F>,
                     collect: collect::<F>,
@@ -349,26 +360,6 @@ impl Passes {
         unsafe { (self.0.squares)(row, maxima, weigh) }
     }
 
-    pub(super) fn count_ge(self, values: &[f32], bound: f32) -> usize {
-        // SAFETY: as above.
-        unsafe { (self.0.count_ge)(values, bound) }
-    }
-
-    pub(super) fn sum_ge(self, values: &[f32], masses: &[u64], bound: f32) -> u64 {
-        // SAFETY: as above.
-        unsafe { (self.0.sum_ge)(values, masses, bound) }
-    }
-
-    pub(super) fn sampled_ge(self, spread: &Sample, bound: f32) -> f32 {
-        // SAFETY: as above.
-        unsafe { (self.0.sampled_ge)(spread, bound) }
-    }
-
-    pub(super) fn masses(self, values: &[f32], weigh: Weigh, masses: &mut [u64]) {
-        // SAFETY: as above.
-        unsafe { (self.0.masses)(values, weigh, masses) }
-    }
-
     pub(super) fn weights(self, row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.weights)(row, maxima, weigh, out) }
@@ -377,20 +368,5 @@ impl Passes {
     pub(super) fn adapted(self, weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.adapted)(weights, by, sums) }
-    }
-
-    pub(super) fn raise(self, greens: &Greenlist, values: &mut [f32]) {
-        // SAFETY: as above.
-        unsafe { (self.0.raise)(greens, values) }
-    }
-
-    pub(super) fn raised(self, row: &[u8], by: Raise<'_>, values: &mut [f32], maxima: &mut [f32]) {
-        // SAFETY: as above.
-        unsafe { (self.0.raised)(row, by, values, maxima) }
-    }
-
-    pub(super) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
-        // SAFETY: as above.
-        unsafe { (self.0.race_words)(race, block, out) }
     }
 }

@@ -12,7 +12,9 @@ mod store;
 use super::keys;
 use super::level::{Level, Passes};
 pub(super) use super::passes::maximum;
-use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks};
+use super::passes::{
+    BLOCK, Keep, PAD, Packed, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks,
+};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
@@ -183,6 +185,11 @@ impl<'a> View<'a> {
     /// As [`View::sums`], of the masses that `keep` allows.
     pub(super) fn kept_sums(&self, weigh: Weigh, keep: Keep, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.kept_sums(row, maxima, weigh, keep, sums))
+    }
+
+    /// As [`View::sums`], of the values at or above `keep.above`, which are few, with masses that `keep` allows.
+    pub(super) fn packed_sums(&self, weigh: Weigh, keep: Keep, packed: &mut Packed, sums: &mut Vec<u64>) -> u64 {
+        self.by_block(sums, |passes, row, maxima, sums| passes.packed_sums(row, maxima, (weigh, keep), packed, sums))
     }
 
     /// As [`View::sums`], of the values in a range; others may exceed the maximum.

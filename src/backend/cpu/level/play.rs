@@ -1,10 +1,28 @@
-//! Safe calls of the passes of tournaments.
+//! Safe calls of the passes of marks, tournaments among them.
 
 use super::Passes;
+use crate::backend::cpu::passes::{BLOCK, Raise};
+use crate::sampling::mark::greenlist::Greenlist;
+use crate::sampling::mark::race::Race;
 
 impl Passes {
-    pub(in crate::backend::cpu) fn patterns(self, turned: &[u8], begins: &[u32], out: &mut [u16]) {
+    pub(in crate::backend::cpu) fn raise(self, greens: &Greenlist, values: &mut [f32]) {
         // SAFETY: Passes exist only for levels that the CPU has (so below).
+        unsafe { (self.0.raise)(greens, values) }
+    }
+
+    pub(in crate::backend::cpu) fn raised(self, row: &[u8], by: Raise<'_>, values: &mut [f32], maxima: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { (self.0.raised)(row, by, values, maxima) }
+    }
+
+    pub(in crate::backend::cpu) fn race_words(self, race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
+        // SAFETY: as above.
+        unsafe { (self.0.race_words)(race, block, out) }
+    }
+
+    pub(in crate::backend::cpu) fn patterns(self, turned: &[u8], begins: &[u32], out: &mut [u16]) {
+        // SAFETY: as above.
         unsafe { (self.0.patterns)(turned, begins, out) }
     }
 

@@ -10,6 +10,7 @@
 //! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
+//! | [`packed_sums`] | blocks reaching a bound | the same where these values are few |
 //! | [`range_sums`] | blocks reaching `low` | mass by block of the values in `low..high` |
 //! | [`shaped_sums`] | blocks with mass | mass of each block of a row whose logits are reshaped |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
@@ -36,6 +37,7 @@ mod find;
 mod mark;
 mod measure;
 mod moments;
+mod packed;
 mod play;
 mod shaped;
 mod weigh;
@@ -46,9 +48,10 @@ pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, s
 pub(super) use mark::{Raise, Words, race_words, raise, raised};
 pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
+pub(super) use packed::Packed;
 pub(super) use play::{LAYERS, PATTERNS, layer, merge, patterns, weigh_classes};
 pub(super) use shaped::{Shape, shaped_sums};
-pub(super) use weigh::{kept_sums, masses, range_sums, split, sums, total};
+pub(super) use weigh::{kept_sums, masses, packed_sums, range_sums, split, sums, total};
 
 use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
@@ -160,6 +163,7 @@ pub(super) struct Values {
     /// To work in: the blocks looked at, and for each of their values whether it is listed.
     blocks: Vec<u32>,
     bits: Vec<u64>,
+    pub(super) packed: Packed,
 }
 
 /// Some values of a row and about what they weigh, padded.

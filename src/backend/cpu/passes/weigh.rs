@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, Range, Split, Weigh, exponent, exponents, load};
+use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, PAD, Packed, Range, Split, Weigh, exponent, exponents, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
@@ -144,6 +144,41 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
             }
         }
         total
+    }
+}
+
+/// As [`kept_sums`], of the values at or above `keep.above`, which is finite: these are put together and then weighed, which is
+/// faster where they are few. `packed` is to work in.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    weigh: Weigh,
+    keep: Keep,
+    packed: &mut Packed,
+    sums: &mut [u64],
+) -> u64 {
+    // SAFETY: see the module; there is room for all values and for what the last store may write behind them.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (low, values) = (S::splat(keep.above), packed.room(rows.count() * BLOCK + PAD));
+        let mut count = 0;
+        for b in 0..rows.count() {
+            if maxima[b] >= keep.above {
+                let at = rows.get(b);
+                for v in 0..BLOCK / S::LANES {
+                    let x = load::<S, F>(at, v);
+                    let lanes = S::ge(x, low);
+                    S::pack(values.add(count), x, lanes);
+                    count += lanes.count_ones() as usize;
+                }
+            }
+            // Where the block ends in the list, for now.
+            sums[b] = count as u64;
+        }
+        let (values, masses) = packed.lists(count);
+        self::masses::<S>(values, weigh, masses);
+        packed.by_block(keep.need, sums)
     }
 }
 

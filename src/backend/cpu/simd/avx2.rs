@@ -43,6 +43,29 @@ unsafe fn integers(e: __m128) -> __m256i {
     }
 }
 
+/// For each set of lanes, where each of them is when they lie one after another.
+static PACKED: Packed = Packed(packed());
+
+#[repr(align(32))]
+struct Packed([[u32; 8]; 256]);
+
+const fn packed() -> [[u32; 8]; 256] {
+    let mut all = [[0; 8]; 256];
+    let mut lanes = 0;
+    while lanes < all.len() {
+        let (mut lane, mut at) = (0, 0);
+        while lane < 8 {
+            if lanes >> lane & 1 == 1 {
+                all[lanes][at] = lane;
+                at += 1;
+            }
+            lane += 1;
+        }
+        lanes += 1;
+    }
+    all
+}
+
 /// One bit per lane, spread to a full mask.
 #[inline(always)]
 unsafe fn spread(lanes: u32) -> __m256 {
@@ -221,6 +244,14 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn only(a: __m256, lanes: u32) -> __m256 {
         unsafe { _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), a, spread(lanes)) }
+    }
+    #[inline(always)]
+    unsafe fn pack(to: *mut f32, a: __m256, lanes: u32) {
+        // SAFETY: eight lanes have no more than 256 patterns.
+        unsafe {
+            let places = _mm256_load_si256(PACKED.0.as_ptr().add((lanes & 255) as usize).cast());
+            _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(a, places));
+        }
     }
     #[inline(always)]
     unsafe fn add_lanes(sum: __m256, a: __m256, lanes: u32) -> __m256 {

@@ -161,6 +161,11 @@ impl Simd for Avx512 {
         unsafe { _mm512_mask_blend_ps(lanes as u16, _mm512_set1_ps(f32::NEG_INFINITY), a) }
     }
     #[inline(always)]
+    unsafe fn pack(to: *mut f32, a: __m512, lanes: u32) {
+        // Packed in a register: straight to memory takes some hundred cycles on Zen 4.
+        unsafe { _mm512_storeu_ps(to, _mm512_maskz_compress_ps(lanes as u16, a)) }
+    }
+    #[inline(always)]
     unsafe fn add_lanes(sum: __m512, a: __m512, lanes: u32) -> __m512 {
         unsafe { _mm512_mask_add_ps(sum, lanes as u16, sum, a) }
     }

@@ -65,6 +65,8 @@ pub(super) trait Simd {
     unsafe fn within(a: Self::Float, low: Self::Float, high: Self::Float) -> u32;
     /// Where bit i of `lanes` is set, the values; −∞ elsewhere.
     unsafe fn only(a: Self::Float, lanes: u32) -> Self::Float;
+    /// Stores the lanes whose bit is set one after another; what is behind them, up to `LANES`, means nothing.
+    unsafe fn pack(to: *mut f32, a: Self::Float, lanes: u32);
     /// `sum + a` in the lanes whose bit is set, `sum` elsewhere.
     unsafe fn add_lanes(sum: Self::Float, a: Self::Float, lanes: u32) -> Self::Float;
 

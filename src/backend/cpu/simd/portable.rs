@@ -125,6 +125,15 @@ impl Simd for Portable {
         std::array::from_fn(|i| if lanes >> i & 1 == 1 { a[i] } else { f32::NEG_INFINITY })
     }
     #[inline(always)]
+    unsafe fn pack(to: *mut f32, a: [f32; N], lanes: u32) {
+        let mut packed = [0.0; N];
+        for (at, i) in (0..N).filter(|i| lanes >> i & 1 == 1).enumerate() {
+            packed[at] = a[i];
+        }
+        // SAFETY: the caller has room for N.
+        unsafe { to.cast::<[f32; N]>().write_unaligned(packed) }
+    }
+    #[inline(always)]
     unsafe fn add_lanes(sum: [f32; N], a: [f32; N], lanes: u32) -> [f32; N] {
         std::array::from_fn(|i| if lanes >> i & 1 == 1 { sum[i] + a[i] } else { sum[i] })
     }
