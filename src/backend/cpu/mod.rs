@@ -11,6 +11,7 @@ mod greens;
 pub(super) mod keep;
 pub(super) mod keys;
 mod level;
+mod memory;
 mod own;
 mod passes;
 mod report;

@@ -11,6 +11,7 @@ mod store;
 
 use super::keys;
 use super::level::{Level, Passes};
+use super::memory;
 pub(super) use super::passes::maximum;
 use super::passes::{
     BLOCK, Keep, PAD, Packed, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks,
@@ -63,7 +64,8 @@ pub(super) fn untouched(spec: &RowSpec<'_>) -> bool {
 /// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
 pub(super) fn scan(passes: Passes, row: &Logits<'_>, far: bool, maxima: &mut Vec<f32>) -> Scan {
     room_for_maxima(row, maxima);
-    if far { passes.far_scan(row.bytes(), maxima) } else { passes.scan(row.bytes(), maxima) }
+    // Where no hints are wanted, eight places are as fast as one in caches and faster from memory.
+    if far || !memory::wants_hints() { passes.far_scan(row.bytes(), maxima) } else { passes.scan(row.bytes(), maxima) }
 }
 
 /// One −∞ for each block of `row`, padded.

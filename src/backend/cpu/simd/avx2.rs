@@ -1,6 +1,7 @@
 //! AVX2 with FMA, F16C, BMI1 and POPCNT: 8 lanes. Haswell and later, Zen and later.
 
 use super::{LINE, Simd};
+use crate::backend::cpu::memory;
 use crate::backend::cpu::passes::Words;
 use crate::sampling::mass::{EXP2, MASS_ONE, Y_FLOOR};
 use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
@@ -196,6 +197,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn ahead(from: *const u8, distance: usize, bytes: usize) {
+        if !memory::wants_hints() {
+            return;
+        }
         for line in (0..bytes).step_by(LINE) {
             // SAFETY: a prefetch of no matter what address does nothing that can be seen.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(distance + line).cast()) };

@@ -1,6 +1,7 @@
 //! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
 
 use super::{LINE, Simd};
+use crate::backend::cpu::memory;
 use crate::backend::cpu::passes::{NO_MASS_Y, Words};
 use crate::sampling::mass::{EXP2, MASS_ONE};
 use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
@@ -116,6 +117,9 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn ahead(from: *const u8, distance: usize, bytes: usize) {
+        if !memory::wants_hints() {
+            return;
+        }
         for line in (0..bytes).step_by(LINE) {
             // SAFETY: a prefetch of no matter what address does nothing that can be seen.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(distance + line).cast()) };

@@ -47,7 +47,8 @@ pub(super) trait Simd {
     unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
     unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
     unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
-    /// A hint that `bytes` bytes will be read, `distance` behind `from`; it may be any address.
+    /// A hint that `bytes` bytes will be read, `distance` behind `from`; it may be any address. None where hints do
+    /// [harm](super::memory).
     unsafe fn ahead(from: *const u8, distance: usize, bytes: usize);
 
     unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
