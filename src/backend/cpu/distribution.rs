@@ -261,7 +261,7 @@ impl Distribution {
         if self.is_rare(view, bound, &mut store.search.sample) {
             // Where few blocks have them, there is little to list.
             if all && !reached_by_few(view, bound) {
-                return Self { total: view.packed_sums(self.weigh, keep, &mut inside.packed, &mut store.sums), ..kept };
+                return Self { total: view.packed_sums(self.weigh, keep, inside, &mut store.sums), ..kept };
             }
             view.between(false, self.weigh, range, inside);
             inside.by_block(view.blocks(), &mut store.sums, wanted);

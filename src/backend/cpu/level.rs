@@ -5,7 +5,7 @@ mod lists;
 mod play;
 
 use super::passes::{
-    self, Adapt, BLOCK, Keep, Packed, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
+    self, Adapt, BLOCK, Keep, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
 };
 use super::simd::portable::Portable;
 use super::simd::{Bf16, F16, F32};
@@ -112,7 +112,7 @@ struct Table {
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
     kept_sums: KeptSums,
-    packed_sums: unsafe fn(&[u8], &[f32], Weigh, Keep, &mut Packed, &mut [u64]) -> u64,
+    packed_sums: unsafe fn(&[u8], &[f32], Weigh, Keep, &mut Values, &mut [u64]) -> u64,
     range_sums: unsafe fn(&[u8], &[f32], Weigh, Range, &mut [u64]) -> u64,
     shaped_sums: unsafe fn(&[u8], &[f32], Shape, &mut [u64]) -> u64,
     collect: unsafe fn(&[u8], &[f32], f32, &mut Vec<u64>),
@@ -160,7 +160,7 @@ macro_rules! tables {
                     maxima: &[f32],
                     weigh: Weigh,
                     keep: Keep,
-                    packed: &mut Packed,
+                    packed: &mut Values,
                     sums: &mut [u64]
                 ) -> u64,
                 range_sums(row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64]) -> u64,

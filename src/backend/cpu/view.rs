@@ -13,9 +13,7 @@ use super::keys;
 use super::level::{Level, Passes};
 use super::memory;
 pub(super) use super::passes::maximum;
-use super::passes::{
-    BLOCK, Keep, PAD, Packed, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks,
-};
+use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
@@ -190,7 +188,7 @@ impl<'a> View<'a> {
     }
 
     /// As [`View::sums`], of the values at or above `keep.above`, which are few, with masses that `keep` allows.
-    pub(super) fn packed_sums(&self, weigh: Weigh, keep: Keep, packed: &mut Packed, sums: &mut Vec<u64>) -> u64 {
+    pub(super) fn packed_sums(&self, weigh: Weigh, keep: Keep, packed: &mut Values, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.packed_sums(row, maxima, (weigh, keep), packed, sums))
     }
 

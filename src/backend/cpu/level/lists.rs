@@ -1,7 +1,7 @@
 //! Safe calls of the passes over lists of values.
 
 use super::Passes;
-use crate::backend::cpu::passes::{Keep, Packed, Sample, Weigh};
+use crate::backend::cpu::passes::{Keep, Sample, Values, Weigh};
 
 impl Passes {
     pub(in crate::backend::cpu) fn packed_sums(
@@ -9,7 +9,7 @@ impl Passes {
         row: &[u8],
         maxima: &[f32],
         (weigh, keep): (Weigh, Keep),
-        packed: &mut Packed,
+        packed: &mut Values,
         sums: &mut [u64],
     ) -> u64 {
         // SAFETY: Passes exist only for levels that the CPU has (so below).

@@ -48,7 +48,6 @@ pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, s
 pub(super) use mark::{Raise, Words, race_words, raise, raised};
 pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
-pub(super) use packed::Packed;
 pub(super) use play::{LAYERS, PATTERNS, layer, merge, patterns, weigh_classes};
 pub(super) use shaped::{Shape, shaped_sums};
 pub(super) use weigh::{kept_sums, masses, packed_sums, range_sums, split, sums, total};
@@ -163,7 +162,6 @@ pub(super) struct Values {
     /// To work in: the blocks looked at, and for each of their values whether it is listed.
     blocks: Vec<u32>,
     bits: Vec<u64>,
-    pub(super) packed: Packed,
 }
 
 /// Some values of a row and about what they weigh, padded.

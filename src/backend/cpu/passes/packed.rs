@@ -1,38 +1,30 @@
-//! Values of a row that are put together to be weighed, without their tokens.
+//! Values of a row that are put together to be weighed, block by block and without their tokens.
 
-use super::PAD;
+use super::Values;
 
-/// A list of values, block by block, and their masses.
-#[derive(Debug, Default)]
-pub(in crate::backend::cpu) struct Packed {
-    values: Vec<f32>,
-    masses: Vec<u64>,
-}
-
-impl Packed {
-    /// Room for so many values.
+impl Values {
+    /// Room for so many values, of which there are none yet.
     pub(super) fn room(&mut self, values: usize) -> *mut f32 {
-        self.values.clear();
-        self.values.reserve(values);
-        self.values.as_mut_ptr()
+        self.tokens.clear();
+        self.logits.clear();
+        self.logits.reserve(values);
+        self.logits.as_mut_ptr()
     }
 
     /// The first `count` values and where their masses go, padded to whole vectors.
     ///
     /// # Safety
-    /// They were written, and there is [room](Self::room) for [`PAD`] more.
-    pub(super) unsafe fn lists(&mut self, count: usize) -> (&[f32], &mut [u64]) {
+    /// They were written, and there is [room](Self::room) for [`PAD`](super::PAD) more.
+    pub(super) unsafe fn packed(&mut self, count: usize) -> (&[f32], &mut [u64]) {
         // SAFETY: as promised.
-        unsafe { self.values.set_len(count) };
-        let padded = count.next_multiple_of(PAD);
-        self.values.resize(padded, f32::NEG_INFINITY);
-        self.masses.resize(padded, 0);
-        (&self.values, &mut self.masses)
+        unsafe { self.logits.set_len(count) };
+        self.pad();
+        (&self.logits, &mut self.masses)
     }
 
     /// Turns the place where each block ends into the sum of its masses of at least `need`. Returns the sum of all.
     #[inline(always)]
-    pub(super) fn by_block(&mut self, need: u64, ends: &mut [u64]) -> u64 {
+    pub(super) fn packed_by_block(&mut self, need: u64, ends: &mut [u64]) -> u64 {
         // First the sum up to each value: blocks have few of them, and how many cannot be predicted.
         let mut total = 0;
         for mass in &mut self.masses {

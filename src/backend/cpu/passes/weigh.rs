@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, PAD, Packed, Range, Split, Weigh, exponent, exponents, load};
+use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, PAD, Range, Split, Values, Weigh, exponent, exponents, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
@@ -155,7 +155,7 @@ pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
     maxima: &[f32],
     weigh: Weigh,
     keep: Keep,
-    packed: &mut Packed,
+    packed: &mut Values,
     sums: &mut [u64],
 ) -> u64 {
     // SAFETY: see the module; there is room for all values and for what the last store may write behind them.
@@ -176,9 +176,9 @@ pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
             // Where the block ends in the list, for now.
             sums[b] = count as u64;
         }
-        let (values, masses) = packed.lists(count);
+        let (values, masses) = packed.packed(count);
         self::masses::<S>(values, weigh, masses);
-        packed.by_block(keep.need, sums)
+        packed.packed_by_block(keep.need, sums)
     }
 }
 
