@@ -3,7 +3,7 @@
 
 use super::ChainStore;
 use super::listing::{Cut, Next, Whole};
-use crate::backend::cpu::distribution::{Distribution, LIST_K, Store, Wanted, reach_of};
+use crate::backend::cpu::distribution::{Distribution, LIST_K, Store, Wanted};
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::row::Filters;
@@ -197,10 +197,7 @@ impl Whole<'_, '_> {
         let stays = self.may_stay(rest, chain);
         let left = match *cut {
             Cut::Mass(_) | Cut::Logit(_) if self.min_keep > 1 => return None,
-            Cut::Mass(need) if rest == Rest::Nothing => {
-                let low = reach_of(self.weigh, need);
-                return (!all.is_rare(self.view, low, lists.sample())).then(|| all.keep(self.view, need, lists));
-            }
+            Cut::Mass(need) if rest == Rest::Nothing => return Some(all.keep(self.view, need, lists)),
             Cut::Logit(least) if stays && !all.is_rare(self.view, least, lists.sample()) => all.down_to(least),
             Cut::First(n) if stays && is_long(n) => all.first(n, self.view, lists),
             Cut::FirstAndTies(n) if stays && is_long(n) => all.first_and_ties(n, self.view, lists),
