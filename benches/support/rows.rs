@@ -47,8 +47,8 @@ pub(crate) fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
     // SAFETY: the level was detected.
     #[cfg(target_arch = "x86_64")]
     match (level, dtype) {
-        (Level::Avx512, Dtype::F32) => return unsafe { x86::avx512_f32(row) },
-        (Level::Avx512, Dtype::Bf16) => return unsafe { x86::avx512_bf16(row) },
+        (Level::Avx512 | Level::Avx512Amd, Dtype::F32) => return unsafe { x86::avx512_f32(row) },
+        (Level::Avx512 | Level::Avx512Amd, Dtype::Bf16) => return unsafe { x86::avx512_bf16(row) },
         (Level::Avx2, Dtype::F32) => return unsafe { x86::avx2_f32(row) },
         (Level::Avx2, Dtype::Bf16) => return unsafe { x86::avx2_bf16(row) },
         _ => {}

@@ -131,7 +131,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         simd,
         values::simd,
         |s| values::word_of(s, &SIMD),
-        "Instruction set the CPU backend may use: auto, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
+        "Instruction set the CPU backend may use: auto, avx512-amd, avx512, avx2 or portable. Tokens are the same with each; change it only to compare speeds"
     ),
     duration!(
         "first-byte-timeout",

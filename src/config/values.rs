@@ -188,8 +188,9 @@ pub(super) fn device(text: &str) -> Result<String, String> {
 }
 
 /// Words of a level choice.
-pub(super) const SIMD: [(&str, Option<Level>); 4] = [
+pub(super) const SIMD: [(&str, Option<Level>); 5] = [
     ("auto", None),
+    (Level::Avx512Amd.name(), Some(Level::Avx512Amd)),
     (Level::Avx512.name(), Some(Level::Avx512)),
     (Level::Avx2.name(), Some(Level::Avx2)),
     (Level::Portable.name(), Some(Level::Portable)),

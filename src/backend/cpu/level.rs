@@ -4,6 +4,7 @@ mod foreign;
 mod lists;
 mod play;
 
+use super::memory;
 use super::passes::{
     self, Adapt, BLOCK, Keep, Raise, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh,
 };
@@ -19,6 +20,8 @@ use crate::sampling::samplers::top_n_sigma::Moments;
 /// An instruction set the passes are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
+    /// The instructions of [`Level::Avx512`], in the order in which AMD's processors are fastest.
+    Avx512Amd,
     /// AVX-512 F, BW, DQ, VL, and what [`Level::Avx2`] has.
     Avx512,
     /// AVX2, FMA, F16C, BMI1, POPCNT.
@@ -29,12 +32,13 @@ pub enum Level {
 
 impl Level {
     /// Every level, fastest first.
-    pub const ALL: [Level; 3] = [Level::Avx512, Level::Avx2, Level::Portable];
+    pub const ALL: [Level; 4] = [Level::Avx512Amd, Level::Avx512, Level::Avx2, Level::Portable];
 
     /// The fastest level of this CPU.
     #[must_use]
     pub fn detect() -> Self {
-        Self::ALL.into_iter().find(|level| level.is_available()).unwrap_or(Level::Portable)
+        let is_fast = |level: &Level| *level != Level::Avx512Amd || memory::is_of_amd();
+        Self::ALL.into_iter().filter(is_fast).find(|level| level.is_available()).unwrap_or(Level::Portable)
     }
 
     /// Whether this CPU has the instructions. The answer never changes.
@@ -42,7 +46,7 @@ impl Level {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => {
+            Level::Avx512 | Level::Avx512Amd => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
@@ -58,7 +62,7 @@ impl Level {
                     && is_x86_feature_detected!("popcnt")
             }
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx512 | Level::Avx2 => false,
+            Level::Avx512 | Level::Avx512Amd | Level::Avx2 => false,
             Level::Portable => true,
         }
     }
@@ -68,6 +72,7 @@ impl Level {
     pub const fn name(self) -> &'static str {
         match self {
             Level::Avx512 => "avx512",
+            Level::Avx512Amd => "avx512-amd",
             Level::Avx2 => "avx2",
             Level::Portable => "portable",
         }
@@ -82,6 +87,8 @@ impl Level {
         let tables = match self {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => &AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Amd => &AVX512_AMD,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &AVX2,
             _ => &PORTABLE,
@@ -268,7 +275,9 @@ macro_rules! tables {
 }
 
 #[cfg(target_arch = "x86_64")]
-tables!(AVX512, avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
+tables!(AVX512, avx512, Avx512<false>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
+#[cfg(target_arch = "x86_64")]
+tables!(AVX512_AMD, avx512_amd, Avx512<true>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
 #[cfg(target_arch = "x86_64")]
 tables!(AVX2, avx2, Avx2, "avx2,fma,f16c,bmi1,popcnt");
 tables!(PORTABLE, portable, Portable);

@@ -26,8 +26,9 @@ fn look() -> bool {
     wants
 }
 
+/// Whether the processor is AMD's, or made after AMD's.
 #[cfg(target_arch = "x86_64")]
-fn is_of_amd() -> bool {
+pub(super) fn is_of_amd() -> bool {
     // SAFETY: every x86-64 processor has the instruction, and it has its maker's name there.
     #[allow(unused_unsafe)] // It is safe from Rust 1.94 on.
     let maker = unsafe { std::arch::x86_64::__cpuid(0) };
@@ -36,6 +37,6 @@ fn is_of_amd() -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_of_amd() -> bool {
+pub(super) fn is_of_amd() -> bool {
     false
 }

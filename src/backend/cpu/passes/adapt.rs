@@ -30,7 +30,7 @@ pub(in crate::backend::cpu) unsafe fn weights<S: Sums, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let mut total = S::mass_zero();
+        let mut total = 0;
         for (b, out) in out.chunks_exact_mut(BLOCK).enumerate() {
             if maxima[b] == f32::NEG_INFINITY {
                 out.fill(-1.0);
@@ -39,19 +39,21 @@ pub(in crate::backend::cpu) unsafe fn weights<S: Sums, F: Format>(
             let (at, mut sum) = (rows.get(b), S::sum_zero());
             let has_mass = (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y;
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                let mut powers = [S::splat(0.0); GROUP];
+                let mut shares = [S::splat(0.0); GROUP];
                 if has_mass {
-                    powers = S::powers(exponents::<S, F>(at, v, max, scale));
-                    sum = S::sum_add(sum, powers);
+                    shares = S::shares(exponents::<S, F>(at, v, max, scale));
+                    sum = S::sum_add(sum, shares);
                 }
                 for i in 0..GROUP {
-                    let weight = S::weight(powers[i], load::<S, F>(at, v + i));
+                    let weight = S::weight(shares[i], load::<S, F>(at, v + i));
                     S::store(out.as_mut_ptr().add((v + i) * S::LANES), weight);
                 }
             }
-            total = S::mass_add(total, S::sum_mass(sum));
+            if has_mass {
+                total += S::sum_total(sum);
+            }
         }
-        S::mass_sum(total)
+        total
     }
 }
 
@@ -77,13 +79,13 @@ pub(in crate::backend::cpu) unsafe fn adapted<S: Sums>(weights: &[f32], by: Adap
             let (mut all, zero) = (S::sum_zero(), S::splat(0.0));
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
                 let load = |from: &[f32], i: usize| S::load_f32(from[(v + i) * S::LANES..].as_ptr().cast());
-                let mut powers = S::powers(std::array::from_fn(|i| load(&y, i)));
+                let mut shares = S::shares(std::array::from_fn(|i| load(&y, i)));
                 for i in 0..GROUP {
-                    powers[i] = S::where_ge(powers[i], load(weights, i), zero);
+                    shares[i] = S::where_ge(shares[i], load(weights, i), zero);
                 }
-                all = S::sum_add(all, powers);
+                all = S::sum_add(all, shares);
             }
-            *sum = S::mass_sum(S::sum_mass(all));
+            *sum = S::sum_total(all);
         }
         total += *sum;
     }

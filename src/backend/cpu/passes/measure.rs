@@ -28,7 +28,7 @@ pub(in crate::backend::cpu) unsafe fn terms<S: Sums, F: Format>(row: &[u8], maxi
         let rows = Blocks::<F>::new(row);
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
         let (floor, masked) = (S::splat(Y_FLOOR), S::splat(f32::NEG_INFINITY));
-        let (mut terms, mut total, mut candidates) = (S::mass_zero(), S::mass_zero(), 0);
+        let (mut terms, mut total, mut candidates) = (S::mass_zero(), 0, 0);
         for b in 0..rows.count() {
             if maxima[b] == f32::NEG_INFINITY {
                 continue;
@@ -45,13 +45,13 @@ pub(in crate::backend::cpu) unsafe fn terms<S: Sums, F: Format>(row: &[u8], maxi
                 for y in &mut y {
                     *y = S::max(*y, floor);
                 }
-                let powers = S::powers(y);
-                sum = S::sum_add(sum, powers);
-                terms = S::terms_add(terms, y, powers);
+                let shares = S::shares(y);
+                sum = S::sum_add(sum, shares);
+                terms = S::terms_add(terms, y, shares);
             }
-            total = S::mass_add(total, S::sum_mass(sum));
+            total += S::sum_total(sum);
         }
-        Terms { terms: S::mass_sum(terms), total: S::mass_sum(total), candidates }
+        Terms { terms: S::mass_sum(terms), total, candidates }
     }
 }
 

@@ -64,8 +64,8 @@ pub(super) const PAD: usize = 16;
 /// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
 /// them that meet in one lane fit an i32.
 pub(super) const NARROW_Y: f32 = -13.0;
-/// Exponents above 0, of values that are taken out of a sum again, are at most this: a block of them fits 2^52.
-pub(super) const MOST_Y: f32 = 6.0;
+/// Exponents above 0, of values that are taken out of a sum again, are at most this: [sums](super::simd::sums) of a block hold them.
+pub(super) const MOST_Y: f32 = 4.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
 pub(super) const NO_MASS_Y: f32 = -41.5;
 

@@ -57,9 +57,9 @@ struct Lanes<S: Sums> {
     scale: S::Float,
 }
 
-/// The powers of a group of vectors.
+/// The exponents of a group of vectors.
 #[inline(always)]
-unsafe fn powers<S: Sums, F: Format, const CURVED: bool>(at: *const u8, v: usize, by: Lanes<S>) -> [S::Float; GROUP] {
+unsafe fn shaped<S: Sums, F: Format, const CURVED: bool>(at: *const u8, v: usize, by: Lanes<S>) -> [S::Float; GROUP] {
     // SAFETY: see the module; a block has whole groups.
     unsafe {
         let mut y = [by.max; GROUP];
@@ -72,7 +72,7 @@ unsafe fn powers<S: Sums, F: Format, const CURVED: bool>(at: *const u8, v: usize
             }
             y[i] = S::mul(S::sub(d, by.top), by.scale);
         }
-        S::powers(y)
+        y
     }
 }
 
@@ -83,15 +83,15 @@ unsafe fn block<S: Sums, F: Format, const CURVED: bool>(at: *const u8, largest: 
         if largest <= NARROW_Y {
             let mut sum = S::narrow_zero();
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                sum = S::narrow_sum(sum, powers::<S, F, CURVED>(at, v, by));
+                sum = S::narrow_sum(sum, S::powers(shaped::<S, F, CURVED>(at, v, by)));
             }
             return S::mass_sum(S::narrow_widen(sum));
         }
         let mut sum = S::sum_zero();
         for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-            sum = S::sum_add(sum, powers::<S, F, CURVED>(at, v, by));
+            sum = S::sum_add(sum, S::shares(shaped::<S, F, CURVED>(at, v, by)));
         }
-        S::mass_sum(S::sum_mass(sum))
+        S::sum_total(sum)
     }
 }
 

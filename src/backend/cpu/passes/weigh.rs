@@ -8,24 +8,29 @@ use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
 
-/// Mass of a block whose largest exponent is `largest`, in lanes.
+/// Mass of a block whose exponents are at most [`NARROW_Y`], in lanes.
 #[inline(always)]
-unsafe fn block_mass<S: Sums, F: Format>(at: *const u8, largest: f32, max: S::Float, scale: S::Float) -> S::Mass {
+unsafe fn narrow_mass<S: Sums, F: Format>(at: *const u8, max: S::Float, scale: S::Float) -> S::Mass {
     // SAFETY: see the module.
     unsafe {
-        if largest <= NARROW_Y {
-            let mut sum = S::narrow_zero();
-            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                sum = S::narrow_sum(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
-            }
-            S::narrow_widen(sum)
-        } else {
-            let mut sum = S::sum_zero();
-            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                sum = S::sum_add(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
-            }
-            S::sum_mass(sum)
+        let mut sum = S::narrow_zero();
+        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+            sum = S::narrow_sum(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
         }
+        S::narrow_widen(sum)
+    }
+}
+
+/// Mass of any block.
+#[inline(always)]
+unsafe fn wide_mass<S: Sums, F: Format>(at: *const u8, max: S::Float, scale: S::Float) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let mut sum = S::sum_zero();
+        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+            sum = S::sum_add(sum, S::shares(exponents::<S, F>(at, v, max, scale)));
+        }
+        S::sum_total(sum)
     }
 }
 
@@ -44,29 +49,36 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             let largest = (maxima[b] - weigh.max) * weigh.scale;
-            sums[b] =
-                if largest < NO_MASS_Y { 0 } else { S::mass_sum(block_mass::<S, F>(rows.get(b), largest, max, scale)) };
+            sums[b] = if largest < NO_MASS_Y {
+                0
+            } else if largest <= NARROW_Y {
+                S::mass_sum(narrow_mass::<S, F>(rows.get(b), max, scale))
+            } else {
+                wide_mass::<S, F>(rows.get(b), max, scale)
+            };
             total += sums[b];
         }
         total
     }
 }
 
-/// Mass of the row. Without sums by block nothing is added across lanes until the end.
+/// Mass of the row. Without sums by block small masses are not added across lanes until the end.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn total<S: Sums, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let mut total = S::mass_zero();
+        let (mut narrow, mut wide) = (S::mass_zero(), 0);
         for b in 0..rows.count() {
             let largest = (maxima[b] - weigh.max) * weigh.scale;
-            if largest >= NO_MASS_Y {
-                total = S::mass_add(total, block_mass::<S, F>(rows.get(b), largest, max, scale));
+            if largest > NARROW_Y {
+                wide += wide_mass::<S, F>(rows.get(b), max, scale);
+            } else if largest >= NO_MASS_Y {
+                narrow = S::mass_add(narrow, narrow_mass::<S, F>(rows.get(b), max, scale));
             }
         }
-        S::mass_sum(total)
+        S::mass_sum(narrow) + wide
     }
 }
 
@@ -83,7 +95,7 @@ pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(cut));
-        let (mut all, mut reaching) = (S::mass_zero(), 0);
+        let (mut narrow, mut all, mut reaching) = (S::mass_zero(), 0, 0);
         for b in 0..rows.count() {
             above[b] = 0;
             let (at, largest) = (rows.get(b), (maxima[b] - weigh.max) * weigh.scale);
@@ -91,23 +103,27 @@ pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
                 continue;
             }
             if maxima[b] < cut {
-                all = S::mass_add(all, block_mass::<S, F>(at, largest, max, scale));
+                if largest <= NARROW_Y {
+                    narrow = S::mass_add(narrow, narrow_mass::<S, F>(at, max, scale));
+                } else {
+                    all += wide_mass::<S, F>(at, max, scale);
+                }
                 continue;
             }
             let (mut whole, mut sum) = (S::sum_zero(), S::sum_zero());
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
-                whole = S::sum_add(whole, powers);
+                let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
+                whole = S::sum_add(whole, shares);
                 for i in 0..GROUP {
-                    powers[i] = S::where_ge(powers[i], load::<S, F>(at, v + i), bound);
+                    shares[i] = S::where_ge(shares[i], load::<S, F>(at, v + i), bound);
                 }
-                sum = S::sum_add(sum, powers);
+                sum = S::sum_add(sum, shares);
             }
-            all = S::mass_add(all, S::sum_mass(whole));
-            above[b] = S::mass_sum(S::sum_mass(sum));
+            all += S::sum_total(whole);
+            above[b] = S::sum_total(sum);
             reaching += above[b];
         }
-        Split { total: S::mass_sum(all), above: reaching }
+        Split { total: S::mass_sum(narrow) + all, above: reaching }
     }
 }
 
@@ -124,22 +140,22 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale, above) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(keep.above));
-        // Masses are f32, so that one reaches `need` where it reaches the next f32, and so does its power.
-        let need = S::splat(ceiling(keep.need));
+        // Masses are f32, so that one reaches `need` where it reaches the next f32, and so does its share.
+        let need = S::splat(ceiling(keep.need) / S::UNIT);
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
             if maxima[b] > keep.above && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
                 let (at, mut sum) = (rows.get(b), S::sum_zero());
                 for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                    let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
+                    let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
                     for i in 0..GROUP {
-                        let kept = S::where_gt(powers[i], load::<S, F>(at, v + i), above);
-                        powers[i] = S::where_ge(kept, kept, need);
+                        let kept = S::where_gt(shares[i], load::<S, F>(at, v + i), above);
+                        shares[i] = S::where_ge(kept, kept, need);
                     }
-                    sum = S::sum_add(sum, powers);
+                    sum = S::sum_add(sum, shares);
                 }
-                sums[b] = S::mass_sum(S::sum_mass(sum));
+                sums[b] = S::sum_total(sum);
                 total += sums[b];
             }
         }
@@ -202,14 +218,14 @@ pub(in crate::backend::cpu) unsafe fn range_sums<S: Sums, F: Format>(
             if maxima[b] >= range.low && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
                 let (at, mut sum) = (rows.get(b), S::sum_zero());
                 for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                    let mut powers = S::powers(exponents::<S, F>(at, v, max, scale));
+                    let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
                     for i in 0..GROUP {
                         let x = load::<S, F>(at, v + i);
-                        powers[i] = S::where_gt(S::where_ge(powers[i], x, low), high, x);
+                        shares[i] = S::where_gt(S::where_ge(shares[i], x, low), high, x);
                     }
-                    sum = S::sum_add(sum, powers);
+                    sum = S::sum_add(sum, shares);
                 }
-                sums[b] = S::mass_sum(S::sum_mass(sum));
+                sums[b] = S::sum_total(sum);
                 total += sums[b];
             }
         }

@@ -1,4 +1,4 @@
-//! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later.
+//! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later; the two differ in how a power is made fastest.
 
 use super::{LINE, Simd};
 use crate::backend::cpu::memory;
@@ -7,27 +7,50 @@ use crate::sampling::mass::{EXP2, MASS_ONE};
 use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
 use std::arch::x86_64::*;
 
-pub(in crate::backend::cpu) struct Avx512;
+/// As AMD's processors like it, or Intel's: the same bits.
+pub(in crate::backend::cpu) struct Avx512<const AMD: bool>;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 /// `2^y * 2^40` per lane, exact where the mass is an integer part of it; 0 at y = −∞.
 #[inline(always)]
-unsafe fn scaled_exp2(y: __m512) -> __m512 {
+unsafe fn scaled_exp2<const AMD: bool>(y: __m512) -> __m512 {
+    // SAFETY: the caller has AVX-512.
+    let [power] = unsafe { scaled_exp2_of::<AMD, 1>([y], 1.0) };
+    power
+}
+
+/// The same divided by a power of two, of vectors side by side.
+#[inline(always)]
+pub(super) unsafe fn scaled_exp2_of<const AMD: bool, const N: usize>(y: [__m512; N], unit: f32) -> [__m512; N] {
     // SAFETY: the caller has AVX-512.
     unsafe {
-        // Everything below 1 has mass 0. Without this bound scalef would make numbers below 2^-126 of it, for which processors
-        // take hundreds of cycles.
-        let y = _mm512_max_ps(y, _mm512_set1_ps(NO_MASS_Y));
-        // f first, in one instruction, and n from it: both subtractions are exact, and it is one operation
-        // less than rounding first.
-        let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(y);
-        let n = _mm512_sub_ps(y, f);
         // A power of two times every coefficient scales the result exactly, so the factor costs nothing.
-        let coefficient = |i: usize| _mm512_set1_ps(EXP2[i] * MASS_ONE as f32);
-        let mut p = coefficient(5);
-        for i in (0..5).rev() {
-            p = _mm512_fmadd_ps(p, f, coefficient(i));
+        let coefficient = |i: usize| _mm512_set1_ps(EXP2[i] * (MASS_ONE as f32 / unit));
+        let (mut f, mut n, mut p) = (y, y, [coefficient(5); N]);
+        for i in 0..N {
+            if AMD {
+                n[i] = _mm512_roundscale_ps::<NEAREST>(y[i]);
+                f[i] = _mm512_sub_ps(y[i], n[i]);
+            } else {
+                // Everything below 1 has mass 0. Without this bound scalef would make numbers below 2^-126 of it, for which Intel's
+                // processors take hundreds of cycles.
+                let y = _mm512_max_ps(y[i], _mm512_set1_ps(NO_MASS_Y));
+                // f first, in one instruction, which is two of AMD's. Both subtractions are exact.
+                f[i] = _mm512_reduce_ps::<NEAREST>(y);
+                n[i] = _mm512_sub_ps(y, f[i]);
+            }
         }
-        _mm512_scalef_ps(p, n)
+        for c in (0..5).rev() {
+            for i in 0..N {
+                p[i] = _mm512_fmadd_ps(p[i], f[i], coefficient(c));
+            }
+        }
+        for i in 0..N {
+            // At y = −∞ f is no number; that times 2^−∞ is 0.
+            p[i] = _mm512_scalef_ps(p[i], n[i]);
+        }
+        p
     }
 }
 
@@ -69,7 +92,7 @@ unsafe fn fetch_halves<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256
 }
 
 // SAFETY (whole impl): the caller promises AVX-512 F, BW, DQ and VL, and that pointers cover the lanes.
-impl Simd for Avx512 {
+impl<const AMD: bool> Simd for Avx512<AMD> {
     const LANES: usize = 16;
     const SPREADS: bool = true;
     type Float = __m512;
@@ -117,7 +140,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn ahead(from: *const u8, distance: usize, bytes: usize) {
-        if !memory::wants_hints() {
+        if AMD || !memory::wants_hints() {
             return;
         }
         for line in (0..bytes).step_by(LINE) {
@@ -175,12 +198,12 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn power(y: __m512) -> __m512 {
-        unsafe { scaled_exp2(y) }
+        unsafe { scaled_exp2::<AMD>(y) }
     }
     #[inline(always)]
     unsafe fn mass(y: __m512) -> [__m512i; 2] {
         unsafe {
-            let e = scaled_exp2(y);
+            let e = Self::power(y);
             // Conversion truncates, which is the floor of a mass.
             [_mm512_cvttps_epi64(_mm512_castps512_ps256(e)), _mm512_cvttps_epi64(_mm512_extractf32x8_ps::<1>(e))]
         }

@@ -102,7 +102,7 @@ impl Greens for Avx2 {
 
 // SAFETY (whole impl): as above.
 #[cfg(target_arch = "x86_64")]
-impl Greens for Avx512 {
+impl<const AMD: bool> Greens for Avx512<AMD> {
     #[inline(always)]
     unsafe fn halves(words: &Words) -> Numbers {
         unsafe {

@@ -76,7 +76,7 @@ fn put_together(high: u64, mixed: u64, low: u64) -> u128 {
 
 // SAFETY (whole impl): as Simd of the same level; loads stay inside the arrays, which hold whole vectors.
 #[cfg(target_arch = "x86_64")]
-impl Measures for Avx512 {
+impl<const AMD: bool> Measures for Avx512<AMD> {
     #[inline(always)]
     unsafe fn least(logits: &[f32; BLOCK]) -> f32 {
         unsafe {

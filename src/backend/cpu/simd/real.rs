@@ -98,7 +98,7 @@ impl Real for Portable {
 
 // SAFETY (whole impl): as Simd of the same level.
 #[cfg(target_arch = "x86_64")]
-impl Real for Avx512 {
+impl<const AMD: bool> Real for Avx512<AMD> {
     type Real = [__m512d; 2];
 
     #[inline(always)]

@@ -98,7 +98,9 @@ macro_rules! table {
 }
 
 #[cfg(target_arch = "x86_64")]
-table!(AVX512, avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+table!(AVX512, avx512, Avx512<false>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+table!(AVX512_AMD, avx512_amd, Avx512<true>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 table!(AVX2, avx2, Avx2, "avx2,fma,f16c");
 table!(PORTABLE, portable, Portable);
@@ -111,6 +113,8 @@ impl Passes {
         Self(match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => &AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Amd => &AVX512_AMD,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &AVX2,
             _ => &PORTABLE,
