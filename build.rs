@@ -10,10 +10,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(out.join("croupier.v1.bin"), descriptors.encode_to_vec())?;
     // `Bytes` for logits: a slice of the received message instead of a second copy.
     tonic_prost_build::configure()
+        .build_server(false)
         .bytes(".croupier.v1.InlineLogits")
         .bytes(".croupier.v1.DenseDraft")
-        // Looks at each request before it is decoded; see there.
-        .codec_path("crate::rpc::codec::Codec")
-        .compile_fds(descriptors)?;
+        .compile_fds(descriptors.clone())?;
+    // The server gets requests as they were received, and decodes them after a look at them; see there.
+    let server = out.join("server");
+    std::fs::create_dir_all(&server)?;
+    let mut build = tonic_prost_build::configure().build_client(false).codec_path("crate::rpc::codec::Codec");
+    for request in ["DecodeRequest", "AttachRequest", "SampleRequest", "GetServerInfoRequest"] {
+        build = build.extern_path(format!(".croupier.v1.{request}"), format!("crate::rpc::codec::Raw{request}"));
+    }
+    build.extern_path(".croupier.v1", "crate::proto").out_dir(server).compile_fds(descriptors)?;
     Ok(())
 }

@@ -65,6 +65,8 @@ reasons! {
     EngineStopped = "ENGINE_STOPPED";
     /// [`Error::Unread`].
     ReplyTimeout = "REPLY_TIMEOUT";
+    /// [`Error::NotReceived`].
+    ReceiveTimeout = "RECEIVE_TIMEOUT";
     /// [`Error::Invalid`].
     InvalidField = "INVALID_FIELD";
     /// [`Error::Unimplemented`].
@@ -135,6 +137,11 @@ pub enum Error {
     /// The worker does not take its replies, which others would need the room of.
     #[error("replies were not read for {0:?} (reply_timeout); open the sequences again on another stream")]
     Unread(Duration),
+    /// A message does not come, or not whole, which others would need the room of.
+    #[error(
+        "no message came whole within {0:?} (receive_timeout); send the first one when the call begins, and each without a pause"
+    )]
+    NotReceived(Duration),
 }
 
 /// What there is no room for.
@@ -196,6 +203,7 @@ impl Error {
             Self::Draining => Reason::Draining,
             Self::EngineStopped => Reason::EngineStopped,
             Self::Unread(_) => Reason::ReplyTimeout,
+            Self::NotReceived(_) => Reason::ReceiveTimeout,
         }
     }
 }

@@ -37,6 +37,7 @@ pub mod watermark;
 pub mod proto {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("croupier.v1");
+    include!(concat!(env!("OUT_DIR"), "/server/croupier.v1.rs"));
 
     /// The file descriptor set, for reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/croupier.v1.bin"));

@@ -30,6 +30,8 @@ pub struct Limits {
     pub max_bytes_in_flight: usize,
     /// How long a reply waits for its worker to read those before it; zero: for ever.
     pub reply_timeout: Duration,
+    /// How long a message may take to come, the first one of a call and each that has begun; zero: for ever.
+    pub receive_timeout: Duration,
     /// Steps waiting for the backend.
     pub max_queued_steps: usize,
     /// Decode streams open on the server.
@@ -73,6 +75,7 @@ impl Default for Limits {
             max_top_logprobs: 20,
             max_bytes_in_flight: 1 << 30,
             reply_timeout: Duration::from_secs(60),
+            receive_timeout: Duration::from_secs(60),
             max_queued_steps: 4096,
             max_streams: 256,
             max_connections: 512,

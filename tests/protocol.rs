@@ -120,18 +120,37 @@ async fn bytes_that_are_no_message_are_an_invalid_argument() {
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "request"));
 }
 
+/// A field of bytes.
+fn encoded_field(number: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut field = Vec::new();
+    prost::encoding::encode_varint(u64::from(number << 3 | 2), &mut field);
+    prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+    field.extend(bytes);
+    field
+}
+
 #[tokio::test]
 async fn a_message_of_very_many_parts_is_refused_undecoded() {
     let server = TestServer::start().await;
     let configured = encoded(decode_request::Request::Config(config()));
-    // Work of nothing, 300,000 times: 600 KB on the wire.
-    let work: Vec<u8> = [0x22, 0].repeat(300_000);
-    let mut step = vec![0x12];
-    prost::encoding::encode_varint(work.len() as u64, &mut step);
-    step.extend(work);
-    let (replies, status) = outcome(&server, DECODE, vec![configured, step]).await;
+    let step = |items: Vec<u8>| {
+        let mut step = vec![0x12];
+        prost::encoding::encode_varint(items.len() as u64, &mut step);
+        step.extend(items);
+        step
+    };
+    // A bias of nothing, 300,000 times: 600 KB on the wire.
+    let biases: Vec<u8> = [0x42, 0].repeat(300_000);
+    let params = encoded_field(2, &biases);
+    let (replies, status) = outcome(&server, DECODE, vec![configured.clone(), step(encoded_field(3, &params))]).await;
     assert_eq!((replies, status.code()), (1, Code::InvalidArgument));
     assert_eq!(violation(&status).1, "TOO_MANY_ITEMS");
+    // Lists that have limits of their own: more than one may have would take a thousand times as much once decoded.
+    for (tag, field) in [(0x1A, "step.open"), (0x22, "step.work")] {
+        let (replies, status) = outcome(&server, DECODE, vec![configured.clone(), step([tag, 0].repeat(20_000))]).await;
+        assert_eq!((replies, status.code()), (1, Code::InvalidArgument));
+        assert_eq!(violation(&status), (field.to_owned(), "INVALID_FIELD".to_owned()), "{status}");
+    }
     assert_eq!(server.series("croupier_rejected_total{reason=\"too_many_items\"}"), 1.0);
 }
 

@@ -5,10 +5,12 @@
 
 use super::{Address, BenchError};
 use crate::config::Config;
+use crate::limits::Limits;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::proto::{self, DecodeRequest, DecodeResponse};
+use crate::rpc::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
@@ -65,24 +67,29 @@ impl Sampler for Bare {
     type DecodeStream = Pin<Box<dyn Stream<Item = Result<DecodeResponse, Status>> + Send>>;
     type AttachStream = Pin<Box<dyn Stream<Item = Result<proto::AttachResponse, Status>> + Send>>;
 
-    async fn decode(&self, request: Request<Streaming<DecodeRequest>>) -> Result<Response<Self::DecodeStream>, Status> {
-        Ok(Response::new(Box::pin(request.into_inner().map(|message| message.map(answer)))))
+    async fn decode(
+        &self,
+        request: Request<Streaming<RawDecodeRequest>>,
+    ) -> Result<Response<Self::DecodeStream>, Status> {
+        let limits = Limits::default();
+        // A look and decoding, as in Croupier: what is compared is sampling.
+        let read = move |message: RawDecodeRequest| {
+            DecodeRequest::read(message, &limits).map_err(|e| Status::internal(e.to_string()))
+        };
+        Ok(Response::new(Box::pin(request.into_inner().map(move |message| message.and_then(&read).map(answer)))))
     }
 
-    async fn attach(
-        &self,
-        _: Request<Streaming<proto::AttachRequest>>,
-    ) -> Result<Response<Self::AttachStream>, Status> {
+    async fn attach(&self, _: Request<Streaming<RawAttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
         Err(Status::unimplemented("the baseline only has Decode"))
     }
 
-    async fn sample(&self, _: Request<proto::SampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
+    async fn sample(&self, _: Request<RawSampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
         Err(Status::unimplemented("the baseline only has Decode"))
     }
 
     async fn get_server_info(
         &self,
-        _: Request<proto::GetServerInfoRequest>,
+        _: Request<RawGetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
         Ok(Response::new(proto::GetServerInfoResponse { backend: "none".to_owned(), ..Default::default() }))
     }

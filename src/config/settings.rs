@@ -277,6 +277,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         |d: &Duration| show_duration(*d),
         "How long a reply may wait for its worker to read the replies before it; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
     ),
+    setting!(
+        "receive-timeout",
+        "TIME",
+        limits.receive_timeout,
+        |t| values::duration(t, ANY),
+        |d: &Duration| show_duration(*d),
+        "How long a message may take to arrive, counted from its first byte, and for the first message of a call from the beginning of the call; then the call ends with ABORTED. 0: no limit"
+    ),
     limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
     size!(
         "max-bytes-per-region",

@@ -18,6 +18,8 @@ pub(super) struct Admission {
     queued: Arc<Counter>,
     /// Steps that wait for their shards, and those behind them: they may wait for seconds, and must not keep others out.
     held: Arc<Counter>,
+    /// Stateless calls whose messages are on their way; each is a step then.
+    alone: Arc<Counter>,
     bytes: Arc<Counter>,
     rows: Arc<Counter>,
     streams: Arc<Counter>,
@@ -57,6 +59,7 @@ impl Admission {
         Self {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
+            alone: Counter::new(limits.max_queued_steps, Gauge::noop()),
             bytes: Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone()),
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
@@ -90,6 +93,16 @@ impl Admission {
     /// A step that was held back is queued. It was let in before, so there is a place for it.
     pub(super) fn release(&self, permits: &mut StepPermits) {
         permits.queued = self.queued.take_anyway(1);
+    }
+
+    /// A place for a stateless call until its message is there.
+    pub(super) fn alone(&self) -> Result<Permit, Refusal> {
+        self.alone.take(1).ok_or(Refusal::QueueFull)
+    }
+
+    /// Room for a message that is on its way.
+    pub(super) fn message(&self, bytes: usize) -> Result<Permit, Refusal> {
+        self.bytes.take(bytes).ok_or(Refusal::BytesInFlight)
     }
 
     /// Room for a stream.

@@ -141,6 +141,22 @@ impl Handle {
         self.open(self.admission.table(), permit, model, capacity)
     }
 
+    /// A place among the stateless calls whose messages are on their way.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn admit_alone(&self) -> Result<Option<Permit>, Error> {
+        self.admission.alone().map(Some).map_err(Error::Refused)
+    }
+
+    /// Room for a message of so many bytes that is on its way.
+    ///
+    /// # Errors
+    /// When there is too little.
+    pub fn admit_message(&self, bytes: usize) -> Result<Permit, Error> {
+        self.admission.message(bytes).map_err(Error::Refused)
+    }
+
     /// A place for a step that will run alone, and room for its message; to be taken before anything is made of that.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call, and when it is
 //! dropped the rank has left its group.
 
+use super::codec::{Looked, RawAttachRequest};
 use super::convert::shards;
 use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
@@ -25,7 +26,7 @@ use tonic::{Code, Status, Streaming};
 pub struct AttachStream {
     shared: Arc<Shared>,
     /// `None` once the rank has ended its side or made a mistake.
-    requests: Option<Streaming<proto::AttachRequest>>,
+    requests: Option<Streaming<RawAttachRequest>>,
     phase: Phase,
     /// What is answered at once: a greeting, refusals, and the end.
     due: VecDeque<Result<Response, Status>>,
@@ -44,7 +45,7 @@ enum Phase {
 impl AttachStream {
     pub(super) fn new(
         shared: Arc<Shared>,
-        requests: Streaming<proto::AttachRequest>,
+        requests: Streaming<RawAttachRequest>,
         permit: Permit,
         started: Instant,
     ) -> Self {
@@ -52,16 +53,21 @@ impl AttachStream {
         Self { shared, requests, phase, due: VecDeque::new(), started, ended: None }
     }
 
-    fn accept(&mut self, request: proto::AttachRequest) {
-        let bytes = self.shared.received(&request).bytes;
-        let accepted = match request.request {
-            None => Err(Error::invalid("request", "is not set; the first message has rank, every later one shard")),
-            Some(Request::Rank(rank)) => self.attach(&rank),
-            Some(Request::Shard(shard)) => self.announce(shard, bytes),
-        };
+    fn accept(&mut self, request: RawAttachRequest) {
+        let accepted =
+            proto::AttachRequest::read(request, &self.shared.limits).and_then(|request| self.take_in(request));
         if let Err(error) = accepted {
             let status = self.shared.refuse(&error);
             self.end(status);
+        }
+    }
+
+    fn take_in(&mut self, request: proto::AttachRequest) -> Result<(), Error> {
+        let bytes = self.shared.received(&request).bytes;
+        match request.request {
+            None => Err(Error::invalid("request", "is not set; the first message has rank, every later one shard")),
+            Some(Request::Rank(rank)) => self.attach(&rank),
+            Some(Request::Shard(shard)) => self.announce(shard, bytes),
         }
     }
 
@@ -150,10 +156,7 @@ impl AttachStream {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => {
-                self.shared.broken(&status);
-                self.end(status);
-            }
+            Some(Err(status)) => self.end(status),
             None => self.requests = None,
         }
         Poll::Ready(Some(()))

@@ -1,5 +1,6 @@
 //! Bearer tokens of calls over TCP. Whoever may open the Unix socket is told by its file's permissions instead.
 
+use super::server::split;
 use super::status;
 use crate::error::Error;
 use crate::metrics::Metrics;
@@ -45,11 +46,6 @@ async fn check(State(door): State<Door>, request: Request, next: Next) -> Respon
     status.into_http::<axum::body::Body>().into_response()
 }
 
-/// Service and method of a path, `/service/method`.
-fn split(path: &str) -> (&str, &str) {
-    path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default()
-}
-
 fn admit(headers: &HeaderMap, tokens: &Tokens) -> Result<(), Error> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     // Two of them are nobody's mistake but an attempt.
@@ -87,14 +83,6 @@ mod tests {
         assert_eq!(admitted(&["Bearer sixteen-or-more-x"; 2]), Err(Error::NoToken), "one and no more");
         for wrong in ["Bearer ", "Bearer sixteen-or-more-y", "Bearer sixteen-or-more-xx"] {
             assert_eq!(admitted(&[wrong]), Err(Error::WrongToken), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn paths_are_split_whatever_they_are() {
-        assert_eq!(split("/croupier.v1.Sampler/Decode"), ("croupier.v1.Sampler", "Decode"));
-        for path in ["", "/", "x", "/x"] {
-            assert_eq!(split(path), ("", ""), "{path}");
         }
     }
 }

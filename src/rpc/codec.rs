@@ -1,17 +1,17 @@
-//! Protobuf over tonic, with a look at each request before it is decoded.
+//! Requests as they come from tonic, and a look at each before it is decoded.
 //!
 //! Two bytes on the wire can be an empty sub-message that takes hundreds once decoded, so a message within
-//! the size limit could still take a hundred times its size. The look counts sub-messages without
-//! decoding anything. It also lets a message that is not protobuf end in INVALID_ARGUMENT, where tonic's
-//! own codec would call that an internal fault.
+//! the size limit could still take hundreds of times its size. The look counts sub-messages without
+//! decoding anything, and holds lists to their limits. It also lets a message that is not protobuf end in INVALID_ARGUMENT,
+//! where tonic's own codec would call that an internal fault.
 
 use super::buffers::{self, Buffers};
-use super::status;
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::proto;
+use bytes::Bytes;
 use prost::Message;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use tonic::Status;
 use tonic::codec::{Codec as TonicCodec, DecodeBuf, Decoder as TonicDecoder};
 use tonic_prost::ProstEncoder;
@@ -66,33 +66,52 @@ static ROW: Shape = Shape(&[(1, "params", &PARAMS), (5, "sampler_state", &LEAF)]
 static SAMPLE_REQUEST: Shape =
     Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF), (120, "top_n", &LEAF)]);
 
-/// A message as it is decoded here: requests have a shape to look at, replies come from a server that is
-/// trusted.
-pub(crate) trait Looked {
+/// A request, which has a shape to look at.
+pub(crate) trait Looked: Message + Default {
     /// Its sub-messages.
-    const SHAPE: Option<&'static Shape> = None;
+    const SHAPE: &'static Shape;
+
+    /// The message that was received.
+    ///
+    /// # Errors
+    /// When it is none, or has more parts than one may have.
+    fn read(raw: Raw<Self>, limits: &Limits) -> Result<Self, Error> {
+        look(&raw.0, Self::SHAPE, limits)?;
+        buffers::decode(raw.0).map_err(malformed)
+    }
 }
 
 impl Looked for proto::DecodeRequest {
-    const SHAPE: Option<&'static Shape> = Some(&DECODE_REQUEST);
+    const SHAPE: &'static Shape = &DECODE_REQUEST;
 }
 impl Looked for proto::SampleRequest {
-    const SHAPE: Option<&'static Shape> = Some(&SAMPLE_REQUEST);
+    const SHAPE: &'static Shape = &SAMPLE_REQUEST;
 }
 impl Looked for proto::AttachRequest {
-    const SHAPE: Option<&'static Shape> = Some(&ATTACH_REQUEST);
+    const SHAPE: &'static Shape = &ATTACH_REQUEST;
 }
-impl Looked for proto::GetServerInfoRequest {}
-impl Looked for proto::DecodeResponse {}
-impl Looked for proto::AttachResponse {}
-impl Looked for proto::SampleResponse {}
-impl Looked for proto::GetServerInfoResponse {}
+impl Looked for proto::GetServerInfoRequest {
+    const SHAPE: &'static Shape = &LEAF;
+}
+
+/// A request as it was received.
+#[derive(Debug)]
+pub struct Raw<U>(Bytes, PhantomData<fn() -> U>);
+
+/// What the generated service knows requests by.
+pub(crate) type RawDecodeRequest = Raw<proto::DecodeRequest>;
+/// As above.
+pub(crate) type RawAttachRequest = Raw<proto::AttachRequest>;
+/// As above.
+pub(crate) type RawSampleRequest = Raw<proto::SampleRequest>;
+/// As above.
+pub(crate) type RawGetServerInfoRequest = Raw<proto::GetServerInfoRequest>;
 
 /// The codec of the generated service.
 #[derive(Debug)]
 pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
 
-/// Decodes messages after a look at them.
+/// Takes messages as they are.
 #[derive(Debug)]
 pub(crate) struct Decoder<U>(Buffers, PhantomData<U>);
 
@@ -102,13 +121,13 @@ impl<T, U> Default for Codec<T, U> {
     }
 }
 
-impl<T, U> TonicCodec for Codec<T, U>
+impl<T, U> TonicCodec for Codec<T, Raw<U>>
 where
     T: Message + Send + 'static,
-    U: Message + Default + Looked + Send + 'static,
+    U: Send + 'static,
 {
     type Encode = T;
-    type Decode = U;
+    type Decode = Raw<U>;
     type Encoder = ProstEncoder<T>;
     type Decoder = Decoder<U>;
 
@@ -121,38 +140,58 @@ where
     }
 }
 
-impl<U: Message + Default + Looked> TonicDecoder for Decoder<U> {
-    type Item = U;
+impl<U> TonicDecoder for Decoder<U> {
+    type Item = Raw<U>;
     type Error = Status;
 
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Raw<U>>, Status> {
         // Where it is large it is not copied; logits become slices of it.
-        let message = self.0.take(buffer);
-        let looked = U::SHAPE.map_or(Ok(()), |shape| look(&message, shape));
-        let decoded = looked.and_then(|()| buffers::decode(message).map_err(malformed));
-        decoded.map(Some).map_err(status_of)
+        Ok(Some(Raw(self.0.take(buffer), PhantomData)))
     }
-}
-
-/// The status with the error it came from, for whoever counts it: nothing is counted here.
-fn status_of(error: Error) -> Status {
-    let mut status = status::from_error(&error);
-    status.set_source(Arc::new(error));
-    status
 }
 
 fn malformed(error: prost::DecodeError) -> Error {
     Error::Malformed(error.to_string())
 }
 
+/// What a message may still have.
+struct Room<'a> {
+    sub_messages: usize,
+    open: usize,
+    /// Works of a step, and rows of a batch: either takes a row at least.
+    rows: usize,
+    limits: &'a Limits,
+}
+
+impl<'a> Room<'a> {
+    fn new(limits: &'a Limits) -> Self {
+        let (open, rows) = (limits.max_sequences_per_stream, limits.max_rows_per_step);
+        Self { sub_messages: MAX_SUB_MESSAGES, open, rows, limits }
+    }
+
+    /// Takes room for a sub-message.
+    fn take(&mut self, name: &str) -> Result<(), Error> {
+        self.sub_messages = self.sub_messages.checked_sub(1).ok_or(Error::TooManyItems { limit: MAX_SUB_MESSAGES })?;
+        let (left, setting, limit) = match name {
+            "open[]" => (&mut self.open, "max_sequences_per_stream", self.limits.max_sequences_per_stream),
+            "work[]" | "rows[]" => (&mut self.rows, "max_rows_per_step", self.limits.max_rows_per_step),
+            _ => return Ok(()),
+        };
+        *left = left.checked_sub(1).ok_or_else(|| {
+            let message = format!("has more entries than there may be, {setting} is {limit}; split it");
+            Error::invalid(name.trim_end_matches("[]"), message)
+        })?;
+        Ok(())
+    }
+}
+
 /// Counts the sub-messages of a request.
-fn look(message: &[u8], shape: &Shape) -> Result<(), Error> {
-    let mut room = MAX_SUB_MESSAGES;
-    count(message, shape, &mut room)
+fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<(), Error> {
+    count(message, shape, &mut Room::new(limits))
 }
 
 /// Counts down `room` for each sub-message in `message`. The depth is that of the shape.
-fn count(message: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error> {
+fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<(), Error> {
     let mut bytes = message;
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
@@ -164,7 +203,7 @@ fn count(message: &[u8], shape: &Shape, room: &mut usize) -> Result<(), Error> {
                 let len = varint(&mut bytes)?;
                 let field = take(&mut bytes, len)?;
                 if let Some((_, name, inner)) = shape.0.iter().find(|(number, ..)| *number == tag >> 3) {
-                    *room = room.checked_sub(1).ok_or(Error::TooManyItems { limit: MAX_SUB_MESSAGES })?;
+                    room.take(name)?;
                     count(field, inner, room).map_err(|e| within(e, name, message, tag, bytes.len()))?;
                 } else if std::ptr::eq(shape, &WATERMARK) {
                     // Decoded it would be a message without a scheme, which asks for no mark.
@@ -253,7 +292,7 @@ mod tests {
         let mut found = Vec::new();
         for method in &file.service[0].method {
             let name = method.input_type();
-            compare(&schema, &name[1..], shapes[name].unwrap_or(&LEAF), &mut found);
+            compare(&schema, &name[1..], shapes[name], &mut found);
         }
         assert!(found.is_empty(), "{found:#?}");
         compare(&schema, "croupier.v1.ScoreWork", &LEAF, &mut found);
@@ -264,10 +303,20 @@ mod tests {
         proto::DecodeRequest { request: Some(proto::decode_request::Request::Step(step)) }.encode_to_vec()
     }
 
+    /// Limits that no list reaches.
+    fn many() -> Limits {
+        Limits { max_sequences_per_stream: usize::MAX, max_rows_per_step: usize::MAX, ..Limits::default() }
+    }
+
+    fn looked(message: &[u8], shape: &Shape) -> Result<(), Error> {
+        look(message, shape, &many())
+    }
+
     fn counted(bytes: &[u8], shape: &Shape) -> usize {
-        let mut room = usize::MAX;
+        let (most, limits) = (usize::MAX, many());
+        let mut room = Room { sub_messages: most, ..Room::new(&limits) };
         count(bytes, shape, &mut room).expect("well formed");
-        usize::MAX - room
+        most - room.sub_messages
     }
 
     #[test]
@@ -314,7 +363,7 @@ mod tests {
         let open = |bytes: &[u8]| [&[0x1A, bytes.len() as u8], bytes].concat();
         let step = [open(&[8, 1]), open(&[8, 2]), open(&params(&mark))].concat();
         let message = [&[0x12, step.len() as u8], &step[..]].concat();
-        let fault = |message: &[u8], shape| look(message, shape).unwrap_err().to_string();
+        let fault = |message: &[u8], shape| looked(message, shape).unwrap_err().to_string();
         let said = fault(&message, &DECODE_REQUEST);
         assert!(said.starts_with("step.open[2].params.watermark.scheme: "), "{said}");
         let config = [&[0x0A, 8, 0x2A, 6], &mark[..]].concat();
@@ -324,14 +373,14 @@ mod tests {
         let said = fault(&rows, &SAMPLE_REQUEST);
         assert!(said.starts_with("rows[1].params.watermark.scheme: "), "{said}");
         // None at all is no mark.
-        assert_eq!(look(&[0x0A, 5, 0x2A, 3, 0xD2, 0x05, 0], &DECODE_REQUEST), Ok(()));
+        assert_eq!(looked(&[0x0A, 5, 0x2A, 3, 0xD2, 0x05, 0], &DECODE_REQUEST), Ok(()));
     }
 
     #[test]
     fn too_many_are_refused_before_they_are_decoded() {
         let full = |count| step(proto::Step { work: vec![proto::Work::default(); count], ..Default::default() });
-        assert_eq!(look(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(()));
-        let refused = look(&full(MAX_SUB_MESSAGES), &DECODE_REQUEST);
+        assert_eq!(looked(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(()));
+        let refused = looked(&full(MAX_SUB_MESSAGES), &DECODE_REQUEST);
         assert_eq!(refused, Err(Error::TooManyItems { limit: MAX_SUB_MESSAGES }));
     }
 
@@ -346,15 +395,37 @@ mod tests {
             &[0x09, 1],
             &[0x12, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1],
         ] {
-            assert!(matches!(look(bytes, &DECODE_REQUEST), Err(Error::Malformed(_))), "{bytes:?}");
+            assert!(matches!(looked(bytes, &DECODE_REQUEST), Err(Error::Malformed(_))), "{bytes:?}");
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_looked_at_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = look(&bytes, &DECODE_REQUEST);
-            let _ = look(&bytes, &SAMPLE_REQUEST);
+            let _ = looked(&bytes, &DECODE_REQUEST);
+            let _ = looked(&bytes, &SAMPLE_REQUEST);
         }
+    }
+
+    /// Items of hundreds of bytes each are not made of two bytes each first.
+    #[test]
+    fn lists_past_their_limits_are_refused_before_they_are_decoded() {
+        let limits = Limits { max_sequences_per_stream: 3, max_rows_per_step: 2, ..Limits::default() };
+        let said = |message: &[u8], shape| look(message, shape, &limits).map_err(|error| error.to_string());
+        let opens = |count| proto::Step { open: vec![Default::default(); count], ..Default::default() };
+        let works = |count| proto::Step { work: vec![Default::default(); count], ..Default::default() };
+        for fits in [opens(3), works(2)] {
+            assert_eq!(said(&step(fits), &DECODE_REQUEST), Ok(()));
+        }
+        let refused = said(&step(opens(4)), &DECODE_REQUEST).unwrap_err();
+        assert!(refused.starts_with("step.open: ") && refused.contains("max_sequences_per_stream is 3"), "{refused}");
+        let refused = said(&step(works(3)), &DECODE_REQUEST).unwrap_err();
+        assert!(refused.starts_with("step.work: ") && refused.contains("max_rows_per_step is 2"), "{refused}");
+        // A field that is there twice is one, with the items of both.
+        let twice = [step(opens(2)), step(opens(2))].concat();
+        assert!(said(&twice, &DECODE_REQUEST).unwrap_err().starts_with("step.open: "));
+        let rows = |count| proto::SampleRequest { rows: vec![Default::default(); count], ..Default::default() };
+        assert_eq!(said(&rows(2).encode_to_vec(), &SAMPLE_REQUEST), Ok(()));
+        assert!(said(&rows(3).encode_to_vec(), &SAMPLE_REQUEST).unwrap_err().starts_with("rows: "));
     }
 }

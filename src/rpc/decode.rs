@@ -5,6 +5,7 @@
 //! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
 //! (`unread`), and when the call is dropped everything it held is freed with it.
 
+use super::codec::{Looked, RawDecodeRequest};
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
@@ -34,7 +35,7 @@ pub(super) struct DecodeStream {
     /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
     place: Arc<Permit>,
     /// `None` once the worker has ended its side or made a mistake.
-    requests: Option<Streaming<proto::DecodeRequest>>,
+    requests: Option<Streaming<RawDecodeRequest>>,
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
@@ -67,7 +68,7 @@ enum Due {
 impl DecodeStream {
     pub(super) fn new(
         shared: Arc<Shared>,
-        requests: Streaming<proto::DecodeRequest>,
+        requests: Streaming<RawDecodeRequest>,
         permit: Permit,
         parent: Option<TraceContext>,
         started: Instant,
@@ -78,19 +79,22 @@ impl DecodeStream {
     }
 
     /// Takes in one request; what it calls for is due then.
-    fn accept(&mut self, request: proto::DecodeRequest) {
-        let received = self.shared.received(&request);
-        let accepted = match request.request {
-            None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
-            Some(Request::Config(config)) => self.configure(config),
-            Some(Request::Step(step)) => self.submit(step, received),
-        };
-        match accepted {
+    fn accept(&mut self, request: RawDecodeRequest) {
+        match proto::DecodeRequest::read(request, &self.shared.limits).and_then(|request| self.take_in(request)) {
             Ok(due) => self.due.push_back(due),
             Err(error) => {
                 let status = self.shared.refuse(&error);
                 self.end(status);
             }
+        }
+    }
+
+    fn take_in(&mut self, request: proto::DecodeRequest) -> Result<Due, Error> {
+        let received = self.shared.received(&request);
+        match request.request {
+            None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
+            Some(Request::Config(config)) => self.configure(config),
+            Some(Request::Step(step)) => self.submit(step, received),
         }
     }
 
@@ -228,10 +232,7 @@ impl DecodeStream {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
         match ready!(Pin::new(requests).poll_next(context)) {
             Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => {
-                self.shared.broken(&status);
-                self.end(status);
-            }
+            Some(Err(status)) => self.end(status),
             None => self.requests = None,
         }
         Poll::Ready(Some(()))

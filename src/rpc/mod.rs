@@ -1,6 +1,7 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), [`decode`] (the stream's life),
+//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` and `codec` (how a message does),
+//! [`decode`] (the stream's life),
 //! `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
 mod attach;
@@ -16,6 +17,7 @@ mod held;
 mod info;
 pub mod listener;
 pub mod probe;
+mod receive;
 mod refusals;
 pub mod regions;
 mod sample;
@@ -40,14 +42,17 @@ use crate::region::Regions;
 use crate::trace::Tracer;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
+use codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use info::Offered;
 use prost::Message;
+use receive::Mark;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use unread::Replies;
 
@@ -137,11 +142,12 @@ impl Service {
         self.shared.draining.clone()
     }
 
-    /// The tonic server of this service, with the message limit in force.
+    /// Adds this service to what is served, with the message limit in force and a watch on what comes.
     #[must_use]
-    pub fn into_server(self) -> SamplerServer<Self> {
-        let max_message_bytes = self.shared.limits.max_message_bytes;
-        SamplerServer::new(self).max_decoding_message_size(max_message_bytes)
+    pub fn add_to(self, routes: Routes) -> Routes {
+        let shared = Arc::clone(&self.shared);
+        let server = SamplerServer::new(self).max_decoding_message_size(shared.limits.max_message_bytes);
+        receive::watched(routes.add_service(server), shared)
     }
 }
 
@@ -160,13 +166,6 @@ impl Shared {
     fn refuse(&self, error: &Error) -> Status {
         self.metrics.refused(error.reason());
         status::from_error(error)
-    }
-
-    /// Counts what ended a stream of requests, if that is ours: the codec's errors are, all others the transport's.
-    fn broken(&self, status: &Status) {
-        if let Some(error) = std::error::Error::source(status).and_then(|source| source.downcast_ref::<Error>()) {
-            self.metrics.refused(error.reason());
-        }
     }
 
     /// Takes note of a message of Decode or Sample that came in.
@@ -190,7 +189,7 @@ impl Shared {
     }
 
     /// Counts the end of a call.
-    fn finished(&self, method: &'static str, started: Instant, code: tonic::Code) {
+    fn finished(&self, method: &str, started: Instant, code: tonic::Code) {
         self.metrics.call_finished(method, status::code_name(code), started.elapsed());
     }
 }
@@ -200,7 +199,8 @@ impl Sampler for Service {
     type DecodeStream = Replies;
     type AttachStream = AttachStream;
 
-    async fn decode(&self, request: Request<Streaming<proto::DecodeRequest>>) -> Result<Response<Replies>, Status> {
+    async fn decode(&self, request: Request<Streaming<RawDecodeRequest>>) -> Result<Response<Replies>, Status> {
+        Mark::heard(&request);
         let started = Instant::now();
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
@@ -217,10 +217,8 @@ impl Sampler for Service {
         }
     }
 
-    async fn attach(
-        &self,
-        request: Request<Streaming<proto::AttachRequest>>,
-    ) -> Result<Response<AttachStream>, Status> {
+    async fn attach(&self, request: Request<Streaming<RawAttachRequest>>) -> Result<Response<AttachStream>, Status> {
+        Mark::heard(&request);
         let started = Instant::now();
         let admitted = self.shared.admit().and_then(|()| self.shared.shards.admit().map_err(Error::Refused));
         match admitted {
@@ -235,7 +233,8 @@ impl Sampler for Service {
         }
     }
 
-    async fn sample(&self, request: Request<proto::SampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
+    async fn sample(&self, request: Request<RawSampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
+        Mark::heard(&request);
         let mut call = sample::Call::start(Arc::clone(&self.shared), self.shared.context(request.metadata()));
         let result = sample::run(&mut call, request.into_inner()).await;
         call.finish(result)
@@ -243,13 +242,16 @@ impl Sampler for Service {
 
     async fn get_server_info(
         &self,
-        _: Request<proto::GetServerInfoRequest>,
+        request: Request<RawGetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
-        let started = Instant::now();
-        let shared = &self.shared;
-        let offered = shared.offered();
-        let info = info::server_info(&shared.info, &shared.limits, &shared.given, offered);
-        self.shared.finished("GetServerInfo", started, tonic::Code::Ok);
-        Ok(Response::new(info))
+        Mark::heard(&request);
+        let (started, shared) = (Instant::now(), &self.shared);
+        let read = proto::GetServerInfoRequest::read(request.into_inner(), &shared.limits);
+        let info = read.map(|proto::GetServerInfoRequest {}| {
+            info::server_info(&shared.info, &shared.limits, &shared.given, shared.offered())
+        });
+        let info = info.map_err(|error| shared.refuse(&error));
+        shared.finished("GetServerInfo", started, info.as_ref().err().map_or(tonic::Code::Ok, Status::code));
+        info.map(Response::new)
     }
 }

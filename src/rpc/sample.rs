@@ -1,6 +1,7 @@
 //! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
+use super::codec::{Looked, RawSampleRequest};
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::traces::{self, MaybeSpan};
@@ -53,8 +54,9 @@ impl Drop for Call {
 ///
 /// # Errors
 /// A mistake in the message's shape, or no room.
-pub(super) async fn run(call: &mut Call, request: proto::SampleRequest) -> Result<proto::SampleResponse, Error> {
+pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<proto::SampleResponse, Error> {
     let (shared, span) = (&call.shared, &mut call.span);
+    let request = proto::SampleRequest::read(request, &shared.limits)?;
     let received = shared.received(&request);
     *span = shared.sample_span(call.parent, received);
     shared.admit()?;

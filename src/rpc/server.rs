@@ -29,7 +29,12 @@ const OTHER_CALLS: usize = 100;
 pub fn routes(service: Service, health: &Health, config: &Config, stop: &CancellationToken) -> Routes {
     let health = HealthServer::new(health.service(stop.clone()));
     let routes = if config.reflection { reflection(stop) } else { Routes::default() };
-    routes.add_service(service.into_server()).add_service(health)
+    service.add_to(routes).add_service(health)
+}
+
+/// Service and method of a path, `/service/method`.
+pub(super) fn split(path: &str) -> (&str, &str) {
+    path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default()
 }
 
 /// What tools ask for the schema.
@@ -91,4 +96,17 @@ where
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .add_routes(routes);
     async move { router.serve_with_incoming_shutdown(connections, stopped).await.map_err(|e| e.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_split_whatever_they_are() {
+        assert_eq!(split("/croupier.v1.Sampler/Decode"), ("croupier.v1.Sampler", "Decode"));
+        for path in ["", "/", "x", "/x"] {
+            assert_eq!(split(path), ("", ""), "{path}");
+        }
+    }
 }

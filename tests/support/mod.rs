@@ -25,6 +25,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt;
@@ -95,7 +96,7 @@ impl TestServer {
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
-            .add_service(service.into_server());
+            .add_routes(service.add_to(Routes::default()));
         let stopped = stop.clone().cancelled_owned();
         let address = match transport {
             Transport::Tcp => {
@@ -126,6 +127,12 @@ impl TestServer {
             }
         };
         channel.unwrap()
+    }
+
+    /// Where it listens.
+    pub fn tcp_address(&self) -> std::net::SocketAddr {
+        let Address::Tcp(address) = &self.address else { panic!("it listens on a Unix socket") };
+        *address
     }
 
     /// Where another process finds it, over a Unix socket.

@@ -31,9 +31,7 @@ pub(in crate::rpc) fn step(
     received: Received,
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     let limits = &config.limits;
-    check_len("open", wire.open.len(), ("max_sequences_per_stream", limits.max_sequences_per_stream))?;
-    // To close what is not open is no mistake.
-    check_len("close_sequence_ids", wire.close_sequence_ids.len(), ("max_sequences", limits.max_sequences))?;
+    check_closed(wire.close_sequence_ids.len(), limits.max_sequences)?;
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
         Some(proto::step::Logits::Inline(inline)) => {
@@ -58,10 +56,12 @@ pub(in crate::rpc) fn step(
     Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
 }
 
-/// No list needs to be longer than there may be sequences; a longer one would only cost memory and time.
-fn check_len(field: &str, len: usize, (setting, limit): (&str, usize)) -> Result<(), Error> {
-    if len > limit {
-        return Err(Error::invalid(field, format!("has {len} entries, {setting} is {limit}; split the step")));
+/// To close what is not open is no mistake, but a list longer than there may be sequences would only cost memory and time. Other lists
+/// were held to their limits before they were decoded ([`codec`](crate::rpc::codec)).
+fn check_closed(len: usize, max_sequences: usize) -> Result<(), Error> {
+    if len > max_sequences {
+        let message = format!("has {len} entries, max_sequences is {max_sequences}; split the step");
+        return Err(Error::invalid("close_sequence_ids", message));
     }
     Ok(())
 }

@@ -1,0 +1,243 @@
+//! Messages that do not come, or not whole, and what they may take meanwhile.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use axum::http::{HeaderMap, Request, Response};
+use bytes::Bytes;
+use croupier::proto::*;
+use h2::{RecvStream, SendStream, client::ResponseFuture};
+use prost::Message;
+use std::time::{Duration, Instant};
+use support::*;
+use tonic::{Code, Status};
+
+const SAMPLE: &str = "Sample";
+const DECODE: &str = "Decode";
+/// As little as a test can wait for.
+const SHORT: Duration = Duration::from_millis(300);
+/// Longer than anything here takes, on a busy machine too.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A call whose bytes are sent by hand.
+struct Call {
+    bytes: SendStream<Bytes>,
+    answer: ResponseFuture,
+}
+
+impl Call {
+    async fn open(server: &TestServer, method: &str) -> Self {
+        let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::post(format!("http://server/croupier.v1.Sampler/{method}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .unwrap();
+        let (answer, bytes) = client.send_request(request, false).unwrap();
+        Self { bytes, answer }
+    }
+
+    /// Sends a message of so many bytes, but only the first `sent` of them.
+    fn begin(&mut self, len: usize, sent: &[u8]) {
+        let mut prefix = vec![0];
+        prefix.extend(u32::try_from(len).unwrap().to_be_bytes());
+        prefix.extend(sent);
+        self.bytes.send_data(prefix.into(), false).unwrap();
+    }
+
+    fn send(&mut self, message: &impl Message) {
+        let message = message.encode_to_vec();
+        self.begin(message.len(), &message);
+    }
+
+    /// Sends a message, and that it is the last one.
+    fn send_alone(&mut self, message: &impl Message) {
+        self.send(message);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.bytes.send_data(Bytes::new(), true).unwrap();
+    }
+
+    /// How the call ends, and after how many bytes of replies.
+    async fn end(self) -> (Status, usize) {
+        let read = async {
+            let answer: Response<RecvStream> = self.answer.await.unwrap();
+            let (head, mut body) = answer.into_parts();
+            let mut bytes = 0;
+            while let Some(data) = body.data().await {
+                let data = data.unwrap();
+                bytes += data.len();
+                body.flow_control().release_capacity(data.len()).unwrap();
+            }
+            let trailers: Option<HeaderMap> = body.trailers().await.unwrap();
+            (Status::from_header_map(&trailers.unwrap_or(head.headers)).unwrap(), bytes)
+        };
+        tokio::time::timeout(LONG, read).await.expect("it ends")
+    }
+}
+
+fn ended(status: &Status) -> (Code, String) {
+    (status.code(), violation(status).1)
+}
+
+fn requests(server: &TestServer, method: &str, code: &str) -> f64 {
+    server.series(&format!("croupier_requests_total{{method=\"{method}\",code=\"{code}\"}}"))
+}
+
+async fn until(server: &TestServer, series: &str, value: f64) {
+    let start = Instant::now();
+    while server.series(series) != value {
+        assert!(start.elapsed() < LONG, "{series} is {}, not {value}", server.series(series));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+const BYTES: &str = "croupier_in_flight_bytes";
+
+/// Before it is whole a stateless message counts with all it will have, and none is received for which there is no room.
+#[tokio::test]
+async fn stateless_messages_take_their_room_before_they_come() {
+    const MESSAGE: usize = 1 << 20;
+    let server = TestServer::with_limits(|limits| {
+        (limits.max_message_bytes, limits.max_bytes_in_flight) = (MESSAGE, 4 * MESSAGE);
+        limits.receive_timeout = LONG;
+    })
+    .await;
+    let mut calls = Vec::new();
+    for _ in 0..4 {
+        let mut call = Call::open(&server, SAMPLE).await;
+        call.begin(MESSAGE, &[0; 10]);
+        calls.push(call);
+    }
+    until(&server, BYTES, (4 * MESSAGE) as f64).await;
+    let mut fifth = Call::open(&server, SAMPLE).await;
+    fifth.begin(MESSAGE, &[0; 10]);
+    let (status, _) = fifth.end().await;
+    assert_eq!(ended(&status), (Code::ResourceExhausted, "BYTES_IN_FLIGHT".to_owned()), "{status}");
+    // It was counted, though nobody ever read it.
+    assert_eq!(requests(&server, SAMPLE, "RESOURCE_EXHAUSTED"), 1.0);
+    // One that could never be taken is refused for its length, and takes nothing.
+    let mut long = Call::open(&server, SAMPLE).await;
+    long.begin(MESSAGE + 1, &[0; 10]);
+    assert_eq!(long.end().await.0.code(), Code::OutOfRange);
+    assert_eq!(requests(&server, SAMPLE, "OUT_OF_RANGE"), 1.0);
+    // Who leaves gives the room back.
+    drop(calls);
+    until(&server, BYTES, 0.0).await;
+    until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 4.0).await;
+    let mut malformed = Call::open(&server, SAMPLE).await;
+    malformed.begin(3, &[0xFF; 3]);
+    malformed.finish();
+    assert_eq!(ended(&malformed.end().await.0), (Code::InvalidArgument, "MALFORMED_MESSAGE".to_owned()));
+    assert_eq!(requests(&server, SAMPLE, "INVALID_ARGUMENT"), 1.0);
+    assert_eq!(server.series("croupier_rejected_total{reason=\"malformed_message\"}"), 1.0);
+}
+
+/// Calls that never send a message are bounded too.
+#[tokio::test]
+async fn silent_stateless_calls_are_bounded() {
+    let server = TestServer::with_limits(|limits| limits.max_queued_steps = 3).await;
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        calls.push(Call::open(&server, SAMPLE).await);
+    }
+    let refused = async {
+        loop {
+            let (status, _) = {
+                let mut call = Call::open(&server, SAMPLE).await;
+                call.send_alone(&SampleRequest::default());
+                call.end().await
+            };
+            // Those before it may not have been seen yet.
+            if status.code() == Code::ResourceExhausted {
+                return status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(LONG, refused).await.expect("there are three");
+    assert_eq!(violation(&status).1, "QUEUE_FULL");
+    drop(calls);
+    until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 3.0).await;
+    let mut call = Call::open(&server, SAMPLE).await;
+    call.send_alone(&SampleRequest::default());
+    assert_ne!(call.end().await.0.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_message_that_stops_in_the_middle_ends_its_call() {
+    let server = TestServer::with_limits(|limits| limits.receive_timeout = SHORT).await;
+    let late = (Code::Aborted, "RECEIVE_TIMEOUT".to_owned());
+    let mut sample = Call::open(&server, SAMPLE).await;
+    sample.begin(1000, &[0; 999]);
+    let (status, _) = sample.end().await;
+    assert_eq!(ended(&status), late, "{status}");
+    assert!(status.message().contains("300ms (receive_timeout)"), "{status}");
+    // Nor does one end that keeps its side open behind its message.
+    let mut open = Call::open(&server, SAMPLE).await;
+    open.send(&SampleRequest::default());
+    assert_eq!(ended(&open.end().await.0), late);
+    assert_eq!(requests(&server, SAMPLE, "ABORTED"), 2.0);
+    assert_eq!(server.series(BYTES), 0.0);
+    // The first message of a stream, and one after it; a prefix that is not whole, and a call that is silent.
+    for method in [DECODE, "Attach"] {
+        for sent in [&[][..], &[0, 0], &[0, 0, 0, 0, 9, 1]] {
+            let mut call = Call::open(&server, method).await;
+            if !sent.is_empty() {
+                call.bytes.send_data(Bytes::copy_from_slice(sent), false).unwrap();
+            }
+            let (status, _) = call.end().await;
+            assert_eq!(ended(&status), late, "{method} {sent:?}: {status}");
+        }
+        assert_eq!(requests(&server, method, "ABORTED"), 3.0);
+    }
+    until(&server, "croupier_streams", 0.0).await;
+    let mut stream = Call::open(&server, DECODE).await;
+    stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
+    stream.begin(1 << 20, &[0; 1 << 10]);
+    let (status, replies) = stream.end().await;
+    assert_eq!(ended(&status), late);
+    assert!(replies > 0, "it was configured");
+    until(&server, "croupier_streams", 0.0).await;
+    assert_eq!(server.series("croupier_rejected_total{reason=\"receive_timeout\"}"), 9.0);
+}
+
+/// What is bounded is a message, not the time between two; and bytes that come slowly but in time are taken.
+#[tokio::test]
+async fn a_stream_may_be_silent_between_messages() {
+    let server = TestServer::with_limits(|limits| limits.receive_timeout = SHORT).await;
+    let mut stream = Call::open(&server, DECODE).await;
+    stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
+    tokio::time::sleep(3 * SHORT).await;
+    let step = DecodeRequest { request: Some(decode_request::Request::Step(Step::default())) }.encode_to_vec();
+    let mut bytes = vec![0, 0, 0, 0, u8::try_from(step.len()).unwrap()];
+    bytes.extend(step);
+    for byte in bytes {
+        stream.bytes.send_data(Bytes::from(vec![byte]), false).unwrap();
+    }
+    stream.bytes.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(stream.end().await.0.code(), Code::Ok);
+}
+
+/// Zero is no bound.
+#[tokio::test]
+async fn without_a_bound_a_message_may_take_its_time() {
+    let server = TestServer::with_limits(|limits| limits.receive_timeout = Duration::ZERO).await;
+    let mut call = Call::open(&server, SAMPLE).await;
+    call.begin(2, &[]);
+    tokio::time::sleep(2 * SHORT).await;
+    assert_eq!(server.series(BYTES), 2.0);
+    call.bytes.send_data(Bytes::from_static(&[0x08, 0x05]), true).unwrap();
+    assert_ne!(call.end().await.0.code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn calls_that_do_not_exist_are_counted() {
+    let server = TestServer::start().await;
+    assert_eq!(Call::open(&server, "Divine").await.end().await.0.code(), Code::Unimplemented);
+    assert_eq!(requests(&server, "other", "UNIMPLEMENTED"), 1.0);
+}
