@@ -150,7 +150,14 @@ impl<'a> Editor<'a> {
     }
 
     fn is_in_line(&self, node: &Node) -> bool {
-        self.text[node.place.start..].starts_with(['{', '['])
+        let first = match &node.what {
+            What::List(items) => items.first(),
+            What::Map(entries) => entries.first().map(|(key, _)| key),
+            _ => None,
+        };
+        // Before what is in it stands its own bracket: that of a block's first item may begin the block.
+        let is_inside = first.is_none_or(|first| first.place.start > node.place.start);
+        is_inside && self.text[node.place.start..].starts_with(['{', '['])
     }
 
     /// Behind the first entry where that is one short line, else before it.
