@@ -1,6 +1,8 @@
 use super::yaml::{Node, parse};
 use super::*;
 
+mod shared;
+
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: w\n    image: i\n";
 
 fn read(path: &str) -> String {
