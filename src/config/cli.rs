@@ -144,7 +144,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
 /// # Errors
 /// What to tell instead of running.
 pub fn parse_process() -> Result<Command, Stop> {
-    parse(std::env::args_os(), &|name| std::env::var(name).ok())
+    parse(std::env::args_os(), &|name| std::env::var_os(name))
 }
 
 /// Parses arguments, the first of which is the program's name.
