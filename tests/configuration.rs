@@ -2,6 +2,8 @@
 
 use croupier::config::{EXIT_CONFIG, command_line, default_parameters_table, presets_table, reference_table};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output};
 
 const PAGE: &str = include_str!("../docs/configuration.md");
@@ -51,6 +53,32 @@ fn mistakes_end_the_program_with_code_2_and_a_list() {
         assert!(told.contains(part), "{part} is missing in:\n{told}");
     }
     assert!(output.stdout.is_empty());
+}
+
+/// As if it were unset, a server that was to ask for tokens would ask for none.
+#[test]
+fn a_variable_that_is_not_utf8_is_a_mistake() {
+    let file = OsStr::from_bytes(b"/run/tokens\xff");
+    for (command, other) in
+        [("serve", "CROUPIER_CONFIG"), ("serve", "CROUPIER_UDS"), ("healthcheck", "CROUPIER_CONFIG")]
+    {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        program.arg(command).env("CROUPIER_LISTEN", "nowhere").env("CROUPIER_AUTH_TOKEN_FILE", file).env(other, file);
+        let output = program.output().expect("it runs");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)), "{told}");
+        let says = "\"/run/tokens\\xFF\" is not UTF-8; write it anew, or unset the variable";
+        for part in
+            ["3 mistakes", "CROUPIER_LISTEN", &format!("CROUPIER_AUTH_TOKEN_FILE: {says}"), &format!("{other}: {says}")]
+        {
+            assert!(told.contains(part), "{part} is missing in:\n{told}");
+        }
+    }
+    // What a flag says counts, whatever the variable holds.
+    let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    program.args(["healthcheck", "--config", "/nowhere"]).env("CROUPIER_CONFIG", file);
+    let told = text(&program.output().expect("it runs").stderr);
+    assert!(told.contains("/nowhere: cannot be read") && !told.contains("UTF-8"), "{told}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub enum Command {
 pub enum Target {
     /// The gRPC health service at an address: `host:port` or `unix:PATH`.
     Grpc(String),
-    /// `/readyz` of the admin port at `http://host:port`.
+    /// `/readyz` of the admin port at `http://host:port`, or `/livez` for the service `liveness`.
     Admin(String),
 }
 
@@ -133,7 +133,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         )
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
-        .arg(option("admin", "URL", "Ask /readyz of the admin port instead, such as http://127.0.0.1:9464"))
+        .arg(option("admin", "URL", "Ask the admin port instead, such as http://127.0.0.1:9464: /readyz, or /livez with --service=liveness"))
         .args(access::tls_flags())
         .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
         .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
@@ -144,7 +144,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
 /// # Errors
 /// What to tell instead of running.
 pub fn parse_process() -> Result<Command, Stop> {
-    parse(std::env::args_os(), &|name| std::env::var(name).ok())
+    parse(std::env::args_os(), &|name| std::env::var_os(name))
 }
 
 /// Parses arguments, the first of which is the program's name.

@@ -4,6 +4,7 @@ use super::settings::{SETTINGS, Setting, env_name};
 use super::values::LONGEST_SOCKET_PATH;
 use super::{Config, file, given, presets};
 use crate::vocabulary::Vocabulary;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,27 +14,31 @@ pub(super) const CONFIG: &str = "config";
 const PER_STREAM: &str = "max-sequences-per-stream";
 
 /// Looks up an environment variable.
-pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// Looks up a flag by its name.
 pub(super) type Flags<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The configuration that flags, environment and file give, and every mistake in them. Certificates and tokens are not
 /// looked into: a server goes on with those it has when new ones are wrong, so nobody who asks how it is may stumble there.
 pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> (Config, Vec<String>) {
-    // An empty variable is an unset one: templates leave such behind.
-    let env = |name: &str| env(name).filter(|value| !value.is_empty());
-    let path = flags(CONFIG).or_else(|| env(&env_name(CONFIG)));
+    let path = match flags(CONFIG).map(Ok).or_else(|| variable(env, &env_name(CONFIG))).transpose() {
+        Ok(path) => path,
+        Err(message) => {
+            problems.push(format!("{}: {message}", env_name(CONFIG)));
+            None
+        }
+    };
     let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
     let mut config = Config::default();
     let (mut unread, mut set) = (Vec::new(), Vec::new());
     for setting in SETTINGS {
         let found = flags(setting.name)
-            .map(|text| (format!("--{}", setting.name), text))
-            .or_else(|| env(&setting.env()).map(|text| (setting.env(), text)))
-            .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), text.clone())));
+            .map(|text| (format!("--{}", setting.name), Ok(text)))
+            .or_else(|| variable(env, &setting.env()).map(|text| (setting.env(), text)))
+            .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), Ok(text.clone()))));
         let Some((origin, text)) = found else { continue };
         set.push(setting.name);
-        if let Err(message) = (setting.set)(&mut config, &text) {
+        if let Err(message) = text.and_then(|text| (setting.set)(&mut config, &text)) {
             problems.push(format!("{origin}: {message}"));
             unread.push(setting.name);
         }
@@ -49,6 +54,13 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));
     cross_check(&config, &unread, &mut problems);
     (config, problems)
+}
+
+/// The value of an environment variable, or what is wrong with it. An empty one is an unset one: templates leave such behind.
+fn variable(env: Env<'_>, name: &str) -> Option<Result<String, String>> {
+    let value = env(name).filter(|value| !value.is_empty())?;
+    // Left out, as if it were unset, it could leave a server open that was to ask for tokens.
+    Some(value.into_string().map_err(|value| format!("{value:?} is not UTF-8; write it anew, or unset the variable")))
 }
 
 impl Config {

@@ -9,7 +9,7 @@ mod presets;
 fn parse_with(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Stop> {
     let env: HashMap<String, String> = env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
     let args = std::iter::once("croupier").chain(args.iter().copied()).map(OsString::from);
-    parse(args, &|name| env.get(name).cloned())
+    parse(args, &|name| env.get(name).map(OsString::from))
 }
 
 fn config(args: &[&str], env: &[(&str, &str)]) -> Config {

@@ -4,7 +4,9 @@
 //! comments at the end of a block are is not. Behind the last item they follow on its last line. What comes out is read
 //! again and must be what was meant.
 
-use super::yaml::{self, Mistake, Node, What, entry_lines};
+use super::shared;
+use super::written::entry_lines;
+use super::yaml::{self, Mistake, Node, What};
 
 /// A step of a path into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +99,9 @@ impl<'a> Editor<'a> {
     pub(super) fn finish(self) -> Result<(Vec<Edit>, Node), Mistake> {
         let mut meant = self.root.clone();
         let mut edits = Vec::new();
+        let aliases = shared::aliases(self.root);
         for (path, addition) in &self.additions {
-            let Some(node) = find(self.root, path) else { continue };
+            let Some(node) = shared::alone(self.root, path, &aliases)? else { continue };
             edits.push(self.edit(node, addition)?);
             if let Some(node) = find_mut(&mut meant, path) {
                 put(node, addition);
@@ -139,7 +142,6 @@ impl<'a> Editor<'a> {
             (What::List(items), Addition::Items(at, new)) if !items.is_empty() => {
                 self.in_list(items, *at, new.iter().flat_map(Node::item_lines).collect())
             }
-            (What::Alias, _) => unusual("an alias stands where something has to be added; write it out"),
             _ => unusual("something else stands where a map or a list should be"),
         }
     }
@@ -150,7 +152,14 @@ impl<'a> Editor<'a> {
     }
 
     fn is_in_line(&self, node: &Node) -> bool {
-        self.text[node.place.start..].starts_with(['{', '['])
+        let first = match &node.what {
+            What::List(items) => items.first(),
+            What::Map(entries) => entries.first().map(|(key, _)| key),
+            _ => None,
+        };
+        // Before what is in it stands its own bracket: that of a block's first item may begin the block.
+        let is_inside = first.is_none_or(|first| first.place.start > node.place.start);
+        is_inside && self.text[node.place.start..].starts_with(['{', '['])
     }
 
     /// Behind the first entry where that is one short line, else before it.
@@ -311,6 +320,6 @@ impl Node {
             }
             other => other.clone(),
         };
-        Node { what, place: self.place }
+        Node { what, place: self.place, anchor: self.anchor }
     }
 }

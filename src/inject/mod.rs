@@ -7,7 +7,9 @@
 mod edit;
 mod memory;
 mod pod;
+mod shared;
 mod sidecar;
+mod written;
 mod yaml;
 
 use pod::Outcome;
@@ -103,7 +105,7 @@ pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
     let (mut edits, mut meant, mut found) = (Vec::new(), Vec::new(), Found::default());
     for document in &documents {
         let mut editor = edit::Editor::new(text, document);
-        for template in pod::templates(document) {
+        for template in pod::templates(document)? {
             let outcome = template.inject(&mut editor, &sidecar, args.container.as_deref());
             let named = |Mistake { line, problem }| Mistake { line, problem: format!("{}: {problem}", template.name) };
             found.add(&template.name, &outcome.map_err(named)?);

@@ -1,6 +1,7 @@
 //! Finding pod templates, and whether a sidecar can be added to one.
 
 use super::edit::{Editor, Step};
+use super::shared::check_merged;
 use super::sidecar::{INJECTED, LABEL, Sidecar, has_scrape};
 use super::yaml::{Mistake, Node};
 
@@ -43,27 +44,36 @@ pub(super) struct Template<'a> {
 }
 
 /// The templates of a document, of all its items if it is a list.
-pub(super) fn templates(document: &Node) -> Vec<Template<'_>> {
+pub(super) fn templates(document: &Node) -> Result<Vec<Template<'_>>, Mistake> {
     let kind = document.get("kind").and_then(Node::text).unwrap_or_default();
-    let items = document.get("items").map(Node::items).unwrap_or_default();
-    if !kind.ends_with("List") || items.is_empty() {
-        return template(document, Vec::new()).into_iter().collect();
+    if !kind.ends_with("List") {
+        return Ok(template(document, Vec::new())?.into_iter().collect());
     }
+    check_merged(document, &[])?;
+    let items = document.get("items").map(Node::items).unwrap_or_default();
     let at = |i| vec![Step::Key("items"), Step::Item(i)];
-    items.iter().enumerate().filter_map(|(i, item)| template(item, at(i))).collect()
+    items.iter().enumerate().filter_map(|(i, item)| template(item, at(i)).transpose()).collect()
 }
 
-fn template(object: &Node, mut path: Vec<Step>) -> Option<Template<'_>> {
-    let kind = object.get("kind")?.text()?;
-    let version = object.get("apiVersion")?.text()?;
+fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, Mistake> {
+    let text = |key| object.get(key).and_then(Node::text);
+    let (Some(kind), Some(version)) = (text("kind"), text("apiVersion")) else {
+        // What a merge key brings may make it one with pods.
+        return check_merged(object, &[]).map(|()| None);
+    };
     let group = version.split_once('/').map_or("", |(group, _)| group);
-    let (_, _, keys) = KINDS.iter().find(|(known, of, _)| *known == kind && *of == group)?;
+    let Some((_, _, keys)) = KINDS.iter().find(|(known, of, _)| *known == kind && *of == group) else {
+        return Ok(None);
+    };
+    for read in [*keys, &["metadata"], &["spec", "volumeClaimTemplates", "metadata"]] {
+        check_merged(object, read)?;
+    }
     path.extend(keys.iter().map(|key| Step::Key(key)));
     let metadata = object.get("metadata");
     let name = ["name", "generateName"].iter().find_map(|key| metadata?.get(key)?.text());
     let name = format!("{kind}/{}", name.unwrap_or("(no name)"));
     let claims = object.at(&["spec", "volumeClaimTemplates"]).map(Node::items).unwrap_or_default();
-    Some(Template { name, path, node: object.at(keys)?, claims })
+    Ok(object.at(keys).map(|node| Template { name, path, node, claims }))
 }
 
 impl Template<'_> {
@@ -74,6 +84,9 @@ impl Template<'_> {
         sidecar: &Sidecar,
         worker: Option<&str>,
     ) -> Result<Outcome, Mistake> {
+        for read in [&["metadata", "labels"][..], &["metadata", "annotations"], &["spec"]] {
+            check_merged(self.node, read)?;
+        }
         let annotations = self.node.at(&["metadata", "annotations"]);
         if let Some(mark) = annotations.and_then(|known| known.get(INJECTED)) {
             return self.known(mark, sidecar);
@@ -88,7 +101,7 @@ impl Template<'_> {
             return Err(wrong(self.node, "the pod template has no spec"));
         };
         let Some(worker) = self.worker(spec, worker)? else { return Ok(Outcome::Left(NO_SUCH_CONTAINER)) };
-        check(self.node, spec, worker.1, sidecar)?;
+        check(spec, worker.1, sidecar)?;
         check_claims(self.claims, sidecar)?;
         self.check_mounts(spec, sidecar)?;
         self.add(editor, sidecar, spec, worker.0);
@@ -123,6 +136,9 @@ impl Template<'_> {
     fn worker<'n>(&self, spec: &'n Node, name: Option<&str>) -> Result<Option<(usize, &'n Node)>, Mistake> {
         let containers = spec.get("containers").map(Node::items).unwrap_or_default();
         let name_of = |container: &'n Node| container.get("name").and_then(Node::text).unwrap_or_default();
+        // Others than the worker may merge what they like, as long as it is known that they are others.
+        let nameless = containers.iter().filter(|container| container.get("name").is_none());
+        nameless.into_iter().try_for_each(|container| check_merged(container, &[]))?;
         match (name, containers) {
             (_, []) => Err(wrong(spec, "the pod template has no containers")),
             (Some(name), all) => Ok(all.iter().enumerate().find(|(_, container)| name_of(container) == name)),
@@ -179,13 +195,8 @@ impl Template<'_> {
 }
 
 /// Whether the sidecar would meet something that is there.
-fn check(template: &Node, spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
-    let merged = [template, spec, worker]
-        .into_iter()
-        .find_map(|node| node.entries().iter().find(|(key, _)| key.text() == Some("<<")));
-    if let Some((key, _)) = merged {
-        return Err(wrong(key, "a merge key (<<) hides what is there; write it out"));
-    }
+fn check(spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
+    check_read(spec, worker)?;
     let os = [["nodeSelector", "kubernetes.io/os"], ["os", "name"]].into_iter().find_map(|path| spec.at(&path));
     if let Some(os) = os.filter(|os| os.text() == Some("windows")) {
         return Err(wrong(os, "the pod is for Windows, for which there is no Croupier"));
@@ -216,6 +227,15 @@ fn check(template: &Node, spec: &Node, worker: &Node, sidecar: &Sidecar) -> Resu
     }
     let variable = sidecar.variable().0;
     names(worker, "env", "name", variable).map_or(Ok(()), |line| taken("a variable", variable, line))
+}
+
+/// Whether all that is looked at or added to is there to be seen.
+fn check_read(spec: &Node, worker: &Node) -> Result<(), Mistake> {
+    ["securityContext", "nodeSelector", "os", "volumes"].iter().try_for_each(|key| check_merged(spec, &[key]))?;
+    for list in CONTAINERS {
+        ["ports", "volumeMounts"].iter().try_for_each(|key| check_merged(spec, &[list, key]))?;
+    }
+    check_merged(worker, &["env"])
 }
 
 /// A claim takes the place of the pod's volume of the same name.

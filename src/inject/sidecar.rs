@@ -88,6 +88,9 @@ impl Sidecar {
 
     /// An entry of initContainers.
     pub(super) fn container(&self) -> Node {
+        // The worker's connections may take all places at the socket: then it is not ready, but it lives.
+        let (socket, admin) =
+            (format!("--addr={}", self.variable().1), format!("--admin=http://127.0.0.1:{}", self.admin_port));
         let port = Node::map([("name", Node::string(ADMIN_PORT)), ("containerPort", Node::plain(self.admin_port))]);
         let mut entries = vec![
             ("name", Node::string(self.name())),
@@ -103,9 +106,9 @@ impl Sidecar {
             ("securityContext", self.node(&["securityContext"])),
             ("terminationMessagePolicy", Node::string("FallbackToLogsOnError")),
             ("ports", Node::list([port])),
-            ("startupProbe", self.probe("startup", None)),
-            ("livenessProbe", self.probe("liveness", Some("--service=liveness"))),
-            ("readinessProbe", self.probe("readiness", Some("--service=readiness"))),
+            ("startupProbe", self.probe("startup", &socket, None)),
+            ("livenessProbe", self.probe("liveness", &admin, Some("--service=liveness"))),
+            ("readinessProbe", self.probe("readiness", &socket, Some("--service=readiness"))),
             ("volumeMounts", Node::list(std::iter::once(self.mount()).chain(self.reading()))),
         ]);
         Node::map(entries)
@@ -120,12 +123,12 @@ impl Sidecar {
         args
     }
 
-    fn probe(&self, kind: &str, service: Option<&str>) -> Node {
-        let address = format!("--addr={}", self.variable().1);
+    /// `whom`: the flag that says who is asked.
+    fn probe(&self, kind: &str, whom: &str, service: Option<&str>) -> Node {
         let times = self.node(&["probes", kind]);
         // It waits as long as the kubelet does.
         let timeout = format!("--timeout={}s", text(&times, &["timeoutSeconds"]));
-        let words = ["croupier", "healthcheck", &address].into_iter().chain(service).chain([timeout.as_str()]);
+        let words = ["croupier", "healthcheck", whom].into_iter().chain(service).chain([timeout.as_str()]);
         let command = Node::map([("command", Node::list(words.map(Node::string)))]);
         let mut entries = vec![("exec".to_owned(), command)];
         entries.extend(

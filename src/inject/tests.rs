@@ -1,6 +1,8 @@
 use super::yaml::{Node, parse};
 use super::*;
 
+mod shared;
+
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: w\n    image: i\n";
 
 fn read(path: &str) -> String {
@@ -143,6 +145,10 @@ fn every_layout_is_understood() {
         (
             "  - name: w\n",
             "  - name: w\n    env: []\n    volumeMounts:\n    # Of the model.\n    - name: m\n      mountPath: /m\n",
+        ),
+        (
+            "    image: i\n",
+            "    image: i\n    env:\n    - {name: A, value: b}\n    volumeMounts: &x\n    - {name: a, mountPath: /a}\n",
         ),
         ("  name: p\n", "  name: p\n  labels:\n    a: b\n  annotations: {}\n"),
         ("metadata:\n  name: p\n", "metadata: {name: p}\n"),

@@ -3,8 +3,10 @@
 //! Scalars stay as they are written: what `0644` or `yes` means depends on the version of YAML, and is not asked here.
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
+use std::collections::HashMap;
+use std::rc::Rc;
 
-/// Deeper than any manifest.
+/// Deeper than any manifest, what its aliases stand for included.
 const DEEPEST: usize = 100;
 
 /// What is wrong with a text.
@@ -33,19 +35,21 @@ pub(super) enum What {
     },
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
-    /// Stands for another node. Nothing is changed through one.
-    Alias,
+    /// Stands for the node with this anchor, and is read as that one. Nothing is changed through it.
+    Alias(usize, Rc<Node>),
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) what: What,
     pub(super) place: Place,
+    /// What its aliases know it by: a number that no other node of the text has.
+    pub(super) anchor: Option<usize>,
 }
 
 /// The documents of a text.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, Mistake> {
-    let mut reader = Reader { parser: Parser::new_from_str(text) };
+    let mut reader = Reader { parser: Parser::new_from_str(text), anchored: HashMap::new() };
     let mut documents = Vec::new();
     loop {
         match reader.next()?.0 {
@@ -58,19 +62,14 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, Mistake> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
+    /// What aliases stand for, by anchor, and how many levels it has.
+    anchored: HashMap<usize, (Rc<Node>, usize)>,
 }
 
 impl<'a> Reader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), Mistake> {
         let wrong = |e: ScanError| Mistake { line: e.marker().line(), problem: e.info() };
-        loop {
-            match self.parser.next_event() {
-                // What it names follows.
-                Some(Ok((Event::Anchor(..), _))) => {}
-                Some(next) => return next.map_err(wrong),
-                None => return Ok((Event::StreamEnd, Span::default())),
-            }
-        }
+        self.parser.next_event().map_or_else(|| Ok((Event::StreamEnd, Span::default())), |next| next.map_err(wrong))
     }
 
     fn node(&mut self, depth: usize) -> Result<Node, Mistake> {
@@ -81,17 +80,47 @@ impl<'a> Reader<'a> {
     fn node_of(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, Mistake> {
         let mut place = place(span);
         if depth > DEEPEST {
-            return Err(Mistake { line: place.line, problem: format!("deeper than {DEEPEST} levels") });
+            return Err(too_deep(place.line));
         }
+        let anchor = event.anchor_id();
         let what = match event {
             Event::Scalar(text, style, ..) => {
                 What::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
             }
             Event::SequenceStart(..) => What::List(self.items(&mut place, depth)?),
             Event::MappingStart(..) => What::Map(self.entries(&mut place, depth)?),
-            _ => What::Alias,
+            Event::Alias(anchor) => What::Alias(anchor, self.meant(anchor, place.line)?),
+            _ => {
+                return Err(Mistake { line: place.line, problem: "nothing stands where a value should be".to_owned() });
+            }
         };
-        Ok(Node { what, place })
+        let node = Node { what, place, anchor };
+        if let Some(anchor) = anchor {
+            let levels = self.levels(&node);
+            if levels > DEEPEST {
+                return Err(too_deep(place.line));
+            }
+            self.anchored.insert(anchor, (Rc::new(node.clone()), levels));
+        }
+        Ok(node)
+    }
+
+    /// What an alias stands for.
+    fn meant(&self, anchor: usize, line: usize) -> Result<Rc<Node>, Mistake> {
+        // An anchor is known once its node has ended.
+        let itself =
+            || Mistake { line, problem: "an alias stands inside of what it stands for; write it out".to_owned() };
+        self.anchored.get(&anchor).map(|(node, _)| Rc::clone(node)).ok_or_else(itself)
+    }
+
+    fn levels(&self, node: &Node) -> usize {
+        let inner = match &node.what {
+            What::Scalar { .. } => return 1,
+            What::Alias(anchor, _) => return self.anchored.get(anchor).map_or(1, |(_, levels)| *levels),
+            What::List(items) => items.iter().map(|item| self.levels(item)).max(),
+            What::Map(entries) => entries.iter().map(|(_, value)| self.levels(value)).max(),
+        };
+        1 + inner.unwrap_or_default()
     }
 
     fn items(&mut self, place: &mut Place, depth: usize) -> Result<Vec<Node>, Mistake> {
@@ -131,6 +160,10 @@ impl<'a> Reader<'a> {
     }
 }
 
+fn too_deep(line: usize) -> Mistake {
+    Mistake { line, problem: format!("deeper than {DEEPEST} levels") }
+}
+
 fn place(span: Span) -> Place {
     let bytes = span.byte_range().unwrap_or_default();
     Place { start: bytes.start, end: bytes.end, line: span.start.line(), column: span.start.col() }
@@ -142,7 +175,7 @@ fn end(span: Span) -> usize {
 
 impl Node {
     fn made(what: What) -> Self {
-        Self { what, place: Place::default() }
+        Self { what, place: Place::default(), anchor: None }
     }
 
     /// A string.
@@ -163,31 +196,44 @@ impl Node {
         Self::made(What::Map(entries.into_iter().map(|(key, value)| (Node::string(key), value)).collect()))
     }
 
+    /// The node itself, or what an alias stands for.
+    fn real(&self) -> &Node {
+        match &self.what {
+            What::Alias(_, node) => node,
+            _ => self,
+        }
+    }
+
     /// The text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
-        match &self.what {
+        match &self.real().what {
             What::Scalar { text, .. } => Some(text),
             _ => None,
         }
     }
 
     pub(super) fn items(&self) -> &[Node] {
-        match &self.what {
+        match &self.real().what {
             What::List(items) => items,
             _ => &[],
         }
     }
 
     pub(super) fn entries(&self) -> &[(Node, Node)] {
-        match &self.what {
+        match &self.real().what {
             What::Map(entries) => entries,
             _ => &[],
         }
     }
 
+    /// A key of a map, and its value.
+    pub(super) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
+        self.entries().iter().find(|(known, _)| known.text() == Some(key))
+    }
+
     /// The value of a key of a map.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries().iter().find(|(known, _)| known.text() == Some(key)).map(|(_, value)| value)
+        self.entry(key).map(|(_, value)| value)
     }
 
     /// The value behind several keys.
@@ -196,11 +242,11 @@ impl Node {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.what, What::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
+        matches!(&self.real().what, What::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
     /// Whether a scalar is a string, whichever version of YAML reads it.
-    fn is_string(&self) -> bool {
+    pub(super) fn is_string(&self) -> bool {
         const WORDS: [&str; 12] = ["", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan"];
         match &self.what {
             What::Scalar { text, plain: true } => {
@@ -215,92 +261,41 @@ impl Node {
         }
     }
 
-    /// Whether it stands for the same, in whatever style it is written.
+    /// Whether it stands for the same, in whatever style it is written, and for its aliases too.
     pub(super) fn same(&self, other: &Self) -> bool {
-        match (&self.what, &other.what) {
-            (What::Scalar { text: a, .. }, What::Scalar { text: b, .. }) => {
-                a == b && self.is_string() == other.is_string()
-            }
+        let what = match (&self.what, &other.what) {
             (What::List(a), What::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
             (What::Map(a), What::Map(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0.same(&b.0) && a.1.same(&b.1))
             }
-            (What::Alias, What::Alias) => true,
+            (What::Alias(a, _), What::Alias(b, _)) => a == b,
+            _ => self.same_scalar(other),
+        };
+        what && self.anchor == other.anchor
+    }
+
+    fn same_scalar(&self, other: &Self) -> bool {
+        match (&self.what, &other.what) {
+            (What::Scalar { text: a, .. }, What::Scalar { text: b, .. }) => {
+                a == b && self.is_string() == other.is_string()
+            }
             _ => false,
         }
     }
 
     /// Whether it has all that `wanted` has. Who stores an object adds what was left out, to maps and to lists of them.
     pub(super) fn says(&self, wanted: &Self) -> bool {
-        match (&self.what, &wanted.what) {
+        let own = self.real();
+        match (&own.what, &wanted.what) {
             (What::Map(_), What::Map(entries)) => entries
                 .iter()
-                .all(|(key, value)| key.text().and_then(|key| self.get(key)).is_some_and(|own| own.says(value))),
-            (What::List(own), What::List(items)) => {
+                .all(|(key, value)| key.text().and_then(|key| own.get(key)).is_some_and(|own| own.says(value))),
+            (What::List(has), What::List(items)) => {
                 let more = items.iter().all(|item| matches!(item.what, What::Map(_)));
-                let fits = own.len() == items.len() || own.len() > items.len() && more;
-                fits && own.iter().zip(items).all(|(own, item)| own.says(item))
+                let fits = has.len() == items.len() || has.len() > items.len() && more;
+                fits && has.iter().zip(items).all(|(own, item)| own.says(item))
             }
-            _ => self.same(wanted),
+            _ => own.same_scalar(wanted),
         }
     }
-
-    /// On one line, as JSON, which is YAML too.
-    pub(super) fn in_line(&self) -> String {
-        let joined = |parts: Vec<String>| parts.join(", ");
-        match &self.what {
-            What::Scalar { text, .. } if !self.is_string() => text.clone(),
-            What::Scalar { text, .. } => quoted(text),
-            What::List(items) => format!("[{}]", joined(items.iter().map(Node::in_line).collect())),
-            What::Map(entries) => {
-                let entry = |(key, value): &(Node, Node)| format!("{}: {}", key.in_line(), value.in_line());
-                format!("{{{}}}", joined(entries.iter().map(entry).collect()))
-            }
-            What::Alias => unreachable!("none is made, and those that are read are not written"),
-        }
-    }
-
-    /// As lines, of a map or a list without indentation, of a scalar one.
-    pub(super) fn lines(&self) -> Vec<String> {
-        match &self.what {
-            What::List(items) if !items.is_empty() => items.iter().flat_map(Node::item_lines).collect(),
-            What::Map(entries) if !entries.is_empty() => {
-                entries.iter().flat_map(|(key, value)| entry_lines(&key.scalar(), value)).collect()
-            }
-            What::Scalar { .. } => vec![self.scalar()],
-            _ => vec![self.in_line()],
-        }
-    }
-
-    /// As lines of an item of a list.
-    pub(super) fn item_lines(&self) -> Vec<String> {
-        self.lines().iter().enumerate().map(|(i, line)| format!("{}{line}", if i == 0 { "- " } else { "  " })).collect()
-    }
-
-    fn scalar(&self) -> String {
-        let text = self.text().unwrap_or_default();
-        let bare = |c: char| c.is_ascii_alphanumeric() || "_./-=:@".contains(c);
-        let begins =
-            text.strip_prefix("--").unwrap_or(text).starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
-        let unmistakable = begins && text.chars().all(bare) && !text.ends_with(':') && Node::plain(text).is_string();
-        if unmistakable || !self.is_string() { text.to_owned() } else { quoted(text) }
-    }
-}
-
-/// As lines of an entry of a map.
-pub(super) fn entry_lines(key: &str, value: &Node) -> Vec<String> {
-    let lines = value.lines();
-    let nested = match &value.what {
-        What::List(items) => !items.is_empty(),
-        What::Map(entries) => !entries.is_empty(),
-        _ => false,
-    };
-    if !nested {
-        return vec![format!("{key}: {}", lines.concat())];
-    }
-    std::iter::once(format!("{key}:")).chain(lines.iter().map(|line| format!("  {line}"))).collect()
-}
-
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }

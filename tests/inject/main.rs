@@ -5,9 +5,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject").join(name)
@@ -114,16 +118,75 @@ fn nothing_is_written_when_something_stands_against_it() {
     }
 }
 
+/// The list behind a key of a manifest, where that key comes after another.
+fn listed(manifest: &str, after: &str, key: &str) -> Vec<String> {
+    let after = manifest.split(&format!("{after}:\n")).nth(1).unwrap();
+    let list = after.split(&format!("{key}:\n")).nth(1).unwrap();
+    let items: Vec<String> = list.lines().map_while(|line| line.trim().strip_prefix("- ").map(str::to_owned)).collect();
+    assert!(items.len() > 3, "{items:?}");
+    items
+}
+
+/// A manifest with the places that it names made ones of this machine.
+fn here(name: &str, folder: &Path) -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let injected = std::fs::read_to_string(file(name)).unwrap();
+    injected.replace("/run/croupier", folder.to_str().unwrap()).replace("0.0.0.0", "127.0.0.1").replace("9464", &port)
+}
+
 /// The flags that a manifest carries are flags of this program.
 #[test]
 fn the_program_takes_the_flags_that_it_writes() {
     let folder = tempfile::tempdir().unwrap();
-    let injected = std::fs::read_to_string(file("deployment.injected.yaml")).unwrap();
-    let injected = injected.replace("/run/croupier", folder.path().to_str().unwrap());
-    let after = injected.split("- serve\n").nth(1).unwrap();
-    let flags = after.lines().map_while(|line| line.trim().strip_prefix("- "));
-    let flags: Vec<std::ffi::OsString> = ["croupier", "serve"].into_iter().chain(flags).map(Into::into).collect();
-    assert!(flags.len() > 7, "{flags:?}");
-    let parsed = croupier::config::parse(flags, &|_| None);
+    let args = listed(&here("deployment.injected.yaml", folder.path()), "initContainers", "args");
+    let args: Vec<OsString> = std::iter::once("croupier".to_owned()).chain(args).map(Into::into).collect();
+    assert!(args.len() > 8, "{args:?}");
+    let parsed = croupier::config::parse(args, &|_| None);
     assert!(matches!(parsed, Ok(croupier::config::Command::Serve(_))), "{parsed:?}");
+}
+
+/// A server process that does not outlive its test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, is: impl FnMut() -> bool) {
+    let found = std::iter::repeat_with(is).take(600).any(|is| {
+        std::thread::sleep(Duration::from_millis(if is { 0 } else { 100 }));
+        is
+    });
+    assert!(found, "never {what}");
+}
+
+/// Whoever asks over the socket is not let in then, as a worker would not be. To start the server anew would cut those who are.
+#[test]
+fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = here("deployment.injected.yaml", folder.path());
+    let croupier = |args: &[String]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let probe = |kind: &str| croupier(&listed(&manifest, kind, "command")[1..]).status().unwrap().success();
+    let mut serve = croupier(&listed(&manifest, "initContainers", "args"));
+    serve.args(["--max-connections=1", "--first-byte-timeout=10m"]);
+    let _server = Server(serve.spawn().unwrap());
+    until("started", || probe("startupProbe"));
+    assert!(probe("livenessProbe") && probe("readinessProbe"));
+
+    // The place of the last probe may still be taken.
+    let mut taken = Vec::new();
+    until("full", || {
+        taken.push(UnixStream::connect(folder.path().join("croupier.sock")).unwrap());
+        !probe("readinessProbe")
+    });
+    assert!(probe("livenessProbe"));
+    taken.clear();
+    until("ready again", || probe("readinessProbe"));
 }

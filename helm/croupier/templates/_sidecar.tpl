@@ -12,11 +12,19 @@ Templates for another chart's pods. That chart has this one as a dependency in m
 unix:{{ include "croupier.sidecar.socket" . }}
 {{- end }}
 
+{{- /* The admin port as the container itself reaches it. */ -}}
+{{- define "croupier.sidecar.admin" -}}
+http://{{ ternary "[::1]" "127.0.0.1" (eq .Values.bindAddress "[::]") }}:{{ .Values.ports.admin }}
+{{- end }}
+
 {{- /* An entry of initContainers: restarted for ever, so a sidecar, and the worker waits for its startup probe. */ -}}
 {{- define "croupier.sidecar.container" -}}
-{{- $socket := include "croupier.sidecar.target" . -}}
+{{- /* Startup and readiness are asked where the worker asks: the socket closes what is over max_connections, and a worker that
+cannot connect has no sampler. Liveness is asked where nobody else takes the places: a server that is full must not be killed. All from
+within the container: the pod's network, its policies and meshes are the worker's. */ -}}
+{{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" (include "croupier.sidecar.target" .)) -}}
+{{- $askAdmin := list "croupier" "healthcheck" (printf "--admin=%s" (include "croupier.sidecar.admin" .)) -}}
 {{- /* It waits as long as the kubelet does: its own default would make a longer timeout vain. */ -}}
-{{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" $socket) -}}
 {{- $probes := .Values.probes -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list "--listen=none" (printf "--uds=%s" (include "croupier.sidecar.socket" .)) "--lame-duck=0s" -}}
@@ -33,7 +41,7 @@ unix:{{ include "croupier.sidecar.socket" . }}
     {{- toYaml $probes.startup | nindent 4 }}
   livenessProbe:
     exec:
-      command: {{ toJson (concat $ask (list "--service=liveness" (printf "--timeout=%vs" ($probes.liveness.timeoutSeconds | default 1)))) }}
+      command: {{ toJson (concat $askAdmin (list "--service=liveness" (printf "--timeout=%vs" ($probes.liveness.timeoutSeconds | default 1)))) }}
     {{- toYaml $probes.liveness | nindent 4 }}
   readinessProbe:
     exec:

@@ -1,0 +1,79 @@
+//! What stands in several places of a document at once: aliases of an anchor, and merge keys.
+//!
+//! An alias is read as what it stands for. Added to, it would change in every place. What a merge key brings is not even read:
+//! programs differ in whether it or a key beside it counts.
+
+use super::edit::Step;
+use super::yaml::{Mistake, Node, What};
+use std::collections::BTreeMap;
+
+/// The key that brings entries of other maps along.
+const MERGE: &str = "<<";
+
+/// The anchors that have aliases, each with the line of the first one.
+pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
+    fn collect(node: &Node, found: &mut BTreeMap<usize, usize>) {
+        match &node.what {
+            What::Scalar { .. } => {}
+            What::List(items) => items.iter().for_each(|item| collect(item, found)),
+            What::Map(entries) => entries.iter().for_each(|(key, value)| {
+                collect(key, found);
+                collect(value, found);
+            }),
+            What::Alias(anchor, _) => _ = found.entry(*anchor).or_insert(node.place.line),
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(root, &mut found);
+    found
+}
+
+/// The node at a path, which stands in no other place, so that something can be added to it.
+pub(super) fn alone<'n>(
+    root: &'n Node,
+    path: &[Step],
+    aliases: &BTreeMap<usize, usize>,
+) -> Result<Option<&'n Node>, Mistake> {
+    let (mut node, mut line) = (root, root.place.line);
+    check_alone(node, line, aliases)?;
+    for step in path {
+        let next = match step {
+            Step::Key(key) => node.entry(key).map(|(key, value)| (value, key.place.line)),
+            Step::Item(at) => node.items().get(*at).map(|item| (item, item.place.line)),
+        };
+        let Some(next) = next else { return Ok(None) };
+        (node, line) = next;
+        check_alone(node, line, aliases)?;
+    }
+    Ok(Some(node))
+}
+
+fn check_alone(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) -> Result<(), Mistake> {
+    if matches!(node.what, What::Alias(..)) {
+        let problem = "an alias stands where something has to be added; write it out".to_owned();
+        return Err(Mistake { line, problem });
+    }
+    match node.anchor.and_then(|anchor| aliases.get(&anchor)) {
+        Some(alias) => {
+            let problem = format!(
+                "something has to be added here, and the alias in line {alias} would repeat it; write out there what it stands for"
+            );
+            Err(Mistake { line, problem })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether the maps on a path, and its end if that is a map, say themselves what is in them. Of a list on it, each item.
+pub(super) fn check_merged(node: &Node, path: &[&str]) -> Result<(), Mistake> {
+    if let Some((key, _)) = node.entry(MERGE) {
+        let problem = format!("a merge key ({MERGE}) hides what is there; write it out");
+        return Err(Mistake { line: key.place.line, problem });
+    }
+    let Some((key, rest)) = path.split_first() else { return Ok(()) };
+    let Some(value) = node.get(key) else { return Ok(()) };
+    match value.items() {
+        [] => check_merged(value, rest),
+        items => items.iter().try_for_each(|item| check_merged(item, rest)),
+    }
+}

@@ -1,0 +1,64 @@
+//! Parts of YAML as text.
+
+use super::yaml::{Node, What};
+
+impl Node {
+    /// On one line, as JSON, which is YAML too.
+    pub(super) fn in_line(&self) -> String {
+        let joined = |parts: Vec<String>| parts.join(", ");
+        match &self.what {
+            What::Scalar { text, .. } if !self.is_string() => text.clone(),
+            What::Scalar { text, .. } => quoted(text),
+            What::List(items) => format!("[{}]", joined(items.iter().map(Node::in_line).collect())),
+            What::Map(entries) => {
+                let entry = |(key, value): &(Node, Node)| format!("{}: {}", key.in_line(), value.in_line());
+                format!("{{{}}}", joined(entries.iter().map(entry).collect()))
+            }
+            What::Alias(..) => unreachable!("none is made, and those that are read are not written"),
+        }
+    }
+
+    /// As lines, of a map or a list without indentation, of a scalar one.
+    pub(super) fn lines(&self) -> Vec<String> {
+        match &self.what {
+            What::List(items) if !items.is_empty() => items.iter().flat_map(Node::item_lines).collect(),
+            What::Map(entries) if !entries.is_empty() => {
+                entries.iter().flat_map(|(key, value)| entry_lines(&key.scalar(), value)).collect()
+            }
+            What::Scalar { .. } => vec![self.scalar()],
+            _ => vec![self.in_line()],
+        }
+    }
+
+    /// As lines of an item of a list.
+    pub(super) fn item_lines(&self) -> Vec<String> {
+        self.lines().iter().enumerate().map(|(i, line)| format!("{}{line}", if i == 0 { "- " } else { "  " })).collect()
+    }
+
+    fn scalar(&self) -> String {
+        let text = self.text().unwrap_or_default();
+        let bare = |c: char| c.is_ascii_alphanumeric() || "_./-=:@".contains(c);
+        let begins =
+            text.strip_prefix("--").unwrap_or(text).starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
+        let unmistakable = begins && text.chars().all(bare) && !text.ends_with(':') && Node::plain(text).is_string();
+        if unmistakable || !self.is_string() { text.to_owned() } else { quoted(text) }
+    }
+}
+
+/// As lines of an entry of a map.
+pub(super) fn entry_lines(key: &str, value: &Node) -> Vec<String> {
+    let lines = value.lines();
+    let nested = match &value.what {
+        What::List(items) => !items.is_empty(),
+        What::Map(entries) => !entries.is_empty(),
+        _ => false,
+    };
+    if !nested {
+        return vec![format!("{key}: {}", lines.concat())];
+    }
+    std::iter::once(format!("{key}:")).chain(lines.iter().map(|line| format!("  {line}"))).collect()
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
