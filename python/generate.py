@@ -9,6 +9,7 @@ Needs grpcio-tools. With a folder the two files are put there, and nothing is ch
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import tempfile
 import textwrap
@@ -86,7 +87,7 @@ class Schema:
 
 def docstring(said: str, indent: str) -> str:
     """A comment as a docstring, with its paragraphs."""
-    paragraphs = [" ".join(part.split()) for part in said.strip().split("\n \n")]
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n *\n", said.strip())]
     if any(mark in said for mark in ('\\', '"' * 3)):
         sys.exit(f"a comment cannot be a docstring: {said}")
     wide = WIDTH - len(indent)

@@ -5,7 +5,7 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- $state := include "croupier.bytes" (.Values.config.max_state_bytes | default "4GiB") | int64 }}
 {{- $flight := include "croupier.bytes" (.Values.config.max_bytes_in_flight | default "1GiB") | int64 }}
 {{- $vocab := .Values.config.max_vocab_size | default 1048576 | int64 }}
-{{- $thread := mul $vocab 36 }}
+{{- $thread := mul $vocab 48 }}
 {{- $threads := include "croupier.threads" . }}
 {{- $regions := 0 | int64 }}
 {{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
