@@ -142,6 +142,39 @@ def test_what_vllm_lacks_is_applied_and_what_is_refused_is_ended(vllm, server, c
     assert runner.text(1) == [0] * 20 and caplog.text.count("a request is ended") == 1
 
 
+def test_a_token_that_vllm_forces_is_in_the_text(vllm, server):
+    runner, once = Runner(vllm, server), {"croupier": {"no_repeat_ngram": {"size": 1}}}
+    for slot in range(3):
+        runner.add(slot, [VOCAB - 1 - slot], temperature=0.0, extra_args=once)
+    for turn in range(30):
+        runner.step([2, 0, 1], forced={0: 3} if turn == 1 else {1: 3} if turn == 7 else {})
+    for slot, at in ((0, 1), (1, 7), (2, None)):
+        text = runner.text(slot)
+        expected = alone(server, [VOCAB - 1 - slot], 30 if at is None else at, temperature=0.0, no_repeat_ngram={"size": 1})
+        if at is not None:
+            expected += [3]
+        with croupier.connect(server.uds, VOCAB) as stream:
+            own = stream.open(prompt=[VOCAB - 1 - slot], output=expected, temperature=0.0, no_repeat_ngram={"size": 1})
+            while len(own.tokens) < 30:
+                stream.sample(row([VOCAB - 1 - slot, *own.tokens]), [own])
+        assert text == own.tokens and len(set(text)) == 30
+
+
+def test_looking_for_forced_tokens_does_not_cost_more_in_a_larger_batch(vllm, server):
+    looks = []
+    for slots in ([0], list(range(SLOTS))):
+        runner = Runner(vllm, server)
+        for slot in slots:
+            runner.add(slot, [slot])
+        for _ in range(3):
+            runner.step(slots)
+        Buffer.looks = 0
+        for _ in range(5):
+            runner.step(slots)
+        looks.append(Buffer.looks)
+    assert looks == [5, 5]
+
+
 def test_slots_that_are_not_known_are_left_alone(vllm, server):
     runner = Runner(vllm, server)
     logits = engines.tensor([row([1])])

@@ -49,10 +49,17 @@ class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
         return self._choose(logits, rows, [self._requests[slot] for slot, _ in places])
 
     def _catch_up(self, places: list[tuple[int, int]]) -> None:
-        """Opens texts with what the runner has, and again where it has not the tokens that were given, as after a preemption."""
+        """Opens texts with what the runner has, and again where it has not the tokens that were given: after a preemption, or when vLLM
+        has forced a token behind its processors, as for a thinking budget. The latest stands for those before it, which were compared."""
         counts = [length - int(self._states.prompt_len.np[slot]) for slot, length in places]
         texts = [self._requests[slot].text for slot, _ in places]
         known = {at for at, text in enumerate(texts) if text is not None and len(text.tokens) == counts[at]}
+        compared = [at for at in known if counts[at]]
+        if compared:
+            # All at once, since each look at the GPU waits for it.
+            slots, lasts = [places[at][0] for at in compared], [places[at][1] - 1 for at in compared]
+            latest = self._states.all_token_ids.gpu[slots, lasts].tolist()
+            known -= {at for at, token in zip(compared, latest) if texts[at].tokens[-1] != token}
         for at, (slot, length) in enumerate(places):
             if at not in known:
                 tokens, prompt = self._states.all_token_ids.gpu[slot, :length].tolist(), length - counts[at]
