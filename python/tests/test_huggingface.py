@@ -62,6 +62,32 @@ def test_what_cannot_be_mapped_is_refused_by_name(fields, says):
         huggingface.sampling_params(config(**fields), 5)
 
 
+def test_what_the_caller_chooses_stands_over_the_config():
+    pb = croupier.pb
+
+    def merged(chosen, **fields):
+        params = huggingface.sampling_params(config(do_sample=True, max_length=9, **fields), 5)
+        huggingface._merge(params, pb.SamplingParams(**chosen))
+        return params
+
+    usual = dict(temperature=1.0, top_k=50, top_p=1.0, repetition_penalty=1.0)
+    params = merged({"xtc_probability": 0.5}, **usual)
+    # Transformers' rules, and a place for all samplers.
+    assert params.engine_order == pb.ENGINE_ORDER_TRANSFORMERS and pb.SAMPLER_KIND_XTC in params.sampler_order
+    assert (params.temperature, params.top_k, params.xtc_probability) == (1.0, 50, 0.5)
+    assert merged({}, **usual).sampler_order == params.sampler_order
+    assert merged({"engine_order": pb.ENGINE_ORDER_LLAMA_CPP}, **usual).sampler_order == []
+    own = merged({"sampler_order": [pb.SAMPLER_KIND_XTC]}, **usual)
+    assert (list(own.sampler_order), own.engine_order) == ([pb.SAMPLER_KIND_XTC], pb.ENGINE_ORDER_TRANSFORMERS)
+    # A preset says what the config leaves at transformers' defaults, and its order counts.
+    assert merged({"preset": "chat"}, **usual) == pb.SamplingParams(preset="chat", max_tokens=4)
+    said = merged({"preset": "chat", "top_k": 50}, **(usual | dict(temperature=0.5, min_p=0.1)))
+    assert said == pb.SamplingParams(preset="chat", max_tokens=4, temperature=0.5, min_p=0.1, top_k=50)
+    for name, value in (("logprobs", pb.LogprobsParams(top_n=2)), ("report", pb.ReportParams(entropy=True))):
+        with pytest.raises(ValueError, match=f"croupier_params has {name}, which generate hands to nobody"):
+            merged({name: value})
+
+
 def test_nothing_is_loaded_before_it_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="croupier_generate needs torch"):
@@ -235,6 +261,23 @@ def test_an_interrupted_call_leaves_its_stream_to_the_next(model, server):
         server.process.send_signal(signal.SIGCONT)
         assert torch.equal(generate(model, stream, max_new_tokens=6), expected)
         assert not stream.sequences
+
+
+@real
+def test_what_transformers_lacks_is_applied(model, serve, tmp_path):
+    presets, config = tmp_path / "presets.toml", tmp_path / "croupier.toml"
+    presets.write_text("[loud]\ndescription = \"by chance\"\ntemperature = 3\ntop_k = 20\nxtc_probability = 1\nxtc_threshold = 0.01\n")
+    config.write_text("[defaults]\nskew = 5\n")
+    plain, options = serve(f"--presets={presets}"), dict(do_sample=True, max_new_tokens=20, croupier_seed=1)
+    expected = generate(model, plain.uds, temperature=3.0, top_k=20, croupier_params={"xtc_probability": 1.0, "xtc_threshold": 0.01}, **options)
+    assert torch.equal(generate(model, plain.uds, croupier_params={"preset": "loud"}, **options), expected)
+    assert not torch.equal(generate(model, plain.uds, temperature=3.0, top_k=20, **options), expected)
+    with croupier.connect(plain.uds, VOCAB, eos_token_ids=[2]) as stream:
+        assert torch.equal(generate(model, stream, croupier_params={"preset": "loud"}, **options), expected)
+    # So is a sampler in the server's defaults.
+    skewed = generate(model, serve(f"--config={config}").uds, **options)
+    assert torch.equal(skewed, generate(model, plain.uds, croupier_params={"skew": 5.0}, **options))
+    assert not torch.equal(skewed, generate(model, plain.uds, **options))
 
 
 @real

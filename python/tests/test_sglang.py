@@ -1,7 +1,8 @@
 """croupier.integrations.sglang, on a recorded interface of sglang 0.5.23 (python/sglang/srt/layers/sampler.py, sampling_batch_info.py):
 `Sampler.forward(logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *, logprob_logits)` gives
-token ids and writes logprobs into logits_output; `SamplingBatchInfo` has columns of parameters, greedy is top_k 1, all is 1 << 30. SGLang
-itself is not imported here."""
+token ids and writes logprobs into logits_output; `SamplingBatchInfo` has columns of parameters, greedy is top_k 1, all is 1 << 30. A request
+has its own object in its custom_params, as `__req__`, and is ended by its `to_finish` (managers/schedule_batch.py). SGLang itself is not
+imported here."""
 
 import importlib
 import sys
@@ -21,7 +22,7 @@ TOP_K_ALL = 1 << 30
 def sglang(monkeypatch):
     if not engines.installed("torch"):
         monkeypatch.setitem(sys.modules, "torch", engines.fake_torch())
-    for name in ("sglang", "sglang.srt", "sglang.srt.layers"):
+    for name in ("sglang", "sglang.srt", "sglang.srt.layers", "sglang.srt.managers"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     module = types.ModuleType("sglang.srt.layers.sampler")
     module.factories, module.synced, module.logprobs = {}, [], []
@@ -51,6 +52,9 @@ def sglang(monkeypatch):
     module.Sampler, module.register_sampler_backend = Sampler, register_sampler_backend
     module.get_server_args = lambda: types.SimpleNamespace(random_seed=11)
     monkeypatch.setitem(sys.modules, "sglang.srt.layers.sampler", module)
+    schedule = types.ModuleType("sglang.srt.managers.schedule_batch")
+    schedule.FINISH_ABORT = lambda message, status_code, err_type: types.SimpleNamespace(message=message, status_code=status_code, type=err_type)
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.schedule_batch", schedule)
     monkeypatch.delitem(sys.modules, "croupier.integrations.sglang", raising=False)
     yield importlib.import_module("croupier.integrations.sglang")
     sys.modules.pop("croupier.integrations.sglang", None)
@@ -144,15 +148,49 @@ def test_custom_params(sglang, server, caplog):
     greedy = info(ROWS[:1] * 2, custom=custom)
     order = np.argsort(-rows, axis=1)
     assert forward(sampler, rows, greedy)[0] == [order[0, 1], order[1, 0]]
-    # A request that is wrong harms nobody, itself included. The server refuses the last two.
+    # A request that is wrong is aborted and harms no other. The server refuses the last two.
     for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs the tokens before"), ({"nothing": 1}, "nothing"),
-                        ({"top_h": 7.0}, "params.top_h"), ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "custom_params")):
+                        ({"preset": "chat"}, "preset, which needs"), ({"top_h": 7.0}, "params.top_h"),
+                        ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "no token of the row is left")):
         caplog.clear()
-        assert forward(sampler, rows, info(ROWS[:1] * 2, custom=[{"croupier": wrong}] * 2))[0] == order[:, 0].tolist()
-        assert says in caplog.text
+        asked = [types.SimpleNamespace(to_finish=None) for _ in range(2)]
+        custom = [{"croupier": wrong, "__req__": asked[0]}, {"croupier": {"top_a": 0.1}, "__req__": asked[1]}]
+        assert forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))[0] == order[:, 0].tolist()
+        assert says in asked[0].to_finish.message and asked[0].to_finish.status_code == 400 and asked[1].to_finish is None
+        assert says in caplog.text and {record.levelname for record in caplog.records} == {"ERROR"}
+    # One that SGLang ends already is ended as it says, and where it does not say whose custom_params these are nothing can be ended.
+    ended = types.SimpleNamespace(to_finish="already")
+    for custom in ({"croupier": {"nothing": 1}, "__req__": ended}, {"croupier": {"nothing": 1}}, {"croupier": {"top_h": 7.0}}):
+        caplog.clear()
+        assert forward(sampler, rows[:1], info(ROWS[:1], custom=[custom]))[0] == order[:1, 0].tolist()
+        assert ended.to_finish == "already" and {record.levelname for record in caplog.records} == {"ERROR"}
     # Nothing was left behind.
     assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == order[:, 0].tolist()
     assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
+
+
+@pytest.mark.parametrize("extra", [
+    {"xtc_probability": 1.0, "xtc_threshold": 0.01}, {"top_n_sigma": 0.3}, {"typical_p": 0.2}, {"tfs": 0.2}, {"top_a": 5.0}, {"epsilon_cutoff": 0.2},
+    {"eta_cutoff": 0.6}, {"top_h": 0.1}, {"p_less": True}, {"skew": -5.0}, {"smoothing_factor": 5.0}, {"dynatemp_low": 0.01, "dynatemp_high": 0.1},
+], ids=str)
+def test_a_sampler_that_sglang_lacks_is_applied(sglang, server, extra, caplog):
+    sampler, rows, given = sglang.CroupierSampler(server.uds), logits(1), [(1.3, 40, 1.0, 0.0)]
+
+    def drawn(custom):
+        return [forward(sampler, rows, info(given, [5], custom), [at])[0][0] for at in range(60)]
+
+    seen = drawn([{"croupier": extra}])
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(seed=sglang.mixed(5, at), temperature=1.3, top_k=40, **extra) for at in range(60)]
+        assert seen == stream.sample(np.repeat(rows, 60, 0), texts) != drawn(None)
+    assert not caplog.records
+
+
+def test_what_needs_tokens_that_end_a_text_in_the_server_s_defaults_refuses_no_row(sglang, serve, tmp_path):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nmin_eos_p = 0.5\nlength_penalty = {start = 0, factor = 2}\n")
+    rows = logits(2)
+    assert forward(sglang.CroupierSampler(serve(f"--config={config}").uds), rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
 
 
 def test_the_plugin_registers_where_a_server_is_named(sglang, monkeypatch):

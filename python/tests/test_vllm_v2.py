@@ -10,6 +10,7 @@ import engines
 import numpy as np
 import pytest
 from test_vllm import VOCAB, request, row
+from test_vllm_extra import ORDER
 
 PACKAGE = "vllm.v1.worker.gpu.sample.logits_processor"
 IS_REAL = engines.installed("torch", "vllm", PACKAGE)
@@ -29,12 +30,24 @@ def vllm(monkeypatch):
     sys.modules.pop("croupier.integrations.vllm_v2", None)
 
 
+class Buffer(np.ndarray):
+    """One of the GPU's that counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place):
+        Buffer.looks += 1
+        return np.asarray(self)[place]
+
+
 class Runner:
     """Slots of requests, and batches in any order."""
 
     def __init__(self, vllm, server):
         buffer = lambda shape: types.SimpleNamespace(np=np.zeros(shape, np.int32), gpu=np.zeros(shape, np.int32))  # noqa: E731
         self.states = types.SimpleNamespace(prompt_len=buffer(SLOTS), prefill_len=buffer(SLOTS), all_token_ids=buffer((SLOTS, LONGEST)))
+        self.tokens = self.states.all_token_ids.gpu
+        self.states.all_token_ids.gpu = self.tokens.view(Buffer)
         self.lengths = [0] * SLOTS
         config = types.SimpleNamespace(additional_config={"croupier_address": server.uds})
         self.processor = vllm.CroupierLogitsProcessor(config, self.states)
@@ -42,16 +55,17 @@ class Runner:
     def add(self, slot, prompt, output=(), **fields):
         tokens = [*prompt, *output]
         self.states.prompt_len.np[slot], self.states.prefill_len.np[slot], self.lengths[slot] = len(prompt), len(tokens), len(tokens)
-        self.states.all_token_ids.gpu[slot, : len(tokens)] = tokens
+        self.tokens[slot, : len(tokens)] = tokens
         assert self.processor.add_request(slot, request(**fields))
 
     def text(self, slot):
-        return self.states.all_token_ids.gpu[slot, self.states.prompt_len.np[slot] : self.lengths[slot]].tolist()
+        return self.tokens[slot, self.states.prompt_len.np[slot] : self.lengths[slot]].tolist()
 
-    def step(self, slots, amid_prompt=()):
-        """Those in `amid_prompt` are not through with their prompt: what they sample is thrown away."""
+    def step(self, slots, amid_prompt=(), forced=types.MappingProxyType({})):
+        """Those in `amid_prompt` are not through with their prompt: what they sample is thrown away. `forced`: by slot, tokens that vLLM puts
+        in the place of those that were chosen."""
         lengths = [self.lengths[slot] - (slot in amid_prompt) for slot in slots]
-        logits = engines.tensor([row(self.states.all_token_ids.gpu[slot, :length].tolist()) for slot, length in zip(slots, lengths)])
+        logits = engines.tensor([row(self.tokens[slot, :length].tolist()) for slot, length in zip(slots, lengths)])
         context = types.SimpleNamespace(idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(lengths))
         left = np.asarray(self.processor.apply(logits, context))
         for slot, own in zip(slots, left):
@@ -59,13 +73,13 @@ class Runner:
                 assert np.isfinite(own).all()
                 continue
             assert np.isfinite(own).sum() == 1
-            self.states.all_token_ids.gpu[slot, self.lengths[slot]] = own.argmax()
+            self.tokens[slot, self.lengths[slot]] = forced.get(slot, own.argmax())
             self.lengths[slot] += 1
 
 
 def alone(server, prompt, count, **fields):
     with croupier.connect(server.uds, VOCAB) as stream:
-        text = stream.open(prompt=prompt, engine_order=croupier.pb.ENGINE_ORDER_VLLM, **fields)
+        text = stream.open(prompt=prompt, **({"engine_order": croupier.pb.ENGINE_ORDER_VLLM} | fields))
         while len(text.tokens) < count:
             stream.sample(row([*prompt, *text.tokens]), [text])
         return text.tokens
@@ -101,6 +115,64 @@ def test_penalties_are_vllm_s(vllm, server):
     for _ in range(20):
         runner.step([0])
     assert runner.text(0) == alone(server, [1, 1], 20, seed=1)
+
+
+def test_penalties_of_a_preset_or_of_the_server_s_defaults_do_not_come_on_top_of_vllm_s(vllm, serve, tmp_path):
+    presets, config = tmp_path / "presets.toml", tmp_path / "croupier.toml"
+    presets.write_text("[sharp]\ndescription = \"with penalties\"\nrepetition_penalty = 1.5\npresence_penalty = 1.5\ntemperature = 0.9\n")
+    config.write_text("[defaults]\nfrequency_penalty = 2\n")
+    runner, sharp = Runner(vllm, serve(f"--presets={presets}", f"--config={config}")), {"croupier": {"preset": "sharp"}}
+    runner.add(0, [1, 1], seed=1)
+    runner.add(1, [1, 1], seed=1, presence_penalty=0.5, extra_args=sharp)
+    for _ in range(20):
+        runner.step([0, 1])
+    plain = serve()
+    assert runner.text(0) == alone(plain, [1, 1], 20, seed=1)
+    # vLLM has put its presence penalty on the row, so the preset's does not count; the repetition penalty does.
+    assert runner.text(1) == alone(plain, [1, 1], 20, seed=1, temperature=0.9, repetition_penalty=1.5)
+
+
+def test_what_vllm_lacks_is_applied_and_what_is_refused_is_ended(vllm, server, caplog):
+    runner, extra = Runner(vllm, server), {"xtc_probability": 1.0, "xtc_threshold": 0.05, "dry_multiplier": 1.0}
+    runner.add(0, [1, 1], seed=1, extra_args={"croupier": extra})
+    runner.add(1, [1, 1], seed=1, extra_args={"croupier": {"top_h": 7.0}})
+    for _ in range(20):
+        runner.step([0, 1])
+    assert runner.text(0) == alone(server, [1, 1], 20, seed=1, sampler_order=ORDER, **extra) != alone(server, [1, 1], 20, seed=1)
+    assert runner.text(1) == [0] * 20 and caplog.text.count("a request is ended") == 1
+
+
+def test_a_token_that_vllm_forces_is_in_the_text(vllm, server):
+    runner, once = Runner(vllm, server), {"croupier": {"no_repeat_ngram": {"size": 1}}}
+    for slot in range(3):
+        runner.add(slot, [VOCAB - 1 - slot], temperature=0.0, extra_args=once)
+    for turn in range(30):
+        runner.step([2, 0, 1], forced={0: 3} if turn == 1 else {1: 3} if turn == 7 else {})
+    for slot, at in ((0, 1), (1, 7), (2, None)):
+        text = runner.text(slot)
+        expected = alone(server, [VOCAB - 1 - slot], 30 if at is None else at, temperature=0.0, no_repeat_ngram={"size": 1})
+        if at is not None:
+            expected += [3]
+        with croupier.connect(server.uds, VOCAB) as stream:
+            own = stream.open(prompt=[VOCAB - 1 - slot], output=expected, temperature=0.0, no_repeat_ngram={"size": 1})
+            while len(own.tokens) < 30:
+                stream.sample(row([VOCAB - 1 - slot, *own.tokens]), [own])
+        assert text == own.tokens and len(set(text)) == 30
+
+
+def test_looking_for_forced_tokens_does_not_cost_more_in_a_larger_batch(vllm, server):
+    looks = []
+    for slots in ([0], list(range(SLOTS))):
+        runner = Runner(vllm, server)
+        for slot in slots:
+            runner.add(slot, [slot])
+        for _ in range(3):
+            runner.step(slots)
+        Buffer.looks = 0
+        for _ in range(5):
+            runner.step(slots)
+        looks.append(Buffer.looks)
+    assert looks == [5, 5]
 
 
 def test_slots_that_are_not_known_are_left_alone(vllm, server):

@@ -3,91 +3,145 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from ..client import Stream, connect
 from ..errors import CroupierError, LogitsLost, RowError
 from ..schema import pb
-from . import needed
+from . import _orders, needed
+from ._ahead import refusal
 from ._extra import parsed
 
 _log = logging.getLogger(__name__)
 _EXTRA = "croupier"
+_ADDRESS = "CROUPIER_VLLM_ADDRESS"
 #: Between seeds of requests that have none.
 _STRIDE = 0x9E3779B97F4A7C15
+#: What vLLM has too, and its defaults.
+_FILTERS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+#: Fields that can do nothing here, and why.
+_USELESS = {
+    **dict.fromkeys("max_tokens min_tokens stop_token_ids ignore_eos repetition_detection proposer draft_length acceptance".split(),
+                    "which is for vLLM to do"),
+    **dict.fromkeys("min_eos_p infill length_penalty".split(), "which needs tokens that end a text, and only vLLM knows those"),
+    "forced_last_token": "which needs max_tokens, and that is for vLLM to do",
+    **dict.fromkeys("logprobs report return_sampler_state".split(), "which vLLM hands to nobody"),
+}
 
 
 def sampling_params(request: Any, penalties: bool = True) -> Any:
-    """The `SamplingParams` of a request's. Raises `ValueError` for fields in `extra_args["croupier"]` that do not exist.
+    """The `SamplingParams` of a request's. Raises `ValueError` for what in `extra_args["croupier"]` cannot be, or can do nothing.
 
-    When a text ends is left to vLLM, and so are its masks and logit_bias, which come before; `penalties`: those do not.
+    When a text ends is left to vLLM, and so are its masks and logit_bias, which come before; `penalties`: those do not. With a preset
+    the request says only what is not vLLM's default, since vLLM does not tell what its client has said.
     """
-    params = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_VLLM, temperature=request.temperature, top_p=request.top_p,
-                               # 0 and -1 are all.
-                               top_k=max(request.top_k, 0), min_p=request.min_p,
-                               # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their
-                               # stop_token_ids cannot be turned off.
-                               max_tokens=0, repetition_detection=pb.RepetitionDetectionParams(),
+    # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their stop_token_ids cannot be turned off.
+    params = pb.SamplingParams(max_tokens=0, repetition_detection=pb.RepetitionDetectionParams(),
                                # Drafts are vLLM's own.
                                proposer=pb.ProposerParams(), draft_length=pb.DraftLengthParams(max_draft_tokens=0))
-    if penalties:
-        params.presence_penalty, params.frequency_penalty = request.presence_penalty, request.frequency_penalty
-        params.repetition_penalty = request.repetition_penalty
+    chosen = _extra_of(request)
+    for name, default in (_FILTERS | _PENALTIES).items():
+        # -1 is all, as 0 is.
+        value = max(request.top_k, 0) if name == "top_k" else getattr(request, name)
+        if not chosen.preset or value != default:
+            # What vLLM has done already is not done again.
+            setattr(params, name, value if penalties or name in _FILTERS else default)
     if request.temperature < 1e-5:
         params.temperature = 0
     if request.seed is not None:
         params.seed = request.seed % 2**64
-    extra = (request.extra_args or {}).get(_EXTRA)
-    if extra is None:
-        return params
-    chosen = parsed(extra, f'extra_args["{_EXTRA}"]')
-    for name in ("max_tokens", "stop_token_ids", "repetition_detection", "proposer", "draft_length"):
-        if name in (descriptor.name for descriptor, _ in chosen.ListFields()):
-            raise ValueError(f'extra_args["{_EXTRA}"] has {name}, which is for vLLM to do')
+    if chosen.preset:
+        # It may turn on a sampler that learns, and the text may have to be opened again.
+        params.return_sampler_state = True
     for descriptor, _ in chosen.ListFields():
         params.ClearField(descriptor.name)
-    if chosen.sampler_order or chosen.engine_order:
-        params.ClearField("engine_order")
     params.MergeFrom(chosen)
     return params
+
+
+def stream_params() -> Any:
+    """What holds where neither a request nor its preset says otherwise: vLLM's defaults, and its order and rules with a place for every
+    sampler."""
+    params = _orders.without_ends()
+    params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_VLLM, sampler_order=_orders.VLLM, **_FILTERS, **_PENALTIES))
+    return params
+
+
+def _extra(request: Any) -> Any:
+    return (request.extra_args or {}).get(_EXTRA)
+
+
+def _extra_of(request: Any) -> Any:
+    """What a request has for Croupier alone."""
+    extra = _extra(request)
+    if extra is None:
+        return pb.SamplingParams()
+    where = f'extra_args["{_EXTRA}"]'
+    chosen = parsed(extra, where)
+    for descriptor, value in chosen.ListFields():
+        # What is off does no harm.
+        if descriptor.name in _USELESS and (not isinstance(value, (int, float)) or value):
+            raise ValueError(f"{where} has {descriptor.name}, {_USELESS[descriptor.name]}; leave it out")
+    return chosen
+
+
+def _ending(request: Any) -> int:
+    """A token with which vLLM ends a request; where it knows none, as with ignore_eos, the nearest to it."""
+    eos, stops = getattr(request, "eos_token_id", None), getattr(request, "stop_token_ids", None)
+    return eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
 
 
 class Request:
     """What is known of one request."""
 
-    def __init__(self, params: Any) -> None:
+    def __init__(self, request: Any, params: Any) -> None:
         self.params = params
         self.text: Any = None
-        #: Croupier refused it, so vLLM samples it.
+        #: Croupier samples it no more.
         self.is_refused = False
+        #: The token that it has then, for what it asked for vLLM cannot do. None: vLLM samples it.
+        self.ending = _ending(request) if _extra(request) else None
 
 
 class Chooser:
     """A stream, and how rows become rows of one token.
 
-    address: the server; else `additional_config["croupier_address"]` of vLLM's configuration.
+    address: the server; else `additional_config["croupier_address"]` of vLLM's configuration, else the variable CROUPIER_VLLM_ADDRESS.
     data_path: as of `croupier.Stream`. "device_memory" leaves logits on the GPU, where the server samples on the same one.
 
     Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number
-    and the engine's seed. A row that has no token, such as one with a NaN, and a request whose parameters Croupier refuses are
-    logged and left to vLLM's sampler. When the server cannot be reached for `reconnect_within` seconds the engine fails.
+    and the engine's seed. When the server cannot be reached for `reconnect_within` seconds the engine fails.
+
+    Where Croupier has no token for a row, such as one with a NaN, or refuses a request, it is logged as an error. A request without
+    `extra_args["croupier"]` is left to vLLM's sampler then, one with them is ended: it is never sampled without what it asked for.
     """
 
     address: str | None = None
     data_path = "auto"
     reconnect_within = 30.0
+    #: Whether penalties are Croupier's.
+    has_penalties = True
 
     @classmethod
     def validate_params(cls, request: Any) -> None:
-        """At a request's arrival."""
-        sampling_params(request)
+        """At a request's arrival. The server is asked where this process knows it: vLLM says nothing of its configuration here."""
+        params = sampling_params(request, cls.has_penalties)
+        address = cls.address or os.environ.get(_ADDRESS)
+        if address and _extra(request) and (why := refusal(address, params, stream_params())):
+            raise ValueError(f'extra_args["{_EXTRA}"]: {why.removeprefix("params.")}')
 
     def _set_up(self, vllm_config: Any) -> None:
         self.torch = needed("torch", "torch", type(self).__name__)
         extra = getattr(vllm_config, "additional_config", None) or {}
-        address = self.address or (extra.get("croupier_address") if isinstance(extra, dict) else None)
+        address = self.address or (extra.get("croupier_address") if isinstance(extra, dict) else None) or os.environ.get(_ADDRESS)
         if not address:
-            raise ValueError('no server is named: give vLLM --additional-config \'{"croupier_address": "unix:..."}\'')
+            raise ValueError('no server is named: give vLLM --additional-config \'{"croupier_address": "unix:..."}\', or set '
+                             f"{_ADDRESS}")
+        if getattr(vllm_config, "watermark_config", None) is not None:
+            raise ValueError("watermark_config is set, but vLLM cannot mark what Croupier draws: leave it out, and give requests "
+                             f'extra_args["{_EXTRA}"]["watermark"], or the server one in its [defaults]')
         self._address = address
         self._seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
         self._max_rows = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
@@ -95,10 +149,10 @@ class Chooser:
         self._requests: dict[int, Any] = {}
         self._seen = 0
 
-    def _params(self, request: Any, penalties: bool = True) -> Any:
+    def _params(self, request: Any) -> Any:
         """Of a request that arrives, with a seed."""
         self._seen += 1
-        own = sampling_params(request, penalties)
+        own = sampling_params(request, self.has_penalties)
         if not own.HasField("seed"):
             own.seed = (self._seed + self._seen * _STRIDE) % 2**64
         return own
@@ -107,30 +161,40 @@ class Chooser:
         if self._connected is None:
             # Not before: vLLM makes processors in processes that it forks.
             self._connected = connect(self._address, vocab_size, data_path=self.data_path, max_rows=self._max_rows,
-                                      reconnect_within=self.reconnect_within)
+                                      reconnect_within=self.reconnect_within, default_params=stream_params())
         return self._connected
 
+    def _open(self, request: Request, prompt: list[int], output: list[int]) -> None:
+        """Opens a request's text, or opens it again with other tokens."""
+        # Amid a prompt vLLM throws tokens away, and what was learned from them has to go too.
+        state = request.text.state if request.text is not None and output else None
+        self._close(request)
+        request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
+
     def _choose(self, logits: Any, rows: list[int], requests: list[Any]) -> Any:
-        """Leaves one token of each of these rows."""
+        """Leaves one token of each of these rows, but where the request is left to vLLM's sampler."""
         for request in requests:
-            if request.text.finish_reason is not None:
-                _log.warning("left to vLLM's sampler from now on: the server ended a text (%s) that vLLM goes on with; its defaults or a "
-                             "preset have stop_token_ids", request.text.finish_reason)
-                request.is_refused, request.text = True, None
-        going = [(row, request) for row, request in zip(rows, requests) if request.text]
-        if not going:
-            return logits
-        rows, requests = [row for row, _ in going], [request for _, request in going]
-        before = [len(request.text.tokens) for request in requests]
-        self._sample(logits if rows == list(range(len(logits))) else logits[rows], requests)
-        done = [(row, r.text.tokens[-1]) for row, r, count in zip(rows, requests, before) if r.text and len(r.text.tokens) > count]
+            if request.text is not None and request.text.finish_reason is not None:
+                self._refuse(request, f"the server ended the text ({request.text.finish_reason}) and vLLM goes on with it; the server's "
+                                      "defaults or a preset have stop_token_ids")
+        going = [(row, request) for row, request in zip(rows, requests) if request.text is not None]
+        before = [len(request.text.tokens) for _, request in going]
+        if going:
+            chosen = [row for row, _ in going]
+            self._sample(logits if chosen == list(range(len(logits))) else logits[chosen], [request for _, request in going])
+        for (_, request), count in zip(going, before):
+            if request.text is not None and len(request.text.tokens) == count and request.ending is not None:
+                self._refuse(request, "there is no token for a row")
+        done = [(row, request.ending) for row, request in zip(rows, requests) if request.is_refused and request.ending is not None]
+        done += [(row, request.text.tokens[-1]) for (row, request), count in zip(going, before)
+                 if request.text is not None and len(request.text.tokens) > count]
         if done:
             index = self.torch.tensor(done, device=logits.device)
             logits[index[:, 0]] = -float("inf")
             logits[index[:, 0], index[:, 1]] = 0.0
         return logits
 
-    def _sample(self, logits: Any, requests: list[_Request]) -> None:
+    def _sample(self, logits: Any, requests: list[Request]) -> None:
         texts = [request.text for request in requests]
         while True:
             try:
@@ -138,15 +202,21 @@ class Chooser:
             except LogitsLost:
                 continue
             except RowError as error:
-                _log.warning("left to vLLM's sampler: %s", error)
-            except CroupierError as error:
-                refused = [request for request in requests if request.text.id not in self._connected.sequences]
+                _log.error("Croupier has no token for a row: %s", error)
+            except CroupierError:
+                refused = [request for request in requests if request.text.refused]
                 if not refused:
                     raise
                 for request in refused:
-                    _log.warning("left to vLLM's sampler from now on: %s", error)
-                    request.is_refused, request.text = True, None
+                    self._refuse(request, request.text.refused)
             return
+
+    def _refuse(self, request: Request, why: str) -> None:
+        """Samples a request no more."""
+        what = "left to vLLM's sampler from now on" if request.ending is None else "ended, since vLLM cannot sample it as it asked"
+        _log.error("Croupier: a request is %s: %s", what, why)
+        self._close(request)
+        request.is_refused, request.text = True, None
 
     def _rows(self, logits: Any) -> Any:
         if self._connected.data_path == "device_memory":

@@ -19,7 +19,7 @@ import numpy as np
 from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
-from . import needed
+from . import _orders, needed
 
 #: Fields that are refused: those that change tokens in a way that Croupier has not, each with the values that change nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -42,7 +42,7 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "; croupier.Speculation has it",
     "remove_invalid_values": "; a row with a NaN is a RowError",
     "watermarking_config": '; give croupier_params={"watermark": ...}',
-    "output_scores": "; output_logits is there, and logprobs are in croupier_params",
+    "output_scores": "; output_logits is there",
 }
 #: Processors that Croupier takes the place of: the field that makes transformers add one, what it is where there is none, and the
 #: processor's attribute with its value, where it has one. One that the field does not explain is the caller's own.
@@ -74,6 +74,9 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
 #: What such a processor has beside that, and what generate makes it.
 _USUAL: dict[str, Any] = {"prompt_ignore_length": None, "min_tokens_to_keep": 1, "filter_value": -float("inf")}
 _WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+#: What generate takes where nobody says anything, or what becomes of that: no reason to leave out what a preset says.
+_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+             "repetition_penalty": 1.0, "min_tokens": 0}
 
 
 def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> Any:
@@ -163,7 +166,8 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
 
     croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
-    croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says.
+    croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says. With a preset, the
+    config's fields that have transformers' default are not sent; do_sample and lengths are.
     croupier_seed: of the first text; the others have those that follow. Default: drawn by torch, so `torch.manual_seed` decides.
     """
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
@@ -175,8 +179,7 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
         raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
-    if croupier_params is not None:
-        _merge(params, croupier_params if isinstance(croupier_params, pb.SamplingParams) else pb.SamplingParams(**croupier_params))
+    _merge(params, croupier_params if isinstance(croupier_params, pb.SamplingParams) else pb.SamplingParams(**(croupier_params or {})))
     if croupier_seed is None:
         croupier_seed = int(torch.randint(2**62, ()).item())
     mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
@@ -214,11 +217,21 @@ def _is_synced(model: Any, asked: bool | None) -> bool:
 
 
 def _merge(params: Any, chosen: Any) -> None:
-    for descriptor, _ in chosen.ListFields():
+    """Puts what the caller has chosen over what the config says."""
+    fields = [descriptor.name for descriptor, _ in chosen.ListFields()]
+    for name in ("logprobs", "report"):
+        if name in fields:
+            raise ValueError(f"croupier_params has {name}, which generate hands to nobody; leave it out, output_logits is there")
+    if chosen.preset:
+        # Its order counts, or else the stream's.
+        for name in ("engine_order", *(name for name, default in _DEFAULTS.items() if getattr(params, name) == default)):
+            params.ClearField(name)
+    elif not chosen.engine_order:
+        # With a place for what transformers has not.
+        params.sampler_order.extend(_orders.TRANSFORMERS)
+    for name in fields:
         # Lists and messages take the place of those that are there.
-        params.ClearField(descriptor.name)
-    if chosen.sampler_order:
-        params.ClearField("engine_order")
+        params.ClearField(name)
     params.MergeFrom(chosen)
 
 
@@ -293,7 +306,8 @@ class _Sampler:
 
     def _open(self, vocab_size: int) -> None:
         if isinstance(self.where, str):
-            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts))
+            order = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, sampler_order=_orders.TRANSFORMERS)
+            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), default_params=order)
         else:
             config = self.where._session.config
             if config.vocab_size != vocab_size or sorted(config.eos_token_ids) != sorted(self.eos):

@@ -6,18 +6,20 @@ The package's entry point in `sglang.srt.plugins` registers it in each of SGLang
 one's own, `register(address)` does. SGLang tells its sampler neither which request a row is of nor what was said before, so each row is a
 text of its own: temperature, top_k, top_p, min_p and seed are the request's, penalties, grammars and logit_bias are SGLang's and come
 before. Other parameters that need no history come from the request's `custom_params["croupier"]`, fields of `SamplingParams`, where custom
-logit processors are enabled and the request has one: SGLang hands custom_params on only then. Wrong ones are logged and left out.
+logit processors are enabled and the request has one: SGLang hands custom_params on only then. A request with wrong ones is aborted, which
+its client sees as HTTP 400.
 """
 
 from __future__ import annotations
 
+import http
 import logging
 from typing import Any
 
 from ..client import Stream, connect
-from ..errors import CroupierError, LogitsLost, RowError
+from ..errors import CroupierError, LogitsLost, OpenError, RowError
 from ..schema import pb
-from . import needed
+from . import _orders, needed
 from ._extra import parsed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
@@ -90,43 +92,48 @@ class CroupierSampler(_sampler.Sampler):
             return self.torch.tensor([], dtype=self.torch.int64, device=logits.device)
         stream = self.__dict__["_stream"] or self._connect(count, logits.shape[-1])
         plain = self._params(count, logits.shape[-1], info, positions)
-        extra = self._extras(count, info)
-        tokens = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
-        # What a request asked for besides must not end the engine: without it there is a token.
+        custom = [*(info.custom_params or ()), *[None] * count][:count]
+        extra = [self._extra(each) for each in custom]
+        tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
+        # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
         left = [row for row, token in enumerate(tokens) if token is None]
         if left:
-            again = self._tokens(stream, logits[left], [plain[row] for row in left], False)
+            for row in left:
+                if extra[row] is not None:
+                    _abort(custom[row], why[row])
+            again, _ = self._tokens(stream, logits[left], [plain[row] for row in left], False)
             tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
-    def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> list[int | None]:
+    def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
+        """The token of each row, and why it has none."""
         texts = [stream.open(params=each) for each in params]
+        failures: dict[int, Any] = {}
         try:
             self._sample(stream, logits, texts)
         except CroupierError as error:
-            if not may_fail or not (isinstance(error, RowError) or any(text.id not in stream.sequences for text in texts)):
+            if not may_fail or not isinstance(error, (OpenError, RowError)):
                 raise
-            _log.warning("sampled without custom_params: %s", error)
+            failures = dict(error.failures)
         finally:
             # A step that was interrupted would be in the way of the next one.
             stream.give_up()
             for text in texts:
                 stream.close(text)
-        return [text.tokens[0] if text.tokens else None for text in texts]
+        return [text.tokens[0] if text.tokens else None for text in texts], [str(failures.get(text.id, "no token")) for text in texts]
 
     @staticmethod
-    def _extras(count: int, info: Any) -> list[Any]:
-        found: list[Any] = [None] * count
-        for row, custom in enumerate((info.custom_params or [])[:count]):
-            try:
-                found[row] = extra_params(custom)
-            except ValueError as error:
-                _log.warning("sampled without custom_params: %s", error)
-        return found
+    def _extra(custom: Any) -> Any:
+        try:
+            return extra_params(custom)
+        except ValueError as error:
+            _abort(custom, str(error))
+            return None
 
     def _connect(self, count: int, vocab_size: int) -> Stream:
         # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
-        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), **self._options)
+        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), default_params=_orders.without_ends(),
+                                           **self._options)
         return self.__dict__["_stream"]
 
     def _params(self, count: int, vocab_size: int, info: Any, positions: Any) -> list[Any]:
@@ -170,6 +177,19 @@ def _merged(plain: Any, extra: Any) -> Any:
         params.ClearField(descriptor.name)
     params.MergeFrom(extra)
     return params
+
+
+def _abort(custom: Any, why: str) -> None:
+    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one."""
+    request, why = custom.get("__req__"), f'custom_params["croupier"]: {why}'
+    try:
+        reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, http.HTTPStatus.BAD_REQUEST, "BadRequestError")
+        # It is ended with this step already perhaps.
+        request.to_finish = request.to_finish or reason
+    except (ImportError, AttributeError, ReferenceError):
+        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
+    else:
+        _log.error("a request is aborted: %s", why)
 
 
 def register(address: str, name: str = "croupier", **options: Any) -> None:

@@ -5,8 +5,8 @@
 
 vLLM samples behind its processors. This one asks Croupier for each row's token and leaves only that one finite, so vLLM's sampler has
 nothing left to choose. Parameters are the request's own, and those of `SamplingParams` in its `extra_args["croupier"]`, over HTTP
-`"vllm_xargs": {"croupier": ...}`. Masks of vLLM (grammars, allowed tokens, bad words, min_tokens, logit_bias) come before it and hold.
-`vllm_v2` is the same for the newer model runner.
+`"vllm_xargs": {"croupier": ...}`: also samplers that vLLM lacks. Masks of vLLM (grammars, allowed tokens, bad words, min_tokens,
+logit_bias) come before it and hold. `vllm_v2` is the same for the newer model runner.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _interface = needed("vllm.v1.sample.logits_processor", "vllm", __name__)
 class _Request(Request):
     """One request, wherever it stands in the batch."""
 
-    def __init__(self, params: Any, prompt: list[int], output: list[int]) -> None:
-        super().__init__(params)
+    def __init__(self, request: Any, params: Any, prompt: list[int], output: list[int]) -> None:
+        super().__init__(request, params)
         #: `output` is vLLM's own list, which grows.
         self.prompt, self.output = prompt, output
 
@@ -47,7 +47,7 @@ class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
             self._forget(index)
         for index, params, prompt, output in batch_update.added:
             self._forget(index)
-            self._requests[index] = _Request(self._params(params), prompt or [], output)
+            self._requests[index] = _Request(params, self._params(params), prompt or [], output)
         for one, other, direction in batch_update.moved:
             moved, there = self._requests.pop(one, None), self._requests.pop(other, None)
             if moved is not None:
@@ -60,14 +60,15 @@ class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
 
     def apply(self, logits: Any) -> Any:
         """Leaves one token of each row."""
-        stream = self._stream(logits.shape[-1])
-        rows = [index for index in sorted(self._requests) if index < len(logits) and not self._requests[index].is_refused]
+        self._stream(logits.shape[-1])
+        rows = [index for index in sorted(self._requests) if index < len(logits)]
         requests = [self._requests[index] for index in rows]
         for request in requests:
-            self._catch_up(stream, request)
-        return self._choose(logits, rows, requests) if rows else logits
+            if not request.is_refused:
+                self._catch_up(request)
+        return self._choose(logits, rows, requests)
 
-    def _catch_up(self, stream: Any, request: _Request) -> None:
+    def _catch_up(self, request: _Request) -> None:
         """Opens the text, and again where vLLM has other tokens than were given: it throws away what it samples amid a prompt."""
         output, text = request.output, request.text
         count = len(output)
@@ -79,9 +80,8 @@ class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
             return
         known = list(output[:count])
         if text is not None:
-            stream.close(text)
             known += text.tokens[count : len(output)]
-        request.text = stream.open(params=request.params, prompt=request.prompt, output=known)
+        self._open(request, request.prompt, known)
 
     def _forget(self, index: int) -> None:
         request = self._requests.pop(index, None)

@@ -20,6 +20,8 @@ _interface = needed("vllm.v1.worker.gpu.sample.logits_processor", "vllm", __name
 class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
     """Subclass it to set what is not in the configuration: see `Chooser`."""
 
+    has_penalties = False
+
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         if getattr(vllm_config, "speculative_config", None):
             raise ValueError("croupier.integrations.vllm_v2 does not go together with speculative decoding of vLLM")
@@ -31,29 +33,34 @@ class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
         before = self._requests.get(req_idx)
         if before is not None:
             self._close(before)
-        self._requests[req_idx] = Request(self._params(sampling_params, penalties=False))
+        self._requests[req_idx] = Request(sampling_params, self._params(sampling_params))
         return True
 
     def apply(self, logits: Any, ctx: Any) -> Any:
         """Leaves one token of each row."""
-        stream = self._stream(logits.shape[-1])
-        slots = [int(slot) for slot in ctx.idx_mapping_np[: len(logits)]]
-        lengths = [int(length) for length in ctx.seq_lens_upper_bound_np[: len(slots)]]
-        rows = []
-        for row, (slot, length) in enumerate(zip(slots, lengths)):
-            request = self._requests.get(slot)
+        self._stream(logits.shape[-1])
+        rows, places = [], []
+        for row, (slot, length) in enumerate(zip(ctx.idx_mapping_np[: len(logits)].tolist(), ctx.seq_lens_upper_bound_np.tolist())):
             # Amid a prompt nothing is sampled that counts.
-            if request is None or request.is_refused or length < int(self._states.prefill_len.np[slot]):
-                continue
-            self._catch_up(stream, request, slot, length)
-            rows.append(row)
-        return self._choose(logits, rows, [self._requests[slots[row]] for row in rows]) if rows else logits
+            if slot in self._requests and length >= int(self._states.prefill_len.np[slot]):
+                rows.append(row)
+                places.append((slot, length))
+        self._catch_up([place for place in places if not self._requests[place[0]].is_refused])
+        return self._choose(logits, rows, [self._requests[slot] for slot, _ in places])
 
-    def _catch_up(self, stream: Any, request: Request, slot: int, length: int) -> None:
-        """Opens the text with what the runner has, and again where it has not the tokens that were given, as after a preemption."""
-        prompt = int(self._states.prompt_len.np[slot])
-        if request.text is not None and len(request.text.tokens) == length - prompt:
-            return
-        self._close(request)
-        tokens = self._states.all_token_ids.gpu[slot, :length].tolist()
-        request.text = stream.open(params=request.params, prompt=tokens[:prompt], output=tokens[prompt:])
+    def _catch_up(self, places: list[tuple[int, int]]) -> None:
+        """Opens texts with what the runner has, and again where it has not the tokens that were given: after a preemption, or when vLLM
+        has forced a token behind its processors, as for a thinking budget. The latest stands for those before it, which were compared."""
+        counts = [length - int(self._states.prompt_len.np[slot]) for slot, length in places]
+        texts = [self._requests[slot].text for slot, _ in places]
+        known = {at for at, text in enumerate(texts) if text is not None and len(text.tokens) == counts[at]}
+        compared = [at for at in known if counts[at]]
+        if compared:
+            # All at once, since each look at the GPU waits for it.
+            slots, lasts = [places[at][0] for at in compared], [places[at][1] - 1 for at in compared]
+            latest = self._states.all_token_ids.gpu[slots, lasts].tolist()
+            known -= {at for at, token in zip(compared, latest) if texts[at].tokens[-1] != token}
+        for at, (slot, length) in enumerate(places):
+            if at not in known:
+                tokens, prompt = self._states.all_token_ids.gpu[slot, :length].tolist(), length - counts[at]
+                self._open(self._requests[slot], tokens[:prompt], tokens[prompt:])

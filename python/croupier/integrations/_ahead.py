@@ -1,0 +1,55 @@
+"""Asks a server whether it would open a text, before there is one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from typing import Any
+
+import grpc
+
+from .._access import Access
+from ..schema import pb
+
+#: Seconds that an answer may take, and for which a server that gave none is not asked again: requests wait meanwhile.
+_WITHIN, _REST = 1.0, 10.0
+
+
+class _Server:
+    """One that may be asked."""
+
+    def __init__(self, address: str) -> None:
+        channel = Access(address).channel()
+        method = functools.partial(channel.unary_unary, request_serializer=lambda message: message.SerializeToString())
+        self._info = method("/croupier.v1.Sampler/GetServerInfo", response_deserializer=pb.GetServerInfoResponse.FromString)
+        self._sample = method("/croupier.v1.Sampler/Sample", response_deserializer=pb.SampleResponse.FromString)
+        self._largest = 0
+        self._silent_until = 0.0
+
+    def refusal(self, params: Any, defaults: Any) -> str:
+        """Of a row of one token, in the largest vocabulary there may be: that of the text is not known yet."""
+        if time.monotonic() < self._silent_until:
+            return ""
+        try:
+            self._largest = self._largest or self._info(pb.GetServerInfoRequest(), timeout=_WITHIN).limits.max_vocab_size
+            row = pb.TopNRows(counts=[1], token_ids=[0], logits=bytes(4), rest_logsumexp=[-math.inf], beyond=[pb.BEYOND_TOP_N_MARK])
+            [answer] = self._sample(pb.SampleRequest(vocab_size=self._largest, logits_dtype=pb.LOGITS_DTYPE_F32, default_params=defaults,
+                                                     rows=[pb.SampleRow(params=params)], top_n=row), timeout=_WITHIN).rows
+        except grpc.RpcError:
+            self._silent_until = time.monotonic() + _REST
+            return ""
+        # What else may be wrong is wrong with this row.
+        return str(answer.message) if answer.status == pb.ROW_STATUS_INVALID_WORK else ""
+
+
+@functools.lru_cache(maxsize=8)
+def _server(address: str, _process: int) -> _Server:
+    return _Server(address)
+
+
+def refusal(address: str, params: Any, defaults: Any) -> str:
+    """Why the server would not open a text with these parameters on a stream with these defaults; empty if it would, or gives no answer."""
+    # A fork has no use for the connection of the process that it is of.
+    return _server(address, os.getpid()).refusal(params, defaults)
