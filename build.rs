@@ -17,9 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The server gets requests as they were received, and decodes them after a look at them; see there.
     let server = out.join("server");
     std::fs::create_dir_all(&server)?;
-    let mut build = tonic_prost_build::configure().build_client(false).codec_path("crate::rpc::codec::Codec");
+    let mut build = tonic_prost_build::configure().build_client(false).codec_path("crate::message::codec::Codec");
     for request in ["DecodeRequest", "AttachRequest", "SampleRequest", "GetServerInfoRequest"] {
-        build = build.extern_path(format!(".croupier.v1.{request}"), format!("crate::rpc::codec::Raw{request}"));
+        build = build.extern_path(format!(".croupier.v1.{request}"), format!("crate::message::codec::Raw{request}"));
     }
     build.extern_path(".croupier.v1", "crate::proto").out_dir(server).compile_fds(descriptors)?;
     Ok(())

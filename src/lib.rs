@@ -13,6 +13,7 @@ pub mod healthcheck;
 pub mod inject;
 pub mod limits;
 pub mod memory;
+mod message;
 pub mod metrics;
 pub mod otlp;
 pub mod params;

@@ -45,7 +45,7 @@ const CONFINED: &[Confined] = &[
 ];
 
 /// The service and the clients; the generated code itself.
-const GRPC: &[&str] = &["rpc", "bench", "dial", "otlp", "app", "lib.rs"];
+const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "app", "lib.rs"];
 
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
@@ -54,7 +54,7 @@ const LAYERS: &[&[&str]] = &[
     &["limits", "sampling"],
     &["speculative", "watermark"],
     &["error", "permits", "backend", "region"],
-    &["metrics", "sequence"],
+    &["metrics", "sequence", "message"],
     &["engine", "trace"],
     &["bench", "top", "inject", "config", "telemetry", "otlp", "shutdown"],
     &["rpc"],

@@ -6,11 +6,11 @@
 use super::{Address, BenchError};
 use crate::config::Config;
 use crate::limits::Limits;
+use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::proto::{self, DecodeRequest, DecodeResponse};
-use crate::rpc::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming, transport::Server};

@@ -1,6 +1,8 @@
 //! One setting, whatever it is of, and how the list of them is written.
 
 use super::Config;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// One setting: a flag, an environment variable and a key of the file.
 pub(super) struct Setting {
@@ -60,6 +62,11 @@ macro_rules! setting {
     };
 }
 
+/// Durations that may not be zero.
+pub(super) const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
+/// Durations that may.
+pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
+
 /// A limit that is a number.
 macro_rules! limit {
     ($name:literal, $field:ident, $range:expr, $help:literal) => {
@@ -82,7 +89,7 @@ macro_rules! path {
 }
 
 macro_rules! duration {
-    ($name:literal, $field:ident, $range:expr, $help:literal) => {
-        setting!($name, "TIME", $field, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)
+    ($name:literal, $($field:ident).+, $range:expr, $help:literal) => {
+        setting!($name, "TIME", $($field).+, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)
     };
 }

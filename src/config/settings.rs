@@ -1,5 +1,6 @@
 //! The list of settings.
 
+use super::setting::{ANY, POSITIVE};
 pub(super) use super::setting::{Setting, env_name};
 use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
 use crate::params::MAX_VOCAB_SIZE;
@@ -10,14 +11,6 @@ use std::time::Duration;
 /// The presets that come with the program.
 const SHIPPED: &str = "shipped";
 
-const fn seconds(s: u64) -> Duration {
-    Duration::from_secs(s)
-}
-
-/// Durations that may not be zero.
-const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(10)..=seconds(3600);
-/// Durations that may.
-const ANY: RangeInclusive<Duration> = Duration::ZERO..=seconds(3600);
 /// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
 const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
 const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
@@ -269,20 +262,16 @@ pub(super) static SETTINGS: &[Setting] = &[
         1..=1_000_000,
         "Steps waiting for the backend; further ones are refused immediately, with a hint when to retry"
     ),
-    setting!(
+    duration!(
         "reply-timeout",
-        "TIME",
         limits.reply_timeout,
-        |t| values::duration(t, ANY),
-        |d: &Duration| show_duration(*d),
+        ANY,
         "How long a reply may wait for its worker to read the replies before it; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
     ),
-    setting!(
+    duration!(
         "receive-timeout",
-        "TIME",
         limits.receive_timeout,
-        |t| values::duration(t, ANY),
-        |d: &Duration| show_duration(*d),
+        ANY,
         "How long a message may take to arrive, counted from its first byte, and for the first message of a call from the beginning of the call; then the call ends with ABORTED. 0: no limit"
     ),
     limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
@@ -332,12 +321,10 @@ pub(super) static SETTINGS: &[Setting] = &[
         4096..=1 << 46,
         "Bytes of messages with columns from ranks above 0, announced and not yet done with. When it is used up, the server refuses shards; set it to the memory you can spare. Shards in shared memory take none of it"
     ),
-    setting!(
+    duration!(
         "shard-timeout",
-        "TIME",
         limits.shard_timeout,
-        |t| values::duration(t, POSITIVE),
-        |d: &Duration| show_duration(*d),
+        POSITIVE,
         "How long a step waits for the columns of other ranks before its rows fail. The time runs from the step's turn, or from its receipt if the step before it waited in vain. Raise it where ranks may be late, as when a kernel is compiled on first use"
     ),
     limit!(

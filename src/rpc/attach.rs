@@ -3,11 +3,11 @@
 //! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call, and when it is
 //! dropped the rank has left its group.
 
-use super::codec::{Looked, RawAttachRequest};
 use super::convert::shards;
 use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
 use crate::error::Error;
+use crate::message::codec::{Looked, RawAttachRequest};
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::attach_request::Request;

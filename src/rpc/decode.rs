@@ -5,7 +5,6 @@
 //! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
 //! (`unread`), and when the call is dropped everything it held is freed with it.
 
-use super::codec::{Looked, RawDecodeRequest};
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
@@ -14,6 +13,7 @@ use super::{Received, RegionSide, Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
 use crate::error::Error;
+use crate::message::codec::{Looked, RawDecodeRequest};
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;

@@ -1,13 +1,11 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` and `codec` (how a message does),
+//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
 //! [`decode`] (the stream's life),
 //! `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
 mod attach;
 pub mod auth;
-mod buffers;
-pub(crate) mod codec;
 mod complaints;
 mod convert;
 mod decode;
@@ -33,6 +31,7 @@ use crate::engine;
 use crate::engine::shards::Shards;
 use crate::error::Error;
 use crate::limits::Limits;
+use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use crate::metrics::{Metrics, Stage};
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
@@ -42,7 +41,6 @@ use crate::region::Regions;
 use crate::trace::Tracer;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
-use codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use info::Offered;

@@ -1,7 +1,6 @@
 //! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
-use super::codec::{Looked, RawSampleRequest};
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::traces::{self, MaybeSpan};
@@ -9,6 +8,7 @@ use super::{Received, Shared};
 use crate::engine::StreamHandle;
 use crate::engine::step::{LogitsBlock, Step, Work, WorkKind};
 use crate::error::Error;
+use crate::message::codec::{Looked, RawSampleRequest};
 use crate::proto;
 use crate::trace::context::Context;
 use std::sync::Arc;

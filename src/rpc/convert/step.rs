@@ -57,7 +57,7 @@ pub(in crate::rpc) fn step(
 }
 
 /// To close what is not open is no mistake, but a list longer than there may be sequences would only cost memory and time. Other lists
-/// were held to their limits before they were decoded ([`codec`](crate::rpc::codec)).
+/// were held to their limits before they were decoded ([`message`](crate::message)).
 fn check_closed(len: usize, max_sequences: usize) -> Result<(), Error> {
     if len > max_sequences {
         let message = format!("has {len} entries, max_sequences is {max_sequences}; split the step");

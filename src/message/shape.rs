@@ -1,20 +1,12 @@
-//! Requests as they come from tonic, and a look at each before it is decoded.
+//! A look at a request before it is decoded.
 //!
 //! Two bytes on the wire can be an empty sub-message that takes hundreds once decoded, so a message within
 //! the size limit could still take hundreds of times its size. The look counts sub-messages without
 //! decoding anything, and holds lists to their limits. It also lets a message that is not protobuf end in INVALID_ARGUMENT,
 //! where tonic's own codec would call that an internal fault.
 
-use super::buffers::{self, Buffers};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::proto;
-use bytes::Bytes;
-use prost::Message;
-use std::marker::PhantomData;
-use tonic::Status;
-use tonic::codec::{Codec as TonicCodec, DecodeBuf, Decoder as TonicDecoder};
-use tonic_prost::ProstEncoder;
 
 /// Most sub-messages of one request, of all kinds together.
 const MAX_SUB_MESSAGES: usize = 1 << 18;
@@ -24,7 +16,7 @@ const MAX_SUB_MESSAGES: usize = 1 << 18;
 #[derive(Debug)]
 pub(crate) struct Shape(&'static [(u64, &'static str, &'static Shape)]);
 
-static LEAF: Shape = Shape(&[]);
+pub(super) static LEAF: Shape = Shape(&[]);
 static PARAMS: Shape = Shape(&[
     (8, "logit_bias[]", &LEAF),
     (11, "bad_words[]", &LEAF),
@@ -59,98 +51,14 @@ static STEP: Shape = Shape(&[
     (110, "sharded", &SHARDED),
     (120, "top_n", &LEAF),
 ]);
-static DECODE_REQUEST: Shape = Shape(&[(1, "config", &CONFIG), (2, "step", &STEP)]);
+pub(super) static DECODE_REQUEST: Shape = Shape(&[(1, "config", &CONFIG), (2, "step", &STEP)]);
 static SHARD: Shape = Shape(&[(2, "inline", &LEAF), (3, "region", &LEAF)]);
-static ATTACH_REQUEST: Shape = Shape(&[(1, "rank", &LEAF), (2, "shard", &SHARD)]);
+pub(super) static ATTACH_REQUEST: Shape = Shape(&[(1, "rank", &LEAF), (2, "shard", &SHARD)]);
 static ROW: Shape = Shape(&[(1, "params", &PARAMS), (5, "sampler_state", &LEAF)]);
-static SAMPLE_REQUEST: Shape =
+pub(super) static SAMPLE_REQUEST: Shape =
     Shape(&[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &LEAF), (120, "top_n", &LEAF)]);
 
-/// A request, which has a shape to look at.
-pub(crate) trait Looked: Message + Default {
-    /// Its sub-messages.
-    const SHAPE: &'static Shape;
-
-    /// The message that was received.
-    ///
-    /// # Errors
-    /// When it is none, or has more parts than one may have.
-    fn read(raw: Raw<Self>, limits: &Limits) -> Result<Self, Error> {
-        look(&raw.0, Self::SHAPE, limits)?;
-        buffers::decode(raw.0).map_err(malformed)
-    }
-}
-
-impl Looked for proto::DecodeRequest {
-    const SHAPE: &'static Shape = &DECODE_REQUEST;
-}
-impl Looked for proto::SampleRequest {
-    const SHAPE: &'static Shape = &SAMPLE_REQUEST;
-}
-impl Looked for proto::AttachRequest {
-    const SHAPE: &'static Shape = &ATTACH_REQUEST;
-}
-impl Looked for proto::GetServerInfoRequest {
-    const SHAPE: &'static Shape = &LEAF;
-}
-
-/// A request as it was received.
-#[derive(Debug)]
-pub struct Raw<U>(Bytes, PhantomData<fn() -> U>);
-
-/// What the generated service knows requests by.
-pub(crate) type RawDecodeRequest = Raw<proto::DecodeRequest>;
-/// As above.
-pub(crate) type RawAttachRequest = Raw<proto::AttachRequest>;
-/// As above.
-pub(crate) type RawSampleRequest = Raw<proto::SampleRequest>;
-/// As above.
-pub(crate) type RawGetServerInfoRequest = Raw<proto::GetServerInfoRequest>;
-
-/// The codec of the generated service.
-#[derive(Debug)]
-pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
-
-/// Takes messages as they are.
-#[derive(Debug)]
-pub(crate) struct Decoder<U>(Buffers, PhantomData<U>);
-
-impl<T, U> Default for Codec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, U> TonicCodec for Codec<T, Raw<U>>
-where
-    T: Message + Send + 'static,
-    U: Send + 'static,
-{
-    type Encode = T;
-    type Decode = Raw<U>;
-    type Encoder = ProstEncoder<T>;
-    type Decoder = Decoder<U>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::default()
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        Decoder(Buffers::default(), PhantomData)
-    }
-}
-
-impl<U> TonicDecoder for Decoder<U> {
-    type Item = Raw<U>;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Raw<U>>, Status> {
-        // Where it is large it is not copied; logits become slices of it.
-        Ok(Some(Raw(self.0.take(buffer), PhantomData)))
-    }
-}
-
-fn malformed(error: prost::DecodeError) -> Error {
+pub(super) fn malformed(error: prost::DecodeError) -> Error {
     Error::Malformed(error.to_string())
 }
 
@@ -186,7 +94,7 @@ impl<'a> Room<'a> {
 }
 
 /// Counts the sub-messages of a request.
-fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<(), Error> {
+pub(super) fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<(), Error> {
     count(message, shape, &mut Room::new(limits))
 }
 
@@ -251,8 +159,11 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::codec::Looked;
     use super::*;
+    use crate::proto;
     use proptest::prelude::*;
+    use prost::Message;
     use prost_types::field_descriptor_proto::{Label, Type};
     use prost_types::{DescriptorProto, FileDescriptorSet};
     use std::collections::HashMap;
