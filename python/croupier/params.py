@@ -282,16 +282,17 @@ class RepetitionDetectionParams(Params):
 @dataclass(frozen=True, kw_only=True)
 class ThinkingBudgetParams(Params):
     """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids.
-    Output tokens in between are counted, all stretches together. If the text is still thinking when `budget` tokens are
-    spent, the forced tokens are emitted one by one, whatever is banned or allowed; their logits must not be -infinity.
-    An empty message: any number of tokens, whatever the stream's default."""
+    Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole budget. If it is not
+    over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is banned or allowed; their
+    logits must not be -infinity. If the stretch already ends with the first of them, the others follow. An empty
+    message: any number of tokens, whatever the stream's default."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
     end_token_ids: Sequence[int] = ()
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int = 0
-    """How many tokens may be spent, the end included. 0: none."""
+    """How many tokens a stretch may spend, the end included. 0: none."""
     forced_token_ids: Sequence[int] = ()
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
 
@@ -572,7 +573,7 @@ class SamplingParams(Params):
     repetition_detection: RepetitionDetectionParams | Mapping[str, Any] | None = None
     """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Server default: off."""
     thinking_budget: ThinkingBudgetParams | Mapping[str, Any] | None = None
-    """How many tokens the output may spend on thinking. Server default: any number."""
+    """How many tokens a stretch of thinking may have. Server default: any number."""
     return_sampler_state: bool | None = None
     """Send what samplers remember with each token, in WorkResult.sampler_state. A worker that wants to go on after a
     failure needs it where mirostat or adaptive_target is on. Server default false."""
