@@ -46,7 +46,8 @@ class AcceptanceRule(enum.IntEnum):
     TYPICAL = 4
     """Typical acceptance (Medusa). Not lossless."""
     RELAXED = 5
-    """Relaxed acceptance for thinking phases. Not lossless."""
+    """Relaxed acceptance (TensorRT-LLM): a token that is nearly as likely as the first will do. Not lossless, unless
+    relaxed_in_thinking_only is set and the text does not think."""
     SYNTHETIC = 6
     """A fixed rate for draft tokens that the target could emit, for load tests. Not lossless."""
 
@@ -182,6 +183,10 @@ class AcceptanceParams(Params):
     0.6."""
     synthetic_rate: float | None = None
     """SYNTHETIC: accept each draft token with this probability. Range 0 .. 1. Required for that rule."""
+    relaxed_in_thinking_only: bool | None = None
+    """RELAXED: relax only inside thinking, as thinking_budget says where it begins and ends. Elsewhere, and everywhere
+    without thinking_budget, a draft token is accepted if it is the one that sample work would draw there, so that the
+    text is that of the same seed without drafts. Absent: false, relax everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)

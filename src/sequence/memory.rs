@@ -298,6 +298,11 @@ impl Now {
         self.looping
     }
 
+    /// Whether the text thinks.
+    pub(super) fn thinks(&self) -> bool {
+        self.thinking.is_inside()
+    }
+
     /// What is added to single logits, in token order.
     pub(super) fn nudges(&self) -> &[Nudge] {
         &self.nudges

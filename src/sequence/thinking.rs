@@ -65,6 +65,11 @@ impl Thinking {
         }
     }
 
+    /// Whether a stretch has begun that is not over, its end included.
+    pub(super) fn is_inside(&self) -> bool {
+        self.phase != Phase::Outside
+    }
+
     /// How many of the last tokens are looked at.
     pub(super) fn reach(params: &ThinkingBudget) -> usize {
         params.start_token_ids.len().max(params.end_token_ids.len()).max(params.forced().len())
