@@ -255,6 +255,7 @@ impl Drafts {
             drafts: &drafts[i],
             tree: &tree,
             rule,
+            strict: &[],
             numbers: Numbers { seed: i as u64, start: 0 },
             measure: false,
         };

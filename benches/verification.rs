@@ -181,6 +181,7 @@ impl Bench<'_> {
             drafts: &drafts,
             tree: &self.tree,
             rule: self.rule,
+            strict: &[],
             // Other numbers than the draws', so that each round decides anew.
             numbers: Numbers { seed: draft.seed + 1_000_003 * round, start: 0 },
             measure: self.measure,

@@ -278,3 +278,17 @@ async fn every_sampler_takes_effect_in_the_order_that_is_asked() {
     assert_eq!(survivors(&mut worker, 102, listed).await, cut);
     assert_eq!(survivors(&mut worker, 103, SamplingParams { top_k: Some(1), min_keep: Some(7), ..seeded(1) }).await, 7);
 }
+
+#[tokio::test]
+async fn a_sampler_that_removes_likelier_tokens_changes_no_rank() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let logprobs = LogprobsParams { top_n: 1, mode: LogprobsMode::Processed.into(), token_ids: vec![] };
+    let xtc = SamplingParams { xtc_probability: Some(1.0), xtc_threshold: Some(0.1), ..seeded(1) };
+    worker.step(open_step(vec![open(1, SamplingParams { logprobs: Some(logprobs), ..xtc })])).await;
+    let probabilities = [0.5f32, 0.3, 0.2];
+    let row = (0..VOCAB as usize).map(|token| probabilities.get(token).map_or(-100.0, |p| p.ln())).collect();
+    let token = worker.step(sample_step(&[(1, row)])).await.work[0].tokens.remove(0);
+    // XTC leaves the last of those that reach its threshold.
+    assert_eq!((token.token_id, token.logprob, token.top_token_ids, token.rank), (2, Some(0.0), vec![2], Some(3)));
+}

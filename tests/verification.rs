@@ -269,7 +269,10 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
         let target = Row::new(Dtype::F32, &row(shape, vocab, seed), Filters { temperature: 0.0, ..OFF });
         let greens = Greenlist::new(&params, Seeds::new(&params, vec![seed as u32]));
         let target = Row { mark: Some(Mark::Green(greens)), ..target };
-        for rule in [AcceptanceRule::Rejection, AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 0.004 })] {
+        for rule in [
+            AcceptanceRule::Rejection,
+            AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 0.004, ..Relaxed::default() }),
+        ] {
             // One that is near the top without the mark, and one that is not.
             let mut near: Vec<u32> = (0..vocab as u32).collect();
             let logits = row(shape, vocab, seed);
@@ -316,7 +319,7 @@ proptest! {
             target.adjusts = tokens.iter().copied().map(adjust).collect();
         }
         case.measure &= relaxed.is_none() || recipe.seed.is_multiple_of(4);
-        case.rule = relaxed.map_or(case.rule, |(top_n, delta)| AcceptanceRule::Relaxed(Relaxed { top_n, delta }));
+        case.rule = relaxed.map_or(case.rule, |(top_n, delta)| AcceptanceRule::Relaxed(Relaxed { top_n, delta, ..Relaxed::default() }));
         for (((token, source), &parent), &place) in case.drafts.iter_mut().zip(&case.parents).zip(&places) {
             if matches!(source, Source::None) || relaxed.is_some() {
                 *source = Source::None;

@@ -39,14 +39,15 @@ class AcceptanceRule(enum.IntEnum):
     REJECTION = 1
     """Standard rejection sampling (Leviathan et al. 2023, Chen et al. 2023). Lossless."""
     GREEDY = 2
-    """Accept while the draft token is the target's most likely one. So is the token after the accepted ones, whatever
-    the temperature. Lossless for greedy sequences."""
+    """Accept while the draft token is the target's most likely one. The token after the accepted ones is the most
+    likely one too, whatever the temperature. Lossless for greedy sequences."""
     BLOCK = 3
-    """Block verification (Sun et al. 2025). Lossless; accepts at least as many in expectation."""
+    """Block verification (Sun et al. 2025). Lossless; accepts at least as many tokens as REJECTION in expectation."""
     TYPICAL = 4
     """Typical acceptance (Medusa). Not lossless."""
     RELAXED = 5
-    """Relaxed acceptance for thinking phases. Not lossless."""
+    """Relaxed acceptance (TensorRT-LLM): a token that is nearly as likely as the first will do. Not lossless, unless
+    relaxed_in_thinking_only is set and the text does not think."""
     SYNTHETIC = 6
     """A fixed rate for draft tokens that the target could emit, for load tests. Not lossless."""
 
@@ -57,7 +58,7 @@ class ProposerKind(enum.IntEnum):
     UNSPECIFIED = 0
     """Not allowed."""
     NGRAM = 1
-    """Prompt lookup: what followed the last tokens where they stood before."""
+    """Prompt lookup: what followed the last tokens where they appeared before."""
     SUFFIX = 2
     """Suffix matching: what followed most often, as far as it is likely."""
 
@@ -67,7 +68,7 @@ class SamplerKind(enum.IntEnum):
 
     UNSPECIFIED = 0
     TEMPERATURE = 1
-    """temperature; or dynamic temperature in its place, where that is on and not listed by itself."""
+    """temperature. Dynamic temperature takes its place, where that is on and not listed by itself."""
     SMOOTHING = 2
     """smoothing_factor and smoothing_curve."""
     TOP_N_SIGMA = 3
@@ -94,7 +95,7 @@ class SamplerKind(enum.IntEnum):
 
 class EngineOrder(enum.IntEnum):
     """The samplers of an engine in its order, with its own rules for ties and thresholds as far as docs/sampling.md
-    says ("Engines' rules")."""
+    lists them ("Engines' rules")."""
 
     UNSPECIFIED = 0
     """As ENGINE_ORDER_CROUPIER."""
@@ -102,21 +103,22 @@ class EngineOrder(enum.IntEnum):
     """min_eos_p, temperature, smoothing, top_n_sigma, top_h, top_k, top_p, min_p, typical_p, tfs, top_a,
     epsilon_cutoff, eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
     LLAMA_CPP = 2
-    """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p; with mirostat temperature,
-    mirostat. typical_p goes on until there is more than its share. DRY comes behind the penalties. Sets
+    """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p. With mirostat: temperature,
+    mirostat. typical_p goes on until it has more than its share. DRY comes after the penalties. Sets
     penalties_count_prompt."""
     VLLM = 3
     """temperature, min_p, top_k, top_p. A temperature above 0 is at least 0.01."""
     TRANSFORMERS = 4
     """min_eos_p, temperature, top_h, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. top_k and typical_p
-    keep what is equal to the last token that they keep."""
+    also keep tokens that are equal to the last one they keep."""
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
-    tfs, top_a, min_p, adaptive_p, mirostat, xtc; adaptive_p and mirostat end it. Ties as with TRANSFORMERS; xtc does
-    nothing where one of xtc_ignore_token_ids would go. DRY comes behind the penalties. Sets penalties_count_prompt."""
+    tfs, top_a, min_p, adaptive_p, mirostat, xtc. adaptive_p and mirostat end it. Ties as with TRANSFORMERS. xtc does
+    nothing where it would remove one of xtc_ignore_token_ids. DRY comes after the penalties. Sets
+    penalties_count_prompt."""
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
-    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes behind the penalties. Sets
+    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
     penalties_count_prompt."""
 
 
@@ -128,7 +130,8 @@ class SeedingScheme(enum.IntEnum):
     LEFTHASH = 1
     """All tokens of the context."""
     SELFHASH = 2
-    """For each token, it and one of the tokens of the context: more of the mark is left when some are changed."""
+    """For each token, that token and one of the tokens of the context. More of the mark is left when some tokens are
+    changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +161,12 @@ class LogprobsParams(Params):
     mode: LogprobsMode | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
     token_ids: Sequence[int] = ()
-    """Also the logprobs of these tokens. At most 1024."""
+    """Also the logprobs of these tokens. At most 1,024."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceParams(Params):
-    """How draft tokens are accepted. A setting of another rule than the chosen one is an error."""
+    """How draft tokens are accepted. It is an error to set a field of another rule than the chosen one."""
 
     rule: AcceptanceRule | str | None = None
     """The rule. ACCEPTANCE_RULE_UNSPECIFIED: REJECTION."""
@@ -171,28 +174,35 @@ class AcceptanceParams(Params):
     """TYPICAL: accept if the target probability is at least min(epsilon, alpha * exp(-entropy)). Range 0 .. 1. Absent:
     0.09."""
     typical_alpha: float | None = None
-    """TYPICAL. Range 1e-6 .. 1e6. Absent: 0.3."""
+    """TYPICAL: alpha; see typical_epsilon. Range 1e-6 .. 1e6. Absent: 0.3."""
     relaxed_top_n: int | None = None
-    """RELAXED: accept if the draft token is among the target's first n ... Range 1 .. 1,024. Absent: 10."""
+    """RELAXED: accept if the draft token is among this many first tokens of the target, and meets relaxed_delta. Range
+    1 .. 1,024. Absent: 10."""
     relaxed_delta: float | None = None
-    """RELAXED: ... and its target probability is at least the largest minus delta. Range 0 .. 1. Absent: 0.6."""
+    """RELAXED: the target probability of the draft token must be at least the largest minus this. Range 0 .. 1. Absent:
+    0.6."""
     synthetic_rate: float | None = None
     """SYNTHETIC: accept each draft token with this probability. Range 0 .. 1. Required for that rule."""
+    relaxed_in_thinking_only: bool | None = None
+    """RELAXED: relax only inside thinking, as thinking_budget says where it begins and ends. Elsewhere, and everywhere
+    without thinking_budget, a draft token is accepted if it is the one that sample work would draw there, so that the
+    text is that of the same seed without drafts. Absent: false, relax everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposerParams(Params):
-    """A proposer inside the sidecar. It sees the sequence's prompt and output; memory with the defaults: 31 bytes per
-    token (NGRAM), 44 (SUFFIX)."""
+    """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
+    bytes (NGRAM), 44 bytes (SUFFIX)."""
 
     kind: ProposerKind | str | None = None
     """How draft tokens are found. Required where anything is set."""
     max_draft_tokens: int | None = None
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
     min_match: int | None = None
-    """Fewest last tokens that must have stood before. Range 1 .. max_match. Absent: NGRAM 2, SUFFIX 1."""
+    """Shortest match: how many of the last tokens must appear earlier in the text. Range 1 .. max_match. Absent: NGRAM
+    2, SUFFIX 1."""
     max_match: int | None = None
-    """Most last tokens that are compared. Range 1 .. 64. Absent: NGRAM 5, SUFFIX 24."""
+    """Longest match: how many of the last tokens are compared. Range 1 .. 64. Absent: NGRAM 5, SUFFIX 24."""
     min_token_prob: float | None = None
     """SUFFIX: the draft ends before its probability, as counted in the text, falls below this. Range 0 .. 1. Absent:
     0.1."""
@@ -201,39 +211,40 @@ class ProposerParams(Params):
 @dataclass(frozen=True, kw_only=True)
 class DraftLengthParams(Params):
     """What advice on draft length needs to know. The unit of cost is the time of a target step that verifies nothing,
-    at the batch size the worker usually has."""
+    at the batch size that the worker usually has."""
 
     draft_cost: float = 0.0
     """Time to propose one more draft token. Range 0 .. 10; 0 for proposers inside the sidecar."""
     verify_cost: float = 0.0
     """Time that one more target row adds to the step. Range 0 .. 1."""
     max_draft_tokens: int | None = None
-    """The most that is ever advised. Range 1 .. 64. Absent: 16. 0: no advice, whatever the stream's default."""
+    """The longest draft that is ever advised, in tokens. Range 1 .. 64. Absent: 16. 0: no advice, whatever the stream's
+    default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoRepeatNgramParams(Params):
-    """A token may not follow the size - 1 tokens before it if it followed them before in the text."""
+    """A token may not follow the size - 1 tokens before it if it followed the same tokens earlier in the text."""
 
     size: int = 0
     """Tokens of an n-gram. Range 1 .. 64; with 1 no token comes twice. 0: off."""
     window: int = 0
-    """Only n-grams that lie in the last so many tokens count. Range 0 .. 32,768; 0: 32,768."""
+    """Only n-grams that lie in this many of the last tokens count. Range 0 .. 32,768; 0: 32,768."""
     whitelist_token_ids: Sequence[int] = ()
     """Tokens that may always follow. At most 4,096."""
     prompt_size: int = 0
-    """No n-gram of the prompt with so many tokens comes again, wherever in the prompt it is: a token is banned that
-    follows in the prompt what the text ends with. As Hugging Face encoder_no_repeat_ngram_size. Range 1 .. 64; 0: off.
-    """
+    """No n-gram of the prompt with this many tokens comes again, wherever in the prompt it is: a token is banned if it
+    follows, in the prompt, the tokens that the text ends with. As Hugging Face's encoder_no_repeat_ngram_size. Range 1
+    .. 64; 0: off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthPenaltyParams(Params):
-    """To the logit x of each of the stream's eos_token_ids, |x| * (factor ^ (n - start) - 1) is added when the output
-    has n tokens, n at least start."""
+    """When the output has n tokens, and n is at least start, |x| * (factor ^ (n - start) - 1) is added to the logit x
+    of each of the stream's eos_token_ids."""
 
     start: int = 0
-    """From this number of output tokens on."""
+    """The number of output tokens from which on it applies."""
     factor: float = 0.0
     """Above 1 texts end earlier, below 1 later. Range 0.01 .. 100; 1: off."""
 
@@ -245,7 +256,7 @@ class SequenceBias(Params):
     token_ids: Sequence[int] = ()
     """1 .. 64 token ids; a single one is biased everywhere."""
     bias: float = 0.0
-    """Range -1e6 .. 1e6; those of the same token add up."""
+    """Range -1e6 .. 1e6; the biases of the same token add up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +264,7 @@ class TokenBanRange(Params):
     """Tokens that may not be emitted at some positions. Position 0 is the first output token."""
 
     token_ids: Sequence[int] = ()
-    """At most 4,096."""
+    """The tokens. At most 4,096."""
     start: int = 0
     """The first position."""
     length: int = 0
@@ -262,49 +273,51 @@ class TokenBanRange(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RepetitionDetectionParams(Params):
-    """What is a loop: the output ends with a pattern of tokens that stands there min_count times in a row. Nothing ends
-    before min_tokens."""
+    """What counts as a loop: the output ends with min_count repetitions of a pattern of tokens in a row. No text ends
+    before min_tokens because of this."""
 
     max_pattern_size: int = 0
     """Longest pattern, in tokens. Range 1 .. 256; 0: off."""
     min_pattern_size: int | None = None
-    """Shortest pattern. Range 1 .. max_pattern_size. Absent: 1."""
+    """Shortest pattern, in tokens. Range 1 .. max_pattern_size. Absent: 1."""
     min_count: int = 0
-    """At least 2; times max_pattern_size at most 16,384."""
+    """How often the pattern must come. At least 2; times max_pattern_size at most 16,384."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingBudgetParams(Params):
-    """Thinking begins when prompt or output end with start_token_ids and is over when they end with end_token_ids.
-    Output tokens in between are counted, all stretches together. When `budget` are spent while the text thinks, the
-    forced tokens are emitted one by one, whatever is banned or allowed; their logits must not be -infinity. An empty
+    """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids.
+    Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole budget. If it is not
+    over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is banned or allowed; their
+    logits must not be -infinity. If the stretch already ends with the first of them, the others follow. An empty
     message: any number of tokens, whatever the stream's default."""
 
     start_token_ids: Sequence[int] = ()
-    """1 .. 64 token ids. Required where anything is set."""
+    """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
     end_token_ids: Sequence[int] = ()
-    """1 .. 64 token ids. Required where anything is set."""
+    """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int = 0
-    """Tokens, the end included. 0: none."""
+    """How many tokens a stretch may spend, the end included. 0: none."""
     forced_token_ids: Sequence[int] = ()
-    """At most 64 token ids. Empty: end_token_ids."""
+    """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportParams(Params):
-    """What to say about how each token was chosen, for training that needs the support and for whoever wonders why a
-    token did not come. Nothing set: off, whatever the stream's default. It costs another look at every token with
-    probability, with why_not_token_ids as much as sorting the row: for debugging. The CPU does it, on a server with a
-    GPU too."""
+    """What to say about how each token was chosen: for training that needs the support, and for finding out why a token
+    did not come. Nothing set: off, whatever the stream's default. It costs another look at every token with
+    probability; with why_not_token_ids as much as sorting the row, so that is for debugging. The CPU does it, on a
+    server with a GPU too. why_not_token_ids may explain at most 1,048,576 logits (rows times vocab_size) in a step;
+    further work gets ROW_STATUS_INVALID_WORK."""
 
     support_size: bool = False
-    """Say how many tokens could have been drawn. Report.support_size is there with any of these."""
+    """Say how many tokens could have been drawn. Report.support_size is also there with any of the other fields."""
     max_surviving_token_ids: int = 0
-    """List so many of them. Range 0 .. 4,096."""
+    """List up to this many of them. Range 0 .. 4,096."""
     entropy: bool = False
     """Say how uncertain the choice was."""
     why_not_token_ids: Sequence[int] = ()
-    """Say of these tokens what removed them. At most 64."""
+    """Say what removed each of these tokens. At most 64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,55 +328,55 @@ class KgwParams(Params):
     hashing_key: int | None = None
     """The secret. Absent: 15,485,863, which everybody knows."""
     greenlist_ratio: float | None = None
-    """Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
+    """The share of the vocabulary that is green. Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
     bias: float | None = None
     """Added to the logits of green tokens. Range 0 .. 100. Absent: 2."""
     seeding_scheme: SeedingScheme | str | None = None
-    """Absent: SEEDING_SCHEME_LEFTHASH."""
+    """What the greenlist depends on. Absent: SEEDING_SCHEME_LEFTHASH."""
     context_width: int | None = None
-    """How many tokens before decide. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
+    """How many tokens the context has. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthidParams(Params):
     """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
-    output alone, behind tokens 0."""
+    output alone, with tokens of id 0 before its first."""
 
     keys: Sequence[int] = ()
-    """The secret: one for each layer, 1 to 64, no two alike; 20 to 30 are usual. Required."""
+    """The secret: one key for each layer, 1 to 64, all different; 20 to 30 are usual. Required."""
     ngram_len: int | None = None
-    """The context and the token. Range 2 .. 16. Absent: 5."""
+    """Length of the context and the token together. Range 2 .. 16. Absent: 5."""
     context_history_size: int | None = None
-    """A context that was there so many tokens ago or less is not marked again. Range 0 .. 16,384; 0: all are. Absent:
-    1,024."""
+    """A context that appeared at one of this many last positions is not marked again. Range 0 .. 16,384; 0: all are
+    marked. Absent: 1,024."""
     sampling_table_size: int | None = None
-    """Bits of the table of g-values. Range 2 .. 1,048,576. Absent: 65,536."""
+    """Size of the table of g-values, in bits. Range 2 .. 1,048,576. Absent: 65,536."""
     sampling_table_seed: int | None = None
-    """What the table is made from. Absent: 0."""
+    """The seed that the table is made from. Absent: 0."""
     skip_first_ngram_calls: bool = False
-    """The first ngram_len - 1 tokens are not marked."""
+    """Do not mark the first ngram_len - 1 tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GumbelParams(Params):
-    """Aaronson's mark: the token is the one with the largest r^(1/p), r a uniform number of the key, the context and
-    the token. Nothing is marked before prompt and output have context_width tokens."""
+    """Aaronson's mark: the token is the one with the largest r^(1/p), where p is its probability and r a uniform number
+    of the key, the context and the token. Nothing is marked before prompt and output have context_width tokens."""
 
     key: int | None = None
     """The secret. Required."""
     context_width: int | None = None
-    """How many tokens before decide. Range 1 .. 8. Absent: 4."""
+    """How many tokens the context has. Range 1 .. 8. Absent: 4."""
     context_history_size: int | None = None
     """As in SynthidParams."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatermarkParams(Params):
-    """A mark, by one scheme. Keys are secrets: who has one can find the mark, forge it and take it out. The context is
-    the tokens before a position, draft tokens included."""
+    """A mark, by one scheme. Keys are secrets: whoever has one can find the mark, forge it and remove it. The context
+    is the tokens before a position, draft tokens included."""
 
     kgw: KgwParams | Mapping[str, Any] | None = None
-    """Green tokens become more likely. Changes what the text says a little; with any parameters, greedy too."""
+    """Green tokens become more likely. Changes what the text says a little. Works with any parameters, greedy too."""
     synthid: SynthidParams | Mapping[str, Any] | None = None
     """A tournament among the tokens that filters left. Needs a temperature above 0; not with mirostat."""
     gumbel: GumbelParams | Mapping[str, Any] | None = None
@@ -373,12 +386,13 @@ class WatermarkParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams(Params):
-    """One sequence's sampling parameters. Applied to a row in this order: allowed / banned tokens, bad words and
+    """One sequence's sampling parameters. They apply to a row in this order: allowed and banned tokens, bad words and
     min_tokens; logit_bias, sequence_bias and DRY; repetition_penalty; encoder_repetition_penalty; frequency_penalty and
     presence_penalty; length_penalty; the samplers, from temperature to the filters, in the order that sampler_order or
-    engine_order gives; draw. The order of tokens is logit descending, then token id ascending, so ties have one answer,
-    and at least one token survives every filter. Absent scalar or empty list: the stream's default, then the server's
-    (given at each field)."""
+    engine_order gives; the draw. The order of tokens is logit descending, then token id ascending, so ties have one
+    answer. At least one token survives every filter. A field that is absent, or a list that is empty, takes the
+    stream's default, then the server's. Each field gives the server's default, which the server's configuration may
+    change."""
 
     temperature: float | None = None
     """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
@@ -395,215 +409,226 @@ class SamplingParams(Params):
     """For tokens in the prompt or the output: positive logits are divided by it, others multiplied. Range 1e-4 .. 1e4;
     1: off. Server default 1."""
     frequency_penalty: float | None = None
-    """Subtracted once per occurrence in the output; penalties_count_prompt adds those in the prompt. Range -1e4 .. 1e4;
-    0: off. Server default 0."""
+    """Subtracted once per occurrence in the output; with penalties_count_prompt also per occurrence in the prompt.
+    Range -1e4 .. 1e4; 0: off. Server default 0."""
     presence_penalty: float | None = None
     """Subtracted once if the token is in the output, or with penalties_count_prompt in the prompt. Range -1e4 .. 1e4;
     0: off. Server default 0."""
     logit_bias: Sequence[LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
-    """Added to single logits. No token twice. Default none."""
+    """Added to single logits. No token twice. Server default: none."""
     allowed_token_ids: Sequence[int] = ()
-    """Only these tokens may be emitted. Default: all."""
+    """Only these tokens may be emitted. At most vocab_size. Server default: all."""
     banned_token_ids: Sequence[int] = ()
-    """These may not; wins over allowed_token_ids. Default: none."""
+    """These tokens may not be emitted; wins over allowed_token_ids. At most vocab_size. Server default: none."""
     bad_words: Sequence[TokenSequence | Mapping[str, Any]] = ()
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
-    it. A sequence of one token is a ban. Default: none."""
+    it. A sequence of one token is a ban. At most 1,024. Server default: none."""
     min_tokens: int | None = None
-    """EOS and stop tokens are banned until the output has this many tokens. Server default 0."""
+    """EOS and stop tokens are banned until the output has this many tokens. Must not exceed max_tokens, unless that is
+    0. Server default 0."""
     max_tokens: int | None = None
     """The sequence ends with FINISH_REASON_MAX_TOKENS when its output has this many tokens. 0: no limit. Server default
-    0. min_tokens must not exceed it."""
+    0."""
     stop_token_ids: Sequence[int] = ()
-    """Emitting one ends the sequence with FINISH_REASON_STOP_TOKEN. Default: none."""
+    """Emitting one of these ends the sequence with FINISH_REASON_STOP_TOKEN. At most 64. Server default: none."""
     ignore_eos: bool | None = None
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
     seed: int | None = None
-    """Seed of every random decision of the sequence. Absent: chosen by the server and reported."""
+    """Seed of every random decision of the sequence. Absent: the server chooses one and reports it."""
     logprobs: LogprobsParams | Mapping[str, Any] | None = None
-    """What to report beside the token. Absent: only the token. Where the stream's default has it, a sequence can ask
-    for less, but not for no logprob of the token."""
+    """What to report beside the token. Server default: only the token. Where the stream's default has it, a sequence
+    can ask for less, but always gets the logprob of the token."""
     acceptance: AcceptanceParams | Mapping[str, Any] | None = None
-    """How draft tokens are accepted. Absent: rejection sampling (lossless)."""
+    """How draft tokens are accepted. Server default: rejection sampling (lossless)."""
     proposer: ProposerParams | Mapping[str, Any] | None = None
-    """Propose draft tokens from the sequence's own tokens, so that no draft model is needed: each reply to sample or
-    verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Absent: none. An
-    empty message: none, whatever the stream's default."""
+    """Propose draft tokens from the sequence's own tokens, so that no draft model is needed. Each reply to sample or
+    verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Server default:
+    none. An empty message: none, whatever the stream's default."""
     draft_length: DraftLengthParams | Mapping[str, Any] | None = None
-    """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Absent: no advice."""
+    """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Server default: no advice."""
     dynatemp_low: float | None = None
-    """Dynamic temperature: from low where one token has all probability to high where all are as likely, by the share
-    of the largest entropy to the power of the exponent; takes the place of temperature, unless the order has a place
-    for both. low 0 .. high, server default 0; high 0 (off), or 1e-5 .. 1e5, server default 0; exponent 0 .. 100, server
-    default 1; with exponent 0 the temperature is high. Below 1e-5 the temperature is that. temperature 0 is greedy all
-    the same."""
+    """Dynamic temperature: from low, where one token has all probability, to high, where all are equally likely. In
+    between it is low + (high - low) * s ^ exponent, where s is the entropy's share of the largest possible entropy.
+    Below 1e-5 it is 1e-5. It takes the place of temperature, unless the order has a place for both. temperature 0 is
+    greedy all the same. This field is low. Range 0 .. dynatemp_high. Server default 0."""
     dynatemp_high: float | None = None
-    """See `dynatemp_low`."""
+    """The temperature where all tokens are equally likely; see dynatemp_low. Range 0 (off), or 1e-5 .. 1e5. Server
+    default 0."""
     dynatemp_exponent: float | None = None
-    """See `dynatemp_low`."""
+    """The exponent; see dynatemp_low. 0: the temperature is dynatemp_high. Range 0 .. 100. Server default 1."""
     temperature_end: float | None = None
-    """The temperature goes on a straight line from temperature to temperature_end, which it has after
-    temperature_tokens tokens of output. End 1e-5 .. 1e5, server default 1; tokens 0: off, server default 0."""
+    """The temperature moves in a straight line from temperature to temperature_end, which it reaches after
+    temperature_tokens tokens of output. Range 1e-5 .. 1e5. Server default 1."""
     temperature_tokens: int | None = None
-    """See `temperature_end`."""
+    """The number of output tokens after which temperature_end is reached. Needs a temperature above 0, and cannot be
+    combined with dynatemp_high. 0: off. Server default 0."""
     smoothing_factor: float | None = None
     """Quadratic smoothing: with d the distance to the largest logit over the temperature so far, logits become -(3 -
-    curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3. Factor 0 .. 100; 0: off; server default 0. Curve 1 ..
-    10; 1: quadratic; server default 1."""
+    curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3. Range 0 .. 100; 0: off. Server default 0."""
     smoothing_curve: float | None = None
-    """See `smoothing_factor`."""
+    """The curve of smoothing_factor. Range 1 .. 10; 1: quadratic. Server default 1."""
     typical_p: float | None = None
-    """Keep the tokens whose surprise is nearest to the entropy until they have this probability; the one that crosses
+    """Keep the tokens whose surprise is nearest to the entropy, until they have this probability; the one that crosses
     stays. Range 0 .. 1; 1: off. Server default 1."""
     tfs: float | None = None
     """Tail-free sampling (z): keep the tokens before this share of the curvature of sorted probabilities. Range 0 .. 1;
     1: off. Server default 1."""
     top_a: float | None = None
-    """Keep probabilities of at least top_a times the square of the largest. Range 0 .. 1e4; 0: off. Server default 0."""
+    """Keep tokens with a probability of at least top_a times the square of the largest. Range 0 .. 1e4; 0: off. Server
+    default 0."""
     top_n_sigma: float | None = None
-    """Keep logits of at least the largest minus so many standard deviations. Range 0 .. 1e4; 0: off. Server default 0."""
+    """Keep logits of at least the largest minus this many standard deviations. Range 0 .. 1e4; 0: off. Server default
+    0."""
     epsilon_cutoff: float | None = None
     """Keep probabilities of at least this. Range 0 .. 1; 0: off. Server default 0."""
     eta_cutoff: float | None = None
-    """Keep probabilities of at least the smaller of this and its root times exp(-entropy). Range 0 .. 1; 0: off. Server
-    default 0."""
+    """Keep probabilities of at least the smaller of eta_cutoff and sqrt(eta_cutoff) * exp(-entropy). Range 0 .. 1; 0:
+    off. Server default 0."""
     top_h: float | None = None
-    """Of the 100 first tokens keep the prefix that has this share of their entropy. Range 0 .. 1; 0: off. Server
+    """Of the first 100 tokens, keep the prefix with at most this share of their entropy. Range 0 .. 1; 0: off. Server
     default 0."""
     xtc_probability: float | None = None
-    """Exclude top choices (XTC): at a position, with this probability, all tokens with at least xtc_threshold of the
-    probability go, but the least likely of them; xtc_ignore_token_ids are none of them. Probability 0 .. 1; 0: off;
-    server default 0. Threshold 0 .. 1; server default 0.1; above 0.5 nothing can happen."""
+    """Exclude top choices (XTC): with this probability at each position, all tokens with at least xtc_threshold of the
+    probability are removed except the least likely of them. xtc_ignore_token_ids are never among them. Range 0 .. 1; 0:
+    off. Server default 0."""
     xtc_threshold: float | None = None
-    """See `xtc_probability`."""
+    """The share of the probability that makes a token a top choice for XTC. Range 0 .. 1; above 0.5 XTC can do nothing.
+    Server default 0.1."""
     xtc_ignore_token_ids: Sequence[int] = ()
-    """At most 1,024. Default: none."""
+    """Tokens that XTC never counts as top choices. At most 1,024. Server default: none."""
     min_keep: int | None = None
-    """No filter leaves fewer tokens, where there are as many. Range 1 .. 1,048,576. Server default 1."""
+    """No filter leaves fewer tokens than this, where there are as many. Range 1 .. 1,048,576. Server default 1."""
     sampler_order: Sequence[SamplerKind | str] = ()
-    """The order of the samplers: every one that is on, each once; those that are off may be left out. The rules for
-    ties and thresholds are those of engine_order. Default: the order of engine_order."""
+    """The order of the samplers: every sampler that is on, each once. Those that are off may be left out. The rules for
+    ties and thresholds are those of engine_order. Server default: the order of engine_order."""
     engine_order: EngineOrder | str | None = None
-    """The order and the rules of an engine, or with sampler_order its rules alone. A sampler that is on and that the
-    engine does not have is a mistake, and so is one of its parameters, unless sampler_order is given. Default
+    """The order and the rules of an engine, or with sampler_order its rules alone. Unless sampler_order is given, it is
+    a mistake to turn on a sampler, or a parameter of a sampler, that the engine does not have. Server default
     ENGINE_ORDER_CROUPIER."""
     mirostat: int | None = None
-    """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. 1 keeps as
-    many first tokens as that takes by Zipf's law, 2 keeps the tokens whose surprise is at most the limit. Range 0 .. 2;
-    0: off. Server default 0."""
+    """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. Version 1
+    keeps as many first tokens as that takes by Zipf's law; version 2 keeps the tokens whose surprise is at most the
+    limit. Range 0 .. 2; 0: off. Server default 0."""
     mirostat_tau: float | None = None
-    """The surprise to aim at, in bits. Range 0 .. 100. Server default 5."""
+    """The surprise that mirostat aims at, in bits. Range 0 .. 100. Server default 5."""
     mirostat_eta: float | None = None
-    """The learning rate. Range 0 .. 100. Server default 0.1."""
+    """Mirostat's learning rate. Range 0 .. 100. Server default 0.1."""
     adaptive_target: float | None = None
-    """Adaptive-p: favours tokens whose probability is near the target, which makes up for what the tokens before had.
-    Put a min_p before it. Range 0 .. 1, or -1: off. Server default -1."""
+    """Adaptive-p: favours tokens whose probability is near this target, corrected for the probabilities that the tokens
+    before had. Put a min_p before it. Range 0 .. 1, or -1: off. Server default -1."""
     adaptive_decay: float | None = None
-    """What is left of its average after a token. Range 0 .. 0.99. Server default 0.9."""
+    """The share of adaptive-p's average that is left after a token. Range 0 .. 0.99. Server default 0.9."""
     top_p_decay: float | None = None
-    """Factual nucleus: with each token top_p is multiplied by this ... Range 0 .. 1; 1: off. Server default 1."""
+    """Factual nucleus: top_p is multiplied by this with each token. See top_p_min and top_p_reset_token_ids. Range 0 ..
+    1; 1: off. Server default 1."""
     top_p_min: float | None = None
-    """... but does not fall below this ... Range 0 .. 1. Server default 1e-6."""
+    """A top_p that decays does not fall below this. Range 0 .. 1. Server default 1e-6."""
     top_p_reset_token_ids: Sequence[int] = ()
-    """... and is top_p again after one of these, such as those that end sentences. At most 64. Default: none."""
+    """A top_p that decays starts again at top_p after one of these tokens, such as those that end sentences. At most
+    64. Server default: none."""
     p_less: bool | None = None
-    """p-less: keep probabilities of at least the sum of the squares of all. Server default false."""
+    """p-less: keep probabilities of at least the sum of the squares of all probabilities. Server default false."""
     dry_multiplier: float | None = None
-    """DRY: a token that would extend a repeat is made less likely, the more so the longer the repeat. The last L tokens
-    stood in the text before, a token followed them there, and L is at least dry_allowed_length: then dry_multiplier *
-    dry_base ^ (L - dry_allowed_length) is subtracted from that token's logit, at most 1e30. The text is the prompt and
-    the output. Range 0 .. 1e4; 0: off. Server default 0."""
+    """DRY makes a token less likely if it would extend a repeat, the more so the longer the repeat. Say the last L
+    tokens appeared earlier in the text, a token followed them there, and L is at least dry_allowed_length. Then
+    dry_multiplier * dry_base ^ (L - dry_allowed_length), at most 1e30, is subtracted from that token's logit. The text
+    is the prompt and the output. Range 0 .. 1e4; 0: off. Server default 0."""
     dry_base: float | None = None
-    """Range 1 .. 1e4. Server default 1.75."""
+    """The base of DRY's penalty; see dry_multiplier. Range 1 .. 1e4. Server default 1.75."""
     dry_allowed_length: int | None = None
-    """Longest repeat that costs nothing, in tokens. Range 1 .. 1,024. Server default 2."""
+    """The longest repeat that costs nothing, in tokens; DRY penalises a token that would extend it. Range 1 .. 1,024.
+    Server default 2."""
     dry_penalty_last_n: int | None = None
-    """Only the last so many tokens are looked at. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts; 0:
-    DRY is off. Server default -1."""
+    """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
+    0: DRY is off. Server default -1."""
     dry_sequence_breakers: Sequence[TokenSequence | Mapping[str, Any]] = ()
-    """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Default:
-    none."""
+    """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
+    default: none."""
     penalty_last_n: int | None = None
-    """repetition_penalty, frequency_penalty and presence_penalty see only the last so many tokens of prompt and output.
-    Range 0 .. 1,048,576; 0: all. Server default 0."""
+    """repetition_penalty, frequency_penalty and presence_penalty see only this many of the last tokens of prompt and
+    output. Range 0 .. 1,048,576; 0: all. Server default 0."""
     penalty_decay_n: int | None = None
-    """Behind these, over so many tokens, they fall off: a token whose latest occurrence is d tokens back is penalised
-    with the strength s = 1 - (d - penalty_last_n) / (penalty_decay_n + 1), which makes a repetition penalty r 1 + (r -
-    1) * s and multiplies the other two. 0: they end at once. With penalty_last_n, which it needs, at most 65,535.
-    Server default 0."""
+    """Over this many tokens further back, these penalties fall off. A token whose latest occurrence is d tokens back is
+    penalised with the strength s = 1 - (d - penalty_last_n) / (penalty_decay_n + 1): a repetition penalty r becomes 1 +
+    (r - 1) * s, and the other two are multiplied by s. 0: they end at once. Needs penalty_last_n; the two together are
+    at most 65,535. Server default 0."""
     prompt_ignore_length: int | None = None
-    """repetition_penalty does not see the first so many tokens of the prompt, and with penalties_count_prompt the other
-    two do not count them. 0: all are seen. Server default 0."""
+    """repetition_penalty does not see this many of the first tokens of the prompt. With penalties_count_prompt, the
+    other two do not count them. 0: all are seen. Server default 0."""
     encoder_repetition_penalty: float | None = None
-    """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided. Above 1
-    it favours what the prompt says. After repetition_penalty. Range 1e-4 .. 1e4; 1: off. Server default 1."""
+    """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided, after
+    repetition_penalty. Above 1 it favours what the prompt says. Range 1e-4 .. 1e4; 1: off. Server default 1."""
     no_repeat_ngram: NoRepeatNgramParams | Mapping[str, Any] | None = None
-    """No n-gram of prompt and output comes twice. Absent: off."""
+    """No n-gram of prompt and output comes twice. Server default: off."""
     length_penalty: LengthPenaltyParams | Mapping[str, Any] | None = None
     """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Needs eos_token_ids of the
-    stream. Absent: off."""
+    stream. Server default: off."""
     sequence_bias: Sequence[SequenceBias | Mapping[str, Any]] = ()
-    """Biases on tokens after others, added together with logit_bias. At most 1,024. Default: none."""
+    """Biases on tokens that follow certain other tokens, added together with logit_bias. At most 1,024. Server default:
+    none."""
     token_ban_ranges: Sequence[TokenBanRange | Mapping[str, Any]] = ()
-    """Tokens banned at some positions of the output, such as its first ones. At most 64, with 32,768 token ids
-    together. Default: none."""
+    """Tokens banned at some positions of the output, such as its first ones. At most 64, with at most 32,768 token ids
+    together. Server default: none."""
     forced_first_token: int | None = None
-    """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Absent: free.
-    A sequence cannot free it where the stream's default forces one."""
+    """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Server
+    default: free. Where the stream's default forces a token, a sequence can replace it but not free the position."""
     forced_last_token: int | None = None
-    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Absent: free. As with
-    forced_first_token, a sequence can replace that of the stream's default, not free it."""
+    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Server default: free.
+    Where the stream's default forces a token, a sequence can replace it but not free the position."""
     repetition_detection: RepetitionDetectionParams | Mapping[str, Any] | None = None
-    """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Absent: off."""
+    """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Server default: off."""
     thinking_budget: ThinkingBudgetParams | Mapping[str, Any] | None = None
-    """How many tokens the output may spend on thinking. Absent: any number."""
+    """How many tokens a stretch of thinking may have. Server default: any number."""
     return_sampler_state: bool | None = None
-    """Say with each token what samplers remember, in WorkResult.sampler_state: a worker that wants to go on after a
+    """Send what samplers remember with each token, in WorkResult.sampler_state. A worker that wants to go on after a
     failure needs it where mirostat or adaptive_target is on. Server default false."""
     report: ReportParams | Mapping[str, Any] | None = None
-    """Say how each token was chosen, in Token.report. Absent: the stream's default, else nothing."""
+    """Say how each token was chosen, in Token.report. Server default: nothing."""
     skew: float | None = None
-    """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is taken to
-    the power exp(-skew), so that above 0 less likely tokens come more often, below 0 more likely ones. Range -10 .. 10;
-    0: off. Server default 0."""
+    """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is raised to
+    the power exp(-skew). Above 0, less likely tokens come more often; below 0, more likely ones. Range -10 .. 10; 0:
+    off. Server default 0."""
     xtc_expected: bool | None = None
-    """XTC as ExLlama does it: not by chance at some positions, but at all of them as much as that comes to. The
+    """XTC as ExLlama does it: not by chance at some positions, but at every position by the average effect. The
     probability of top choices is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 - m)), where m is
-    what they have together. Server default: as engine_order has it, which is false for all but EXLLAMA."""
+    their total probability. Server default: by engine_order, true for EXLLAMA and false for all others."""
     infill: bool | None = None
-    """Fill in the middle, as in llama.cpp: ends a text where what would follow is not certain. Of the n tokens that
-    samplers before it left, those that end the text (eos_token_ids, without ignore_eos, and stop_token_ids) alone stay
-    where 3 * n times their probability is above that of all others. Else a token whose text is the beginning of
-    another's counts together with it, as the more likely one of the two; of such tokens those of at least 0.2 stay, and
-    of k that stay those of at least 1 / (k + 1) of what is left, beside those that end the text. Where none has 0.2,
-    the first token that ends the text and may be emitted is the only one. Tokens that stay keep their own
-    probabilities. Put top_k and top_p before it. It needs a server with a vocabulary (GetServerInfoResponse.vocabulary)
-    and a token that ends the text; without one or the other the field is invalid wherever the temperature is above 0.
-    Server default false."""
+    """Fill in the middle, as in llama.cpp: ends a text where its continuation is not certain. Put top_k and top_p
+    before it. It works on the n tokens that the samplers before it left. Tokens that end the text are eos_token_ids
+    (without ignore_eos) and stop_token_ids. If 3 * n times their probability is above that of all other tokens, only
+    they stay. Otherwise, a token whose text is the beginning of another token's counts together with it, as the more
+    likely one of the two. Of the tokens other than those that end the text, those that count less than 0.2 are removed.
+    Of the k that are left, those with at least 1 / (k + 1) of what is left stay, beside the tokens that end the text.
+    If none counts 0.2, the only token that stays is the first one that ends the text and may be emitted. Tokens that
+    stay keep their own probabilities. It needs a server with a vocabulary (GetServerInfoResponse.vocabulary) and a
+    token that ends the text. Without either, the field is invalid wherever the temperature is above 0. Server default
+    false."""
     penalties_count_prompt: bool | None = None
     """frequency_penalty and presence_penalty count tokens of the prompt too, as far as repetition_penalty sees them:
-    within penalty_last_n and penalty_decay_n, but for the first prompt_ignore_length. As in llama.cpp, ExLlamaV2, text-
-    generation-webui and TensorRT-LLM; OpenAI and vLLM count the output alone. Server default: true with the
-    engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI or EXLLAMA, which do, else false."""
+    within penalty_last_n and penalty_decay_n, except for the first prompt_ignore_length. llama.cpp, ExLlamaV2, text-
+    generation-webui and TensorRT-LLM count this way; OpenAI and vLLM count the output alone. Server default: true with
+    the engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI or EXLLAMA, else false."""
     min_eos_p: float | None = None
-    """Ends a text that is likely to end, as Transformers' BarkEosPrioritizer: where one of the stream's eos_token_ids
-    has a probability above this, only these are left, each with its own logit. Several count one by one, not together.
-    In the default order it comes before the temperature, so the probability is the model's, after masks, bias and
-    penalties. It does nothing where fewer than min_keep would be left. It needs eos_token_ids and no ignore_eos;
-    without them the field is invalid wherever the temperature is above 0. Range 0 .. 1; 0: off. Server default 0."""
+    """Ends a text that is likely to end, as Transformers' BarkEosPrioritizer: if one of the stream's eos_token_ids has
+    a probability above this, only these tokens are left, each with its own logit. Several count one by one, not
+    together. In the default order it comes before the temperature, so the probability is the model's, after masks, bias
+    and penalties. It does nothing where fewer than min_keep tokens would be left. It needs eos_token_ids and no
+    ignore_eos; otherwise the field is invalid wherever the temperature is above 0. Range 0 .. 1; 0: off. Server default
+    0."""
     dry_max_ngram: int | None = None
-    """Bounds on DRY's search, as Aphrodite has them. So many tokens before the last one are compared, so that a repeat
-    counts as at most one more. Range 0, or dry_allowed_length + 1 .. 32,768; 0: no bound. Server default 0."""
+    """Bounds DRY's search, as Aphrodite does: this many tokens before the last one are compared, so a repeat counts as
+    at most one token more. Range 0, or dry_allowed_length + 1 .. 32,768; 0: no bound. Server default 0."""
     dry_max_occurrences: int | None = None
-    """DRY looks at so many of the places where the last token stood before, the latest ones, whatever stands before
-    them. Range 0 .. 1,024; 0: at all. Server default 0."""
+    """Bounds DRY's search: of the places where the last token appeared before, it looks at this many, the latest ones,
+    whatever comes before them. Range 0 .. 1,024; 0: no bound. Server default 0."""
     dry_early_exit_match_len: int | None = None
-    """DRY looks at places from the latest one back, and at none before the first that repeats so many tokens, and at
-    least 2. Range 0 .. 512; 0: at all. Server default 0."""
+    """Bounds DRY's search: it looks at places from the latest one back, and at none before the first that repeats this
+    many tokens, and at least 2. Range 0 .. 512; 0: no bound. Server default 0."""
     preset: str = ""
-    """A named set of parameters of the server, such as "chat", for fields that are absent here; GetServerInfo lists the
-    names. A sequence's fields come first, then its preset, then the stream's fields and its preset, then the server's
-    defaults. Default: none."""
+    """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
+    names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
+    preset, then the server's defaults. Default: none."""
     watermark: WatermarkParams | Mapping[str, Any] | None = None
-    """Mark the text, so that who has the key can tell it later from text that was not made here (docs/watermarks.md,
-    `croupier detect`). A message without a scheme: no mark, whatever the stream's default. Server default: no mark."""
+    """Mark the text, so that whoever has the key can later tell it from text that was not made here
+    (docs/watermarks.md, `croupier detect`). A message without a scheme: no mark, whatever the stream's default. Server
+    default: no mark."""

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import pathlib
 import pickle
+import re
 import sys
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_every_field_of_the_schema_is_there_and_documented():
             assert kind() == kind() and kind().to_pb() == getattr(pb, name)()
     # Each field has a docstring behind it.
     lines = source.splitlines()
-    fields = [at for at, line in enumerate(lines) if line.startswith("    ") and " = " in line and ": " in line and '"""' not in line]
+    fields = [at for at, line in enumerate(lines) if re.match(r"    [a-z]\w*: .+ = ", line)]
     assert len(fields) > 100
     assert all(lines[at + 1].startswith('    """') for at in fields)
 

@@ -99,6 +99,7 @@ pub(super) fn acceptance(value: &Value) -> Read<AcceptanceRule> {
             typical_alpha: parts.part("typical_alpha", float),
             relaxed_top_n: parts.part("relaxed_top_n", whole),
             relaxed_delta: parts.part("relaxed_delta", float),
+            relaxed_in_thinking_only: parts.part("relaxed_in_thinking_only", boolean),
             synthetic_rate: parts.part("synthetic_rate", float),
         };
         rule.with(settings).unwrap_or_else(|e| {

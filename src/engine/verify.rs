@@ -57,6 +57,8 @@ struct Prepared<'a> {
     /// The sequence after each draft token.
     ahead: Vec<Ahead>,
     ends: Vec<bool>,
+    /// Of each row whether relaxed acceptance is strict there; empty: nowhere.
+    strict: Vec<bool>,
 }
 
 /// Runs verify works; one result each, in order. No more than `max_entries` of histories that look ahead are held
@@ -187,12 +189,17 @@ impl<'a> Prepared<'a> {
             Some(DraftToken { token, source })
         };
         let drafts = work.tokens.iter().enumerate().map(draft).collect::<Option<_>>().ok_or_else(lost)?;
-        let mut prepared = Self { source, tree, drafts, ahead: Vec::with_capacity(len), ends: Vec::with_capacity(len) };
+        let (ahead, ends, strict) = (Vec::with_capacity(len), Vec::with_capacity(len), Vec::new());
+        let mut prepared = Self { source, tree, drafts, ahead, ends, strict };
         for (&token, &parent) in work.tokens.iter().zip(&parents) {
             let parent = usize::try_from(parent).ok().and_then(|parent| prepared.ahead.get(parent));
             let mut ahead = parent.cloned().unwrap_or_else(|| sequence.ahead());
             prepared.ends.push(sequence.grow(&mut ahead, token).is_some());
             prepared.ahead.push(ahead);
+        }
+        if matches!(sequence.acceptance(), AcceptanceRule::Relaxed(relaxed) if relaxed.in_thinking_only) {
+            let rows = std::iter::once(None).chain(prepared.ahead.iter().map(Some));
+            prepared.strict = rows.map(|ahead| !sequence.thinks(ahead)).collect();
         }
         Ok(prepared)
     }
@@ -226,6 +233,7 @@ impl<'a> Prepared<'a> {
             drafts: &self.drafts,
             tree: &self.tree,
             rule: sequence.acceptance(),
+            strict: &self.strict,
             numbers: sequence.numbers(),
             measure: self.measures() && (work.measure || is_by_chance(sequence)),
         }

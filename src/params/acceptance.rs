@@ -54,14 +54,16 @@ pub struct Relaxed {
     pub top_n: u32,
     /// How much less likely than the first a token may be. 0 ..= 1.
     pub delta: f32,
+    /// Only where the text thinks.
+    pub in_thinking_only: bool,
 }
 
 impl Relaxed {
-    const EXAMPLE: Self = Self { top_n: 10, delta: 0.6 };
+    const EXAMPLE: Self = Self { top_n: 10, delta: 0.6, in_thinking_only: false };
 }
 
 impl Default for Relaxed {
-    /// TensorRT-LLM's example for thinking phases.
+    /// TensorRT-LLM's example.
     fn default() -> Self {
         Self::EXAMPLE
     }
@@ -85,6 +87,8 @@ pub struct AcceptanceSettings {
     pub relaxed_top_n: Option<u32>,
     /// Of [`Relaxed`].
     pub relaxed_delta: Option<f32>,
+    /// Of [`Relaxed`].
+    pub relaxed_in_thinking_only: Option<bool>,
     /// Of [`Synthetic`], which has no default for it.
     pub synthetic_rate: Option<f32>,
 }
@@ -115,6 +119,7 @@ impl AcceptanceRule {
             ("TYPICAL", is_typical, "typical_alpha", given.typical_alpha.is_some()),
             ("RELAXED", is_relaxed, "relaxed_top_n", given.relaxed_top_n.is_some()),
             ("RELAXED", is_relaxed, "relaxed_delta", given.relaxed_delta.is_some()),
+            ("RELAXED", is_relaxed, "relaxed_in_thinking_only", given.relaxed_in_thinking_only.is_some()),
             ("SYNTHETIC", matches!(self, Self::Synthetic(_)), "synthetic_rate", given.synthetic_rate.is_some()),
         ];
         if let Some((rule, _, field, _)) = settings.iter().find(|(_, is_chosen, _, present)| *present && !is_chosen) {
@@ -126,9 +131,10 @@ impl AcceptanceRule {
                 epsilon: given.typical_epsilon.unwrap_or(epsilon),
                 alpha: given.typical_alpha.unwrap_or(alpha),
             }),
-            Self::Relaxed(Relaxed { top_n, delta }) => Self::Relaxed(Relaxed {
+            Self::Relaxed(Relaxed { top_n, delta, in_thinking_only }) => Self::Relaxed(Relaxed {
                 top_n: given.relaxed_top_n.unwrap_or(top_n),
                 delta: given.relaxed_delta.unwrap_or(delta),
+                in_thinking_only: given.relaxed_in_thinking_only.unwrap_or(in_thinking_only),
             }),
             Self::Synthetic(_) => {
                 let missing = || FieldError::new("synthetic_rate", "is required for the rule SYNTHETIC");
@@ -148,7 +154,7 @@ impl AcceptanceRule {
                 in_range("typical_epsilon", epsilon, 0.0, 1.0, "")?;
                 in_range("typical_alpha", alpha, 1e-6, 1e6, "")
             }
-            Self::Relaxed(Relaxed { top_n, delta }) => {
+            Self::Relaxed(Relaxed { top_n, delta, .. }) => {
                 in_range("relaxed_delta", delta, 0.0, 1.0, "")?;
                 in_range("relaxed_top_n", top_n, 1, MAX_RELAXED_TOP_N, "")
             }
@@ -194,9 +200,9 @@ mod tests {
             ("typical_epsilon", Rule::Typical(Typical { epsilon: 1.1, alpha: 0.3 })),
             ("typical_alpha", Rule::Typical(Typical { epsilon: 0.1, alpha: 0.0 })),
             ("typical_alpha", Rule::Typical(Typical { epsilon: 0.1, alpha: f32::NAN })),
-            ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 0, delta: 0.5 })),
-            ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 1025, delta: 0.5 })),
-            ("relaxed_delta", Rule::Relaxed(Relaxed { top_n: 1, delta: -0.5 })),
+            ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 0, ..Default::default() })),
+            ("relaxed_top_n", Rule::Relaxed(Relaxed { top_n: 1025, ..Default::default() })),
+            ("relaxed_delta", Rule::Relaxed(Relaxed { delta: -0.5, ..Default::default() })),
             ("synthetic_rate", Rule::Synthetic(Synthetic { rate: 2.0 })),
         ];
         for (field, rule) in bad {

@@ -84,7 +84,7 @@ pub struct ThinkingBudget {
     pub start_token_ids: Vec<u32>,
     /// It ends with these.
     pub end_token_ids: Vec<u32>,
-    /// Output tokens that may be spent on it.
+    /// Tokens that each stretch of it may spend.
     pub budget: u32,
     /// What is emitted when they are spent; empty: `end_token_ids`.
     pub forced_token_ids: Vec<u32>,

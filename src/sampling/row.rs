@@ -152,7 +152,7 @@ pub struct RowOutput {
 pub struct TokenLogprobs {
     /// Its logprob; −∞ if it has no probability.
     pub logprob: f32,
-    /// 1 + the number of tokens that precede it by logit: as sent (raw) or adjusted (processed).
+    /// 1 + the number of tokens that precede it by logit: as sent (raw) or adjusted (processed), whatever samplers left.
     pub rank: u32,
     /// The most likely tokens in order with their logprobs; fewer than asked when fewer have probability.
     pub top: Vec<(u32, f32)>,

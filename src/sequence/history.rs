@@ -143,6 +143,11 @@ impl History {
         self.now().is_some_and(Now::is_looping)
     }
 
+    /// Whether the text thinks.
+    pub(super) fn thinks(&self) -> bool {
+        self.now().is_some_and(Now::thinks)
+    }
+
     pub(super) fn adjusts(&self) -> &[TokenAdjust] {
         &self.adjusts
     }
@@ -216,6 +221,11 @@ impl Ahead {
     /// Whether the text repeats itself and ends.
     pub(super) fn is_looping(&self) -> bool {
         self.now().is_some_and(Now::is_looping)
+    }
+
+    /// Whether the text thinks.
+    pub(super) fn thinks(&self) -> bool {
+        self.now().is_some_and(Now::thinks)
     }
 
     /// Entries that a copy has to copy.

@@ -85,7 +85,6 @@ impl Reach {
         // A breaker may end where the window begins.
         let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Breakers::longest)));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
-        let thinking = rules.thinking_budget();
         let keep = [
             for_dry,
             ngram.map_or(0, |(_, window)| window),
@@ -94,7 +93,7 @@ impl Reach {
             rules.window().map_or(0, |window| window.len + 1),
             bias::reach(rules.biased()),
             params.repetition_detection.map_or(0, |detection| detection.span()),
-            thinking.map_or(0, |params| params.start_token_ids.len().max(params.end_token_ids.len())),
+            rules.thinking_budget().map_or(0, Thinking::reach),
             rules.params().watermark().map_or(0, mark::reach),
         ];
         Self { dry, ngram, keep: keep.into_iter().max().unwrap_or(0) }
@@ -297,6 +296,11 @@ impl Now {
     /// Whether the text repeats itself and ends.
     pub(super) fn is_looping(&self) -> bool {
         self.looping
+    }
+
+    /// Whether the text thinks.
+    pub(super) fn thinks(&self) -> bool {
+        self.thinking.is_inside()
     }
 
     /// What is added to single logits, in token order.

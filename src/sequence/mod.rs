@@ -166,6 +166,13 @@ impl Sequence {
         self.rules.finish(token, ahead.position(), ahead.is_looping())
     }
 
+    /// Whether the text thinks, as `thinking_budget` says where thinking begins and ends: here, or at what
+    /// [grew](Self::grow) from here.
+    #[must_use]
+    pub fn thinks(&self, ahead: Option<&Ahead>) -> bool {
+        ahead.map_or(self.history.thinks(), Ahead::thinks)
+    }
+
     /// The random numbers of a draft that starts at the current position.
     #[must_use]
     pub fn numbers(&self) -> Numbers {

@@ -1,11 +1,16 @@
-//! A budget for thinking: `thinking_budget` (llama.cpp `common/reasoning-budget.cpp`, vLLM `thinking_token_budget`).
+//! A budget for thinking: `thinking_budget` (llama.cpp `common/reasoning-budget.cpp`, vLLM and TensorRT-LLM
+//! `thinking_token_budget`).
 //!
 //! Thinking begins when prompt or output end with `start_token_ids`, and ends when they end with `end_token_ids`. Each
-//! output token in between is spent, those of the end too, and so are those of later stretches: the budget is for the
-//! whole output. Once it is spent while the text thinks, `forced()` is emitted, token by token, and
-//! thinking is over. With nothing left, thinking that begins again is ended at once. A start or end among forced tokens is
-//! not one. Where another token stands in the place of a forced one (`forced_first_token`, an output that was begun elsewhere),
-//! they begin again behind it, unless it ends the thinking.
+//! stretch has the whole budget. Every token behind its start is spent, those of the end too, and those in the prompt:
+//! a text that is taken up again in the middle of its thinking has as much left as it had. A start inside a stretch is
+//! none, as in llama.cpp; in vLLM and TensorRT-LLM it would begin the count again, and a model that repeats it would
+//! think without end.
+//!
+//! Once the budget is spent, `forced()` is emitted, token by token, and the stretch is over. What it already ends with
+//! of them, tokens of its start not counted, is not said twice (vLLM; llama.cpp begins at the first). A start or end
+//! among forced tokens is not one. Where another token stands in the place of a forced one (`forced_first_token`, an
+//! output that was begun elsewhere), the same holds again behind it, unless it ends the thinking.
 //!
 //! llama.cpp waits for the last bytes of a character before it forces; here it may be cut.
 
@@ -15,7 +20,7 @@ use crate::params::steering::ThinkingBudget;
 /// Where a text is in its thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Thinking {
-    /// Output tokens spent on it.
+    /// Tokens spent on this stretch, or on the last one.
     spent: u32,
     phase: Phase,
 }
@@ -25,7 +30,7 @@ enum Phase {
     #[default]
     Outside,
     Inside,
-    /// This one of the forced tokens comes next.
+    /// This one of the forced tokens comes next; the text ends with those before it, and with no longer beginning of them.
     Forced(u32),
 }
 
@@ -34,21 +39,22 @@ impl Thinking {
     pub(super) fn after(params: &ThinkingBudget, prompt: &[u32], output: &[u32]) -> Self {
         let mut thinking = Self::default();
         let text = Text::new(prompt, output);
+        // Nothing is forced in a prompt, only behind it.
         for at in 1..=prompt.len() {
-            thinking.step(params, &text, at, false);
+            thinking.step(params, &text, at);
         }
-        thinking.stop(params);
+        thinking.stop(params, &text, prompt.len());
         for at in prompt.len() + 1..=text.len() {
-            thinking.step(params, &text, at, true);
-            thinking.stop(params);
+            thinking.step(params, &text, at);
+            thinking.stop(params, &text, at);
         }
         thinking
     }
 
     /// Takes in the last token of `text`, which was emitted.
     pub(super) fn append(&mut self, params: &ThinkingBudget, text: &Text<'_>) {
-        self.step(params, text, text.len(), true);
-        self.stop(params);
+        self.step(params, text, text.len());
+        self.stop(params, text, text.len());
     }
 
     /// The token that has to come next.
@@ -59,35 +65,55 @@ impl Thinking {
         }
     }
 
+    /// Whether a stretch has begun that is not over, its end included.
+    pub(super) fn is_inside(&self) -> bool {
+        self.phase != Phase::Outside
+    }
+
+    /// How many of the last tokens are looked at.
+    pub(super) fn reach(params: &ThinkingBudget) -> usize {
+        params.start_token_ids.len().max(params.end_token_ids.len()).max(params.forced().len())
+    }
+
     /// Takes in the token before this position.
-    fn step(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize, emitted: bool) {
-        if self.phase == Phase::Inside && emitted {
+    fn step(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize) {
+        if self.phase != Phase::Outside {
             self.spent = self.spent.saturating_add(1);
         }
         self.phase = match self.phase {
-            Phase::Outside if text.ends_with(at, &params.start_token_ids) => Phase::Inside,
-            Phase::Inside if text.ends_with(at, &params.end_token_ids) => Phase::Outside,
-            Phase::Forced(next) if !text.ends_with(at, &params.forced()[next as usize..=next as usize]) => {
-                // Another rule came first, or the text was begun elsewhere: it has to be said from the start.
-                if text.ends_with(at, &params.end_token_ids) { Phase::Outside } else { Phase::Inside }
+            Phase::Outside if text.ends_with(at, &params.start_token_ids) => {
+                self.spent = 0;
+                Phase::Inside
             }
-            Phase::Forced(last) if last as usize + 1 == params.forced().len() => Phase::Outside,
-            Phase::Forced(last) => Phase::Forced(last + 1),
-            phase => phase,
+            Phase::Outside => Phase::Outside,
+            Phase::Forced(next) if text.get(at - 1) == params.forced().get(next as usize).copied() => {
+                if next as usize + 1 == params.forced().len() { Phase::Outside } else { Phase::Forced(next + 1) }
+            }
+            _ if text.ends_with(at, &params.end_token_ids) => Phase::Outside,
+            // Another token came. No longer beginning than the one before it can be left.
+            Phase::Forced(next) => Phase::Forced(self.said(params, text, at, next)),
+            Phase::Inside => Phase::Inside,
         };
     }
 
-    /// Stops a text that has spent all.
-    fn stop(&mut self, params: &ThinkingBudget) {
+    /// Stops a stretch that has spent all.
+    fn stop(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize) {
         if self.phase == Phase::Inside && self.spent >= params.budget {
-            self.phase = Phase::Forced(0);
+            self.phase = Phase::Forced(self.said(params, text, at, self.spent));
         }
+    }
+
+    /// How many of the forced tokens, all but the last, the text before this position ends with, of `most`.
+    fn said(&self, params: &ThinkingBudget, text: &Text<'_>, at: usize, most: u32) -> u32 {
+        let most = most.min(params.forced().len() as u32 - 1);
+        (1..=most).rev().find(|&count| text.ends_with(at, &params.forced()[..count as usize])).unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn params(budget: u32, forced: &[u32]) -> ThinkingBudget {
         ThinkingBudget {
@@ -132,6 +158,43 @@ mod tests {
         assert_eq!(next(&forced, &[1, 2], &[8, 5, 3]), None);
     }
 
+    /// As vLLM has it: from the last start and the last end of the whole text, wherever they stand.
+    fn by_definition(params: &ThinkingBudget, text: &[u32]) -> Option<u32> {
+        let (start, end) = (&params.start_token_ids, &params.end_token_ids);
+        let last = |tokens: &[u32]| text.windows(tokens.len()).rposition(|window| window == tokens);
+        let begun = last(start).filter(|begun| last(end).is_none_or(|ended| ended < *begun))?;
+        let spent = text.len() - begun - start.len();
+        let said = (1..end.len()).rev().find(|&count| text.ends_with(&end[..count])).unwrap_or(0);
+        (spent >= params.budget as usize).then(|| end[said])
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_as_vllm_defines_it(
+            budget in 0u32..6,
+            end in prop_oneof![Just(vec![3]), Just(vec![3, 4]), Just(vec![3, 3, 4])],
+            prompt in 0usize..12,
+            wishes in prop::collection::vec((0u32..5, prop::bool::weighted(0.8)), 0..80),
+        ) {
+            let params = ThinkingBudget { end_token_ids: end, ..params(budget, &[]) };
+            let (mut text, mut thinking) = (Vec::new(), Thinking::default());
+            for (at, (wish, obeys)) in wishes.into_iter().enumerate() {
+                if at <= prompt {
+                    thinking = Thinking::after(&params, &text, &[]);
+                }
+                let forced = thinking.forced(&params);
+                prop_assert_eq!(forced, by_definition(&params, &text), "{:?}", text);
+                text.push(forced.filter(|_| obeys && at >= prompt).unwrap_or(wish));
+                if thinking.phase != Phase::Outside && text.ends_with(&params.start_token_ids) {
+                    // Here vLLM would count from this start on.
+                    text.pop();
+                    text.push(0);
+                }
+                thinking.append(&params, &Text::new(&text, &[]));
+            }
+        }
+    }
+
     #[test]
     fn by_hand() {
         for (budget, forced, prompt, wishes, expected) in [
@@ -139,13 +202,23 @@ mod tests {
             (2, &[5, 3], &[], &[1, 2, 7, 8, 9, 9, 9], &[1, 2, 7, 8, 5, 3, 9]),
             // Over in time.
             (3, &[5, 3], &[], &[1, 2, 7, 3, 9, 9], &[1, 2, 7, 3, 9, 9]),
-            // The budget is one for all stretches: two spent, one left.
-            (3, &[5, 3], &[], &[1, 2, 7, 3, 9, 1, 2, 7, 7, 7, 7], &[1, 2, 7, 3, 9, 1, 2, 7, 5, 3, 7]),
-            (2, &[5, 3], &[], &[1, 2, 7, 3, 1, 2, 7, 7, 7], &[1, 2, 7, 3, 1, 2, 5, 3, 7]),
-            // Thinking that the prompt began, and what it spent costs nothing.
-            (1, &[], &[1, 2, 7, 7], &[8, 8, 8], &[8, 3, 8]),
+            // Each stretch has the whole budget, whether the one before ended by itself or was forced to.
+            (3, &[5, 3], &[], &[1, 2, 7, 3, 9, 1, 2, 7, 7, 7, 7, 7, 7], &[1, 2, 7, 3, 9, 1, 2, 7, 7, 7, 5, 3, 7]),
+            (1, &[], &[], &[1, 2, 7, 7, 1, 2, 7, 7, 7], &[1, 2, 7, 3, 1, 2, 7, 3, 7]),
+            (3, &[], &[], &[1, 2, 7, 7, 3, 8, 1, 2, 7, 7, 3, 8], &[1, 2, 7, 7, 3, 8, 1, 2, 7, 7, 3, 8]),
+            // A start inside a stretch is none.
+            (3, &[], &[], &[1, 2, 7, 1, 2, 7, 7], &[1, 2, 7, 1, 2, 3, 7]),
+            // What the prompt spent is spent; a stretch that it ended is not counted.
+            (1, &[], &[1, 2, 7, 7], &[8, 8, 8], &[3, 8, 8]),
+            (3, &[], &[1, 2, 7, 7], &[8, 8, 8], &[8, 3, 8]),
+            (2, &[], &[1, 2, 7, 7, 3, 1, 2, 7], &[8, 8, 8], &[8, 3, 8]),
             (0, &[5, 3], &[4, 1, 2], &[8, 8, 8], &[5, 3, 8]),
             (0, &[], &[1, 2, 3], &[8, 1, 2, 9, 9], &[8, 1, 2, 3, 9]),
+            // What the stretch ends with of the forced tokens is not said again, what its start does is.
+            (2, &[5, 4, 3], &[], &[1, 2, 7, 5, 9, 9, 9], &[1, 2, 7, 5, 4, 3, 9]),
+            (2, &[5, 4, 3], &[1, 2, 7, 5, 4], &[9, 9, 9], &[3, 9, 9]),
+            (3, &[5, 5, 4, 3], &[], &[1, 2, 5, 5, 5, 9, 9, 9], &[1, 2, 5, 5, 5, 4, 3, 9]),
+            (0, &[2, 3], &[], &[1, 2, 9, 9, 9], &[1, 2, 2, 3, 9]),
             // A start among forced tokens is none.
             (0, &[3, 1, 2], &[1, 2], &[8, 8, 8, 8, 8], &[3, 1, 2, 8, 8]),
         ] {

@@ -32,6 +32,8 @@ pub struct VerifyJob<'a> {
     pub tree: &'a Tree,
     /// How they are accepted.
     pub rule: AcceptanceRule,
+    /// Of each row whether [relaxed acceptance](super::relaxed) is strict there; empty: nowhere.
+    pub strict: &'a [bool],
     /// The sequence's random numbers.
     pub numbers: Numbers,
     /// Whether the trials are to say what acceptance was to be expected, which may cost twice as much again.
@@ -103,7 +105,8 @@ impl<'a> VerifyJob<'a> {
     /// What it goes by.
     #[must_use]
     pub fn plan(&self) -> Plan<'a> {
-        Plan { tree: self.tree, rule: self.rule, numbers: self.numbers, measure: self.measure }
+        let &Self { tree, rule, strict, numbers, measure, .. } = self;
+        Plan { tree, rule, strict, numbers, measure }
     }
 
     /// Whether the sequence's draws follow a key.

@@ -21,7 +21,8 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
         emitted.push(walk.next(&path)?);
     }
     let mut rows = (0..path.len() + usize::from(!ended)).map(|depth| row_after(&path[..depth]));
-    let lossless = plan.rule.is_lossless(rows.all(|row| walk.settled[row]));
+    let settled = rows.clone().all(|row| walk.settled[row]);
+    let lossless = plan.rule.is_lossless(settled) || rows.all(|row| plan.is_strict(row));
     let trials = walk.trials;
     Ok(Verified { accepted_path: path, emitted, lossless, trials, states: Vec::new(), truncated: false })
 }
@@ -38,9 +39,10 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// Of the position come to.
-    fn of(rule: &AcceptanceRule, row: usize, here: &mut impl Positions) -> Result<Self, VerifyError> {
-        Ok(match rule {
+    /// Of the position come to, behind so many draft tokens.
+    fn of(plan: &Plan<'_>, (row, depth): (usize, usize), here: &mut impl Positions) -> Result<Self, VerifyError> {
+        Ok(match &plan.rule {
+            _ if plan.is_strict(row) => Self::Among(vec![here.draw(plan.numbers.sample(depth))]),
             AcceptanceRule::Typical(typical) => Self::From(typical.threshold(here.entropy())),
             AcceptanceRule::Relaxed(relaxed) => {
                 Self::Among(here.relaxed(relaxed).map_err(|error| VerifyError { row, error })?)
@@ -121,7 +123,7 @@ impl<P: Positions> Walk<'_, P> {
 
     fn verdict(&mut self, path: &[usize]) -> Result<Verdict, VerifyError> {
         let row = self.come_to(path)?;
-        Verdict::of(&self.plan.rule, row, self.positions)
+        Verdict::of(self.plan, (row, path.len()), self.positions)
     }
 
     fn judge(&mut self, verdict: &Verdict, node: usize, depth: usize) -> bool {

@@ -18,6 +18,8 @@ pub struct Plan<'a> {
     pub tree: &'a Tree,
     /// How they are accepted.
     pub rule: AcceptanceRule,
+    /// Of each row whether [relaxed acceptance](super::relaxed) is strict there; empty: nowhere.
+    pub strict: &'a [bool],
     /// The sequence's random numbers.
     pub numbers: Numbers,
     /// Whether trials say what was to be expected. It changes no decision.
@@ -25,6 +27,11 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// Whether only the token that a plain row would draw is accepted at this row.
+    pub(super) fn is_strict(&self, row: usize) -> bool {
+        matches!(self.rule, AcceptanceRule::Relaxed(_)) && self.strict.get(row) == Some(&true)
+    }
+
     /// Verifies.
     ///
     /// # Errors

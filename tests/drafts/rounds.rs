@@ -227,3 +227,45 @@ async fn drafts_with_chance_on_a_greedy_sequence() {
         assert!(work.verify.unwrap().lossless);
     }
 }
+
+#[tokio::test]
+async fn acceptance_is_relaxed_in_thinking_only_where_that_is_asked() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    // Of two tokens that are nearly alike, the first is the greedy one. 5 begins thinking, and 6 ends it.
+    let near: Vec<f32> =
+        (0..VOCAB).map(|token| [0.0, 20.0, 19.3].get(token as usize).copied().unwrap_or(0.0)).collect();
+    let params = |in_thinking_only| SamplingParams {
+        acceptance: Some(AcceptanceParams {
+            rule: AcceptanceRule::Relaxed.into(),
+            relaxed_in_thinking_only: Some(in_thinking_only),
+            ..Default::default()
+        }),
+        thinking_budget: Some(ThinkingBudgetParams {
+            start_token_ids: vec![5],
+            end_token_ids: vec![6],
+            budget: u32::MAX,
+            forced_token_ids: vec![],
+        }),
+        ..greedy()
+    };
+    let rows = [sure(5), near.clone(), sure(6), near.clone(), near];
+    let cases = [
+        // Everywhere.
+        (false, vec![5, 2, 6, 2], vec![5, 2, 6, 2, 1], false),
+        // 2 is accepted between 5 and 6 alone.
+        (true, vec![5, 2, 6, 2], vec![5, 2, 6, 1], false),
+        (true, vec![5, 2, 6, 1], vec![5, 2, 6, 1, 1], false),
+        // It never comes to thinking, or to nothing that is relaxed.
+        (true, vec![4, 2, 6, 2], vec![5], true),
+    ];
+    for (id, (in_thinking_only, draft, expected, lossless)) in (1..).zip(cases) {
+        worker.step(open_step(vec![open(id, params(in_thinking_only))])).await;
+        let work = worker.verify(id, chain(&draft, deterministic()), &rows).await;
+        assert_eq!((ids(&work), work.verify.unwrap().lossless), (expected, lossless), "{in_thinking_only} {draft:?}");
+    }
+    // Without a budget there is no thinking.
+    worker.step(open_step(vec![open(9, SamplingParams { thinking_budget: None, ..params(true) })])).await;
+    let work = worker.verify(9, chain(&[5, 2], deterministic()), &rows[..3]).await;
+    assert_eq!((ids(&work), work.verify.unwrap().lossless), (vec![5, 1], true));
+}

@@ -12,6 +12,11 @@ fn row(logits: &[(u32, f32)]) -> Vec<f32> {
 
 /// The greedy text of a sequence that sees this row at every position.
 async fn greedy_text(params: SamplingParams, prompt: &[u32], row: &[f32], len: usize) -> Vec<u32> {
+    greedy_text_of(params, prompt, std::iter::repeat_n(row.to_vec(), len)).await
+}
+
+/// The greedy text of a sequence that sees these rows.
+async fn greedy_text_of(params: SamplingParams, prompt: &[u32], rows: impl Iterator<Item = Vec<f32>>) -> Vec<u32> {
     let server = TestServer::start().await;
     let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![9], ..config() }).await;
     let params = SamplingParams { temperature: Some(0.0), ..params };
@@ -19,8 +24,8 @@ async fn greedy_text(params: SamplingParams, prompt: &[u32], row: &[f32], len: u
     let result = worker.step(open_step(vec![open])).await;
     assert_eq!(result.open[0].status(), OpenStatus::Ok, "{:?}", result.open[0].error);
     let mut text = Vec::new();
-    while text.len() < len {
-        let work = only(worker.step(step_of(sample_work(1), &[row.to_vec()])).await);
+    for row in rows {
+        let work = only(worker.step(step_of(sample_work(1), &[row])).await);
         text.extend(ids(&work));
         if work.finish_reason() != FinishReason::Unspecified {
             break;
@@ -166,6 +171,21 @@ async fn tokens_are_forced_first_last_and_out_of_thinking() {
     assert_eq!(greedy_text(thinking(2, vec![8, 3]), &[1, 2], &row, 6).await, [4, 4, 8, 3, 4, 4]);
     assert_eq!(greedy_text(thinking(0, vec![]), &[1, 2], &row, 3).await, [3, 4, 4]);
     assert_eq!(greedy_text(thinking(1, vec![]), &[1], &row, 3).await, [4; 3], "it does not think");
+}
+
+#[tokio::test]
+async fn each_stretch_of_thinking_has_the_whole_budget() {
+    let text = |budget, prompt: &'static [u32], wishes: &[u32]| {
+        let (start_token_ids, end_token_ids) = (vec![11], vec![12]);
+        let thinking = ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids: vec![] };
+        let params = SamplingParams { thinking_budget: Some(thinking), ..Default::default() };
+        let rows: Vec<_> = wishes.iter().map(|&wish| row(&[(wish, 5.0)])).collect();
+        greedy_text_of(params, prompt, rows.into_iter())
+    };
+    let twice = [11, 20, 21, 12, 30, 11, 20, 21, 12, 31];
+    assert_eq!(text(3, &[], &twice).await, twice, "neither spends all");
+    assert_eq!(text(2, &[], &[11, 20, 21, 22, 30, 11, 20, 21, 22]).await, [11, 20, 21, 12, 30, 11, 20, 21, 12]);
+    assert_eq!(text(3, &[11, 20, 21], &[22, 23, 30]).await, [22, 12, 30], "the prompt spent two");
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ fn verify_tree(
     rows: &mut Given,
 ) -> Result<Verified, VerifyError> {
     rows.drafts = drafts.iter().map(Draft::token).collect();
-    plain::verify(drafts, &Plan { tree, rule: *rule, numbers: *numbers, measure: true }, rows)
+    plain::verify(drafts, &Plan { tree, rule: *rule, strict: &[], numbers: *numbers, measure: true }, rows)
 }
 
 fn verify_chain(drafts: &[Draft], rule: &AcceptanceRule, rows: &mut Given) -> Result<Verified, VerifyError> {
@@ -124,7 +124,8 @@ fn typical_acceptance_by_hand() {
 fn relaxed_acceptance_by_hand() {
     let accepted = |top_n, delta, token, temperature| {
         let mut rows = Given { temperature, ..Given::new(&[A, C]) };
-        let verified = chain(&flat(&[token]), AcceptanceRule::Relaxed(Relaxed { top_n, delta }), &mut rows);
+        let verified =
+            chain(&flat(&[token]), AcceptanceRule::Relaxed(Relaxed { top_n, delta, ..Relaxed::default() }), &mut rows);
         assert!(!verified.lossless);
         verified.accepted_count() == 1
     };
@@ -136,7 +137,44 @@ fn relaxed_acceptance_by_hand() {
     }
     // After a rejection a greedy sequence goes on greedily.
     let mut rows = Given { temperature: 0.0, ..Given::new(&[A, C]) };
-    assert_eq!(chain(&flat(&[2]), AcceptanceRule::Relaxed(Relaxed { top_n: 2, delta: 1.0 }), &mut rows).emitted, [0]);
+    assert_eq!(
+        chain(&flat(&[2]), AcceptanceRule::Relaxed(Relaxed { top_n: 2, delta: 1.0, ..Relaxed::default() }), &mut rows)
+            .emitted,
+        [0]
+    );
+}
+
+#[test]
+fn where_relaxed_acceptance_is_strict_the_text_is_the_plain_one() {
+    let rule = AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 1.0, ..Relaxed::default() });
+    let mut accepted = 0;
+    for source in [Source::Kept, Source::Dense, Source::Distinct, Source::Deterministic] {
+        for parents in [vec![-1, 0, 1], vec![-1, -1, 0, 0, 1]] {
+            let strict = vec![true; parents.len() + 1];
+            let world = World { parents, strict, ..World::new(rule, source) };
+            for seed in 0..30 {
+                let text = world.text(seed, 12, |verified| {
+                    assert!(verified.lossless);
+                    accepted += verified.accepted_count();
+                });
+                assert_eq!(text, world.plain(seed, text.len()), "{source:?} {seed}");
+            }
+            // Strict at the root alone.
+            let mut strict = vec![false; world.parents.len() + 1];
+            strict[0] = true;
+            let world = World { strict, ..world };
+            let (mut exact, mut relaxed) = (0, 0);
+            for seed in 0..30 {
+                world.text(seed, 1, |verified| {
+                    assert_eq!(verified.emitted[0], world.plain(seed, 1)[0]);
+                    assert_eq!(verified.lossless, verified.accepted_path.is_empty());
+                    if verified.lossless { exact += 1 } else { relaxed += 1 }
+                });
+            }
+            assert!(exact > 0 && relaxed > 0, "{source:?} {exact} {relaxed}");
+        }
+    }
+    assert!(accepted > 500, "{accepted}");
 }
 
 #[test]
@@ -164,7 +202,7 @@ fn synthetic_acceptance_has_its_rate() {
 /// seem better than is to be expected.
 #[test]
 fn judged_trees_accept_as_often_as_is_to_be_expected() {
-    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.3 });
+    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.3, ..Relaxed::default() });
     let rules =
         [Greedy, Typical(Default::default()), relaxed, Synthetic(synthetic::Synthetic { rate: 0.4 }), Rejection];
     for rule in rules {
@@ -264,7 +302,7 @@ fn rows_without_a_distribution() {
 #[test]
 fn removed_tokens_stay_removed() {
     let rules = [Rejection, Block, Greedy, Typical(typical::Typical { epsilon: 0.0, alpha: 0.3 })];
-    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 100, delta: 1.0 });
+    let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 100, delta: 1.0, ..Relaxed::default() });
     let synthetic = Synthetic(synthetic::Synthetic { rate: 1.0 });
     for rule in rules.into_iter().chain([relaxed, synthetic]) {
         for source in [Source::Kept, Source::Dense, Source::Deterministic] {

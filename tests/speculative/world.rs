@@ -75,6 +75,8 @@ pub struct World {
     pub params: SamplingParams,
     pub source: Source,
     pub rule: AcceptanceRule,
+    /// Of each row whether relaxed acceptance is strict there.
+    pub strict: Vec<bool>,
     /// Parents of the draft tokens.
     pub parents: Vec<i32>,
     /// The temperature that draft tokens are drawn at in truth, where it is not the one that is claimed.
@@ -94,6 +96,7 @@ impl World {
             params: SamplingParams::default(),
             source,
             rule,
+            strict: Vec::new(),
             parents: vec![-1, 0, 1],
             drawn_at: None,
             stale_numbers: false,
@@ -142,7 +145,7 @@ impl World {
             return planted.verify(sequence, &drafts, &mut rows);
         }
         let numbers = Numbers { seed: sequence.seed(), start: sequence.position() };
-        let plan = |measure| Plan { tree: &tree, rule: self.rule, numbers, measure };
+        let plan = |measure| Plan { tree: &tree, rule: self.rule, strict: &self.strict, numbers, measure };
         let mut verify = |measure| plain::verify(&drafts, &plan(measure), &mut rows).expect("the rows are fine");
         let measured = verify(true);
         unmeasured(&measured, &verify(false));

@@ -82,6 +82,8 @@ pub(crate) struct Case {
     pub(crate) drafts: Vec<(u32, Source)>,
     pub(crate) parents: Vec<i32>,
     pub(crate) rule: AcceptanceRule,
+    /// Of each row whether relaxed acceptance is strict there.
+    pub(crate) strict: Vec<bool>,
     pub(crate) numbers: Numbers,
     pub(crate) measure: bool,
 }
@@ -93,7 +95,8 @@ impl Case {
         let rows = vec![Row::new(Dtype::F32, &logits, OFF); sources.len() + 1];
         let parents = (-1..sources.len() as i32 - 1).collect();
         let (rule, numbers) = (AcceptanceRule::Rejection, Numbers { seed: 3, start: 0 });
-        Self { rows, ends: vec![false; sources.len()], drafts: sources, parents, rule, numbers, measure: true }
+        let (ends, strict) = (vec![false; sources.len()], Vec::new());
+        Self { rows, ends, drafts: sources, parents, rule, strict, numbers, measure: true }
     }
 
     /// The result of `verify` with the distributions that `keep` keeps.
@@ -122,7 +125,8 @@ impl Case {
         let rows: Vec<_> = self.rows.iter().map(|row| row.job(Action::Draw { uniform: 0 })).collect();
         let tree = Tree::new(&self.parents, drafts.len()).expect("the parents are a tree");
         let (rule, numbers, measure) = (self.rule, self.numbers, self.measure);
-        verify(&VerifyJob { rows: &rows, ends: &self.ends, drafts: &drafts, tree: &tree, rule, numbers, measure })
+        let (ends, strict) = (&self.ends, &self.strict);
+        verify(&VerifyJob { rows: &rows, ends, drafts: &drafts, tree: &tree, rule, strict, numbers, measure })
     }
 
     pub(crate) fn expected(&self) -> VerifyResult {
@@ -179,7 +183,7 @@ pub(crate) fn rules() -> impl Strategy<Value = AcceptanceRule> {
         3 => Just(AcceptanceRule::Block),
         1 => Just(AcceptanceRule::Greedy),
         1 => (0.0f32..=1.0, 0.01f32..2.0).prop_map(|(epsilon, alpha)| AcceptanceRule::Typical(Typical { epsilon, alpha })),
-        1 => (0..60u32, 0.0f32..=1.0).prop_map(|(top_n, delta)| AcceptanceRule::Relaxed(Relaxed { top_n, delta })),
+        1 => (0..60u32, 0.0f32..=1.0).prop_map(|(top_n, delta)| AcceptanceRule::Relaxed(Relaxed { top_n, delta, ..Relaxed::default() })),
         1 => (0.0f32..=1.0).prop_map(|rate| AcceptanceRule::Synthetic(Synthetic { rate })),
     ]
 }
@@ -289,7 +293,10 @@ impl Recipe {
         }
         let ends = drafts.iter().map(|(token, _)| token % 11 == 3).collect();
         let numbers = Numbers { seed: self.seed, start: self.start };
-        Some(Case { rows, ends, drafts, parents, rule: self.rule, numbers, measure: self.measure })
+        // In a third of the drafts nowhere.
+        let mut rng = Lcg(self.seed);
+        let strict = rows.iter().map(|_| !self.seed.is_multiple_of(3) && rng.unit() < 0.5).collect();
+        Some(Case { rows, ends, drafts, parents, rule: self.rule, strict, numbers, measure: self.measure })
     }
 }
 

@@ -26,6 +26,7 @@ fn acceptance(draw: &mut Draw) -> AcceptanceParams {
         typical_alpha: is(AcceptanceRule::Typical).then(|| draw.between(0.01, 1.0)),
         relaxed_top_n: is(AcceptanceRule::Relaxed).then(|| 1 + draw.below(20)),
         relaxed_delta: is(AcceptanceRule::Relaxed).then(|| draw.share()),
+        relaxed_in_thinking_only: is(AcceptanceRule::Relaxed).then(|| draw.happens(0.5)),
         synthetic_rate: is(AcceptanceRule::Synthetic).then(|| draw.share()),
     }
 }

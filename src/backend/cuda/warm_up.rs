@@ -153,7 +153,7 @@ const RULES: [AcceptanceRule; 6] = [
     AcceptanceRule::Block,
     AcceptanceRule::Greedy,
     AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.3 }),
-    AcceptanceRule::Relaxed(Relaxed { top_n: 20, delta: 0.5 }),
+    AcceptanceRule::Relaxed(Relaxed { top_n: 20, delta: 0.5, in_thinking_only: false }),
     AcceptanceRule::Synthetic(Synthetic { rate: 0.5 }),
 ];
 
@@ -175,6 +175,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
             let job = |(first, tree)| VerifyJob {
                 rows: &rows[first..first + 3],
                 ends: &[false; 2],
+                strict: &[false, false, true],
                 drafts: &drafts,
                 tree,
                 rule,

@@ -146,7 +146,7 @@ fn parts_are_what_they_are_on_the_wire() {
     let rules = ["work", "relaxed", "synthetic"].map(|name| preset(name).acceptance);
     let expected = [
         AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.4 }),
-        AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.5 }),
+        AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.5, in_thinking_only: true }),
         AcceptanceRule::Synthetic(Synthetic { rate: 0.7 }),
     ];
     assert_eq!(rules, expected);

@@ -134,9 +134,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
 /// How draft tokens are accepted; not yet checked against ranges.
 fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
     use proto::AcceptanceRule as Wire;
-    let &proto::AcceptanceParams { rule, typical_epsilon, typical_alpha, relaxed_top_n, relaxed_delta, synthetic_rate } =
-        wire;
-    let rule = match Wire::try_from(rule).map_err(|_| unknown_value("rule", rule))? {
+    let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule))? {
         Wire::Unspecified | Wire::Rejection => AcceptanceRule::Rejection,
         Wire::Greedy => AcceptanceRule::Greedy,
         Wire::Block => AcceptanceRule::Block,
@@ -144,8 +142,23 @@ fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldErr
         Wire::Relaxed => AcceptanceRule::Relaxed(Relaxed::default()),
         Wire::Synthetic => AcceptanceRule::WITHOUT_RATE,
     };
-    let settings = AcceptanceSettings { typical_epsilon, typical_alpha, relaxed_top_n, relaxed_delta, synthetic_rate };
-    rule.with(settings)
+    let &proto::AcceptanceParams {
+        rule: _,
+        typical_epsilon,
+        typical_alpha,
+        relaxed_top_n,
+        relaxed_delta,
+        relaxed_in_thinking_only,
+        synthetic_rate,
+    } = wire;
+    rule.with(AcceptanceSettings {
+        typical_epsilon,
+        typical_alpha,
+        relaxed_top_n,
+        relaxed_delta,
+        relaxed_in_thinking_only,
+        synthetic_rate,
+    })
 }
 
 /// A proposer inside the sidecar; not yet checked against ranges.

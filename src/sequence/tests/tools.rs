@@ -34,7 +34,7 @@ prop_compose! {
         ranges in prop::collection::vec((prop::collection::vec(0u32..20, 0..4), 0u32..6, 1u32..6), 0..3),
         forced in (prop::option::weighted(0.2, 0u32..20), prop::option::weighted(0.2, 0u32..20)),
         detection in prop::option::of((1u32..4, 2u32..4)),
-        thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..20, 0..3))),
+        thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..5, 0..5))),
         mark in prop::option::weighted(0.4, any_mark()),
     ) -> HistoryParams {
         HistoryParams {
@@ -306,8 +306,10 @@ fn what_is_forgotten_is_not_missed() {
         p.history.sequence_bias = vec![SequenceBias { token_ids: vec![1, 2, 0], bias: 1.0 }];
         p.history.repetition_detection =
             Some(RepetitionDetection { max_pattern_size: 3, min_pattern_size: 1, min_count: 3 });
-        let thinking = ThinkingBudget { start_token_ids: vec![2, 2], end_token_ids: vec![0, 0], ..Default::default() };
-        p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 400, ..thinking }));
+        let (start_token_ids, end_token_ids) = (vec![2, 2], vec![0, 0]);
+        let (budget, forced_token_ids) = (9, vec![1, 0, 1, 2]);
+        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids };
+        p.history.thinking_budget = Some(Box::new(thinking));
     };
     let mut state = 1u32;
     let mut random = move || {
