@@ -305,10 +305,11 @@ class ThinkingBudgetParams(Params):
 @dataclass(frozen=True, kw_only=True)
 class ReportParams(Params):
     """What to say about how each token was chosen: for training that needs the support, and for finding out why a token
-    did not come. Nothing set: off, whatever the stream's default. It costs another look at every token with
-    probability; with why_not_token_ids as much as sorting the row, so that is for debugging. The CPU does it, on a
-    server with a GPU too. why_not_token_ids may explain at most 1,048,576 logits (rows times vocab_size) in a step;
-    further work gets ROW_STATUS_INVALID_WORK."""
+    did not come. Nothing set: off, whatever the stream's default.
+
+    It costs another look at every token with probability; with why_not_token_ids as much as sorting the row, so that is
+    for debugging. The CPU does it, on a server with a GPU too. why_not_token_ids may explain at most 1,048,576 logits
+    (rows times vocab_size) in a step; further work gets ROW_STATUS_INVALID_WORK."""
 
     support_size: bool = False
     """Say how many tokens could have been drawn. Report.support_size is also there with any of the other fields."""
@@ -386,13 +387,17 @@ class WatermarkParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams(Params):
-    """One sequence's sampling parameters. They apply to a row in this order: allowed and banned tokens, bad words and
-    min_tokens; logit_bias, sequence_bias and DRY; repetition_penalty; encoder_repetition_penalty; frequency_penalty and
-    presence_penalty; length_penalty; the samplers, from temperature to the filters, in the order that sampler_order or
-    engine_order gives; the draw. The order of tokens is logit descending, then token id ascending, so ties have one
-    answer. At least one token survives every filter. A field that is absent, or a list that is empty, takes the
-    stream's default, then the server's. Each field gives the server's default, which the server's configuration may
-    change."""
+    """One sequence's sampling parameters.
+
+    They apply to a row in this order: allowed and banned tokens, bad words and min_tokens; logit_bias, sequence_bias
+    and DRY; repetition_penalty; encoder_repetition_penalty; frequency_penalty and presence_penalty; length_penalty; the
+    samplers, from temperature to the filters, in the order that sampler_order or engine_order gives; the draw.
+
+    The order of tokens is logit descending, then token id ascending, so ties have one answer. At least one token
+    survives every filter.
+
+    A field that is absent, or a list that is empty, takes the stream's default, then the server's. Each field gives the
+    server's default, which the server's configuration may change."""
 
     temperature: float | None = None
     """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
@@ -450,7 +455,9 @@ class SamplingParams(Params):
     """Dynamic temperature: from low, where one token has all probability, to high, where all are equally likely. In
     between it is low + (high - low) * s ^ exponent, where s is the entropy's share of the largest possible entropy.
     Below 1e-5 it is 1e-5. It takes the place of temperature, unless the order has a place for both. temperature 0 is
-    greedy all the same. This field is low. Range 0 .. dynatemp_high. Server default 0."""
+    greedy all the same.
+
+    This field is low. Range 0 .. dynatemp_high. Server default 0."""
     dynatemp_high: float | None = None
     """The temperature where all tokens are equally likely; see dynatemp_low. Range 0 (off), or 1e-5 .. 1e5. Server
     default 0."""
@@ -594,15 +601,18 @@ class SamplingParams(Params):
     their total probability. Server default: by engine_order, true for EXLLAMA and false for all others."""
     infill: bool | None = None
     """Fill in the middle, as in llama.cpp: ends a text where its continuation is not certain. Put top_k and top_p
-    before it. It works on the n tokens that the samplers before it left. Tokens that end the text are eos_token_ids
-    (without ignore_eos) and stop_token_ids. If 3 * n times their probability is above that of all other tokens, only
-    they stay. Otherwise, a token whose text is the beginning of another token's counts together with it, as the more
-    likely one of the two. Of the tokens other than those that end the text, those that count less than 0.2 are removed.
-    Of the k that are left, those with at least 1 / (k + 1) of what is left stay, beside the tokens that end the text.
-    If none counts 0.2, the only token that stays is the first one that ends the text and may be emitted. Tokens that
-    stay keep their own probabilities. It needs a server with a vocabulary (GetServerInfoResponse.vocabulary) and a
-    token that ends the text. Without either, the field is invalid wherever the temperature is above 0. Server default
-    false."""
+    before it.
+
+    It works on the n tokens that the samplers before it left. Tokens that end the text are eos_token_ids (without
+    ignore_eos) and stop_token_ids. If 3 * n times their probability is above that of all other tokens, only they stay.
+    Otherwise, a token whose text is the beginning of another token's counts together with it, as the more likely one of
+    the two. Of the tokens other than those that end the text, those that count less than 0.2 are removed. Of the k that
+    are left, those with at least 1 / (k + 1) of what is left stay, beside the tokens that end the text. If none counts
+    0.2, the only token that stays is the first one that ends the text and may be emitted. Tokens that stay keep their
+    own probabilities.
+
+    It needs a server with a vocabulary (GetServerInfoResponse.vocabulary) and a token that ends the text. Without
+    either, the field is invalid wherever the temperature is above 0. Server default false."""
     penalties_count_prompt: bool | None = None
     """frequency_penalty and presence_penalty count tokens of the prompt too, as far as repetition_penalty sees them:
     within penalty_last_n and penalty_decay_n, except for the first prompt_ignore_length. llama.cpp, ExLlamaV2, text-
