@@ -20,7 +20,7 @@ use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::speculative::job::{DraftSource, DraftToken};
-use croupier::speculative::numbers::Numbers;
+use croupier::speculative::numbers::{Numbers, Spot};
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::tree::Tree;
 use std::process::ExitCode;
@@ -224,7 +224,7 @@ impl Drafts {
         let rows = (0..8).map(|seed| dtype.encode(&rows::row(Shape::Peaked, vocab, seed))).collect();
         let mut drafts = Self { dtype, rows, proposed: vec![] };
         for at in 0..8 {
-            let uniform = Numbers { seed: 1, start: at as u64 }.draft(0, 0);
+            let uniform = Numbers { seed: 1, start: at as u64 }.draft(Spot::in_chain(0));
             let drawn = CpuBackend::new(1).run(&[drafts.row(at, Action::Propose { uniform })]).remove(0);
             let drawn = drawn.expect("the row is fine");
             drafts.proposed.push((drawn.token, drawn.kept.expect("it was asked for")));

@@ -19,7 +19,7 @@ use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::speculative::job::{DraftSource, DraftToken};
-use croupier::speculative::numbers::Numbers;
+use croupier::speculative::numbers::{Numbers, Spot};
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::tree::Tree;
 use std::hint::black_box;
@@ -127,12 +127,11 @@ impl Bench<'_> {
             sparse: vec![],
             seed,
         };
-        let depths: Vec<usize> = self.depths();
-        for (node, &depth) in depths.iter().enumerate() {
+        for node in 0..self.tree.len() {
             let above = self.above(node);
             let off = rows::row(Shape::Flat, VOCAB, seed * 100 + above as u64 + 50_000);
             let near: Vec<f32> = target(above).iter().zip(&off).map(|(x, e)| x + noise * e).collect();
-            let uniform = Numbers { seed, start: 0 }.draft(depth, node);
+            let uniform = Numbers { seed, start: 0 }.draft(self.tree.spot(node));
             let bytes = Dtype::F32.encode(&near);
             let result =
                 backend.run(&[self.row(&bytes, Action::Propose { uniform })]).remove(0).expect("the row is fine");
@@ -153,15 +152,6 @@ impl Bench<'_> {
     fn above(&self, node: usize) -> usize {
         let parent = |above: Option<usize>| self.tree.children(above).contains(&node);
         if parent(None) { 0 } else { 1 + (0..node).find(|&above| parent(Some(above))).expect("a tree") }
-    }
-
-    fn depths(&self) -> Vec<usize> {
-        let mut depths: Vec<usize> = vec![];
-        for node in 0..self.tree.len() {
-            let above = self.above(node);
-            depths.push(if above == 0 { 0 } else { depths[above - 1] + 1 });
-        }
-        depths
     }
 
     /// How many draft tokens are accepted.
@@ -193,7 +183,7 @@ impl Bench<'_> {
     /// Plain rows, one at a time or in one call.
     fn plain(&self, backend: &mut CpuBackend, draft: &Draft, round: u64, at_once: bool) {
         let row = |(i, bytes)| {
-            let uniform = Numbers { seed: draft.seed + round, start: i as u64 }.draft(0, 0);
+            let uniform = Numbers { seed: draft.seed + round, start: i as u64 }.draft(Spot::in_chain(0));
             self.row(bytes, Action::Draw { uniform })
         };
         let rows: Vec<_> = draft.targets.iter().map(Vec::as_slice).enumerate().map(row).collect();

@@ -4,14 +4,15 @@ use super::step::{DraftWork, RowFailure, RowStatus, VerifyWork};
 use crate::params::{FieldError, MAX_TREE_TOKENS};
 use crate::sequence::Sequence;
 use crate::sequence::drafts::Drafts;
+use crate::speculative::numbers::Spot;
 
 /// A place in a tree of draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// The draft token that it follows, if it does not follow the sequence's last token.
     pub(super) parent: Option<usize>,
-    /// Its own index.
-    pub(super) index: usize,
+    /// Where it stands, which its random numbers depend on.
+    pub(super) spot: Spot,
 }
 
 impl Place {
@@ -20,7 +21,9 @@ impl Place {
     /// # Errors
     /// When its parent is no draft token, or there are too many.
     pub(super) fn of(work: DraftWork, drafts: &Drafts) -> Result<Self, RowFailure> {
-        let index = if work.restart { 0 } else { drafts.len() };
+        let none = Drafts::default();
+        let drafts = if work.restart { &none } else { drafts };
+        let index = drafts.len();
         if index >= MAX_TREE_TOKENS as usize {
             let message = format!("the sequence has {index} draft tokens, which is the most; verify or restart them");
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
@@ -36,7 +39,7 @@ impl Place {
                 }
             },
         };
-        Ok(Self { parent, index })
+        Ok(Self { parent, spot: drafts.next_spot(parent) })
     }
 
     /// The draft tokens before it.

@@ -72,7 +72,7 @@ impl<'a> RowSource<'a> {
         let place = Place::of(work, sequence.drafts()).ok()?;
         let path = place.path(sequence.drafts());
         let state = place.parent.and_then(|parent| sequence.drafts().state(parent));
-        Some(Asked::Draft { uniform: sequence.numbers().draft(path.len(), place.index), sequence, path, state })
+        Some(Asked::Draft { uniform: sequence.numbers().draft(place.spot), sequence, path, state })
     }
 
     /// The history this row must see when its sequence has not emitted all the tokens before it. The

@@ -2,6 +2,7 @@
 
 use crate::params::state::SamplerState;
 use crate::sampling::kept::Kept;
+use crate::speculative::numbers::Spot;
 
 /// A tree of draft tokens, each with what it was drawn from.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,6 +14,7 @@ pub struct Drafts {
 struct Node {
     token: u32,
     parent: Option<usize>,
+    spot: Spot,
     kept: Box<Kept>,
     /// What samplers would remember after it.
     state: Option<Box<SamplerState>>,
@@ -69,9 +71,17 @@ impl Drafts {
         path
     }
 
+    /// Where the next token would stand if it followed `parent`, which is there.
+    #[must_use]
+    pub fn next_spot(&self, parent: Option<usize>) -> Spot {
+        let parent = parent.and_then(|parent| self.nodes.get(parent)).map(|node| node.spot);
+        Spot::next(parent, self.nodes.iter().map(|node| node.spot))
+    }
+
     /// Adds a token that was drawn after `parent`, which is there.
     pub(super) fn push(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>, state: Option<SamplerState>) {
-        self.nodes.push(Node { token, parent, kept, state: state.map(Box::new) });
+        let spot = self.next_spot(parent);
+        self.nodes.push(Node { token, parent, spot, kept, state: state.map(Box::new) });
     }
 
     /// Memory held.

@@ -76,7 +76,7 @@ impl Block {
         let last = factors.len() - 1;
         let mut accepted = last;
         while accepted > 0 {
-            let number = unit(plan.numbers.accept(accepted - 1, accepted - 1));
+            let number = unit(plan.numbers.accept(plan.tree.spot(accepted - 1)));
             let left = if accepted == len { Left::Nothing } else { Left::Beyond(accepted) };
             // No `h` is larger than its `p`.
             if number < factors[accepted] && number < left.test(factors[accepted], positions)? {

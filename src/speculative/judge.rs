@@ -98,7 +98,7 @@ impl<P: Positions> Walk<'_, P> {
         }
         let verdict = self.verdict(path)?;
         for &node in children {
-            self.accepted[node] = self.judge(&verdict, node, path.len());
+            self.accepted[node] = self.judge(&verdict, node);
             let trial = Trial::new(node, path.len(), self.accepted[node]);
             let trial = if self.plan.measure { self.measured(trial, &verdict) } else { trial };
             self.trials.push(trial);
@@ -126,8 +126,8 @@ impl<P: Positions> Walk<'_, P> {
         Verdict::of(self.plan, (row, path.len()), self.positions)
     }
 
-    fn judge(&mut self, verdict: &Verdict, node: usize, depth: usize) -> bool {
-        verdict.accepts(self.positions, node, self.plan.numbers.accept(depth, node))
+    fn judge(&mut self, verdict: &Verdict, node: usize) -> bool {
+        verdict.accepts(self.positions, node, self.plan.numbers.accept(self.plan.tree.spot(node)))
     }
 
     /// The token after the accepted ones.

@@ -1,22 +1,60 @@
 //! The random numbers of a draft and its verification.
 //!
 //! Every number is addressed by the position that its token has or would have in the output, its purpose, and
-//! an index. For accept numbers and for the draws of draft tokens the index is the draft token's own in the
-//! draft. So a position that is proposed again in a later round, where it stands earlier in the draft, has
-//! fresh numbers. Standard rejection does not need that, since it looks at nothing behind the first rejected
-//! token. Block verification does: which tokens it accepts depends on all draft tokens and accept numbers, and
-//! numbers that led to a rejection would, seen again, lead to one too often.
+//! an index. For accept numbers and for the draws of draft tokens the index says where the draft token stands in its
+//! draft: its depth, and how many tokens of that depth come before it ([`Spot`]).
+//!
+//! So a position that is proposed again in a later round has fresh numbers, whatever the shapes of the two drafts: the
+//! later round starts further on, and the position has another depth in it. Standard rejection does not need that, since
+//! it looks at nothing behind the first rejected token. Block verification does: which tokens it accepts depends on all
+//! draft tokens and accept numbers, and numbers that led to a rejection would, seen again, lead to one too often. It is
+//! not enough that blocks do not see them again: a tree, which is verified by rejection, may come after a chain.
 //!
 //! | number | position | purpose, index |
 //! |---|---|---|
-//! | draw of draft token `i` at depth `d` | `start + d` | `Draft`, `i` |
-//! | accept test of draft token `i` at depth `d` | `start + d` | `Accept`, `i` |
+//! | draw of a draft token at depth `d`, after `n` others of that depth | `start + d` | `Draft`, `d + n * 2^16` |
+//! | its accept test | `start + d` | `Accept`, `d + n * 2^16` |
 //! | recovered token after `d` accepted ones | `start + d` | `Residual`, 0 |
 //! | bonus token, and any token drawn from the target itself | `start + d` | `Sample`, 0 |
 //!
-//! The last line is a plain row's number: a bonus token is the token that a plain row would have drawn.
+//! A recovered token and one that is drawn from the target are emitted at their position, which no later round proposes
+//! again. The last line is a plain row's number: a bonus token is the token that a plain row would have drawn.
 
+use crate::params::MAX_TREE_TOKENS;
 use crate::sampling::philox::{Purpose, uniform_at};
+
+/// Bits of an index that are the depth.
+const DEPTH_BITS: u32 = 16;
+const _: () = assert!(MAX_TREE_TOKENS <= 1 << DEPTH_BITS, "depths, and places among tokens of a depth, fit 16 bits");
+
+/// Where a draft token stands in its draft. It is known when the token is drawn, since it does not depend on tokens that
+/// come after it in the draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// How many draft tokens stand before it on its path.
+    pub depth: usize,
+    /// How many draft tokens with a lower index have the same depth; 0 all along a chain.
+    pub nth: usize,
+}
+
+impl Spot {
+    /// In a chain, after `depth` draft tokens.
+    #[must_use]
+    pub fn in_chain(depth: usize) -> Self {
+        Self { depth, nth: 0 }
+    }
+
+    /// Of the next token of a draft, which follows the one at `parent`. `before` are all tokens that the draft has.
+    #[must_use]
+    pub fn next(parent: Option<Self>, before: impl Iterator<Item = Self>) -> Self {
+        let depth = parent.map_or(0, |parent| parent.depth + 1);
+        Self { depth, nth: before.filter(|other| other.depth == depth).count() }
+    }
+
+    fn index(self) -> u32 {
+        self.depth as u32 | (self.nth as u32) << DEPTH_BITS
+    }
+}
 
 /// The numbers of one sequence, from one position on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +66,15 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// For the draw of draft token `index`, which would follow `depth` others.
+    /// For the draw of a draft token.
     #[must_use]
-    pub fn draft(&self, depth: usize, index: usize) -> u64 {
-        self.at(depth, Purpose::Draft, index)
+    pub fn draft(&self, spot: Spot) -> u64 {
+        self.at(spot.depth, Purpose::Draft, spot.index())
     }
 
-    pub(super) fn accept(&self, depth: usize, index: usize) -> u64 {
-        self.at(depth, Purpose::Accept, index)
+    /// For its accept test.
+    pub(super) fn accept(&self, spot: Spot) -> u64 {
+        self.at(spot.depth, Purpose::Accept, spot.index())
     }
 
     /// For the recovered token after `depth` accepted ones.
@@ -50,8 +89,8 @@ impl Numbers {
         self.at(depth, Purpose::Sample, 0)
     }
 
-    fn at(&self, depth: usize, purpose: Purpose, index: usize) -> u64 {
-        uniform_at(self.seed, self.start + depth as u64, purpose, index as u32)
+    fn at(&self, depth: usize, purpose: Purpose, index: u32) -> u64 {
+        uniform_at(self.seed, self.start + depth as u64, purpose, index)
     }
 }
 
@@ -65,6 +104,8 @@ pub fn unit(uniform: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::sampling::philox::uniform;
+    use crate::speculative::tree::Tree;
+    use std::collections::HashSet;
 
     #[test]
     fn unit_is_below_one() {
@@ -73,11 +114,30 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_addressed_as_documented() {
+        let numbers = Numbers { seed: 3, start: 70 };
+        let spot = Spot { depth: 4, nth: 6 };
+        assert_eq!(numbers.draft(spot), uniform_at(3, 74, Purpose::Draft, 4 + 6 * 65_536));
+        assert_eq!(numbers.accept(spot), uniform_at(3, 74, Purpose::Accept, 4 + 6 * 65_536));
+        assert_eq!(numbers.residual(4), uniform(3, 74, Purpose::Residual));
+        assert_eq!(numbers.sample(4), uniform(3, 74, Purpose::Sample));
+    }
+
+    #[test]
     fn a_position_proposed_again_has_fresh_numbers() {
-        let (first, later) = (Numbers { seed: 5, start: 10 }, Numbers { seed: 5, start: 12 });
-        assert_ne!(first.draft(3, 3), later.draft(1, 1));
-        assert_ne!(first.accept(3, 3), later.accept(1, 1));
-        assert_eq!(first.sample(3), later.sample(1));
-        assert_eq!(first.draft(0, 0), uniform(5, 10, Purpose::Draft));
+        let mut seen = HashSet::new();
+        for start in 0..200 {
+            let numbers = Numbers { seed: 5, start };
+            // A chain, brothers, or any tree.
+            let parent = |node: u64| match start % 3 {
+                0 => node as i32 - 1,
+                1 => -1,
+                _ => (uniform(start, node, Purpose::Sample) % (node + 1)) as i32 - 1,
+            };
+            let tree = Tree::new(&(0..40).map(parent).collect::<Vec<_>>(), 40).expect("a tree");
+            for spot in (0..40).map(|node| tree.spot(node)) {
+                assert!(seen.insert(numbers.draft(spot)) && seen.insert(numbers.accept(spot)), "{start}, {spot:?}");
+            }
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn deal(
         let token = here.token(node);
         let accepted = match plain {
             Some(plain) => plain == token,
-            None => unit(plan.numbers.accept(depth, node)) * here.proposed(node) < here.share(token),
+            None => unit(plan.numbers.accept(plan.tree.spot(node))) * here.proposed(node) < here.share(token),
         };
         trials.push(plan.trial(here, (node, depth), 1.0, accepted));
         if accepted {

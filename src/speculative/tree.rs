@@ -1,6 +1,7 @@
 //! Trees of draft tokens and the walk along them. A chain is a tree without siblings.
 
 use super::draft::DraftError;
+use super::numbers::Spot;
 use super::plan::Plan;
 use super::positions::Positions;
 use super::rejection::{self, Dealt};
@@ -12,6 +13,8 @@ use super::{VerifyError, come_to};
 pub struct Tree {
     /// The children of the root, then those of each node.
     children: Vec<Vec<usize>>,
+    /// Where each node stands.
+    spots: Vec<Spot>,
 }
 
 impl Tree {
@@ -24,27 +27,30 @@ impl Tree {
             return Err(DraftError::Parents);
         }
         let mut children = vec![Vec::new(); len + 1];
+        let mut spots: Vec<Spot> = Vec::with_capacity(len);
         for (node, &parent) in parents.iter().enumerate() {
             let above = usize::try_from(i64::from(parent) + 1).map_err(|_| DraftError::Parents)?;
             if above > node {
                 return Err(DraftError::Parents);
             }
             children[above].push(node);
+            let parent = above.checked_sub(1).map(|parent| spots[parent]);
+            spots.push(Spot::next(parent, spots.iter().copied()));
         }
-        Ok(Self { children })
+        Ok(Self { children, spots })
     }
 
     /// Each token follows the one before it.
     #[must_use]
     pub fn chain(len: usize) -> Self {
         let only = |node: usize| if node < len { vec![node] } else { Vec::new() };
-        Self { children: (0..=len).map(only).collect() }
+        Self { children: (0..=len).map(only).collect(), spots: (0..len).map(Spot::in_chain).collect() }
     }
 
     /// Number of draft tokens.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.children.len() - 1
+        self.spots.len()
     }
 
     /// Whether there is no draft token.
@@ -57,6 +63,12 @@ impl Tree {
     #[must_use]
     pub fn is_chain(&self) -> bool {
         *self == Self::chain(self.len())
+    }
+
+    /// Where a node stands.
+    #[must_use]
+    pub fn spot(&self, node: usize) -> Spot {
+        self.spots[node]
     }
 
     /// What was proposed after a node, or after the sequence's last token.
@@ -121,5 +133,21 @@ mod tests {
         assert!(Tree::new(&[-1, 0, 1], 3).unwrap().is_chain());
         assert!(!Tree::new(&[-1, -1], 2).unwrap().is_chain());
         assert_eq!(Tree::new(&[-1, -1, 0, 0, 1], 5).unwrap().after(&[0]), [2, 3]);
+    }
+
+    #[test]
+    fn tokens_of_a_depth_are_counted_in_the_order_of_the_draft() {
+        let parents = [-1, 0, -1, 1, 2, 0, -1, 4];
+        let tree = Tree::new(&parents, 8).unwrap();
+        let depths = [0, 1, 0, 2, 1, 1, 0, 2];
+        for node in 0..8 {
+            let before = depths[..node].iter().filter(|&&depth| depth == depths[node]).count();
+            assert_eq!(tree.spot(node), Spot { depth: depths[node], nth: before });
+            // What comes after it changes nothing.
+            assert_eq!(Tree::new(&parents[..=node], node + 1).unwrap().spot(node), tree.spot(node));
+        }
+        let chain = Tree::chain(256);
+        assert_eq!(chain.spot(255), Spot::in_chain(255));
+        assert_eq!(Tree::new(&(-1..255).collect::<Vec<_>>(), 256).unwrap(), chain);
     }
 }

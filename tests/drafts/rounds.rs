@@ -3,6 +3,7 @@
 use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
+use croupier::sampling::philox::{Purpose, uniform_at};
 
 /// A row whose most likely token is `token`, by far.
 fn sure(token: u32) -> Vec<f32> {
@@ -126,6 +127,42 @@ async fn a_tree_of_draft_work_is_verified_as_it_was_drawn() {
     assert_eq!(ids(&work), [1, 2, 9]);
     let late = worker.step(step_of(verify_work(1, chain(&[3], kept())), &[sure(3), sure(3)])).await;
     assert_eq!(late.work[0].status(), RowStatus::InvalidWork, "{}", late.work[0].message);
+}
+
+/// Drawn from rows of equal logits, a token tells its random number: token by token, in whatever order a tree grows, after a
+/// restart and further on in the text it is the documented one.
+#[tokio::test]
+async fn draft_tokens_are_drawn_with_the_documented_numbers() {
+    // Of each draft token: its parent, its depth, and how many tokens of that depth come before it.
+    let tree = [
+        (-1, 0, 0),
+        (0, 1, 0),
+        (-1, 0, 1),
+        (2, 1, 1),
+        (3, 2, 0),
+        (-1, 0, 2),
+        (0, 1, 2),
+        (1, 2, 1),
+        (7, 3, 0),
+        (4, 3, 1),
+    ];
+    let chain: Vec<_> = (0..6).map(|depth| (depth - 1, depth as u32, 0)).collect();
+    let flat = || vec![0.0; VOCAB as usize];
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(3))])).await;
+    for start in 0..4 {
+        for draft in [&chain[..], &tree[..], &tree[..], &chain[..]] {
+            for (node, &(parent, depth, nth)) in draft.iter().enumerate() {
+                let work = DraftWork { parent: Some(parent), restart: node == 0 };
+                let uniform = uniform_at(3, start + u64::from(depth), Purpose::Draft, depth + nth * 65_536);
+                let expected = (u128::from(uniform) * u128::from(VOCAB)) >> 64;
+                let found = worker.draft(1, work, flat()).await;
+                assert_eq!(u128::from(found), expected, "draft token {node} of {draft:?} at {start}");
+            }
+        }
+        only(worker.step(step_of(sample_work(1), &[flat()])).await);
+    }
 }
 
 #[tokio::test]

@@ -3,11 +3,14 @@
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use crate::planted::Planted;
 use crate::reference;
+use crate::rounds::Rounds;
 use crate::world::{Model, PROMPT, Source, VOCAB, World, parameters};
 use croupier::params::SamplingParams;
 use croupier::speculative::rule::AcceptanceRule::{Block, Greedy, Rejection};
 
 const TEXTS: u64 = 8_000;
+/// Of rounds that are cheap.
+const MANY_TEXTS: u64 = 1_000_000;
 /// [`DEVIATE`] of a test that looks at both tails.
 const TWO_SIDED: f64 = 4.891_638;
 /// "Ended before" in counts of tokens.
@@ -233,4 +236,39 @@ fn stale_numbers_are_seen() {
     let (fresh, stale) = (observe(&fresh, 4 * TEXTS).deviate, observe(&stale, 4 * TEXTS).deviate);
     println!("fresh numbers: {fresh:.1} deviations, stale ones: {stale:.1}");
     assert!(fresh < DEVIATE && stale > DEVIATE);
+}
+
+/// How far texts of drafts with these shapes in turn are from the target's distribution.
+fn of_shapes(shapes: &[&[i32]], by_index: bool) -> f64 {
+    let (target, draft) = (Model::random(1, 5.0), Model::random(2, 4.0));
+    let rounds = Rounds::new(&target, &draft, shapes, by_index);
+    let mut counts = vec![0u64; CELLS.pow(3)];
+    for seed in 0..MANY_TEXTS {
+        let text = rounds.text(seed, 3);
+        counts[cell([text[0], text[1], text[2]])] += 1;
+    }
+    let expected = texts_of(&target, &SamplingParams::default());
+    let worst =
+        VIEWS.iter().map(|view| deviate(&seen_by(view, &counts), &seen_by(view, &expected))).fold(0.0, f64::max);
+    println!("{shapes:?}, by index {by_index}: {worst:.1} deviations (false alarms {FALSE_ALARM})");
+    worst
+}
+
+/// A chain is verified as a block, which looks behind the rejected token; the tree after it, at the same positions, by rejection.
+#[test]
+fn chains_and_trees_in_turn() {
+    const CHAIN: &[i32] = &[-1, 0, 1, 2];
+    let cases: [&[&[i32]]; 5] = [
+        &[CHAIN, &[-1, 0]],
+        &[&[-1, -1, 0], &TREE],
+        &[CHAIN, &[-1, -1]],
+        &[CHAIN, &[-1, -1, 0]],
+        &[CHAIN, &[-1, -1, -1, 2, 3], &[-1, 0, 1], &TREE],
+    ];
+    for shapes in cases {
+        let seen = of_shapes(shapes, false);
+        assert!(seen < DEVIATE, "{shapes:?}: not the target's distribution ({seen:.1} deviations)");
+    }
+    // The test has power: with draws that are numbered by the draft token's index, a tree draws again what a chain drew.
+    assert!(of_shapes(&[CHAIN, &[-1, -1, 0]], true) > DEVIATE, "stale numbers are not noticed");
 }

@@ -140,7 +140,7 @@ impl World {
     /// One round.
     pub fn round(&self, sequence: &Sequence, output: &[u32]) -> Verified {
         let (drafts, mut rows) = self.propose(sequence, output);
-        let tree = Tree::new(&self.parents, drafts.len()).expect("the parents are fine");
+        let tree = self.tree();
         if let Some(planted) = self.planted {
             return planted.verify(sequence, &drafts, &mut rows);
         }
@@ -150,6 +150,10 @@ impl World {
         let measured = verify(true);
         unmeasured(&measured, &verify(false));
         measured
+    }
+
+    fn tree(&self) -> Tree {
+        Tree::new(&self.parents, self.parents.len()).expect("the parents are fine")
     }
 
     /// Draft tokens and the target rows of their positions.
@@ -172,8 +176,8 @@ impl World {
     fn draft_after(&self, sequence: &Sequence, start: usize, path: &[u32], index: usize, siblings: &[u32]) -> Draft {
         let logits = self.draft.logits(path);
         let numbers = Numbers { seed: sequence.seed(), start: start as u64 };
-        let depth = path.len() - start;
-        let number = numbers.draft(depth, if self.stale_numbers { 0 } else { index });
+        let stale = uniform(sequence.seed(), path.len() as u64, Purpose::Draft);
+        let number = if self.stale_numbers { stale } else { numbers.draft(self.tree().spot(index)) };
         let ahead = grown(sequence, &path[start..]);
         let mut spec = ahead.spec(Action::Score { token: 0 });
         let claimed = distribution(logits, &spec).expect("the row is fine");

@@ -11,7 +11,7 @@ use croupier::sampling::mark::race::Race;
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
 use croupier::speculative::job::{DraftSource, DraftToken};
-use croupier::speculative::numbers::Numbers;
+use croupier::speculative::numbers::{Numbers, Spot};
 use croupier::speculative::relaxed::Relaxed;
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::synthetic::Synthetic;
@@ -257,7 +257,7 @@ impl Recipe {
 
     /// A draft token, drawn from its distribution, and its source.
     pub(crate) fn proposal(&self, kind: u8, draft: Row, at: usize) -> Option<(u32, Source)> {
-        let uniform = Numbers { seed: self.seed, start: self.start }.draft(at, at);
+        let uniform = Numbers { seed: self.seed, start: self.start }.draft(Spot::in_chain(at));
         let job = draft.job(Action::Propose { uniform });
         let output = sample_row(&job.logits, &job.spec).ok()?;
         let (token, kept) = (output.token, output.kept.expect("it was asked for"));

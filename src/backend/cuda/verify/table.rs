@@ -59,8 +59,6 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     pub(super) job: &'a VerifyJob<'a>,
-    /// Draft tokens before each row.
-    depths: Vec<usize>,
     /// The draft tokens at each row whose masses are needed.
     tokens: Vec<Vec<u32>>,
     /// How many of the first tokens are needed.
@@ -74,11 +72,8 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     pub(super) fn new(job: &'a VerifyJob<'a>, drafts: &[Proposed<'_>]) -> Self {
-        let mut depths = vec![0; job.rows.len()];
-        let mut tokens = vec![Vec::new(); job.rows.len()];
-        for row in 0..job.rows.len() {
+        let needed = |row: usize| {
             let children = job.tree.children(row.checked_sub(1));
-            children.iter().for_each(|&node| depths[node + 1] = depths[row] + 1);
             let certain = || children.iter().all(|&node| drafts[node].is_certain());
             let by_draw = match job.rule {
                 AcceptanceRule::Greedy | AcceptanceRule::Relaxed(_) => true,
@@ -86,23 +81,28 @@ impl<'a> Table<'a> {
                 AcceptanceRule::Block => drafts.iter().all(Proposed::is_certain),
                 AcceptanceRule::Typical(_) | AcceptanceRule::Synthetic(_) => false,
             };
-            if job.measure || !by_draw {
-                tokens[row] = children.iter().map(|&node| drafts[node].token).collect();
-            }
-        }
+            let needed = if job.measure || !by_draw { children } else { &[] };
+            needed.iter().map(|&node| drafts[node].token).collect()
+        };
+        let tokens = (0..job.rows.len()).map(needed).collect();
         let top_n = if let AcceptanceRule::Relaxed(relaxed) = job.rule { relaxed.top_n } else { 0 };
         let (targets, judged, answers) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { job, depths, tokens, top_n, targets, judged, answers }
+        Self { job, tokens, top_n, targets, judged, answers }
+    }
+
+    /// How many draft tokens stand before a row.
+    fn depth(&self, row: usize) -> usize {
+        row.checked_sub(1).map_or(0, |node| self.job.tree.spot(node).depth + 1)
     }
 
     /// The number that a plain row would be drawn with.
     pub(super) fn sample(&self, row: usize) -> u64 {
-        self.job.numbers.sample(self.depths[row])
+        self.job.numbers.sample(self.depth(row))
     }
 
     /// The number that is drawn with where a draft token was rejected.
     pub(super) fn residual(&self, row: usize) -> u64 {
-        self.job.numbers.residual(self.depths[row])
+        self.job.numbers.residual(self.depth(row))
     }
 
     /// What is asked first: each row, and those that are judged at another temperature.
