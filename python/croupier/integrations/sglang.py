@@ -100,8 +100,10 @@ class CroupierSampler(_sampler.Sampler):
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
     def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> list[int | None]:
-        texts = [stream.open(params=each) for each in params]
+        texts: list[Any] = []
         try:
+            for each in params:
+                texts.append(stream.open(params=each))
             self._sample(stream, logits, texts)
         except CroupierError as error:
             if not may_fail or not (isinstance(error, RowError) or any(text.id not in stream.sequences for text in texts)):
