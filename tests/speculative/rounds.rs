@@ -60,7 +60,7 @@ impl Rounds {
                 before.push(token);
                 drafts.push(Draft::new(token, kept.clone()).expect("the draft is fine"));
             }
-            let plan = Plan { tree, rule: Block, numbers, measure: false };
+            let plan = Plan { tree, rule: Block, strict: &[], numbers, measure: false };
             let mut rows = Rows { target: &self.target, before };
             text.extend(plain::verify(&drafts, &plan, &mut rows).expect("the rows are fine").emitted);
         }
