@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._aio_call import begin, end_in_order, is_cancelled, leased
+from ._aio_call import begin, end_in_order, is_cancelled
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
 from ._types import Rows
@@ -45,7 +45,7 @@ class Rank(RankFront):
         self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
         try:
             answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
-            session.attached(answer, await leased(session.mapped, answer))
+            await asyncio.to_thread(session.attached, answer)
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._call = None
@@ -85,16 +85,13 @@ class Rank(RankFront):
         if not isinstance(logits, Rows):
             await self._wait_for_room()
             logits = self._session.placed(logits)
-        self._check_connected()
-        await self._send_unsent()
-        step = self._session.announce(logits, step_id)
-        await self._send_unsent()
+        step, message = self._session.announce(logits, step_id)
+        await self._write(message)
         return step
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
         until = time.monotonic() + timeout
-        await self._send_unsent()
         while self._session.may_be_refused(step_id):
             await self._answer()
         while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
@@ -118,24 +115,16 @@ class Rank(RankFront):
 
     async def _wait_for_room(self) -> None:
         self._check_connected()
-        await self._send_unsent()
         while not self._session.has_room() and self._session.waiting:
             await self._answer()
         if not self._session.has_room():
             raise CroupierError("every slot is written and not sent; send or discard one first")
 
     async def _answer(self) -> None:
-        """One answer."""
-        self._check_connected()
-        await self._send_unsent()
-        self._session.answered(await self._read())
-
-    async def _send_unsent(self) -> None:
-        """As of `croupier.Rank`."""
-        while pause := self._session.pause():
-            await asyncio.sleep(pause)
-        if message := self._session.to_send():
-            await self._write(message)
+        again = self._session.answered(await self._read())
+        if again:
+            await asyncio.sleep(again[1])
+            await self._write(again[0])
 
     async def _write(self, message: bytes) -> None:
         self._check_connected()
@@ -148,14 +137,12 @@ class Rank(RankFront):
             raise CroupierError(said(error)) from error
 
     async def _whole(self, doing: Awaitable[Any]) -> Any:
-        """gRPC ends a call whose read or write is cancelled. What else fails there nobody can tell the rest of."""
+        """gRPC ends a call whose read or write is cancelled."""
         try:
             return await doing
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            raise
-        except BaseException as error:
+        except asyncio.CancelledError:
             self._broken = True
-            if isinstance(error, asyncio.CancelledError) and self._is_ended and not is_cancelled():
+            if self._is_ended and not is_cancelled():
                 self._check_not_ended()
             raise
 

@@ -64,39 +64,29 @@ class RankSession:
         self.free: list[int] = []
         self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
-        # The step whose shard is still to be sent, and when. It goes before anything else is sent or read, and stands here until then: who
-        # is interrupted or cancelled meanwhile loses nothing.
-        self.unsent: tuple[int, float] | None = None
         self.unsampled: list[int] = []
-        # As of a stream's session.
-        self.itself = weakref.ref(self)
 
-    def mapped(self, message: bytes) -> Region | str:
-        """Rank 0's region where it is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
-        ready, place = pb.AttachResponse.FromString(message).ready, self.group.region
-        if self.wanted == "inline":
-            return "data_path is inline"
-        if place is not None and ready.HasField("region_offer"):
-            try:
-                return _regions.attach(ready.region_offer, place[0], place[1], self.address)
-            except (CroupierError, OSError, AttributeError) as error:
-                if self.wanted == "shared_memory":
-                    raise CroupierError(f"no shared memory: {error}") from error
-                return str(error)
-        if self.wanted == "shared_memory":
-            raise CroupierError("no shared memory: rank 0 has none")
-        return "rank 0 has no shared memory" if place is None else ""
-
-    def attached(self, message: bytes, mapped: Region | str) -> None:
-        """Takes in the first answer, and what was mapped of it."""
+    def attached(self, message: bytes) -> None:
+        """Takes in the first answer. Blocks while a region is mapped."""
         ready = pb.AttachResponse.FromString(message).ready
         # Rank 0 counts its steps on when it has connected anew, the server does not.
         self.step = max(ready.last_step_id + 1, self.group.step)
         self.most = ready.max_shards_ahead
-        if isinstance(mapped, Region):
-            self.region, self.free = mapped, list(range(self.group.slots))
-        else:
-            self.reason = mapped
+        place = self.group.region
+        if self.wanted == "inline":
+            self.reason = "data_path is inline"
+        elif place is None:
+            self.reason = "rank 0 has no shared memory"
+        if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
+            try:
+                self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
+                self.free = list(range(self.group.slots))
+            except (CroupierError, OSError, AttributeError) as error:
+                if self.wanted == "shared_memory":
+                    raise CroupierError(f"no shared memory: {error}") from error
+                self.reason = str(error)
+        elif self.wanted == "shared_memory":
+            raise CroupierError("no shared memory: rank 0 has none")
 
     def has_room(self) -> bool:
         """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""
@@ -106,13 +96,12 @@ class RankSession:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         count = whole("count", count, 0)
         if self.region is None or count > self.group.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=self.itself)
+            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         _, _, first, slot_bytes, stride = self.group.region
-        rows = Rows(None, region=self.region, owner=self.itself)
-        rows.take(self.free)
-        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + rows.slot * slot_bytes)
-        rows.array = writable(flat.reshape(count, stride)[:, self.start : self.start + self.columns])
-        return rows
+        slot = self.free.pop(0)
+        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
+        own = flat.reshape(count, stride)[:, self.start : self.start + self.columns]
+        return Rows(writable(own), slot, self.region, owner=weakref.ref(self))
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
@@ -126,8 +115,8 @@ class RankSession:
         """The rank's columns, where they can be announced."""
         return filled(self, as_rows(logits, self.columns, self.group.dtype))
 
-    def announce(self, rows: Rows, step_id: int | None) -> int:
-        """Makes the message that announces a step's columns, to be sent next. Gives the step."""
+    def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
+        """The step and the message that announces its columns."""
         rows.check_owner(self)
         rows.check()
         number = self.step if step_id is None else step_id
@@ -139,13 +128,11 @@ class RankSession:
             shard.region.region_id, shard.region.generation = region_id, generation
             shard.region.offset = first + rows.slot * slot_bytes
             shard.region.rows, shard.region.row_stride = len(rows.array), stride
-        announced = Announced(pb.AttachRequest(shard=shard).SerializeToString(), rows.slot)
-        # Nothing is called from here on: a signal's handler finds all of it done or nothing.
+        message = pb.AttachRequest(shard=shard).SerializeToString()
         rows.is_spent = True
         self.step = number + 1
-        self.waiting[number] = announced
-        self.unsent = number, 0.0
-        return number
+        self.waiting[number] = Announced(message, rows.slot)
+        return number, message
 
     def _data(self, rows: Rows) -> bytes:
         data = rows.array.tobytes()
@@ -155,29 +142,18 @@ class RankSession:
                              "ranks is not split, since all ranks count its rows as one: send fewer")
         return data
 
-    def pause(self) -> float:
-        """Seconds until what is still to be sent may be sent."""
-        return 0.0 if self.unsent is None else max(0.0, self.unsent[1] - time.monotonic())
-
-    def to_send(self) -> bytes | None:
-        """What is still to be sent, if there is anything: it counts as sent then."""
-        if self.unsent is None:
-            return None
-        (number, _), self.unsent = self.unsent, None
-        return self.waiting[number].message
-
-    def answered(self, message: bytes) -> None:
-        """Takes in an answer. A shard that was refused is to be sent again."""
+    def answered(self, message: bytes) -> tuple[bytes, float] | None:
+        """Takes in an answer; gives what to send again, and after how many seconds, if the shard was refused."""
         result = pb.AttachResponse.FromString(message).shard
         if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
-            self.unsent = result.step_id, time.monotonic() + result.refusal.retry_after_ms / 1000
-            return
+            return self.waiting[result.step_id].message, result.refusal.retry_after_ms / 1000
         # One that was refused and has others behind it would come too late.
         shard = self.waiting.pop(result.step_id)
         if shard.slot is not None:
             self.free.append(shard.slot)
         if not result.joined:
             self.unsampled.append(result.step_id)
+        return None
 
     def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
         """Waits a moment for a step's tokens; `timeout` is what was to be waited, `until` when that is over."""

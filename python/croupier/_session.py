@@ -79,8 +79,6 @@ class Session(Texts, StepMaker, Sharing):
         self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
         self.places: dict[tuple[int, int], bytes] = {}
         self.lost = False
-        # For rows, and held here: of rows that only the garbage collector finds it would be gone before they can give back their place.
-        self.itself = weakref.ref(self)
 
     # Connecting.
 
@@ -253,14 +251,13 @@ class Session(Texts, StepMaker, Sharing):
         if self.region is not None and count > self.max_rows:
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
         if self.region is None or count > self.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=self.itself)
+            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         if not self.free:
             raise CroupierError(self._no_slot())
-        rows = Rows(None, region=self.region, owner=self.itself)
-        rows.take(self.free)
-        offset = self.region.first + rows.slot * self.slot_bytes
-        rows.array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
-        return rows
+        slot = self.free.pop(0)
+        offset = self.region.first + slot * self.slot_bytes
+        array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
+        return Rows(array, slot, self.region, owner=weakref.ref(self))
 
     def _no_slot(self) -> str:
         waiting = {part.logits.slot for part in self.waiting if part.logits is not None} - {None}
@@ -285,10 +282,10 @@ class Session(Texts, StepMaker, Sharing):
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
         rows.check_owner(self)
         if not rows.is_spent:
+            rows.is_spent = True
             self._release(rows)
 
     def _release(self, rows: Rows) -> None:
-        rows.is_spent = True
         if rows.slot is not None and rows.region is self.region and rows.slot not in self.free:
             self.free.append(rows.slot)
 

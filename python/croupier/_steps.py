@@ -62,7 +62,7 @@ class StepMaker:
             logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
         about = _about(traceparent, deadline_ms)
         rows, source = self._brought(logits, keep)
-        asked, step, counted = None, Step(), (self.sharded, self.numbers)
+        asked = None
         try:
             asked = _Asked(list(work), rows, source, top_n, about)
             self._check_open(asked.work)
@@ -71,16 +71,10 @@ class StepMaker:
                 _check_count(count, asked.work)
             elif count != len(asked.work):
                 raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
-            self.take_changes(asked)
+            step = Step()
+            asked.opening, asked.closing = self.take_changes()
             step.parts = self._parts(step, asked)
-            step.left = len(step.parts)
-            self.steps.append(step)
         except BaseException:
-            if step in self.steps:
-                # A signal's handler came when all was done.
-                raise
-            # The ranks count no step that was not sent.
-            self.sharded, self.numbers = counted
             if asked is not None:
                 self.put_back(asked.opening, asked.closing)
             if rows is not None and rows is not logits:
@@ -92,6 +86,8 @@ class StepMaker:
         if rows is not None and not rows.users:
             # No work wants them.
             self._release(rows)
+        step.left = len(step.parts)
+        self.steps.append(step)
         return step
 
     def _check_open(self, work: list[Any]) -> None:

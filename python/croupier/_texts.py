@@ -67,18 +67,16 @@ class Texts:
         with self.changing:
             if self.sequences.get(sequence.id) is not sequence:
                 return
-            # Nothing is called between these: a signal's handler finds all of it done or nothing.
             del self.sequences[sequence.id]
-            if sequence.id in self.opening:
-                del self.opening[sequence.id]
-            else:
-                self.closing += [sequence.id]
+            if self.opening.pop(sequence.id, None) is None:
+                self.closing.append(sequence.id)
 
-    def take_changes(self, step: Any) -> None:
-        """What the next step opens and closes, into its `opening` and `closing`: never in neither place."""
+    def take_changes(self) -> tuple[list[Sequence], list[int]]:
+        """What the next step opens and closes."""
         with self.changing:
-            opening = list(self.opening.values())
-            step.opening, step.closing, self.opening, self.closing = opening, self.closing, {}, []
+            changes = list(self.opening.values()), self.closing
+            self.opening, self.closing = {}, []
+            return changes
 
     def put_back(self, opening: list[Sequence], closing: Iterable[int] = ()) -> None:
         """What a step was to open and close, for the next one."""

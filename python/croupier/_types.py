@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,6 @@ from ._regions import Region
 from .errors import Failure
 
 Token = int
-_TAKING = threading.Lock()
 
 
 @dataclass(eq=False)
@@ -58,12 +56,6 @@ class Rows:
         # Rows that nobody can send any more, such as after an exception between `rows` and a step.
         if self.slot is not None and not self.is_spent and (owner := self.owner and self.owner()):
             owner.discard(self)
-
-    def take(self, free: list[int]) -> None:
-        """Takes the first of these slots. Nothing is called meanwhile: a signal's handler finds it taken or not, and never lost."""
-        with _TAKING:
-            self.slot = free[0]
-            del free[0]
 
     def write(self, logits: Any) -> None:
         """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""

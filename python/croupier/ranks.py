@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -58,7 +56,7 @@ class Rank(RankFront):
         try:
             with limited:
                 answer = self._read()
-            self._session.attached(answer, self._session.mapped(answer))
+            self._session.attached(answer)
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._hang_up()
@@ -78,13 +76,11 @@ class Rank(RankFront):
         self._is_ended = True
         if self._is_forked():
             return
-        try:
-            if self._hang_up.alive and not self._is_cut_off:
-                end_in_order(self._outbox, self._replies)
-        finally:
-            if self._session.region:
-                self._session.region.close()
-            self._hang_up()
+        if self._hang_up.alive and not self._is_cut_off:
+            end_in_order(self._outbox, self._replies)
+        if self._session.region:
+            self._session.region.close()
+        self._hang_up()
 
     def rows(self, count: int) -> Rows:
         """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""
@@ -97,9 +93,8 @@ class Rank(RankFront):
             self._wait_for_room()
             logits = self._session.placed(logits)
         self._check_not_ended()
-        self._send_unsent()
-        step = self._session.announce(logits, step_id)
-        self._send_unsent()
+        step, message = self._session.announce(logits, step_id)
+        self._outbox.put(message)
         return step
 
     def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
@@ -107,7 +102,6 @@ class Rank(RankFront):
         memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots, and before rank 0 ends
         its stream."""
         until = time.monotonic() + timeout
-        self._send_unsent()
         while self._session.may_be_refused(step_id):
             self._answer()
         while (tokens := self._session.tokens(step_id, until, timeout)) is None:
@@ -124,38 +118,16 @@ class Rank(RankFront):
 
     def _wait_for_room(self) -> None:
         self._check_not_ended()
-        self._send_unsent()
         while not self._session.has_room() and self._session.waiting:
             self._answer()
         if not self._session.has_room():
             raise CroupierError("every slot is written and not sent; send or discard one first")
 
     def _answer(self) -> None:
-        """One answer."""
-        self._check_not_ended()
-        self._send_unsent()
-        with self._whole():
-            self._session.answered(self._read())
-
-    def _send_unsent(self) -> None:
-        """Sends what is still to be sent, as soon as it may be."""
-        while pause := self._session.pause():
-            time.sleep(pause)
-        with self._whole():
-            if message := self._session.to_send():
-                self._outbox.put(message)
-
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """What leaves the rank unusable if a signal's handler interrupts it: gRPC goes on with a read, which nobody can take up again, and
-        what was sent or taken in nobody can tell."""
-        try:
-            yield
-        except CroupierError:
-            raise
-        except BaseException:
-            self._is_cut_off = True
-            raise
+        again = self._session.answered(self._read())
+        if again:
+            time.sleep(again[1])
+            self._outbox.put(again[0])
 
     def _read(self) -> bytes:
         self._check_not_ended()
@@ -165,6 +137,10 @@ class Rank(RankFront):
             raise CroupierError("the group is over: rank 0 has ended its stream") from error
         except grpc.RpcError as error:
             raise CroupierError(said(error)) from error
+        except BaseException:
+            # gRPC goes on with the read, which nobody can take up again.
+            self._is_cut_off = True
+            raise
 
     def _check_not_ended(self) -> None:
         super()._check_not_ended()

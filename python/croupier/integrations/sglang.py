@@ -107,11 +107,9 @@ class CroupierSampler(_sampler.Sampler):
 
     def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
         """The token of each row, and why it has none."""
-        texts: list[Any] = []
+        texts = [stream.open(params=each) for each in params]
         failures: dict[int, Any] = {}
         try:
-            for each in params:
-                texts.append(stream.open(params=each))
             self._sample(stream, logits, texts)
         except CroupierError as error:
             if not may_fail or not isinstance(error, (OpenError, RowError)):
