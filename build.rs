@@ -8,11 +8,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile([PROTO], ["proto"])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("croupier.v1.bin"), descriptors.encode_to_vec())?;
-    // `Bytes` for logits: a slice of the received message instead of a second copy.
+    // `Bytes` for logits and masks: a slice of the received message instead of a second copy.
     tonic_prost_build::configure()
         .build_server(false)
         .bytes(".croupier.v1.InlineLogits")
         .bytes(".croupier.v1.DenseDraft")
+        .bytes(".croupier.v1.Work")
+        .bytes(".croupier.v1.SampleRow")
         .compile_fds(descriptors.clone())?;
     // The server gets requests as they were received, and decodes them after a look at them; see there.
     let server = out.join("server");

@@ -330,6 +330,7 @@ impl Rows {
             adjusts: adjusts.as_slice().into(),
             banned: &[],
             allowed: None,
+            mask: None,
             mark: None,
             action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
             logprobs,

@@ -14,36 +14,37 @@
 use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
-use croupier::params::state::{Average, SamplerState};
-use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
+use croupier::params::watermark::{KgwParams, SeedingScheme};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
 use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mark::race::Race;
-use croupier::sampling::mark::tournament::{Table, Tournament};
+use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
-use croupier::sampling::samplers::infill::Infill;
-use croupier::vocabulary::Vocabulary;
 use std::collections::BTreeSet;
 use std::hint::black_box;
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+#[path = "support/chains.rs"]
+mod chains;
 #[path = "support/options.rs"]
 mod options;
 #[path = "support/rows.rs"]
 mod rows;
 #[path = "support/timing.rs"]
 mod timing;
+use chains::{infill, state, tournament};
 use rows::{Shape, reference_max};
 use timing::{Placed, measure};
 
 /// What is measured; with `--quick` the first of each.
 const VOCABS: [usize; 3] = [128_256, 32_000, 200_019];
 const DTYPES: [Dtype; 2] = [Dtype::F32, Dtype::Bf16];
+/// Shares of the tokens that masks leave: inside a string, and between tokens of a grammar.
+const MASKS: [f32; 2] = [0.95, 0.001];
 
 /// A parameter mix.
 struct Job {
@@ -53,6 +54,8 @@ struct Job {
     steps: &'static [Step],
     /// Marks the row; where a step is a tournament it is played whatever this says.
     mark: Option<Mark>,
+    /// Which share of the tokens a mask leaves, if there is one.
+    left: Option<f32>,
     /// How many tokens were in the history, of which penalties speak.
     penalised: usize,
     logprobs: Option<LogprobsSpec<'static>>,
@@ -70,6 +73,7 @@ const PLAIN: Job = Job {
     filters: OFF,
     steps: &[],
     mark: None,
+    left: None,
     penalised: 0,
     logprobs: None,
     goal: "",
@@ -195,6 +199,19 @@ fn marks() -> impl Iterator<Item = Job> {
     jobs.into_iter()
 }
 
+fn masked() -> impl Iterator<Item = Job> {
+    let few = Filters { top_k: 50, top_p: 0.9, ..OFF };
+    let [most, some] = MASKS.map(Some);
+    let jobs = [
+        Job { name: "mask of 95 %, k 50 p .9", filters: few, left: most, ..PLAIN },
+        Job { name: "mask of 95 %, temperature only", left: most, ..PLAIN },
+        Job { name: "mask of 95 %, raw top-20, k, p", filters: few, left: most, logprobs: Some(TOP_20), ..PLAIN },
+        Job { name: "mask of .1 %, k 50 p .9", filters: few, left: some, ..PLAIN },
+        Job { name: "mask of .1 %, temperature only", left: some, ..PLAIN },
+    ];
+    jobs.into_iter()
+}
+
 #[derive(Parser)]
 #[command(about = "What sampling costs over one read of the logits")]
 struct Options {
@@ -226,34 +243,6 @@ fn dtype(name: &str) -> Result<Dtype, String> {
     all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "f32, f16 or bf16".to_owned())
 }
 
-/// What samplers remember in the middle of a text, where there are such.
-fn state(steps: &[Step]) -> SamplerState {
-    let any = |is: fn(&Step) -> bool| steps.iter().any(is);
-    SamplerState {
-        mirostat_mu: any(|s| matches!(s, Step::MirostatV1 { .. } | Step::MirostatV2 { .. })).then_some(10.0),
-        adaptive: any(|s| matches!(s, Step::AdaptiveP { .. })).then_some(Average { sum: 5.0, weight: 10.0 }),
-    }
-}
-
-/// Thirty layers.
-fn tournament() -> Tournament<'static> {
-    static KEYS: [u64; 30] = [
-        654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421,
-        521, 129, 669, 732, 225, 90, 960,
-    ];
-    static TABLE: LazyLock<Arc<Table>> = LazyLock::new(|| Table::of(&SynthidParams::new(vec![])));
-    Tournament { context: 11, keys: &KEYS, table: &TABLE }
-}
-
-/// Every token a short text of three letters.
-fn infill() -> Infill<'static> {
-    static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
-        let text = |token: u32| (0..4).map(|place| b"abc"[token as usize / 3usize.pow(place) % 3]).collect();
-        Vocabulary::new(&(0..1 << 17).map(|token| Some(text(token))).collect::<Vec<_>>(), b"")
-    });
-    Infill { vocabulary: &TEXTS, ends: &[2] }
-}
-
 /// So many tokens that were in a text, ascending, scattered over the vocabulary.
 fn history(vocab: usize, tokens: usize) -> Vec<TokenAdjust> {
     let mut state = 1u64;
@@ -272,19 +261,25 @@ struct Rows {
     dtype: Dtype,
     /// What penalties change after a short text and after a long one.
     histories: [Vec<TokenAdjust>; 2],
+    /// Which share of the tokens is left, and a mask for each row.
+    masks: [(f32, Vec<Vec<u8>>); 2],
 }
 
 impl Rows {
     fn new(vocab: usize, dtype: Dtype, shape: Shape, count: usize) -> Self {
         let placed = (0..count).map(|i| Placed::new(&dtype.encode(&rows::row(shape, vocab, i as u64)))).collect();
-        Self { placed, dtype, histories: [64, 1000].map(|tokens| history(vocab, tokens)) }
+        let masks = |left| (left, (0..count).map(|i| rows::mask(vocab, left, i as u64)).collect());
+        let histories = [64, 1000].map(|tokens| history(vocab, tokens));
+        Self { placed, dtype, histories, masks: MASKS.map(masks) }
     }
 
     fn job<'a>(&'a self, row: usize, job: &Job, uniform: u64) -> RowJob<'a> {
         let history = self.histories.iter().find(|history| history.len() == job.penalised);
+        let masks = self.masks.iter().find(|(left, _)| job.left == Some(*left));
         let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
+        let logits = Logits::new(self.dtype, self.placed[row].bytes());
         RowJob {
-            logits: Logits::new(self.dtype, self.placed[row].bytes()),
+            logits,
             spec: RowSpec {
                 filters: job.filters,
                 chain: (!job.steps.is_empty()).then_some(Chain {
@@ -301,6 +296,7 @@ impl Rows {
                 adjusts: history.map_or(Adjusts::default(), |history| history.as_slice().into()),
                 banned: &[],
                 allowed: None,
+                mask: masks.map(|(_, masks)| TokenMask::new(&masks[row], logits.vocab_size())),
                 mark: job.mark,
                 action: if job.name.starts_with("score") {
                     Action::Score { token: 17 }
@@ -346,7 +342,7 @@ fn table(options: &Options, rounds: usize, level: Level, vocab: usize, dtype: Dt
         "job", "hot us", "x", "b64 us", "x", "spec x", "goal"
     );
     let wanted = |job: &Job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted));
-    for job in &jobs().into_iter().chain(samplers()).chain(marks()).filter(wanted).collect::<Vec<_>>() {
+    for job in &jobs().into_iter().chain(samplers()).chain(marks()).chain(masked()).filter(wanted).collect::<Vec<_>>() {
         let mut uniform = 1u64;
         let mut columns = vec![];
         for count in [1, 64] {

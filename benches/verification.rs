@@ -108,6 +108,7 @@ impl Bench<'_> {
                 adjusts: if penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
                 banned: &[],
                 allowed: None,
+                mask: None,
                 mark: None,
                 action,
                 logprobs: None,

@@ -31,7 +31,7 @@ use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use rows::played;
-use rows::{ascending, eos, infill};
+use rows::{ascending, eos, infill, masking};
 use std::collections::BTreeMap;
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
@@ -89,9 +89,11 @@ proptest! {
         chain in prop::option::weighted(0.5, chained()),
         uniform in any::<u64>(),
         penalised in any::<bool>(),
+        masking in prop::option::of(masking()),
     ) {
         let mut case = Case::new(dtype, &row(shape, vocab, seed));
         (case.filters, case.chain) = (filters, chain);
+        case.mask = masking.map(|masking| masking.words(vocab));
         case.action = Action::Draw { uniform };
         if penalised {
             case.penalties = Penalties { repetition: 1.2, frequency: 0.2, presence: 0.1, ..Penalties::OFF };

@@ -93,6 +93,7 @@ fn cuts_equal_the_specification() {
                     adjusts: adjusts.into(),
                     banned: &[],
                     allowed: None,
+                    mask: None,
                     mark: None,
                     action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1) },
                     // The total and the cut show in the logprobs.
@@ -159,6 +160,7 @@ fn tokens_of_chains_equal_the_specification() {
                     adjusts: if turn == 1 { touched.as_slice().into() } else { [][..].into() },
                     banned: &[],
                     allowed: None,
+                    mask: None,
                     mark: None,
                     action: Action::Draw { uniform },
                     logprobs: None,

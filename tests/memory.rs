@@ -201,8 +201,12 @@ async fn memory_of_kept_drafts() {
     let mut worker = server.worker_with(StreamConfig { vocab_size, ..config() }).await;
     worker.step(open_step(vec![open(1, seeded(1)), open(2, SamplingParams { top_k: Some(5), ..seeded(2) })])).await;
     let (empty, row) = (server.series(STATE), vec![0.0; vocab_size as usize]);
-    let draft =
-        |id| Work { sequence_id: Some(id), first_row: Some(0), kind: Some(work::Kind::Draft(DraftWork::default())) };
+    let draft = |id| Work {
+        sequence_id: Some(id),
+        first_row: Some(0),
+        kind: Some(work::Kind::Draft(DraftWork::default())),
+        ..Default::default()
+    };
     // A row of 16 KiB is kept for each draft token: five fit beside what else there is.
     let mut tokens = Vec::new();
     let failed = loop {
@@ -218,7 +222,12 @@ async fn memory_of_kept_drafts() {
     assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
     // What was kept can be verified, and is given back.
     let verify = VerifyWork { draft_token_ids: tokens.clone(), ..Default::default() };
-    let work = vec![Work { sequence_id: Some(1), first_row: None, kind: Some(work::Kind::Verify(verify)) }];
+    let work = vec![Work {
+        sequence_id: Some(1),
+        first_row: None,
+        kind: Some(work::Kind::Verify(verify)),
+        ..Default::default()
+    }];
     let rows = vec![row.clone(); tokens.len() + 1];
     let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
     let verified = result.work[0].verify.as_ref().expect("it was verified");
@@ -262,7 +271,12 @@ async fn memory_of_a_proposer() {
     assert!(worker.step(open_step(opens)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
     let (mut id, mut refused) = (10, 0);
     while refused == 0 && id < 40 {
-        let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(work::Kind::Verify(long(id))) }];
+        let work = vec![Work {
+            sequence_id: Some(id),
+            first_row: None,
+            kind: Some(work::Kind::Verify(long(id))),
+            ..Default::default()
+        }];
         let rows = vec![only(id as u32 % VOCAB); 257];
         let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await.work.remove(0);
         match result.status() {

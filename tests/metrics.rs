@@ -95,7 +95,7 @@ async fn messages_and_stages_are_recorded_for_both_calls() {
     let config = StreamConfig { vocab_size, logits_dtype, ..Default::default() };
     let open = vec![OpenSequence { sequence_id: 1, ..Default::default() }];
     let kind = Some(work::Kind::Sample(SampleWork {}));
-    let work = vec![Work { sequence_id: Some(1), first_row: None, kind }];
+    let work = vec![Work { sequence_id: Some(1), first_row: None, kind, ..Default::default() }];
     let step = Step { open, work, logits: Some(step::Logits::Inline(logits())), ..Default::default() };
     let requests = [Request::Config(config), Request::Step(step)];
     let requests = requests.map(|request| DecodeRequest { request: Some(request) });

@@ -49,6 +49,7 @@ fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> Row
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform },
         logprobs: Some(LogprobsSpec { top_n: 2, mode: Mode::Raw, tokens: &[] }),

@@ -119,8 +119,12 @@ fn step(texts: &Texts, open: bool) -> proto::Step {
         output_token_ids: texts[id as usize].tokens.clone(),
         sampler_state: texts[id as usize].state,
     };
-    let sample =
-        |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
+    let sample = |id| proto::Work {
+        sequence_id: Some(id),
+        first_row: None,
+        kind: Some(Kind::Sample(proto::SampleWork {})),
+        ..Default::default()
+    };
     let rows: Vec<u8> =
         (0..SEQUENCES).flat_map(|id| model(id, &texts[id as usize].tokens)).flat_map(f32::to_le_bytes).collect();
     proto::Step {

@@ -196,6 +196,7 @@ fn draws() {
                 adjusts: Adjusts::default(),
                 banned: &[],
                 allowed: None,
+                mask: None,
                 mark: None,
                 action: Action::Draw { uniform: uniform(0xD1CE, position, Purpose::Sample) },
                 logprobs: None,

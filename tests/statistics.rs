@@ -64,6 +64,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
             adjusts: Adjusts::default(),
             banned: &[],
             allowed: None,
+            mask: None,
             mark: None,
             action: Action::Draw { uniform: uniform(seed, position, Purpose::Sample) },
             logprobs: None,

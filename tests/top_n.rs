@@ -123,7 +123,7 @@ async fn drafts_and_verifications_are_those_of_whole_rows() {
     let mut worker = server.worker().await;
     worker.step(open_step([1, 2].map(|id| open(id, top_k(5, 3))).to_vec())).await;
     let sent = |id: u64, kind: work::Kind, rows: &[Vec<f32>], is_listed: bool| {
-        let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(kind) }];
+        let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(kind), ..Default::default() }];
         match is_listed {
             true => Step { work, top_n: Some(top_n(rows, 16, BeyondTopN::Refuse)), ..Default::default() },
             false => Step { work, logits: inline(rows), ..Default::default() },

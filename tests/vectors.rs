@@ -82,6 +82,7 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
         adjusts: if case.penalised { adjusts.as_slice().into() } else { Adjusts::default() },
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform: uniform(case.seed, case.position, Purpose::Sample) },
         logprobs: Some(LogprobsSpec { top_n: 0, mode: case.mode, tokens: &[] }),

@@ -42,6 +42,18 @@ pub(crate) fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
     row
 }
 
+/// A mask that leaves this share of the tokens, scattered; the same for the same seed.
+#[allow(dead_code)] // Not every bench has masks.
+pub(crate) fn mask(vocab: usize, left: f32, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 54321;
+    let mut bit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state ^ state >> 31) >> 32) as u32 as f32 / u32::MAX as f32
+    };
+    let bytes = croupier::sampling::mask::TokenMask::bytes_for(vocab);
+    (0..bytes).map(|_| (0..8).fold(0, |byte, place| byte | u8::from(bit() < left) << place)).collect()
+}
+
 /// The largest value of a row: one read, one comparison per value, nothing kept; with the instructions of `level`.
 pub(crate) fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
     // SAFETY: the level was detected.

@@ -196,6 +196,7 @@ impl Worker<'_> {
             sequence_id: Some(index as u64 + (lane.texts - 1) * stride),
             first_row: None,
             kind: Some(work::Kind::Sample(SampleWork {})),
+            ..Default::default()
         });
     }
 

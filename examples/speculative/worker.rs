@@ -210,7 +210,7 @@ impl Worker {
     async fn step(&mut self, kind: work::Kind) -> Result<WorkResult> {
         let sequence_id = Some(self.texts as u64 - 1);
         let mut step = std::mem::take(&mut self.pending);
-        step.work.push(Work { sequence_id, first_row: None, kind: Some(kind) });
+        step.work.push(Work { sequence_id, first_row: None, kind: Some(kind), ..Default::default() });
         step.logits = Some(step::Logits::Inline(InlineLogits { data: self.rows.split().freeze(), row_stride: 0 }));
         let result = loop {
             self.requests.send(request(step.clone())).await?;

@@ -56,8 +56,12 @@ impl Group {
                 close = ids.clone().map(|id| id - args.batch as u64).collect();
             }
         }
-        let sample =
-            |id| proto::Work { sequence_id: Some(id), first_row: None, kind: Some(Kind::Sample(proto::SampleWork {})) };
+        let sample = |id| proto::Work {
+            sequence_id: Some(id),
+            first_row: None,
+            kind: Some(Kind::Sample(proto::SampleWork {})),
+            ..Default::default()
+        };
         let rows = self.rows();
         let logits = match region {
             None => Logits::Inline(proto::InlineLogits { data: pool.slice(rows, self.turn), row_stride: 0 }),

@@ -67,6 +67,7 @@ fn spec(filters: Filters, row: u64, turn: u64) -> RowSpec<'static> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform: uniform(row, turn, Purpose::Sample) },
         logprobs: None,

@@ -124,12 +124,19 @@ impl Batch {
                     Planned::Rows(count) => {
                         for row in 0..*count {
                             let logits = logits.row(work.first_row + row as u64)?;
-                            rows.push(RowSource::new(logits, kind, sequence, row)?);
+                            rows.push(RowSource::new((logits, work.masks.row(row)), kind, sequence, row)?);
                         }
                     }
                     Planned::Verify(_) => {
                         let WorkKind::Verify(asked) = kind else { return None };
-                        verify.push(VerifySource::new(asked, logits, work.first_row, sequence?));
+                        let masks = &work.masks;
+                        verify.push(VerifySource {
+                            work: asked,
+                            logits,
+                            masks,
+                            first_row: work.first_row,
+                            sequence: sequence?,
+                        });
                     }
                 }
             }

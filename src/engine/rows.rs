@@ -6,6 +6,7 @@ use crate::backend::{Backend, DeviceLost, RowJob};
 use crate::params::state::SamplerState;
 use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::observed::learned;
 use crate::sampling::philox::Purpose;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
@@ -21,6 +22,7 @@ pub(super) const MAX_AHEAD_ENTRIES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct RowSource<'a> {
     logits: Logits<'a>,
+    mask: Option<TokenMask<'a>>,
     asked: Asked<'a>,
 }
 
@@ -51,7 +53,7 @@ enum Asked<'a> {
 impl<'a> RowSource<'a> {
     /// Row `row` of a work; `None` if it needs a sequence and has none.
     pub(super) fn new(
-        logits: Logits<'a>,
+        (logits, mask): (Logits<'a>, Option<TokenMask<'a>>),
         kind: &'a WorkKind,
         sequence: Option<&'a Sequence>,
         row: usize,
@@ -65,7 +67,7 @@ impl<'a> RowSource<'a> {
                 LogprobsMode::Processed => Asked::ScoreProcessed { score, row, sequence: sequence? },
             },
         };
-        Some(Self { logits, asked })
+        Some(Self { logits, mask, asked })
     }
 
     fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<Asked<'a>> {
@@ -125,7 +127,7 @@ impl<'a> RowSource<'a> {
                 RowSpec { logprobs: Some(wanted(score)), ..spec }
             }
         };
-        RowJob { logits: self.logits, spec }
+        RowJob { logits: self.logits, spec: RowSpec { mask: self.mask, ..spec } }
     }
 }
 
@@ -154,6 +156,7 @@ fn untouched(action: Action) -> RowSpec<'static> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action,
         logprobs: None,

@@ -5,7 +5,7 @@ pub use super::listed::ListedRows;
 pub use super::shards::join::Sharded;
 pub use super::slots::{BYTES as SLOT_BYTES, Slots};
 pub use super::verify::Verification;
-pub use super::work::{DraftWork, DraftsFrom, Score, VerifyWork, Work, WorkKind};
+pub use super::work::{DraftWork, DraftsFrom, Masks, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::{DataPath, Last};
 
 use crate::params::FieldError;

@@ -93,11 +93,10 @@ fn block(rows: u64) -> LogitsBlock {
     LogitsBlock::new(Dtype::F32.encode(&values).into(), Dtype::F32, VOCAB, 0).expect("whole rows")
 }
 
-fn step(id: u64, open: Vec<Open>, sample: &[u64]) -> Step {
-    let work = (0..).zip(sample);
-    let work: Vec<_> = work
-        .map(|(first_row, &sequence)| Work { sequence_id: Some(sequence), first_row, kind: Ok(WorkKind::Sample) })
-        .collect();
+fn step(id: u64, open: Vec<Open>, sample_ids: &[u64]) -> Step {
+    let (kind, masks) = (|| Ok(WorkKind::Sample), Masks::default);
+    let sample = |(first_row, &id)| Work { sequence_id: Some(id), first_row, kind: kind(), masks: masks() };
+    let work: Vec<_> = (0..).zip(sample_ids).map(sample).collect();
     let rows = work.len();
     let (logits, message_bytes) = (block(rows as u64), rows * VOCAB as usize * size_of::<f32>());
     Step {
@@ -318,11 +317,9 @@ fn processed_scores_do_not_depend_on_rounds() {
     let kind = WorkKind::Score(Score { tokens, logprobs });
     let text = sequence(|p| (p.frequency_penalty, p.bad_words) = (0.5, vec![vec![1, 2], vec![0, 1, 3]]));
     let logits = block(8);
-    let sources: Vec<_> = (0..8)
-        .map(|row| {
-            rows::RowSource::new(logits.row(row as u64).expect("a row"), &kind, Some(&text), row).expect("a source")
-        })
-        .collect();
+    let row = |row: usize| (logits.row(row as u64).expect("a row"), None);
+    let source = |at| rows::RowSource::new(row(at), &kind, Some(&text), at).expect("a source");
+    let sources: Vec<_> = (0..8).map(source).collect();
     let mut backend = CpuBackend::new(1);
     let whole = rows::run_rows(&sources, usize::MAX, &mut backend);
     assert_eq!(whole.len(), 8);
@@ -332,12 +329,12 @@ fn processed_scores_do_not_depend_on_rounds() {
     // And each is what the sequence would have been asked had it emitted the tokens before.
     let WorkKind::Score(score) = &kind else { unreachable!() };
     let mut grown = text.clone();
-    for (row, result) in whole.iter().enumerate() {
-        let single = Score { tokens: vec![score.tokens[row]], logprobs: score.logprobs.clone() };
+    for (at, result) in whole.iter().enumerate() {
+        let single = Score { tokens: vec![score.tokens[at]], logprobs: score.logprobs.clone() };
         let single = WorkKind::Score(single);
-        let source = rows::RowSource::new(logits.row(row as u64).expect("a row"), &single, Some(&grown), 0);
+        let source = rows::RowSource::new(row(at), &single, Some(&grown), 0);
         assert_eq!(&rows::run_rows(&[source.expect("a source")], 0, &mut backend)[0], result);
-        grown.commit(score.tokens[row]);
+        grown.commit(score.tokens[at]);
     }
 }
 

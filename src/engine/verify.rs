@@ -1,7 +1,7 @@
 //! From verify work to jobs of the backend, and to the rows that report on what was emitted.
 
 use super::rows::{guarded, run_guarded};
-use super::step::{DraftsFrom, LogitsBlock, RowFailure, RowStatus, VerifyWork};
+use super::step::{DraftsFrom, LogitsBlock, Masks, RowFailure, RowStatus, VerifyWork};
 use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
@@ -21,6 +21,7 @@ use std::borrow::Cow;
 pub(super) struct VerifySource<'a> {
     pub(super) work: &'a VerifyWork,
     pub(super) logits: &'a LogitsBlock,
+    pub(super) masks: &'a Masks,
     pub(super) first_row: u64,
     pub(super) sequence: &'a Sequence,
 }
@@ -167,12 +168,6 @@ impl Verification {
     }
 }
 
-impl<'a> VerifySource<'a> {
-    pub(super) fn new(work: &'a VerifyWork, logits: &'a LogitsBlock, first_row: u64, sequence: &'a Sequence) -> Self {
-        Self { work, logits, first_row, sequence }
-    }
-}
-
 impl<'a> Prepared<'a> {
     fn new(source: VerifySource<'a>) -> Result<Self, RowFailure> {
         let VerifySource { work, sequence, .. } = source;
@@ -210,13 +205,13 @@ impl<'a> Prepared<'a> {
 
     /// The row after draft token `index - 1`; row 0 is the one after the sequence's last token.
     fn row(&self, row: usize, action: Action) -> Option<RowJob<'_>> {
-        let VerifySource { logits, first_row, sequence, .. } = self.source;
+        let VerifySource { logits, masks, first_row, sequence, .. } = self.source;
         let logits = logits.row(first_row + row as u64)?;
         let spec = match row.checked_sub(1) {
             Some(draft) => sequence.spec_ahead(self.ahead.get(draft)?, action),
             None => sequence.spec(action),
         };
-        Some(RowJob { logits, spec })
+        Some(RowJob { logits, spec: RowSpec { mask: masks.row(row), ..spec } })
     }
 
     fn rows<'b>(&'b self) -> Vec<RowJob<'b>> {

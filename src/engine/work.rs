@@ -2,9 +2,11 @@
 
 use super::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::params::{FieldError, LogprobsParams, MAX_TREE_TOKENS, check_tokens};
+use crate::sampling::mask::TokenMask;
 use crate::sampling::row::LogprobsMode;
 use crate::speculative::job::DraftSource;
 use crate::speculative::tree::Tree;
+use bytes::Bytes;
 
 /// One piece of work.
 #[derive(Debug)]
@@ -15,6 +17,15 @@ pub struct Work {
     pub first_row: u64,
     /// What to do, or why it cannot be done whatever the state.
     pub kind: Result<WorkKind, RowFailure>,
+    /// Which tokens its rows may emit.
+    pub masks: Masks,
+}
+
+/// A mask for each row of a work, or none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Masks {
+    words: Bytes,
+    vocab_size: usize,
 }
 
 /// What to do with rows.
@@ -90,6 +101,41 @@ impl Work {
             Ok(WorkKind::Verify(verify)) => verify.rows(),
             Err(_) => 0,
         }
+    }
+}
+
+impl Masks {
+    /// Masks over so many tokens, for so many rows; empty: none.
+    ///
+    /// # Errors
+    /// At `field`, with the length that they should have.
+    pub fn new(field: &str, words: Bytes, rows: usize, vocab_size: u32) -> Result<Self, FieldError> {
+        let vocab_size = vocab_size as usize;
+        let each = TokenMask::bytes_for(vocab_size);
+        if !words.is_empty() && words.len() != rows * each {
+            let message = format!(
+                "has {} bytes, must have {}: {each} for each of {rows} rows, a bit for each of {vocab_size} tokens in \
+                 words of 32 bits; or none",
+                words.len(),
+                rows * each
+            );
+            return Err(FieldError::new(field, message));
+        }
+        Ok(Self { words, vocab_size })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// That of a row of the work.
+    #[must_use]
+    pub fn row(&self, row: usize) -> Option<TokenMask<'_>> {
+        let each = TokenMask::bytes_for(self.vocab_size);
+        let words = self.words.get(row * each..(row + 1) * each).filter(|words| !words.is_empty())?;
+        Some(TokenMask::new(words, self.vocab_size))
     }
 }
 

@@ -61,8 +61,18 @@ pub(super) const OPEN_ERRORS: &[&str] = &[
 ];
 
 /// Why a row was handed to another backend: `backend::cuda::ask::NoKernel`.
-pub(super) const HANDED_OVER: &[&str] =
-    &["top_logprobs", "too_large", "chain", "report", "watermark", "late_dry", "top_n", "contradiction", OTHER];
+pub(super) const HANDED_OVER: &[&str] = &[
+    "top_logprobs",
+    "too_large",
+    "chain",
+    "report",
+    "watermark",
+    "late_dry",
+    "token_mask",
+    "top_n",
+    "contradiction",
+    OTHER,
+];
 
 /// What is reloaded, in the order of [`Secret`](super::Secret).
 pub(super) const SECRETS: &[&str] = &["tls", "tokens"];

@@ -6,7 +6,7 @@ use super::convert::{copies, reply, step};
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::StreamHandle;
-use crate::engine::step::{LogitsBlock, Step, Work, WorkKind};
+use crate::engine::step::{LogitsBlock, Masks, Step, Work, WorkKind};
 use crate::error::Error;
 use crate::message::codec::{Looked, RawSampleRequest};
 use crate::proto;
@@ -92,7 +92,7 @@ fn begin(
 /// The request as a step, and the rows that it opens sequences for.
 fn read(
     shared: &Shared,
-    request: proto::SampleRequest,
+    mut request: proto::SampleRequest,
     received: Received,
 ) -> Result<(Config, Step, Vec<proto::SampleRow>), Error> {
     let wire = proto::StreamConfig {
@@ -113,9 +113,14 @@ fn read(
     let logits = step::with_listed(logits, request.top_n, &config)?;
     check_rows(&request.rows, &logits, &config, shared.limits.max_sequences)?;
     copies::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
-    let work = (0..).zip(places(&request.rows));
-    let work =
-        work.map(|(id, first_row)| Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample) }).collect();
+    let vocab_size = request.vocab_size;
+    let places: Vec<u64> = places(&request.rows).collect();
+    let work = (0..).zip(places).zip(&mut request.rows).map(|((id, first_row), row)| {
+        let work = Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample), masks: Masks::default() };
+        let mask = std::mem::take(&mut row.token_mask);
+        step::masked(work, Masks::new("token_mask", mask, 1, vocab_size))
+    });
+    let work = work.collect();
     let (close, open) = (Vec::new(), Vec::new());
     let Received { at: received, bytes: message_bytes } = received;
     let step = Step { id: 0, close, open, work, logits, message_bytes, received, deadline: None, slots: None };

@@ -240,11 +240,9 @@ pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Can
     for &token in spec.banned {
         row[token as usize] = f32::NEG_INFINITY;
     }
-    if let Some(allowed) = spec.allowed {
-        for (token, logit) in row.iter_mut().enumerate() {
-            if allowed.binary_search(&(token as u32)).is_err() {
-                *logit = f32::NEG_INFINITY;
-            }
+    for (token, logit) in (0..).zip(&mut row) {
+        if spec.forbids(token) {
+            *logit = f32::NEG_INFINITY;
         }
     }
     if row.contains(&f32::INFINITY) {

@@ -91,6 +91,7 @@ pub enum Removed {
     Sampler(Sampler),
     Precision,
     Watermark,
+    TokenMask,
 }
 
 /// What is said about a row, as sent and adjusted, whose first adjusted token is `best`.
@@ -157,6 +158,9 @@ fn fates(
 fn masked(token: u32, (raw, adjusted): (f32, f32), spec: &RowSpec<'_>, bans: &Bans<'_>) -> Option<Removed> {
     if raw == f32::NEG_INFINITY {
         return Some(Removed::RawLogit);
+    }
+    if spec.is_masked(token) {
+        return Some(Removed::TokenMask);
     }
     if spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err()) {
         return Some(if bans.forced { Removed::ForcedToken } else { Removed::AllowedTokenIds });

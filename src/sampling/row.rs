@@ -8,6 +8,7 @@ use super::logits::Logits;
 use super::mark::Mark;
 use super::mark::greenlist::Greenlist;
 use super::mark::race::Race;
+use super::mask::TokenMask;
 use super::observed::Observed;
 use super::report::{Report, ReportSpec};
 use crate::params::state::SamplerState;
@@ -38,6 +39,8 @@ pub struct RowSpec<'a> {
     pub banned: &'a [u32],
     /// When set, only these tokens may be emitted; ascending ids, each once, all in the vocabulary.
     pub allowed: Option<&'a [u32]>,
+    /// When set, only tokens of this mask may be emitted. It comes with the row, not from the sequence.
+    pub mask: Option<TokenMask<'a>>,
     /// How the token is marked, where that is not a step of the chain.
     pub mark: Option<Mark>,
     /// What to do with the distribution.
@@ -59,11 +62,24 @@ impl RowSpec<'_> {
             adjusts: Adjusts::default(),
             banned: &[],
             allowed: None,
+            mask: None,
             mark: None,
             action,
             logprobs: None,
             report: None,
         }
+    }
+
+    /// Whether the row's mask or the list of allowed tokens removes a token.
+    #[must_use]
+    pub fn forbids(&self, token: u32) -> bool {
+        self.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err()) || self.is_masked(token)
+    }
+
+    /// Whether the row's mask removes a token.
+    #[must_use]
+    pub fn is_masked(&self, token: u32) -> bool {
+        self.mask.is_some_and(|mask| !mask.allows(token))
     }
 
     /// Whether samplers learn from this row's token.
@@ -170,7 +186,7 @@ pub enum RowError {
     #[error("the row has a +infinity logit")]
     PositiveInfinity,
     /// No token is left.
-    #[error("every token of the row is masked (-infinity, banned, or not allowed)")]
+    #[error("every token of the row is masked (-infinity, banned, not allowed, or not in its mask)")]
     AllMasked,
     /// The row [lists](super::listed) some tokens only, and what is asked depends on others.
     #[error("{0}")]

@@ -1,14 +1,15 @@
 //! Rows that aim at the boundaries, for everything that is compared with the specification.
 #![allow(dead_code)] // Each test file uses a part.
 
-use crate::rows::ascending;
 pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, mark, row};
+use crate::rows::{ascending, masking};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
 use croupier::params::report::ReportParams;
 use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
+use croupier::sampling::mask::TokenMask;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
@@ -29,6 +30,7 @@ pub(crate) struct Case {
     pub(crate) nudges: Vec<Nudge>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) mask: Option<Vec<u8>>,
     pub(crate) mark: Option<Mark>,
     pub(crate) action: Action,
     pub(crate) logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
@@ -48,6 +50,7 @@ impl Case {
             nudges: vec![],
             banned: vec![],
             allowed: None,
+            mask: None,
             mark: None,
             action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
             logprobs: Some((5, LogprobsMode::Processed, vec![0])),
@@ -57,8 +60,10 @@ impl Case {
 
     pub(crate) fn job(&self) -> RowJob<'_> {
         let logprobs = self.logprobs.as_ref();
+        let logits = Logits::new(self.dtype, &self.bytes[self.shift..]);
+        let vocab_size = logits.vocab_size();
         RowJob {
-            logits: Logits::new(self.dtype, &self.bytes[self.shift..]),
+            logits,
             spec: RowSpec {
                 filters: self.filters,
                 chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
@@ -66,6 +71,7 @@ impl Case {
                 adjusts: Adjusts::from(self.adjusts.as_slice()).nudged(&self.nudges),
                 banned: &self.banned,
                 allowed: self.allowed.as_deref(),
+                mask: self.mask.as_deref().map(|words| TokenMask::new(words, vocab_size)),
                 mark: self.mark,
                 action: self.action,
                 logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
@@ -161,7 +167,7 @@ prop_compose! {
             0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
             prop::collection::vec(any::<u32>(), 0..5)
         )),
-        report in prop::option::weighted(0.3, report()),
+        (report, masking) in (prop::option::weighted(0.3, report()), prop::option::weighted(0.35, masking())),
     ) -> Case {
         let logits = row(shape, vocab, seed);
         let mut tokens: Vec<_> = touched;
@@ -189,6 +195,7 @@ prop_compose! {
             penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
+            mask: masking.map(|masking| masking.words(vocab)),
             action: match action {
                 Action::Score { token } => Action::Score { token: token % vocab as u32 },
                 _ => action,

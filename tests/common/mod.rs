@@ -101,8 +101,9 @@ pub(crate) fn requests(vocab_size: u32, params: SamplingParams, sequences: u64) 
     let config = StreamConfig { vocab_size, logits_dtype, default_params, ..Default::default() };
     let open = (0..sequences).map(|sequence_id| OpenSequence { sequence_id, ..Default::default() }).collect();
     let kind = Some(work::Kind::Sample(SampleWork {}));
-    let work =
-        (0..sequences).map(|id| Work { sequence_id: Some(id), first_row: Some(0), kind: kind.clone() }).collect();
+    let work = (0..sequences)
+        .map(|id| Work { sequence_id: Some(id), first_row: Some(0), kind: kind.clone(), ..Default::default() })
+        .collect();
     let logits = InlineLogits { data: vec![0; vocab_size as usize * 4].into(), row_stride: 0 };
     let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
     [decode_request::Request::Config(config), decode_request::Request::Step(step)]

@@ -80,7 +80,12 @@ fn verified() -> Vec<(SamplingParams, DraftDistribution, Option<&'static str>)> 
 /// A step of these works, in order, each with its rows.
 fn step(dtype: Dtype, works: Vec<(Option<u64>, work::Kind, Vec<Vec<f32>>)>) -> Step {
     let data = works.iter().flat_map(|(.., rows)| rows).flat_map(|row| dtype.encode(row)).collect::<Vec<u8>>().into();
-    let work = works.into_iter().map(|(sequence_id, kind, _)| Work { sequence_id, first_row: None, kind: Some(kind) });
+    let work = works.into_iter().map(|(sequence_id, kind, _)| Work {
+        sequence_id,
+        first_row: None,
+        kind: Some(kind),
+        ..Default::default()
+    });
     let logits = Some(step::Logits::Inline(InlineLogits { data, row_stride: 0 }));
     Step { work: work.collect(), logits, ..Default::default() }
 }

@@ -5,7 +5,12 @@ use croupier::sampling::logits::Dtype;
 
 /// Work of every kind over six rows.
 fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
-    let kind = |sequence_id, first_row, kind| Work { sequence_id: Some(sequence_id), first_row, kind: Some(kind) };
+    let kind = |sequence_id, first_row, kind| Work {
+        sequence_id: Some(sequence_id),
+        first_row,
+        kind: Some(kind),
+        ..Default::default()
+    };
     let logprobs = Some(LogprobsParams { top_n: 5, ..Default::default() });
     let params = |seed, top_p| SamplingParams { top_p: Some(top_p), logprobs: logprobs.clone(), ..seeded(seed) };
     let open = vec![

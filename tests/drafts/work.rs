@@ -32,11 +32,16 @@ pub fn dense(rows: &[Vec<f32>]) -> DraftDistribution {
 }
 
 pub fn verify_work(sequence_id: u64, verify: VerifyWork) -> Work {
-    Work { sequence_id: Some(sequence_id), first_row: None, kind: Some(work::Kind::Verify(verify)) }
+    Work {
+        sequence_id: Some(sequence_id),
+        first_row: None,
+        kind: Some(work::Kind::Verify(verify)),
+        ..Default::default()
+    }
 }
 
 pub fn draft_work(sequence_id: u64, draft: DraftWork) -> Work {
-    Work { sequence_id: Some(sequence_id), first_row: None, kind: Some(work::Kind::Draft(draft)) }
+    Work { sequence_id: Some(sequence_id), kind: Some(work::Kind::Draft(draft)), ..Default::default() }
 }
 
 /// A step of one work on these rows.

@@ -130,7 +130,12 @@ async fn drafts_and_scores_have_slots_of_their_own() {
     let (mut worker, _side, region) = leased(&server, config()).await;
     let rows: Vec<Vec<f32>> = (0..4).map(|row| logits(3, row)).collect();
     let score = ScoreWork { token_ids: vec![4, 2, 7], logprobs: Some(LogprobsParams::default()) };
-    let draft = Work { sequence_id: Some(1), first_row: Some(0), kind: Some(work::Kind::Draft(DraftWork::default())) };
+    let draft = Work {
+        sequence_id: Some(1),
+        first_row: Some(0),
+        kind: Some(work::Kind::Draft(DraftWork::default())),
+        ..Default::default()
+    };
     let work = [draft, Work { first_row: Some(1), ..score_work(None, score) }];
     let step = |id, slots| Step {
         open: vec![open(id, seeded(5))],

@@ -290,9 +290,19 @@ async fn every_kind_of_work_may_have_shards() {
         };
         let score = ScoreWork { token_ids: vec![3], ..Default::default() };
         vec![
-            Work { sequence_id: Some(1), first_row: None, kind: Some(work::Kind::Verify(verify)) },
+            Work {
+                sequence_id: Some(1),
+                first_row: None,
+                kind: Some(work::Kind::Verify(verify)),
+                ..Default::default()
+            },
             score_work(None, score),
-            Work { sequence_id: Some(2), first_row: None, kind: Some(work::Kind::Draft(DraftWork::default())) },
+            Work {
+                sequence_id: Some(2),
+                first_row: None,
+                kind: Some(work::Kind::Draft(DraftWork::default())),
+                ..Default::default()
+            },
         ]
     };
     let rows: Vec<Vec<f32>> = (0..5).map(|position| logits(5, position)).collect();

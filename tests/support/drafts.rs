@@ -8,6 +8,7 @@ use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
 use croupier::sampling::mark::race::Race;
+use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
 use croupier::speculative::job::{DraftSource, DraftToken};
@@ -21,7 +22,7 @@ use croupier::speculative::verified::Trial;
 use croupier::speculative::verify;
 use proptest::prelude::*;
 
-use crate::rows::{Chained, Lcg, SHAPES, ascending, chained, filters, mark, row};
+use crate::rows::{Chained, Lcg, Masking, SHAPES, ascending, chained, filters, mark, masking, row};
 
 pub(crate) const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -37,17 +38,19 @@ pub(crate) struct Row {
     pub(crate) nudges: Vec<Nudge>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) mask: Option<Vec<u8>>,
     pub(crate) mark: Option<Mark>,
 }
 
 impl Row {
     pub(crate) fn new(dtype: Dtype, logits: &[f32], filters: Filters) -> Self {
         let (chain, penalties, adjusts, banned, allowed, mark) = (None, Penalties::OFF, vec![], vec![], None, None);
-        let (bytes, nudges) = (dtype.encode(logits), vec![]);
-        Self { dtype, bytes, filters, chain, penalties, adjusts, nudges, banned, allowed, mark }
+        let (bytes, nudges, mask) = (dtype.encode(logits), vec![], None);
+        Self { dtype, bytes, filters, chain, penalties, adjusts, nudges, banned, allowed, mask, mark }
     }
 
     pub(crate) fn job(&self, action: Action) -> RowJob<'_> {
+        let logits = Logits::new(self.dtype, &self.bytes);
         let spec = RowSpec {
             filters: self.filters,
             chain: self.chain.as_ref().filter(|_| self.filters.temperature != 0.0).map(Chained::chain),
@@ -55,12 +58,13 @@ impl Row {
             adjusts: Adjusts::from(self.adjusts.as_slice()).nudged(&self.nudges),
             banned: &self.banned,
             allowed: self.allowed.as_deref(),
+            mask: self.mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size())),
             mark: self.mark,
             action,
             logprobs: None,
             report: None,
         };
-        RowJob { logits: Logits::new(self.dtype, &self.bytes), spec }
+        RowJob { logits, spec }
     }
 }
 
@@ -204,6 +208,7 @@ pub(crate) struct Recipe {
     pub(crate) late: Option<f32>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
+    pub(crate) masking: Option<Masking>,
     pub(crate) mark: Option<Mark>,
     /// Parents as fractions of the nodes before; `None` is a chain.
     pub(crate) tree: Option<Vec<u8>>,
@@ -239,6 +244,7 @@ impl Recipe {
         }
         made.banned = ascending(self.banned.clone(), self.vocab);
         made.allowed = self.allowed.clone().map(|allowed| ascending(allowed, self.vocab));
+        made.mask = self.masking.map(|masking| masking.at(history.into()).words(self.vocab));
         made.mark = self.mark.map(|mark| elsewhere(mark, history));
         made
     }
@@ -332,11 +338,11 @@ prop_compose! {
             1 => (any::<u8>(), 0..=most).prop_map(|(kind, len)| vec![kind; len])
         ],
         bad_row in prop::option::weighted(0.15, (any::<u8>(), any::<bool>())),
-        (rule, measure) in (rules(), any::<bool>()),
+        (rule, measure, masking) in (rules(), any::<bool>(), prop::option::weighted(0.3, masking())),
     ) -> Recipe {
         let filters = [target, if same { target } else { draft }];
         let chains = if same { [chains[0].clone(), chains[0].clone()] } else { chains };
-        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, late, banned, allowed, mark, tree, sources, bad_row, rule, start, measure }
+        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, late, banned, allowed, masking, mark, tree, sources, bad_row, rule, start, measure }
     }
 }
 

@@ -331,11 +331,11 @@ pub fn inline(rows: &[Vec<f32>]) -> Option<step::Logits> {
 }
 
 pub fn sample_work(sequence_id: u64) -> Work {
-    Work { sequence_id: Some(sequence_id), first_row: None, kind: Some(work::Kind::Sample(SampleWork {})) }
+    Work { sequence_id: Some(sequence_id), kind: Some(work::Kind::Sample(SampleWork {})), ..Default::default() }
 }
 
 pub fn score_work(sequence_id: Option<u64>, score: ScoreWork) -> Work {
-    Work { sequence_id, first_row: None, kind: Some(work::Kind::Score(score)) }
+    Work { sequence_id, kind: Some(work::Kind::Score(score)), ..Default::default() }
 }
 
 /// A step that samples each of these sequences from its row.

@@ -7,6 +7,7 @@ use croupier::sampling::mark::Mark;
 use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mark::race::Race;
 use croupier::sampling::mark::tournament::{Table, Tournament};
+use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::Filters;
 use croupier::sampling::samplers::infill::Infill;
 use croupier::vocabulary::Vocabulary;
@@ -235,4 +236,55 @@ pub(crate) fn mark() -> impl Strategy<Value = Mark> {
     let race = prop::option::weighted(0.9, (any::<u64>(), any::<u64>()));
     let race = race.prop_map(|race| Mark::Race(race.map(|(key, context)| Race { key, context })));
     prop_oneof![greens, race]
+}
+
+/// How a mask is made, whatever the vocabulary.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Masking {
+    kind: u8,
+    seed: u64,
+}
+
+pub(crate) fn masking() -> impl Strategy<Value = Masking> {
+    (0..7u8, any::<u64>()).prop_map(|(kind, seed)| Masking { kind, seed })
+}
+
+impl Masking {
+    /// The same for another row.
+    #[allow(dead_code)] // of drafts
+    pub(crate) fn at(self, row: u64) -> Self {
+        Self { seed: self.seed ^ row, ..self }
+    }
+
+    /// Its words. What is behind the vocabulary in the last one is anything.
+    pub(crate) fn words(self, vocab: usize) -> Vec<u8> {
+        let mut rng = Lcg(self.seed);
+        let block = |rng: &mut Lcg, at: usize| Lcg(self.seed ^ (at as u64 / 16) << 20).below(3) == rng.below(1);
+        let few = 1 + vocab as u64 / 8 / 4;
+        (0..TokenMask::bytes_for(vocab))
+            .map(|at| match self.kind {
+                0 => rng.next() as u8,
+                // A few tokens are left, or removed.
+                1 => u8::from(rng.below(few) == 0) << rng.below(8),
+                2 => !(u8::from(rng.below(few) == 0) << rng.below(8)),
+                3 => u8::MAX,
+                // Whole blocks.
+                4 => {
+                    if block(&mut rng, at) {
+                        0
+                    } else {
+                        u8::MAX
+                    }
+                }
+                5 => {
+                    if block(&mut rng, at) {
+                        rng.next() as u8
+                    } else {
+                        0
+                    }
+                }
+                _ => 1 << (at % 8),
+            })
+            .collect()
+    }
 }

@@ -124,7 +124,12 @@ impl Worker {
         let step = Step {
             step_id: self.position,
             open: if self.position == 1 { vec![open] } else { Vec::new() },
-            work: vec![Work { sequence_id: Some(1), first_row: None, kind: Some(work::Kind::Sample(SampleWork {})) }],
+            work: vec![Work {
+                sequence_id: Some(1),
+                first_row: None,
+                kind: Some(work::Kind::Sample(SampleWork {})),
+                ..Default::default()
+            }],
             logits: Some(step::Logits::Inline(InlineLogits { data: data.into(), row_stride: 0 })),
             ..Default::default()
         };

@@ -52,6 +52,7 @@ fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>
                 adjusts: Adjusts::default(),
                 banned: &[],
                 allowed: None,
+                mask: None,
                 mark,
                 action: Action::Draw { uniform: uniform(4, draw, Purpose::Sample) },
                 logprobs: None,

@@ -212,7 +212,7 @@ impl Life {
         rows: &[u8],
         counts: &mut Counts,
     ) -> Went<Option<WorkResult>> {
-        let work = |id| Work { sequence_id: Some(id), first_row: None, kind: Some(kind.clone()) };
+        let work = |id| Work { sequence_id: Some(id), first_row: None, kind: Some(kind.clone()), ..Default::default() };
         let mut result = worker.step(Self::step(TWINS.into_iter().map(work), rows)).await;
         let [first, second]: [WorkResult; 2] = result.work.split_off(0).try_into().map_err(|_| "two results")?;
         if first != second {

@@ -49,6 +49,9 @@ pub(in crate::backend) fn logits(job: &RowJob<'_>, value: impl Fn(u32) -> f32) -
         let sent = |token: u32| &job.logits.bytes()[token as usize * dtype.size()..][..dtype.size()];
         allowed.iter().for_each(|&token| put(&mut bytes, token, sent(token)));
     }
+    if spec.mask.is_some() {
+        (0..vocab_size as u32).filter(|&token| spec.is_masked(token)).for_each(|token| put(&mut bytes, token, &masked));
+    }
     spec.banned.iter().for_each(|&token| put(&mut bytes, token, &masked));
     let mut patches = Vec::with_capacity(if aside { spec.adjusts.len_bound() } else { 0 });
     for (token, logit) in spec.adjusts.iter().map(|adjust| (adjust.token(), value(adjust.token()))) {

@@ -15,6 +15,7 @@ use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
 use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mark::race::Race;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::samplers::top_n_sigma::Moments;
 
 /// An instruction set the passes are compiled for.
@@ -128,7 +129,8 @@ struct Table {
     preceding: unsafe fn(&[u8], &[f32], Skip, f32) -> u64,
     least: unsafe fn(&[u8], &[f32]) -> f32,
     moments: unsafe fn(&[u8], &[f32], &mut Moments),
-    widen: unsafe fn(&[u8], usize, &mut [f32]),
+    widen: unsafe fn(&[u8], usize, u128, &mut [f32]),
+    masked: unsafe fn(&[u8], TokenMask<'_>, &mut [f32]),
     terms: unsafe fn(&[u8], &[f32], Weigh) -> Terms,
     squares: unsafe fn(&[u8], &[f32], Weigh) -> Squares,
     weights: unsafe fn(&[u8], &[f32], Weigh, &mut [f32]) -> u64,
@@ -178,7 +180,8 @@ macro_rules! tables {
                 preceding(row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64,
                 least(row: &[u8], maxima: &[f32]) -> f32,
                 moments(row: &[u8], maxima: &[f32], into: &mut Moments) -> (),
-                widen(row: &[u8], block: usize, out: &mut [f32]) -> (),
+                widen(row: &[u8], block: usize, bits: u128, out: &mut [f32]) -> (),
+                masked(row: &[u8], mask: TokenMask<'_>, maxima: &mut [f32]) -> (),
                 terms(row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms,
                 squares(row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares,
                 weights(row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64,
@@ -221,6 +224,7 @@ macro_rules! tables {
                     least: least::<F>,
                     moments: moments::<F>,
                     widen: widen::<F>,
+                    masked: masked::<F>,
                     terms: terms::<F>,
                     squares: squares::<F>,
                     weights: weights::<F>,
@@ -354,9 +358,14 @@ impl Passes {
         unsafe { (self.0.moments)(row, maxima, into) }
     }
 
-    pub(super) fn widen(self, row: &[u8], block: usize, out: &mut [f32]) {
+    pub(super) fn widen(self, row: &[u8], block: usize, bits: u128, out: &mut [f32]) {
         // SAFETY: as above.
-        unsafe { (self.0.widen)(row, block, out) }
+        unsafe { (self.0.widen)(row, block, bits, out) }
+    }
+
+    pub(super) fn masked(self, row: &[u8], mask: TokenMask<'_>, maxima: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { (self.0.masked)(row, mask, maxima) }
     }
 
     pub(super) fn terms(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms {

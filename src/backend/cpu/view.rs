@@ -4,7 +4,8 @@
 //! token is widened and adjusted on the side, and its maximum is hidden from the passes over the row. A
 //! pass over the side blocks, which lie together like a short row, completes the result. Where only the first
 //! tokens of the order matter, blocks that have none of them are hidden only. Where only listed tokens are
-//! allowed, the side blocks are the whole row.
+//! allowed, the side blocks are the whole row. A mask that comes with a row hides the blocks of which it leaves nothing, and
+//! puts those of which it leaves some on the side.
 
 mod lists;
 mod store;
@@ -15,6 +16,7 @@ use super::memory;
 pub(super) use super::passes::maximum;
 use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, Squares, Terms, Values, Weigh, blocks};
 use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{RowError, RowSpec};
 use crate::sampling::samplers::top_n_sigma::Moments;
 
@@ -30,7 +32,12 @@ pub(super) struct View<'a> {
     pub(super) maxima: &'a [f32],
     /// The largest value.
     pub(super) max: f32,
+    /// What hides values of blocks that are not on the side.
+    mask: Option<TokenMask<'a>>,
 }
+
+/// A block of which nothing is left.
+static NOTHING: [f32; BLOCK] = [f32::NEG_INFINITY; BLOCK];
 
 /// Replaced blocks, ascending, lying together.
 #[derive(Clone, Copy)]
@@ -46,6 +53,8 @@ struct Side<'a> {
 pub(super) struct ViewStore {
     /// Touched tokens, and what they become.
     changes: Vec<store::Change>,
+    /// Block maxima behind the mask, before these.
+    before: Vec<f32>,
     plain: Vec<f32>,
     maxima: Vec<f32>,
     side_blocks: Vec<u32>,
@@ -56,7 +65,8 @@ pub(super) struct ViewStore {
 
 /// Whether a row is taken as it is.
 pub(super) fn untouched(spec: &RowSpec<'_>) -> bool {
-    spec.adjusts.is_empty() && spec.banned.is_empty() && spec.allowed.is_none() && spec.greens().is_none()
+    let is_listed = !spec.adjusts.is_empty() || !spec.banned.is_empty() || spec.allowed.is_some();
+    !is_listed && spec.mask.is_none() && spec.greens().is_none()
 }
 
 /// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
@@ -76,25 +86,18 @@ impl<'a> View<'a> {
     /// The row as it arrived.
     pub(super) fn raw(level: Level, row: Logits<'a>, maxima: &'a [f32], max: f32) -> Self {
         let side = Side { passes: level.passes(Dtype::F32), blocks: &[], values: &[], maxima: &[] };
-        Self { level, row, passes: level.passes(row.dtype()), plain: maxima, side, maxima, max }
+        Self { level, row, passes: level.passes(row.dtype()), plain: maxima, side, maxima, max, mask: None }
     }
 
     /// The row after masks, bias and penalties.
-    pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a mut ViewStore) -> Result<Self, RowError> {
+    pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a mut ViewStore) -> Result<Self, RowError> {
         if untouched(spec) {
             return Ok(View { ..*raw });
         }
         store.side_blocks.clear();
         match (spec.allowed, spec.greens()) {
-            (None, Some(greens)) => {
-                store.raise(raw, spec, greens);
-                store.place_maxima(raw);
-            }
-            (Some(allowed), _) => {
-                store.only(raw, allowed);
-                store.apply(raw, spec);
-                store.finish(raw);
-            }
+            (None, Some(greens)) => store.raise(raw, spec, greens),
+            (Some(allowed), _) => store.only(raw, spec, allowed),
             (None, None) => store.touch(raw, spec),
         }
         let view = Self::again(raw, spec, store);
@@ -102,7 +105,7 @@ impl<'a> View<'a> {
     }
 
     /// What [`View::adjusted`] made, again, as long as `store` holds it.
-    pub(super) fn again(raw: &View<'a>, spec: &RowSpec<'_>, store: &'a ViewStore) -> Self {
+    pub(super) fn again(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a ViewStore) -> Self {
         if untouched(spec) {
             return View { ..*raw };
         }
@@ -118,7 +121,7 @@ impl<'a> View<'a> {
             let row = Logits::new(Dtype::F32, bytemuck::cast_slice(&store.side_values[..raw.vocab_size()]));
             let (passes, maxima) = (raw.side.passes, &store.maxima);
             let side = Side { passes, blocks: &[], values: &[], maxima: &[] };
-            return Self { level: raw.level, row, passes, plain: maxima, side, maxima, max };
+            return Self { level: raw.level, row, passes, plain: maxima, side, maxima, max, mask: None };
         }
         Self {
             level: raw.level,
@@ -128,14 +131,22 @@ impl<'a> View<'a> {
             side,
             maxima: &store.maxima,
             max,
+            mask: spec.mask,
         }
+    }
+
+    /// Which values of a block are there, if it is not on the side.
+    fn bits(&self, block: usize) -> u128 {
+        self.mask.map_or(u128::MAX, |mask| mask.block(block))
     }
 
     /// Where the values of a block lie: a row and the block's place in it.
     pub(super) fn place(&self, block: usize) -> (Logits<'a>, usize) {
         match self.side.blocks.binary_search(&(block as u32)) {
             Ok(at) => (Logits::new(Dtype::F32, bytemuck::cast_slice(self.side.values)), at),
-            Err(_) => (self.row, block),
+            Err(_) if self.bits(block) == u128::MAX => (self.row, block),
+            // What a mask leaves of it and is not on the side cannot matter.
+            Err(_) => (Logits::new(Dtype::F32, bytemuck::cast_slice(&NOTHING)), 0),
         }
     }
 
@@ -163,6 +174,7 @@ impl<'a> View<'a> {
     pub(super) fn value(&self, token: u32) -> f32 {
         match self.side.blocks.binary_search(&(token / BLOCK as u32)) {
             Ok(at) => self.side.values[at * BLOCK + token as usize % BLOCK],
+            Err(_) if self.mask.is_some_and(|mask| !mask.allows(token)) => f32::NEG_INFINITY,
             Err(_) => self.row.get(token),
         }
     }
@@ -172,7 +184,7 @@ impl<'a> View<'a> {
         let mut out = [0.0; BLOCK];
         match self.side.blocks.binary_search(&(block as u32)) {
             Ok(at) => out.copy_from_slice(&self.side.values[at * BLOCK..][..BLOCK]),
-            Err(_) => self.passes.widen(self.row.bytes(), block, &mut out),
+            Err(_) => self.passes.widen(self.row.bytes(), block, self.bits(block), &mut out),
         }
         out
     }
@@ -285,7 +297,7 @@ impl<'a> View<'a> {
         values.tokens.extend(0..self.vocab_size() as u32);
         values.logits.resize(self.blocks() * BLOCK, 0.0);
         for (block, out) in values.logits.chunks_exact_mut(BLOCK).enumerate() {
-            self.passes.widen(self.row.bytes(), block, out);
+            self.passes.widen(self.row.bytes(), block, self.bits(block), out);
         }
         for (&block, side) in self.side.blocks.iter().zip(self.side.values.chunks_exact(BLOCK)) {
             values.logits[block as usize * BLOCK..][..BLOCK].copy_from_slice(side);

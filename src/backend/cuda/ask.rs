@@ -6,6 +6,9 @@ use crate::backend::cpu::{Proposed, Source};
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::weights::Residual;
 
+/// Tokens that a mask may leave for kernels, which take them as a list: 64 KiB, an eighth of a row of 128,256 f32 logits.
+const MOST_LEFT: usize = 4096;
+
 /// Why a row has no kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoKernel {
@@ -21,6 +24,8 @@ pub enum NoKernel {
     Watermark,
     /// What DRY takes off comes behind penalties.
     LateDry,
+    /// A mask comes with it that leaves many tokens, or none.
+    TokenMask,
     /// Only some of its tokens are known.
     TopN,
     /// The kernel contradicted itself, which is a bug.
@@ -29,13 +34,14 @@ pub enum NoKernel {
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 8] = [
+    pub const ALL: [NoKernel; 9] = [
         Self::TopLogprobs,
         Self::TooLarge,
         Self::Chain,
         Self::Report,
         Self::Watermark,
         Self::LateDry,
+        Self::TokenMask,
         Self::TopN,
         Self::Contradiction,
     ];
@@ -50,6 +56,7 @@ impl NoKernel {
             Self::Report => "report",
             Self::Watermark => "watermark",
             Self::LateDry => "late_dry",
+            Self::TokenMask => "token_mask",
             Self::TopN => "top_n",
             Self::Contradiction => "contradiction",
         }
@@ -74,9 +81,20 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         _ if spec.mark.is_some() => Err(NoKernel::Watermark),
         Some(wanted) if wanted.top_n > abi::LISTED => Err(NoKernel::TopLogprobs),
         _ if spec.report.is_some() => Err(NoKernel::Report),
+        _ if !leaves_few(spec) => Err(NoKernel::TokenMask),
         _ if spec.adjusts.are_late(&spec.penalties) => Err(NoKernel::LateDry),
         _ => Ok(()),
     }
+}
+
+/// Whether a mask, if there is one, leaves some tokens and few enough for a list.
+fn leaves_few(spec: &RowSpec<'_>) -> bool {
+    let Some(mask) = spec.mask else { return true };
+    let left = match spec.allowed {
+        Some(allowed) => allowed.iter().filter(|&&token| mask.allows(token)).count(),
+        None => mask.count(),
+    };
+    (1..=MOST_LEFT).contains(&left)
 }
 
 /// A row of a launch.
@@ -196,6 +214,7 @@ impl<'a> Asked<'a> {
 pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Proposed<'a>>) -> usize {
     let spec = &job.spec;
     let mut known = spec.adjusts.len_bound() + spec.banned.len() + spec.allowed.map_or(0, <[u32]>::len);
+    known += spec.mask.map_or(0, |mask| mask.count().min(MOST_LEFT));
     let (mut rows, mut count) = (0, 0);
     for draft in drafts {
         known += listed(draft).count();

@@ -10,7 +10,13 @@ pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
     let mut known = spec.adjusts.iter().map(|adjust| adjust.early()).peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
-        to.extend(allowed.iter().map(|&token| take(token, &mut known, &mut banned)));
+        let left = allowed.iter().filter(|&&token| !spec.is_masked(token));
+        to.extend(left.map(|&token| take(token, &mut known, &mut banned)));
+        return true;
+    }
+    // It leaves few, or there would be no kernel.
+    if let Some(mask) = spec.mask {
+        to.extend(mask.tokens().map(|token| take(token, &mut known, &mut banned)));
         return true;
     }
     loop {

@@ -238,6 +238,7 @@ fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
             adjusts: if i % 3 == 0 { adjusts.into() } else { [].as_slice().into() },
             banned: &[3, 700],
             allowed: None,
+            mask: None,
             mark: None,
             action: Action::Draw { uniform: uniform(11, i as u64, Purpose::Sample) },
             logprobs: Some(LogprobsSpec { top_n: 20, mode, tokens: &[1, 2] }),

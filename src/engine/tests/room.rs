@@ -168,7 +168,7 @@ fn all_that_a_reply_says_is_counted_until_it_is_read() {
     assert_eq!(reply(vec![wrong(3)], vec![]).0, size_of::<Opened>() + TEXT);
     assert_eq!(reply(vec![], vec![unfit()]).0, size_of::<Result<Done, RowFailure>>() + TEXT);
     // So is what is proposed.
-    let sample = Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Sample) };
+    let sample = Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Sample), masks: Masks::default() };
     let (plain, mut reply) = reply(vec![], vec![sample]);
     let Ok(Done::Sampled { next, .. }) = &mut reply.work[0] else {
         panic!("expected a token, got {:?}", reply.work[0])
@@ -187,7 +187,7 @@ fn wrong(sequence_id: u64) -> Open {
 
 fn unfit() -> Work {
     let failure = RowFailure::new(RowStatus::InvalidWork, "x".repeat(TEXT));
-    Work { sequence_id: None, first_row: 0, kind: Err(failure) }
+    Work { sequence_id: None, first_row: 0, kind: Err(failure), masks: Masks::default() }
 }
 
 #[test]

@@ -56,5 +56,6 @@ fn removed_by(removed: Option<Removed>) -> proto::RemovedBy {
         Some(Removed::Sampler(_)) => Wire::Sampler,
         Some(Removed::Precision) => Wire::Precision,
         Some(Removed::Watermark) => Wire::Watermark,
+        Some(Removed::TokenMask) => Wire::TokenMask,
     }
 }

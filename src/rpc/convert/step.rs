@@ -5,7 +5,7 @@ use super::copies::check_copies;
 use super::params::{SeedSource, logprobs, merged};
 use super::{samplers, shards, top_n};
 use crate::engine::step::{
-    DataPath, DraftWork, DraftsFrom, LogitsBlock, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
+    DataPath, DraftWork, DraftsFrom, LogitsBlock, Masks, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
     VerifyWork, Work, WorkKind,
 };
 use crate::error::{Error, Refusal};
@@ -17,6 +17,7 @@ use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,7 +182,8 @@ fn works(wire: Vec<proto::Work>, logits: &LogitsBlock, config: &Config) -> Resul
         if let Some(limit) = config.exceeded_by(used, bytes) {
             return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; split the step")));
         }
-        works.push(Work { sequence_id: wire.sequence_id, first_row, kind });
+        let work = Work { sequence_id: wire.sequence_id, first_row, kind, masks: Masks::default() };
+        works.push(with_masks(work, (wire.token_masks, rows), config));
     }
     Ok(works)
 }
@@ -194,6 +196,28 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
         Kind::Score(score) => (score.token_ids.len(), score_work(score, has_sequence, config)),
         Kind::Draft(proto::DraftWork { restart, parent }) => (1, Ok(WorkKind::Draft(DraftWork { restart, parent }))),
         Kind::Verify(verify) => (verify.draft_token_ids.len() + 1, verify_work(verify, config)),
+    }
+}
+
+/// A work with the masks of its rows, or what is wrong with it.
+fn with_masks(work: Work, (words, rows): (Bytes, usize), config: &Config) -> Work {
+    let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.logprobs.mode == LogprobsMode::Raw);
+    let masks = if is_raw && !words.is_empty() {
+        Err(FieldError::new("token_masks", "has no part in raw scores; leave it out, or score in mode PROCESSED"))
+    } else {
+        Masks::new("token_masks", words, rows, config.vocab_size)
+    };
+    masked(work, masks)
+}
+
+/// A work with its masks. What is wrong with itself comes before what is wrong with them.
+pub(in crate::rpc) fn masked(work: Work, masks: Result<Masks, FieldError>) -> Work {
+    match masks {
+        Ok(masks) => Work { masks, ..work },
+        Err(error) => {
+            let failure = RowFailure::new(RowStatus::InvalidWork, error.to_string());
+            Work { kind: work.kind.and(Err(failure)), ..work }
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod walk;
 
 pub(super) use row::{distribution, sample_row};
 
+use super::mask::TokenMask;
 use super::order::Candidate;
 use crate::params::Sampler;
 
@@ -179,6 +180,12 @@ impl Listed {
     #[must_use]
     pub fn has_rest(&self) -> bool {
         self.rest > f32::NEG_INFINITY && self.others() > 0
+    }
+
+    /// Whether no other token is in a mask.
+    fn lists_all_of(&self, mask: TokenMask<'_>) -> bool {
+        let listed = self.entries.iter().filter(|entry| mask.allows(entry.token)).count();
+        mask.count() == listed
     }
 
     /// The least logit.

@@ -36,6 +36,8 @@ pub(super) struct Rest {
     least: f64,
     /// Whether a greenlist moves them.
     is_moved: bool,
+    /// Whether a mask removes some of them: of all that they weigh, nothing is certain to be left.
+    is_masked: bool,
     /// The sum of `exp(logit - least)`, and how many have part in it; no tokens where only some are allowed.
     sum: f64,
     /// What it may be too large or too small by, as a factor.
@@ -50,7 +52,7 @@ pub(super) struct Rest {
 impl Rest {
     /// `None`: no token can be emitted that is not listed.
     pub(super) fn of(row: &Listed, spec: &RowSpec<'_>) -> Option<Self> {
-        if !row.has_rest() {
+        if !row.has_rest() || spec.mask.is_some_and(|mask| row.lists_all_of(mask)) {
             return None;
         }
         let least = row.least();
@@ -63,7 +65,8 @@ impl Rest {
         let count = if others.is_some() { row.others() as f64 } else { 0.0 };
         let error = libm::exp(REST_ERROR + f64::from(row.rest).abs() * REST_ROUNDING);
         let sum = sum.min(row.others() as f64 * error);
-        Some(Self { edge, least: f64::from(least), is_moved, sum, error, count, known, each })
+        let is_masked = spec.mask.is_some();
+        Some(Self { edge, least: f64::from(least), is_moved, is_masked, sum, error, count, known, each })
     }
 
     /// Whether all of them have mass 0, at this largest logit and scale.
@@ -101,7 +104,8 @@ impl Rest {
         let low = (low - self.known) * at(self.least) * MASS_ONE as f64 * (1.0 - MASS_ERROR) - self.count;
         let high = (high * at(self.least) + each) * MASS_ONE as f64 * (1.0 + MASS_ERROR) + 1.0;
         // Below 2^62: at most 2^21 tokens, none much heavier than the first.
-        (if self.count > 0.0 { low.max(0.0) as u64 } else { 0 }, high.min(one_by_one) as u64)
+        let is_certain = self.count > 0.0 && !self.is_masked;
+        (if is_certain { low.max(0.0) as u64 } else { 0 }, high.min(one_by_one) as u64)
     }
 }
 
@@ -208,9 +212,7 @@ impl Singles {
 /// Whether a token cannot be emitted, whatever its logit.
 pub(super) fn is_masked(token: u32, spec: &RowSpec<'_>) -> bool {
     let is_banned = |adjust: Adjusted| adjust.token() == token && adjust.is_banned();
-    spec.banned.binary_search(&token).is_ok()
-        || spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err())
-        || spec.adjusts.iter().any(is_banned)
+    spec.banned.binary_search(&token).is_ok() || spec.forbids(token) || spec.adjusts.iter().any(is_banned)
 }
 
 /// The largest logit that an adjusted token can have; `None`: it is banned.

@@ -240,7 +240,8 @@ impl<'a> Looked<'a> {
 
     /// What others may be in the row as sent.
     fn raw_rest(&self) -> Option<Rest> {
-        let untouched = RowSpec { adjusts: [].as_slice().into(), banned: &[], allowed: None, mark: None, ..*self.spec };
+        let adjusts = [].as_slice().into();
+        let untouched = RowSpec { adjusts, banned: &[], allowed: None, mask: None, mark: None, ..*self.spec };
         Rest::of(self.row, &untouched)
     }
 
@@ -296,8 +297,7 @@ fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
         if let Some(greens) = spec.greens() {
             entry.logit = greens.raise(entry.token, entry.logit);
         }
-        let is_allowed = spec.allowed.is_none_or(|allowed| allowed.binary_search(&entry.token).is_ok());
-        if !is_allowed || spec.banned.binary_search(&entry.token).is_ok() {
+        if spec.forbids(entry.token) || spec.banned.binary_search(&entry.token).is_ok() {
             entry.logit = f32::NEG_INFINITY;
         }
     }

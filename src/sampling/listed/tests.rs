@@ -67,6 +67,7 @@ fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> 
         adjusts: Adjusts::default(),
         banned,
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform: 0 },
         logprobs: None,

@@ -21,6 +21,7 @@ fn spec<'a>(filters: Filters, wanted: &'a ReportParams) -> RowSpec<'a> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform: 0 },
         logprobs: None,

@@ -87,6 +87,7 @@ impl Rules {
             adjusts: Adjusts::default(),
             banned: &[],
             allowed: self.allowed(),
+            mask: None,
             mark: self.params.watermark().and_then(mark::everywhere),
             action,
             logprobs: self.logprobs().map(|wanted| LogprobsSpec {

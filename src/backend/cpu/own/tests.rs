@@ -36,6 +36,7 @@ fn spec(filters: Filters, turn: u64) -> RowSpec<'static> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Draw { uniform: uniform(7, turn, Purpose::Sample) },
         logprobs: None,

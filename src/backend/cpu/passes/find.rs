@@ -87,20 +87,6 @@ pub(in crate::backend::cpu) unsafe fn collect<S: Simd, F: Format>(
     }
 }
 
-/// Widens one block into BLOCK floats, padded with −∞.
-#[inline(always)]
-pub(in crate::backend::cpu) unsafe fn widen<S: Simd, F: Format>(row: &[u8], block: usize, out: &mut [f32]) {
-    assert!(out.len() >= BLOCK, "a block needs room; this is a bug");
-    // SAFETY: see the module; the stores stay inside `out`, just checked.
-    unsafe {
-        let rows = Blocks::<F>::new(row);
-        let at = rows.get(block);
-        for v in 0..BLOCK / S::LANES {
-            S::store(out.as_mut_ptr().add(v * S::LANES), load::<S, F>(at, v));
-        }
-    }
-}
-
 /// Appends the values in `range`, with their tokens ascending; their masses are left to the caller.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn between<S: Simd, F: Format>(

@@ -15,7 +15,8 @@
 //! | [`shaped_sums`] | blocks with mass | mass of each block of a row whose logits are reshaped |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
-//! | [`widen`] | one block | its values as f32 |
+//! | [`widen`] | one block | its values as f32, −∞ for those that a mask removes |
+//! | [`masked`] | blocks of which a mask leaves some | maxima of the blocks behind the mask |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`terms`] | blocks with mass | entropy terms and the total |
@@ -35,6 +36,7 @@ mod adapt;
 mod fetch;
 mod find;
 mod mark;
+mod masked;
 mod measure;
 mod moments;
 mod packed;
@@ -44,8 +46,9 @@ mod weigh;
 
 pub(super) use adapt::{Adapt, adapted, weights};
 pub(super) use fetch::{fetch, look};
-pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge, widen};
+pub(super) use find::{between, collect, count_ge, far_scan, preceding, sample, sampled_ge, scan, sum_ge};
 pub(super) use mark::{Raise, Words, race_words, raise, raised};
+pub(super) use masked::{masked, widen};
 pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
 pub(super) use play::{LAYERS, PATTERNS, layer, merge, patterns, weigh_classes};

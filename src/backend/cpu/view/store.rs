@@ -4,33 +4,40 @@ use super::{View, ViewStore};
 use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
 use crate::backend::cpu::{greens, own, select};
 use crate::sampling::mark::greenlist::Greenlist;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::row::RowSpec;
 
 impl ViewStore {
-    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`.
-    pub(super) fn only(&mut self, raw: &View<'_>, allowed: &[u32]) {
+    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`, adjusted.
+    pub(super) fn only(&mut self, raw: &View<'_>, spec: &RowSpec<'_>, allowed: &[u32]) {
         self.side_blocks.extend(0..raw.blocks() as u32);
         self.side_values.clear();
         self.side_values.resize(raw.blocks() * BLOCK, f32::NEG_INFINITY);
-        for &token in allowed {
+        for &token in allowed.iter().filter(|&&token| !spec.is_masked(token)) {
             self.side_values[token as usize] = raw.row.get(token);
         }
+        self.apply(raw, spec);
+        self.finish(raw);
     }
 
     /// Side blocks that hold every touched token, adjusted, but for those that cannot matter: these are hidden and nowhere else.
     pub(super) fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
         self.change(raw, spec);
+        self.before.clear();
+        self.before.extend_from_slice(raw.maxima);
+        if let Some(mask) = spec.mask {
+            raw.passes.masked(raw.row.bytes(), mask, &mut self.before);
+        }
         let from = self.needed_from(raw, spec);
         self.plain.clear();
         self.plain.extend_from_slice(raw.maxima);
         self.maxima.clear();
-        self.maxima.extend_from_slice(raw.maxima);
+        self.maxima.extend_from_slice(&self.before);
         self.side_maxima.clear();
         let changes = std::mem::take(&mut self.changes);
-        for of_block in by_block(&changes) {
-            let block = block_of(of_block[0].token);
+        for (block, bits, of_block) in touched_blocks(raw.blocks(), spec.mask, &changes) {
             self.plain[block] = f32::NEG_INFINITY;
-            self.maxima[block] = self.touch_block(raw, block, of_block, from);
+            self.maxima[block] = self.touch_block(raw, (block, bits), of_block, from);
         }
         self.changes = changes;
     }
@@ -50,6 +57,9 @@ impl ViewStore {
             self.changes.push(banned.next_if(|ban| ban.token == token).unwrap_or(adjusted));
         });
         self.changes.extend(banned);
+        for change in self.changes.iter_mut().filter(|change| spec.is_masked(change.token)) {
+            change.to = f32::NEG_INFINITY;
+        }
     }
 
     /// A value below which nothing matters: if only the first of the order are asked for, so many blocks have one that reaches
@@ -57,19 +67,19 @@ impl ViewStore {
     fn needed_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
         let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
-        self.maxima.extend_from_slice(raw.maxima);
+        self.maxima.extend_from_slice(&self.before);
         for changes in by_block(&self.changes) {
             let block = block_of(changes[0].token);
-            self.maxima[block] = reach(raw.maxima[block], changes).0;
+            self.maxima[block] = reach(self.before[block], changes).0;
         }
         select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
     }
 
-    /// Puts a block on the side with its changes, if it may have a value from here on, as it was or as it becomes. Returns its
-    /// maximum, or −∞.
-    fn touch_block(&mut self, raw: &View<'_>, block: usize, changes: &[Change], from: f32) -> f32 {
-        let (least, most) = reach(raw.maxima[block], changes);
-        if most < from {
+    /// Puts a block on the side with the values whose bits are set and its changes, if it may have a value from here on, as it
+    /// was or as it becomes. Returns its maximum, or −∞.
+    fn touch_block(&mut self, raw: &View<'_>, (block, bits): (usize, u128), changes: &[Change], from: f32) -> f32 {
+        let (least, most) = reach(self.before[block], changes);
+        if most < from || bits == 0 {
             return f32::NEG_INFINITY;
         }
         let start = self.side_blocks.len() * BLOCK;
@@ -77,7 +87,7 @@ impl ViewStore {
             self.side_values.resize(start + BLOCK, 0.0);
         }
         let values = &mut self.side_values[start..start + BLOCK];
-        raw.passes.widen(raw.row.bytes(), block, values);
+        raw.passes.widen(raw.row.bytes(), block, bits, values);
         for change in changes {
             values[change.token as usize % BLOCK] = change.to;
         }
@@ -88,7 +98,7 @@ impl ViewStore {
     }
 
     /// Adjusts the side values, which are the whole row.
-    pub(super) fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
+    fn apply(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
         spec.adjusts.for_each(|adjust| {
             let value = &mut self.side_values[adjust.token() as usize];
             *value = adjust.apply(*value, &spec.penalties);
@@ -129,13 +139,28 @@ impl ViewStore {
         for &token in spec.banned {
             self.side_values[token as usize] = f32::NEG_INFINITY;
         }
+        if let Some(mask) = spec.mask {
+            self.hide(mask);
+            return self.finish(raw);
+        }
         for block in touched(spec) {
             self.side_maxima[block] = maximum(&self.side_values[block * BLOCK..][..BLOCK]);
+        }
+        self.place_maxima(raw);
+    }
+
+    /// Takes away what a mask does, of side blocks that are the whole row.
+    fn hide(&mut self, mask: TokenMask<'_>) {
+        for (values, block) in self.side_values.chunks_exact_mut(BLOCK).zip(0..) {
+            let bits = mask.block(block);
+            for (value, lane) in values.iter_mut().zip(0..) {
+                *value = if bits >> lane & 1 == 1 { *value } else { f32::NEG_INFINITY };
+            }
         }
     }
 
     /// Maxima of the side blocks, and the two lists that follow from them.
-    pub(super) fn finish(&mut self, raw: &View<'_>) {
+    fn finish(&mut self, raw: &View<'_>) {
         self.side_maxima.clear();
         self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
         raw.side.passes.scan(bytemuck::cast_slice(&self.side_values), &mut self.side_maxima);
@@ -143,7 +168,7 @@ impl ViewStore {
     }
 
     /// The two lists of maxima that follow from those of the side blocks.
-    pub(super) fn place_maxima(&mut self, raw: &View<'_>) {
+    fn place_maxima(&mut self, raw: &View<'_>) {
         self.plain.clear();
         self.plain.extend_from_slice(raw.maxima);
         self.maxima.clear();
@@ -166,6 +191,27 @@ pub(super) struct Change {
 /// Changes, which ascend, by the block that they are in.
 fn by_block(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     changes.chunk_by(|one, next| block_of(one.token) == block_of(next.token))
+}
+
+/// Blocks that are not as they arrived, ascending, each with the bits of the values that a mask leaves and its changes.
+fn touched_blocks<'a>(
+    blocks: usize,
+    mask: Option<TokenMask<'a>>,
+    changes: &'a [Change],
+) -> impl Iterator<Item = (usize, u128, &'a [Change])> {
+    // Without a mask only those that have changes are gone through.
+    let masked = (0..if mask.is_some() { blocks } else { 0 }).filter_map(move |block| {
+        let bits = mask?.block(block);
+        (bits != u128::MAX).then_some((block, bits))
+    });
+    let (mut masked, mut changed) = (masked.peekable(), by_block(changes).peekable());
+    std::iter::from_fn(move || {
+        let next = changed.peek().map_or(usize::MAX, |changes| block_of(changes[0].token));
+        let masked = masked.next_if(|&(block, _)| block <= next);
+        let changes = changed.next_if(|_| masked.is_none_or(|(block, _)| block == next));
+        let (block, bits) = masked.unwrap_or((next, u128::MAX));
+        (masked.is_some() || changes.is_some()).then(|| (block, bits, changes.unwrap_or_default()))
+    })
 }
 
 /// What a block's maximum is at least and at most behind these changes, without a look at the block. The two differ only where

@@ -5,6 +5,7 @@ use crate::params::watermark::KgwParams;
 use crate::sampling::adjust::{Adjusts, Nudge};
 use crate::sampling::mark::Mark;
 use crate::sampling::mark::greenlist::Seeds;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::steps::steps;
 use proptest::prelude::*;
@@ -35,6 +36,7 @@ fn plain() -> RowSpec<'static> {
         adjusts: Adjusts::default(),
         banned: &[],
         allowed: None,
+        mask: None,
         mark: None,
         action: Action::Score { token: 0 },
         logprobs: None,
@@ -94,6 +96,23 @@ proptest! {
             prop_assert_eq!(logits, expected);
         }
     }
+}
+
+#[test]
+fn behind_a_mask_others_may_be_gone() {
+    let row = listed(12, 0..3, 0.0);
+    let rest = |bits: u32| {
+        let words = bits.to_le_bytes();
+        Rest::of(&row, &RowSpec { mask: Some(TokenMask::new(&words, 12)), penalties: Penalties::OFF, ..plain() })
+    };
+    let (max, scale) = (0.0, mass::scale(1.0));
+    // The sum that a worker sends is of all others: what a mask leaves of it is anything from nothing up.
+    let masked = rest(0b1000).expect("token 3 is left");
+    let all = Rest::of(&row, &RowSpec { penalties: Penalties::OFF, ..plain() }).expect("others");
+    let ((low, high), (_, most)) = (masked.masses((max, scale), 1.0), all.masses((max, scale), 1.0));
+    assert!(low == 0 && high == most);
+    // Bits behind the vocabulary are nothing.
+    assert!(rest(0b101).is_none() && rest(0xFFFF_F007).is_none());
 }
 
 /// One token is listed, all of 2^20 are allowed.
