@@ -12,7 +12,7 @@ import grpc
 from ._access import access_of
 from ._aio_call import begin, end_in_order, is_cancelled
 from ._options import AccessOptions, RankOptions, seconds
-from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
+from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from .client import no_answer, said
 from .errors import CroupierError
@@ -118,7 +118,7 @@ class Rank(RankFront):
         while not self._session.has_room() and self._session.waiting:
             await self._answer()
         if not self._session.has_room():
-            raise CroupierError("every slot is written and not sent; send or discard one first")
+            raise CroupierError(NO_SLOT)
 
     async def _answer(self) -> None:
         again = self._session.answered(await self._read())

@@ -20,23 +20,26 @@ from ._arrays import DTYPES, as_rows, filled, writable
 from ._checks import whole
 from ._slots import Places
 from ._split import SPARE
-from ._types import Rows
+from ._types import Rows, Slots
 from .errors import CroupierError
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Seconds that the server's first answer may take.
 ATTACH_WITHIN = 30.0
+#: What is said where all slots are taken by rows that were not sent.
+NO_SLOT = "every slot is written and not sent; send or discard one first"
 #: Seconds between looks at whether the group is there still, while tokens are waited for.
 _MOMENT = 0.05
 
 
-@dataclass
+@dataclass(eq=False)
 class Announced:
     """A shard without an answer."""
 
     message: bytes
-    slot: int | None
+    rows: Rows | None
+    """Those that lie in a slot; others are in the message."""
 
 
 class RankSession:
@@ -61,7 +64,7 @@ class RankSession:
             token=bytes.fromhex(self.group.token), rank=rank, vocab_start_index=self.start,
             vocab_end_index=self.start + self.columns, logits_dtype=wire)).SerializeToString()
         self.region: Region | None = None
-        self.free: list[int] = []
+        self.taken = Slots(0)
         self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
         self.unsampled: list[int] = []
@@ -80,7 +83,7 @@ class RankSession:
         if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
             try:
                 self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
-                self.free = list(range(self.group.slots))
+                self.taken = Slots(self.group.slots)
             except (CroupierError, OSError, AttributeError) as error:
                 if self.wanted == "shared_memory":
                     raise CroupierError(f"no shared memory: {error}") from error
@@ -92,24 +95,29 @@ class RankSession:
         """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""
         return len(self.waiting) < self.most and (self.region is None or bool(self.free))
 
+    @property
+    def free(self) -> list[int]:
+        """Slots that nobody has."""
+        return self.taken.free()
+
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         count = whole("count", count, 0)
         if self.region is None or count > self.group.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         _, _, first, slot_bytes, stride = self.group.region
-        slot = self.free.pop(0)
-        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
-        own = flat.reshape(count, stride)[:, self.start : self.start + self.columns]
-        return Rows(writable(own), slot, self.region, owner=weakref.ref(self))
+        rows = Rows(None, region=self.region, owner=weakref.ref(self))
+        if not self.taken.take(rows):
+            raise CroupierError(NO_SLOT)
+        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + rows.slot * slot_bytes)
+        rows.array = writable(flat.reshape(count, stride)[:, self.start : self.start + self.columns])
+        return rows
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
         rows.check_owner(self)
         if not rows.is_spent:
-            rows.is_spent = True
-            if rows.slot is not None:
-                self.free.append(rows.slot)
+            rows.give_back()
 
     def placed(self, logits: Any) -> Rows:
         """The rank's columns, where they can be announced."""
@@ -131,7 +139,7 @@ class RankSession:
         message = pb.AttachRequest(shard=shard).SerializeToString()
         rows.is_spent = True
         self.step = number + 1
-        self.waiting[number] = Announced(message, rows.slot)
+        self.waiting[number] = Announced(message, None if rows.slot is None else rows)
         return number, message
 
     def _data(self, rows: Rows) -> bytes:
@@ -148,9 +156,8 @@ class RankSession:
         if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
             return self.waiting[result.step_id].message, result.refusal.retry_after_ms / 1000
         # One that was refused and has others behind it would come too late.
-        shard = self.waiting.pop(result.step_id)
-        if shard.slot is not None:
-            self.free.append(shard.slot)
+        if rows := self.waiting.pop(result.step_id).rows:
+            rows.give_back()
         if not result.joined:
             self.unsampled.append(result.step_id)
         return None
@@ -170,7 +177,7 @@ class RankSession:
     def may_be_refused(self, step_id: int) -> bool:
         """Whether a step waits for an answer that may ask for its columns again: then it has to be looked at."""
         shard = self.waiting.get(step_id)
-        return shard is not None and shard.slot is None
+        return shard is not None and shard.rows is None
 
     def told(self) -> list[int]:
         """Steps that were not sampled, since the last time."""

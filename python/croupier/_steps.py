@@ -85,7 +85,7 @@ class StepMaker:
                 given.is_spent = True
         if rows is not None and not rows.users:
             # No work wants them.
-            self._release(rows)
+            rows.give_back()
         step.left = len(step.parts)
         self.steps.append(step)
         return step

@@ -13,7 +13,7 @@ import grpc
 
 from ._access import access_of
 from ._options import AccessOptions, RankOptions, seconds
-from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
+from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from .client import Limit, connect, dial, end_in_order, following, hang_up, said
 from .errors import CroupierError
@@ -121,7 +121,7 @@ class Rank(RankFront):
         while not self._session.has_room() and self._session.waiting:
             self._answer()
         if not self._session.has_room():
-            raise CroupierError("every slot is written and not sent; send or discard one first")
+            raise CroupierError(NO_SLOT)
 
     def _answer(self) -> None:
         again = self._session.answered(self._read())
