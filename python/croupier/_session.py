@@ -188,10 +188,11 @@ class Session(Texts, StepMaker, Sharing):
 
     def again(self) -> tuple[list[Part], list[Part]]:
         """After a new connection: what opens again what is open, and what has no answer."""
-        if self.shards and any(part.logits is not None for part in self._without_answer()):
-            # The other ranks were cut off too, and their columns with them.
-            self._lose()
         unanswered = [part for step in self.steps for part in step.parts]
+        if self.shards and any(part.logits is not None and part.result is None and not part.refused for part in unanswered):
+            # The other ranks were cut off too, and their columns with them: of a step that was not sent yet as well.
+            self._lose()
+            unanswered = [part for step in self.steps for part in step.parts]
         for part in unanswered:
             if part.result is not None:
                 # The texts go on from here.
