@@ -17,7 +17,7 @@ import numpy as np
 from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled, writable
-from ._checks import whole
+from ._checks import MOST_64, whole
 from ._slots import Places
 from ._split import SPARE
 from ._types import Rows, Slots
@@ -40,6 +40,14 @@ class Announced:
     message: bytes
     rows: Rows | None
     """Those that lie in a slot; others are in the message."""
+
+
+@dataclass
+class Unsent:
+    """A shard that is still to be sent, and when."""
+
+    message: bytes
+    due: float = 0.0
 
 
 class RankSession:
@@ -67,6 +75,10 @@ class RankSession:
         self.taken = Slots(0)
         self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
+        # The shard that is still to be sent. It goes before anything else is sent or read, and stands here until it has gone: who is
+        # interrupted or cancelled meanwhile, such as in the pause after a refusal, loses nothing.
+        self.unsent: Unsent | None = None
+        self.announced = 0
         self.unsampled: list[int] = []
 
     def attached(self, message: bytes) -> None:
@@ -123,11 +135,13 @@ class RankSession:
         """The rank's columns, where they can be announced."""
         return filled(self, as_rows(logits, self.columns, self.group.dtype))
 
-    def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
-        """The step and the message that announces its columns."""
+    def announce(self, rows: Rows, step_id: int | None) -> int:
+        """Makes the message that announces a step's columns, to be sent next. Gives the step."""
         rows.check_owner(self)
         rows.check()
-        number = self.step if step_id is None else step_id
+        number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
+        if number <= self.announced:
+            raise ValueError(f"step_id is {number}, must be above {self.announced}, that of the shard before it")
         shard = pb.VocabShard(step_id=number)
         if rows.slot is None:
             shard.inline.data = self._data(rows)
@@ -137,10 +151,13 @@ class RankSession:
             shard.region.offset = first + rows.slot * slot_bytes
             shard.region.rows, shard.region.row_stride = len(rows.array), stride
         message = pb.AttachRequest(shard=shard).SerializeToString()
+        announced, unsent = Announced(message, None if rows.slot is None else rows), Unsent(message)
+        # Nothing is called from here on: a signal's handler finds all of it done or nothing.
         rows.is_spent = True
-        self.step = number + 1
-        self.waiting[number] = Announced(message, None if rows.slot is None else rows)
-        return number, message
+        self.announced, self.step = number, number + 1
+        self.waiting[number] = announced
+        self.unsent = unsent
+        return number
 
     def _data(self, rows: Rows) -> bytes:
         data = rows.array.tobytes()
@@ -150,17 +167,22 @@ class RankSession:
                              "ranks is not split, since all ranks count its rows as one: send fewer")
         return data
 
-    def answered(self, message: bytes) -> tuple[bytes, float] | None:
-        """Takes in an answer; gives what to send again, and after how many seconds, if the shard was refused."""
+    def pause(self) -> float:
+        """Seconds until what is still to be sent may be sent."""
+        return 0.0 if self.unsent is None else max(0.0, self.unsent.due - time.monotonic())
+
+    def answered(self, message: bytes) -> None:
+        """Takes in an answer. A shard that was refused is to be sent again."""
         result = pb.AttachResponse.FromString(message).shard
         if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
-            return self.waiting[result.step_id].message, result.refusal.retry_after_ms / 1000
+            due = time.monotonic() + result.refusal.retry_after_ms / 1000
+            self.unsent = Unsent(self.waiting[result.step_id].message, due)
+            return
         # One that was refused and has others behind it would come too late.
         if rows := self.waiting.pop(result.step_id).rows:
             rows.give_back()
         if not result.joined:
             self.unsampled.append(result.step_id)
-        return None
 
     def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
         """Waits a moment for a step's tokens; `timeout` is what was to be waited, `until` when that is over."""
