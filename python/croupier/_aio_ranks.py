@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._aio_call import begin, end_in_order, is_cancelled
+from ._aio_call import begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -45,7 +45,7 @@ class Rank(RankFront):
         self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
         try:
             answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
-            await asyncio.to_thread(session.attached, answer)
+            session.attached(answer, await leased(session.mapped, answer))
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._call = None

@@ -81,27 +81,32 @@ class RankSession:
         self.announced = 0
         self.unsampled: list[int] = []
 
-    def attached(self, message: bytes) -> None:
-        """Takes in the first answer. Blocks while a region is mapped."""
+    def mapped(self, message: bytes) -> Region | str:
+        """Rank 0's region where it is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
+        ready, place = pb.AttachResponse.FromString(message).ready, self.group.region
+        if self.wanted == "inline":
+            return "data_path is inline"
+        if place is not None and ready.HasField("region_offer"):
+            try:
+                return _regions.attach(ready.region_offer, place[0], place[1], self.address)
+            except (CroupierError, OSError, AttributeError) as error:
+                if self.wanted == "shared_memory":
+                    raise CroupierError(f"no shared memory: {error}") from error
+                return str(error)
+        if self.wanted == "shared_memory":
+            raise CroupierError("no shared memory: rank 0 has none")
+        return "rank 0 has no shared memory" if place is None else ""
+
+    def attached(self, message: bytes, mapped: Region | str) -> None:
+        """Takes in the first answer, and what was mapped of it."""
         ready = pb.AttachResponse.FromString(message).ready
         # Rank 0 counts its steps on when it has connected anew, the server does not.
         self.step = max(ready.last_step_id + 1, self.group.step)
         self.most = ready.max_shards_ahead
-        place = self.group.region
-        if self.wanted == "inline":
-            self.reason = "data_path is inline"
-        elif place is None:
-            self.reason = "rank 0 has no shared memory"
-        if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
-            try:
-                self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
-                self.taken = Slots(self.group.slots)
-            except (CroupierError, OSError, AttributeError) as error:
-                if self.wanted == "shared_memory":
-                    raise CroupierError(f"no shared memory: {error}") from error
-                self.reason = str(error)
-        elif self.wanted == "shared_memory":
-            raise CroupierError("no shared memory: rank 0 has none")
+        if isinstance(mapped, Region):
+            self.region, self.taken = mapped, Slots(self.group.slots)
+        else:
+            self.reason = mapped
 
     def has_room(self) -> bool:
         """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""

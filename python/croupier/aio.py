@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, begin, end_in_order, is_cancelled
+from ._aio_call import ENDED, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
 from ._front import Front, Turn
 from ._options import StreamOptions
-from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
 from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
@@ -205,7 +204,7 @@ class Stream(Front):
         try:
             ready = await asyncio.wait_for(self._begun(), seconds)
             self._session.offered(ready)
-            self._session.move(await self._leased(ready))
+            self._session.move(await leased(self._session.lease, ready, self._address))
         except asyncio.TimeoutError as error:
             await self._channel.close()
             raise CroupierError(no_answer(seconds)) from error
@@ -216,15 +215,6 @@ class Stream(Front):
         except BaseException:
             # Whatever else ends it, the task's own cancellation too: the server has a stream by then.
             await self._channel.close()
-            raise
-
-    async def _leased(self, ready: Any) -> Region | str:
-        """As of the session. The thread goes on where it is cancelled, and what it got then is given back."""
-        leasing = asyncio.ensure_future(asyncio.to_thread(self._session.lease, ready, self._address))
-        try:
-            return await asyncio.shield(leasing)
-        except asyncio.CancelledError:
-            leasing.add_done_callback(_give_back)
             raise
 
     async def _begun(self) -> Any:
@@ -272,11 +262,6 @@ class Stream(Front):
                 await self._call.write(self._session.encode(part))
         for part in rest:
             await self._call.write(self._session.encode(part))
-
-
-def _give_back(leasing: asyncio.Future[Region | str]) -> None:
-    if not leasing.cancelled() and not leasing.exception() and isinstance(region := leasing.result(), Region):
-        region.close()
 
 
 class Sampler:

@@ -56,7 +56,7 @@ class Rank(RankFront):
         try:
             with limited:
                 answer = self._read()
-            self._session.attached(answer)
+            self._session.attached(answer, self._session.mapped(answer))
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._hang_up()

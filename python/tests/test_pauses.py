@@ -1,4 +1,5 @@
-"""A rank that is interrupted or cancelled: its shard goes with the next call, or it is told that the rank cannot go on."""
+"""A rank that is interrupted or cancelled: its shard goes with the next call, or it is told that the rank cannot go on. And what is given back
+where an attach is left in the middle."""
 
 import asyncio
 import inspect
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import _aio_ranks, ranks
+from croupier import _aio_ranks, _regions, ranks
 from interrupting import Alarm, each_point, each_wait, in_time  # noqa: F401
 from test_client import PATHS, VOCAB, logits, params
 from test_leaving import SHARDS
@@ -315,6 +316,47 @@ def test_a_step_is_announced_once(server):
         assert rank._session.free == free
         stream.sample(logits(1, 0)[: SHARDS[0]], [text])
         assert rank.wait() == []
+
+
+def test_an_attach_that_is_cancelled_gives_its_region_back(server, in_time, monkeypatch):  # noqa: F811
+    """At each of its waits, and where a thread has the region already and has not told it yet."""
+    attach, mapped, may_tell = _regions.attach, [], threading.Event()
+
+    def slowly(*about):
+        mapped.append(attach(*about))
+        may_tell.wait()
+        return mapped[-1]
+
+    async def given_back():
+        while any(region._socket.fileno() >= 0 for region in mapped):
+            await asyncio.sleep(0.001)
+        mapped.clear()
+
+    async def attempt(waits):
+        rank = croupier.aio.attach(stream.shard_token, 1)
+        if not await waits.call(rank.__aenter__()):
+            assert rank._session.region is mapped[-1]
+            await rank.end()
+        await given_back()
+
+    async def run():
+        may_tell.set()
+        await each_wait(attempt, 2)
+        may_tell.clear()
+        rank = croupier.aio.attach(stream.shard_token, 1)
+        attaching = asyncio.ensure_future(rank.__aenter__())
+        while not mapped:
+            await asyncio.sleep(0.001)
+        attaching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attaching
+        may_tell.set()
+        await given_back()
+        assert rank._session.region is None
+
+    monkeypatch.setattr(_regions, "attach", slowly)
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+        asyncio.run(run())
 
 
 def test_a_write_of_a_rank_that_fails_is_told(server, in_time):  # noqa: F811
