@@ -76,10 +76,12 @@ class Stream(Front):
         self._is_ended = True
         if self._is_forked():
             return
-        if is_up and self._turn.is_free():
-            end_in_order(self._outbox, self._replies)
-        self._session.leave_region()
-        self._hang_up()
+        try:
+            if is_up and self._turn.is_free():
+                end_in_order(self._outbox, self._replies)
+        finally:
+            self._session.leave_region()
+            self._hang_up()
 
     def rows(self, count: int) -> Rows:
         self._be_connected()

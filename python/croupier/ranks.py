@@ -76,11 +76,13 @@ class Rank(RankFront):
         self._is_ended = True
         if self._is_forked():
             return
-        if self._hang_up.alive and not self._is_cut_off:
-            end_in_order(self._outbox, self._replies)
-        if self._session.region:
-            self._session.region.close()
-        self._hang_up()
+        try:
+            if self._hang_up.alive and not self._is_cut_off:
+                end_in_order(self._outbox, self._replies)
+        finally:
+            if self._session.region:
+                self._session.region.close()
+            self._hang_up()
 
     def rows(self, count: int) -> Rows:
         """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""

@@ -1,5 +1,5 @@
 """A rank that is interrupted or cancelled: its shard goes with the next call, or it is told that the rank cannot go on. And what is given back
-where an attach is left in the middle."""
+where an attach or an end is left in the middle."""
 
 import asyncio
 import inspect
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import _aio_ranks, _regions, ranks
+from croupier import _aio_ranks, _regions, client, ranks
 from interrupting import Alarm, each_point, each_wait, in_time  # noqa: F401
 from test_client import PATHS, VOCAB, logits, params
+from test_interrupted import interrupted  # noqa: F401
 from test_leaving import SHARDS
-from test_waiting import NAMES
+from test_waiting import NAMES, stop
 
 COLUMNS = slice(SHARDS[0], None)
 
@@ -357,6 +358,18 @@ def test_an_attach_that_is_cancelled_gives_its_region_back(server, in_time, monk
     monkeypatch.setattr(_regions, "attach", slowly)
     with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
         asyncio.run(run())
+
+
+def test_an_end_that_is_interrupted_is_one(server, interrupted, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(client, "PART_WITHIN", 60)
+    stream = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    rank = croupier.attach(stream.shard_token, 1)
+    regions = [each._session.region for each in (rank, stream)]
+    stop(server)
+    for each in rank, stream:
+        assert interrupted(each.end, 0.2, KeyboardInterrupt)
+        assert not each._hang_up.alive
+    assert [region._socket.fileno() for region in regions] == [-1, -1]
 
 
 def test_a_write_of_a_rank_that_fails_is_told(server, in_time):  # noqa: F811
