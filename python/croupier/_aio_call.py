@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from ._regions import Region
 from .client import PART_WITHIN
 
 #: What ends a call, or says that it has ended.
@@ -27,6 +29,21 @@ async def begin(call: Any) -> None:
     """Waits until the server took the call: a first write that meets its refusal would hide what that says."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(call.initial_metadata(), _HEADERS_WITHIN)
+
+
+async def leased(lease: Callable[..., Region | str], *about: Any) -> Region | str:
+    """What a thread leases. It goes on where this is cancelled, and what it got then is given back."""
+    leasing = asyncio.ensure_future(asyncio.to_thread(lease, *about))
+    try:
+        return await asyncio.shield(leasing)
+    except asyncio.CancelledError:
+        leasing.add_done_callback(_give_back)
+        raise
+
+
+def _give_back(leasing: asyncio.Future[Region | str]) -> None:
+    if not leasing.cancelled() and not leasing.exception() and isinstance(region := leasing.result(), Region):
+        region.close()
 
 
 async def end_in_order(call: Any) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._aio_call import begin, end_in_order, is_cancelled
+from ._aio_call import begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
-from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
+from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from .client import no_answer, said
 from .errors import CroupierError
@@ -45,7 +45,7 @@ class Rank(RankFront):
         self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
         try:
             answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
-            await asyncio.to_thread(session.attached, answer)
+            session.attached(answer, await leased(session.mapped, answer))
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._call = None
@@ -85,13 +85,16 @@ class Rank(RankFront):
         if not isinstance(logits, Rows):
             await self._wait_for_room()
             logits = self._session.placed(logits)
-        step, message = self._session.announce(logits, step_id)
-        await self._write(message)
+        await self._send_unsent()
+        step = self._session.announce(logits, step_id)
+        await self._send_unsent()
         return step
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
         until = time.monotonic() + timeout
+        if self._session.unsent:
+            await self._send_unsent()
         while self._session.may_be_refused(step_id):
             await self._answer()
         while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
@@ -114,42 +117,57 @@ class Rank(RankFront):
             raise CroupierError("the rank was left in the middle of a wait, which ends its call; attach again")
 
     async def _wait_for_room(self) -> None:
-        self._check_connected()
+        await self._send_unsent()
         while not self._session.has_room() and self._session.waiting:
             await self._answer()
         if not self._session.has_room():
-            raise CroupierError("every slot is written and not sent; send or discard one first")
+            raise CroupierError(NO_SLOT)
 
     async def _answer(self) -> None:
-        again = self._session.answered(await self._read())
-        if again:
-            await asyncio.sleep(again[1])
-            await self._write(again[0])
+        """One answer."""
+        await self._send_unsent()
+        await self._whole(self._take_in())
+
+    async def _take_in(self) -> None:
+        self._session.answered(await self._read())
+
+    async def _send_unsent(self) -> None:
+        """As of `croupier.Rank`."""
+        self._check_connected()
+        while pause := self._session.pause():
+            await asyncio.sleep(pause)
+        await self._whole(self._send_out())
+
+    async def _send_out(self) -> None:
+        if unsent := self._session.unsent:
+            await self._write(unsent.message)
+            self._session.unsent = None
 
     async def _write(self, message: bytes) -> None:
-        self._check_connected()
         try:
-            await self._whole(self._call.write(message))
+            await self._call.write(message)
         except asyncio.InvalidStateError:
             # The call is over; reading says why.
             await self._read()
         except grpc.RpcError as error:
             raise CroupierError(said(error)) from error
 
-    async def _whole(self, doing: Awaitable[Any]) -> Any:
-        """gRPC ends a call whose read or write is cancelled."""
+    async def _whole(self, doing: Awaitable[None]) -> None:
+        """What leaves the rank unusable if it ends in the middle: gRPC ends a call whose read or write is cancelled, and how much was sent or
+        taken in nobody can tell."""
         try:
-            return await doing
-        except asyncio.CancelledError:
+            await doing
+        except CroupierError:
+            raise
+        except BaseException as error:
             self._broken = True
-            if self._is_ended and not is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and self._is_ended and not is_cancelled():
                 self._check_not_ended()
             raise
 
     async def _read(self) -> bytes:
-        self._check_connected()
         try:
-            message = await self._whole(self._call.read())
+            message = await self._call.read()
         except grpc.RpcError as error:
             raise CroupierError(said(error)) from error
         if message is grpc.aio.EOF:

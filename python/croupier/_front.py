@@ -29,12 +29,11 @@ class Turn:
     def __init__(self, who: str) -> None:
         self._lock, self._who = threading.Lock(), who
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+    def mine(self) -> threading.Lock:
+        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
+        if not self.is_free():
             raise CroupierError(f"another {self._who} is in the middle of a step; a stream is for one {self._who} at a time")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        return self._lock
 
     def is_free(self) -> bool:
         """Whether nobody is in the middle of a step."""

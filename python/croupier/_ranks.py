@@ -17,26 +17,37 @@ import numpy as np
 from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled, writable
-from ._checks import whole
+from ._checks import MOST_64, whole
 from ._slots import Places
 from ._split import SPARE
-from ._types import Rows
+from ._types import Rows, Slots
 from .errors import CroupierError
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Seconds that the server's first answer may take.
 ATTACH_WITHIN = 30.0
+#: What is said where all slots are taken by rows that were not sent.
+NO_SLOT = "every slot is written and not sent; send or discard one first"
 #: Seconds between looks at whether the group is there still, while tokens are waited for.
 _MOMENT = 0.05
 
 
-@dataclass
+@dataclass(eq=False)
 class Announced:
     """A shard without an answer."""
 
     message: bytes
-    slot: int | None
+    rows: Rows | None
+    """Those that lie in a slot; others are in the message."""
+
+
+@dataclass
+class Unsent:
+    """A shard that is still to be sent, and when."""
+
+    message: bytes
+    due: float = 0.0
 
 
 class RankSession:
@@ -61,36 +72,50 @@ class RankSession:
             token=bytes.fromhex(self.group.token), rank=rank, vocab_start_index=self.start,
             vocab_end_index=self.start + self.columns, logits_dtype=wire)).SerializeToString()
         self.region: Region | None = None
-        self.free: list[int] = []
+        self.taken = Slots(0)
         self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
+        # The shard that is still to be sent. It goes before anything else is sent or read, and stands here until it has gone: who is
+        # interrupted or cancelled meanwhile, such as in the pause after a refusal, loses nothing.
+        self.unsent: Unsent | None = None
+        self.announced = 0
         self.unsampled: list[int] = []
 
-    def attached(self, message: bytes) -> None:
-        """Takes in the first answer. Blocks while a region is mapped."""
+    def mapped(self, message: bytes) -> Region | str:
+        """Rank 0's region where it is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
+        ready, place = pb.AttachResponse.FromString(message).ready, self.group.region
+        if self.wanted == "inline":
+            return "data_path is inline"
+        if place is not None and ready.HasField("region_offer"):
+            try:
+                return _regions.attach(ready.region_offer, place[0], place[1], self.address)
+            except (CroupierError, OSError, AttributeError) as error:
+                if self.wanted == "shared_memory":
+                    raise CroupierError(f"no shared memory: {error}") from error
+                return str(error)
+        if self.wanted == "shared_memory":
+            raise CroupierError("no shared memory: rank 0 has none")
+        return "rank 0 has no shared memory" if place is None else ""
+
+    def attached(self, message: bytes, mapped: Region | str) -> None:
+        """Takes in the first answer, and what was mapped of it."""
         ready = pb.AttachResponse.FromString(message).ready
         # Rank 0 counts its steps on when it has connected anew, the server does not.
         self.step = max(ready.last_step_id + 1, self.group.step)
         self.most = ready.max_shards_ahead
-        place = self.group.region
-        if self.wanted == "inline":
-            self.reason = "data_path is inline"
-        elif place is None:
-            self.reason = "rank 0 has no shared memory"
-        if self.wanted != "inline" and place is not None and ready.HasField("region_offer"):
-            try:
-                self.region = _regions.attach(ready.region_offer, place[0], place[1], self.address)
-                self.free = list(range(self.group.slots))
-            except (CroupierError, OSError, AttributeError) as error:
-                if self.wanted == "shared_memory":
-                    raise CroupierError(f"no shared memory: {error}") from error
-                self.reason = str(error)
-        elif self.wanted == "shared_memory":
-            raise CroupierError("no shared memory: rank 0 has none")
+        if isinstance(mapped, Region):
+            self.region, self.taken = mapped, Slots(self.group.slots)
+        else:
+            self.reason = mapped
 
     def has_room(self) -> bool:
         """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""
         return len(self.waiting) < self.most and (self.region is None or bool(self.free))
+
+    @property
+    def free(self) -> list[int]:
+        """Slots that nobody has."""
+        return self.taken.free()
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
@@ -98,28 +123,30 @@ class RankSession:
         if self.region is None or count > self.group.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         _, _, first, slot_bytes, stride = self.group.region
-        slot = self.free.pop(0)
-        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + slot * slot_bytes)
-        own = flat.reshape(count, stride)[:, self.start : self.start + self.columns]
-        return Rows(writable(own), slot, self.region, owner=weakref.ref(self))
+        rows = Rows(None, region=self.region, owner=weakref.ref(self))
+        if not self.taken.take(rows):
+            raise CroupierError(NO_SLOT)
+        flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + rows.slot * slot_bytes)
+        rows.array = writable(flat.reshape(count, stride)[:, self.start : self.start + self.columns])
+        return rows
 
     def discard(self, rows: Rows) -> None:
         """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
         rows.check_owner(self)
         if not rows.is_spent:
-            rows.is_spent = True
-            if rows.slot is not None:
-                self.free.append(rows.slot)
+            rows.give_back()
 
     def placed(self, logits: Any) -> Rows:
         """The rank's columns, where they can be announced."""
         return filled(self, as_rows(logits, self.columns, self.group.dtype))
 
-    def announce(self, rows: Rows, step_id: int | None) -> tuple[int, bytes]:
-        """The step and the message that announces its columns."""
+    def announce(self, rows: Rows, step_id: int | None) -> int:
+        """Makes the message that announces a step's columns, to be sent next. Gives the step."""
         rows.check_owner(self)
         rows.check()
-        number = self.step if step_id is None else step_id
+        number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
+        if number <= self.announced:
+            raise ValueError(f"step_id is {number}, must be above {self.announced}, that of the shard before it")
         shard = pb.VocabShard(step_id=number)
         if rows.slot is None:
             shard.inline.data = self._data(rows)
@@ -129,10 +156,13 @@ class RankSession:
             shard.region.offset = first + rows.slot * slot_bytes
             shard.region.rows, shard.region.row_stride = len(rows.array), stride
         message = pb.AttachRequest(shard=shard).SerializeToString()
+        announced, unsent = Announced(message, None if rows.slot is None else rows), Unsent(message)
+        # Nothing is called from here on: a signal's handler finds all of it done or nothing.
         rows.is_spent = True
-        self.step = number + 1
-        self.waiting[number] = Announced(message, rows.slot)
-        return number, message
+        self.announced, self.step = number, number + 1
+        self.waiting[number] = announced
+        self.unsent = unsent
+        return number
 
     def _data(self, rows: Rows) -> bytes:
         data = rows.array.tobytes()
@@ -142,18 +172,22 @@ class RankSession:
                              "ranks is not split, since all ranks count its rows as one: send fewer")
         return data
 
-    def answered(self, message: bytes) -> tuple[bytes, float] | None:
-        """Takes in an answer; gives what to send again, and after how many seconds, if the shard was refused."""
+    def pause(self) -> float:
+        """Seconds until what is still to be sent may be sent."""
+        return 0.0 if self.unsent is None else max(0.0, self.unsent.due - time.monotonic())
+
+    def answered(self, message: bytes) -> None:
+        """Takes in an answer. A shard that was refused is to be sent again."""
         result = pb.AttachResponse.FromString(message).shard
         if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
-            return self.waiting[result.step_id].message, result.refusal.retry_after_ms / 1000
+            due = time.monotonic() + result.refusal.retry_after_ms / 1000
+            self.unsent = Unsent(self.waiting[result.step_id].message, due)
+            return
         # One that was refused and has others behind it would come too late.
-        shard = self.waiting.pop(result.step_id)
-        if shard.slot is not None:
-            self.free.append(shard.slot)
+        if rows := self.waiting.pop(result.step_id).rows:
+            rows.give_back()
         if not result.joined:
             self.unsampled.append(result.step_id)
-        return None
 
     def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
         """Waits a moment for a step's tokens; `timeout` is what was to be waited, `until` when that is over."""
@@ -170,7 +204,7 @@ class RankSession:
     def may_be_refused(self, step_id: int) -> bool:
         """Whether a step waits for an answer that may ask for its columns again: then it has to be looked at."""
         shard = self.waiting.get(step_id)
-        return shard is not None and shard.slot is None
+        return shard is not None and shard.rows is None
 
     def told(self) -> list[int]:
         """Steps that were not sampled, since the last time."""

@@ -24,7 +24,7 @@ from ._split import Limits
 from ._steps import StepMaker
 from ._texts import Texts
 from ._tokens import tokens_of
-from ._types import Part, Rows, Sequence, Step
+from ._types import Part, Rows, Sequence, Slots, Step
 from ._wire import inline, message, placed
 from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
@@ -73,7 +73,7 @@ class Session(Texts, StepMaker, Sharing):
         self.waiting: deque[Part] = deque()
         self.region: Region | None = None
         self.tokens: Places | None = None
-        self.free: list[int] = []
+        self.taken = Slots(0)
         self.reason = "data_path is inline" if data_path == "inline" else ""
         self.sharded = self.numbers = 0
         self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
@@ -130,7 +130,7 @@ class Session(Texts, StepMaker, Sharing):
     def _move(self, region: Region | None) -> None:
         """Goes over to another region; messages without an answer take their rows along."""
         old, self.region, self.tokens = self.region, region, self._token_places(region)
-        self.free = list(range(self.slots)) if region else []
+        self.taken = Slots(self.slots if region else 0)
         self.places.clear()
         try:
             taken: dict[int, Rows] = {}
@@ -164,7 +164,7 @@ class Session(Texts, StepMaker, Sharing):
         self.waiting.clear()
         for part in parts:
             if part.logits is not None:
-                self._release(part.logits)
+                part.logits.give_back()
 
     def give_up(self) -> None:
         """After the end of the stream: texts stay, to be opened again; steps without a result and the region are gone."""
@@ -188,10 +188,11 @@ class Session(Texts, StepMaker, Sharing):
 
     def again(self) -> tuple[list[Part], list[Part]]:
         """After a new connection: what opens again what is open, and what has no answer."""
-        if self.shards and any(part.logits is not None for part in self._without_answer()):
-            # The other ranks were cut off too, and their columns with them.
-            self._lose()
         unanswered = [part for step in self.steps for part in step.parts]
+        if self.shards and any(part.logits is not None and part.result is None and not part.refused for part in unanswered):
+            # The other ranks were cut off too, and their columns with them: of a step that was not sent yet as well.
+            self._lose()
+            unanswered = [part for step in self.steps for part in step.parts]
         for part in unanswered:
             if part.result is not None:
                 # The texts go on from here.
@@ -252,12 +253,17 @@ class Session(Texts, StepMaker, Sharing):
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
         if self.region is None or count > self.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
-        if not self.free:
+        rows = Rows(None, region=self.region, owner=weakref.ref(self))
+        if not self.taken.take(rows):
             raise CroupierError(self._no_slot())
-        slot = self.free.pop(0)
-        offset = self.region.first + slot * self.slot_bytes
-        array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
-        return Rows(array, slot, self.region, owner=weakref.ref(self))
+        offset = self.region.first + rows.slot * self.slot_bytes
+        rows.array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
+        return rows
+
+    @property
+    def free(self) -> list[int]:
+        """Slots that nobody has."""
+        return self.taken.free()
 
     def _no_slot(self) -> str:
         waiting = {part.logits.slot for part in self.waiting if part.logits is not None} - {None}
@@ -282,12 +288,7 @@ class Session(Texts, StepMaker, Sharing):
         """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
         rows.check_owner(self)
         if not rows.is_spent:
-            rows.is_spent = True
-            self._release(rows)
-
-    def _release(self, rows: Rows) -> None:
-        if rows.slot is not None and rows.region is self.region and rows.slot not in self.free:
-            self.free.append(rows.slot)
+            rows.give_back()
 
     def synchronize(self) -> None:
         """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
@@ -373,7 +374,7 @@ class Session(Texts, StepMaker, Sharing):
     def _let_go(self, rows: Rows) -> None:
         rows.users -= 1
         if not rows.users:
-            self._release(rows)
+            rows.give_back()
 
     def _finish(self, step: Step) -> None:
         for part in step.parts:

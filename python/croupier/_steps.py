@@ -36,6 +36,8 @@ class _Asked:
         self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
+        # How many steps with rows of ranks and how many messages there are with it.
+        self.sharded = self.numbers = 0
         self.is_plain = False
         """Whether it only samples, one row after another."""
         self.listed = [] if top_n is None else [len(row) for row in top_n.ids]
@@ -62,7 +64,6 @@ class StepMaker:
             logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
         about = _about(traceparent, deadline_ms)
         rows, source = self._brought(logits, keep)
-        asked = None
         try:
             asked = _Asked(list(work), rows, source, top_n, about)
             self._check_open(asked.work)
@@ -72,23 +73,30 @@ class StepMaker:
             elif count != len(asked.work):
                 raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
             step = Step()
-            asked.opening, asked.closing = self.take_changes()
+            asked.opening, asked.closing, asked.sharded, asked.numbers = *self.changes(), self.sharded, self.numbers
             step.parts = self._parts(step, asked)
+            step.left = len(step.parts)
+            self._begin(step, asked, logits)
         except BaseException:
-            if asked is not None:
-                self.put_back(asked.opening, asked.closing)
             if rows is not None and rows is not logits:
                 self.discard(rows)
             raise
-        for given in (logits, rows):
-            if isinstance(given, Rows):
-                given.is_spent = True
-        if rows is not None and not rows.users:
-            # No work wants them.
-            self._release(rows)
-        step.left = len(step.parts)
-        self.steps.append(step)
         return step
+
+    def _begin(self, step: Step, asked: _Asked, logits: Any) -> None:
+        """All that a step changes here. Before this nothing has changed: a mistake, or a signal's handler that comes sooner, leaves the steps
+        before, the texts and the count of the ranks as they were."""
+        given = logits if isinstance(logits, Rows) else Rows(None)
+        sent = Rows(None) if asked.rows is None else asked.rows
+        users = sum([part.logits is not None for part in step.parts])
+        with self.changing:
+            opening, closing = self.without(asked.opening, asked.closing)
+            # Nothing is called from here on, nor does anything jump: a handler finds all of it done or nothing.
+            self.opening, self.closing, self.sharded, self.numbers = opening, closing, asked.sharded, asked.numbers
+            given.is_spent = True
+            # Rows that no work wants are free at once.
+            sent.users, sent.is_spent, sent.is_back = users, True, users == 0
+            self.steps += [step]
 
     def _check_open(self, work: list[Any]) -> None:
         for at, item in enumerate(work):
@@ -231,22 +239,21 @@ class StepMaker:
               opens: list[Sequence] = [], wire: Iterable[bytes] = ()) -> Part:
         """One message, with whole rows of the span."""
         body, emits, texts = works
-        number = self._number(span is not None)
+        number = self._number(asked, span is not None)
         head = b"\x08" + varint(number) + asked.about
         part = Part(step, number, b"".join([head, *wire, body, listed]), opens, emits=emits, texts=texts)
         if span is not None and asked.source is not None:
             part.source, part.end = _device.some(asked.source, *span), span[1] - span[0]
         elif span is not None:
             part.logits, (part.first, part.end) = asked.rows, span
-            asked.rows.users += 1
         return part
 
-    def _number(self, has_rows: bool) -> int:
+    def _number(self, asked: _Asked, has_rows: bool) -> int:
         if self.shards and has_rows:
-            self.sharded += 1
-            return self.sharded
-        self.numbers += 1
-        return self.numbers + _WITHOUT_SHARDS if self.shards else self.numbers
+            asked.sharded += 1
+            return asked.sharded
+        asked.numbers += 1
+        return asked.numbers + _WITHOUT_SHARDS if self.shards else asked.numbers
 
     def _listed(self, top_n: TopN | None) -> bytes:
         return b"" if top_n is None else top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)

@@ -58,25 +58,35 @@ class Texts:
         if not sequence.finish_reason:
             self._check_size(sequence)
             self.remembers |= params.return_sampler_state or self.config.default_params.return_sampler_state
+        # First, and nothing is called behind it: no other text gets its id, whatever a signal's handler interrupts.
+        self.ids = max(self.ids, sequence.id)
+        if not sequence.finish_reason:
             self.sequences[sequence.id] = sequence
             self.opening[sequence.id] = sequence
-        self.ids = max(self.ids, sequence.id)
         return sequence
 
     def close(self, sequence: Sequence) -> None:
         with self.changing:
             if self.sequences.get(sequence.id) is not sequence:
                 return
-            del self.sequences[sequence.id]
-            if self.opening.pop(sequence.id, None) is None:
-                self.closing.append(sequence.id)
+            # In each case nothing is called meanwhile: a signal's handler finds all of it done or nothing.
+            if sequence.id in self.opening:
+                del self.sequences[sequence.id], self.opening[sequence.id]
+            else:
+                del self.sequences[sequence.id]
+                self.closing += [sequence.id]
 
-    def take_changes(self) -> tuple[list[Sequence], list[int]]:
+    def changes(self) -> tuple[list[Sequence], list[int]]:
         """What the next step opens and closes."""
         with self.changing:
-            changes = list(self.opening.values()), self.closing
-            self.opening, self.closing = {}, []
-            return changes
+            return list(self.opening.values()), list(self.closing)
+
+    def without(self, opening: list[Sequence], closing: list[int]) -> tuple[dict[int, Sequence], list[int]]:
+        """What is left for the step after one that opens and closes these. One that another thread has closed since is open there first."""
+        taken = {text.id: text for text in opening}
+        later = {number: text for number, text in self.opening.items() if taken.get(number) is not text}
+        closed = [text.id for text in opening if self.opening.get(text.id) is not text]
+        return later, [*self.closing[len(closing):], *closed]
 
     def put_back(self, opening: list[Sequence], closing: Iterable[int] = ()) -> None:
         """What a step was to open and close, for the next one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,11 +52,12 @@ class Rows:
     """What is in the region, where its stream was interrupted and connects again: the region goes with the old connection."""
     is_spent: bool = False
     """A step's, or given back: the place may be another's by now."""
+    is_back: bool = False
+    """Whether the place is free again."""
 
-    def __del__(self) -> None:
-        # Rows that nobody can send any more, such as after an exception between `rows` and a step.
-        if self.slot is not None and not self.is_spent and (owner := self.owner and self.owner()):
-            owner.discard(self)
+    def give_back(self) -> None:
+        """Gives up the place, once for all."""
+        self.is_spent = self.is_back = True
 
     def write(self, logits: Any) -> None:
         """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""
@@ -76,6 +78,33 @@ class Rows:
         if self.is_spent:
             raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
                              "take new ones with rows() for each step")
+
+
+class Slots:
+    """The slots of a region, by who has them. They are looked at and not counted: rows that are gone have none, in whatever way they went,
+    so that neither a signal's handler nor the garbage collector can come between rows and what they give back."""
+
+    def __init__(self, count: int) -> None:
+        self._taken: list[weakref.ref[Rows] | None] = [None] * count
+
+    def free(self) -> list[int]:
+        """Those that nobody has."""
+        return [slot for slot, by in enumerate(self._taken) if _is_over(by)]
+
+    def take(self, rows: Rows) -> bool:
+        """Has rows take one, if there is one."""
+        own = weakref.ref(rows)
+        for slot, by in enumerate(self._taken):
+            # Nothing is called between the last look and the taking: no other thread comes between.
+            if _is_over(by) and self._taken[slot] is by:
+                self._taken[slot] = own
+                rows.slot = slot
+                return True
+        return False
+
+
+def _is_over(by: weakref.ref[Rows] | None) -> bool:
+    return by is None or (rows := by()) is None or rows.is_back
 
 
 @dataclass(eq=False)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, begin, end_in_order, is_cancelled
+from ._aio_call import ENDED, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
 from ._front import Front, Turn
 from ._options import StreamOptions
-from ._regions import Region
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
 from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
@@ -85,12 +84,13 @@ class Stream(Front):
 
     async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """As of `croupier.Stream`."""
-        with self._turn:
-            await self._whole(self._send(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms))
+        with self._turn.mine():
+            before = len(self._session.steps)
+            await self._whole(self._send(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms), before)
 
     async def result(self) -> Any:
         """As of `croupier.Stream`."""
-        with self._turn:
+        with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
@@ -98,7 +98,7 @@ class Stream(Front):
 
     async def give_up(self) -> None:
         """As of `croupier.Stream`: the stream goes on behind a step that was cancelled."""
-        with self._turn:
+        with self._turn.mine():
             if self._session.steps and not self._is_ended:
                 self._is_down, self._broken = True, False
                 self._session.give_up()
@@ -106,23 +106,28 @@ class Stream(Front):
                 await self._channel.close()
 
     async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
-        with self._turn:
+        with self._turn.mine():
             if self._session.steps and not self._broken:
                 raise CroupierError("steps that were submitted wait for their results; take them first, with result()")
             await self._whole(self._send(logits, work, **options))
             return await self._whole(self._receive())
 
-    async def _whole(self, doing: Coroutine[Any, Any, Any]) -> Any:
-        """What leaves the stream unusable if it is cancelled, until what is under way is given up."""
+    async def _whole(self, doing: Coroutine[Any, Any, Any], before: int = 0) -> Any:
+        """What leaves the stream unusable if it ends in the middle, until what is under way is given up. Where there are no more steps than
+        `before` it has not begun: those that are under way go on."""
         if self._broken:
             doing.close()
             raise CroupierError("the stream was left in the middle of a step; give_up() leaves its texts as they were, or connect again")
         try:
             return await doing
-        except asyncio.CancelledError:
+        except CroupierError:
+            self._broken = self._session.not_begun() is not None
+            raise
+        except BaseException as error:
             # Whether the server has the step cannot be known, and gRPC ends a call whose read is cancelled.
-            self._broken = bool(self._session.steps)
-            self._check_cancelled()
+            self._broken = len(self._session.steps) > before
+            if isinstance(error, asyncio.CancelledError):
+                self._check_cancelled()
             raise
 
     def _check_cancelled(self) -> None:
@@ -199,7 +204,7 @@ class Stream(Front):
         try:
             ready = await asyncio.wait_for(self._begun(), seconds)
             self._session.offered(ready)
-            self._session.move(await self._leased(ready))
+            self._session.move(await leased(self._session.lease, ready, self._address))
         except asyncio.TimeoutError as error:
             await self._channel.close()
             raise CroupierError(no_answer(seconds)) from error
@@ -210,15 +215,6 @@ class Stream(Front):
         except BaseException:
             # Whatever else ends it, the task's own cancellation too: the server has a stream by then.
             await self._channel.close()
-            raise
-
-    async def _leased(self, ready: Any) -> Region | str:
-        """As of the session. The thread goes on where it is cancelled, and what it got then is given back."""
-        leasing = asyncio.ensure_future(asyncio.to_thread(self._session.lease, ready, self._address))
-        try:
-            return await asyncio.shield(leasing)
-        except asyncio.CancelledError:
-            leasing.add_done_callback(_give_back)
             raise
 
     async def _begun(self) -> Any:
@@ -266,11 +262,6 @@ class Stream(Front):
                 await self._call.write(self._session.encode(part))
         for part in rest:
             await self._call.write(self._session.encode(part))
-
-
-def _give_back(leasing: asyncio.Future[Region | str]) -> None:
-    if not leasing.cancelled() and not leasing.exception() and isinstance(region := leasing.result(), Region):
-        region.close()
 
 
 class Sampler:

@@ -76,10 +76,12 @@ class Stream(Front):
         self._is_ended = True
         if self._is_forked():
             return
-        if is_up and self._turn.is_free():
-            end_in_order(self._outbox, self._replies)
-        self._session.leave_region()
-        self._hang_up()
+        try:
+            if is_up and self._turn.is_free():
+                end_in_order(self._outbox, self._replies)
+        finally:
+            self._session.leave_region()
+            self._hang_up()
 
     def rows(self, count: int) -> Rows:
         self._be_connected()
@@ -101,15 +103,15 @@ class Stream(Front):
     def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
         no room yet for all of it."""
-        with self._turn:
+        with self._turn.mine():
             self._be_connected()
-            with self._kept():
+            with self._kept(len(self._session.steps)):
                 self._session.step(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms)
                 self._send()
 
     def result(self) -> Any:
         """The `StepResult` of the oldest step that was submitted, as of `step`."""
-        with self._turn:
+        with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
@@ -122,7 +124,7 @@ class Stream(Front):
     def give_up(self) -> None:
         """Gives up the steps whose results were not taken, such as one that Ctrl-C interrupted. Texts keep tokens that came before;
         the next step connects again."""
-        with self._turn:
+        with self._turn.mine():
             if self._session.steps and not self._is_ended:
                 self._is_down = True
                 self._hang_up()
@@ -130,7 +132,7 @@ class Stream(Front):
                 self._session.steps.clear()
 
     def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
-        with self._turn:
+        with self._turn.mine():
             if self._session.steps:
                 raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result(), "
                                     "or give_up()")
@@ -141,15 +143,16 @@ class Stream(Front):
                 return self._receive()
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _kept(self, before: int = 0) -> Iterator[None]:
         """Where a signal's handler interrupts a step it goes on, with `result`: on another connection, since what this one still sends
-        or reads nobody can tell, and with logits as they are now."""
+        or reads nobody can tell, and with logits as they are now. Where there are no more steps than `before` it has not begun: those
+        that are under way go on here."""
         try:
             yield
         except CroupierError:
             raise
         except BaseException:
-            if self._session.steps:
+            if len(self._session.steps) > before:
                 self._is_down = True
                 self._session.keep_rows()
             raise

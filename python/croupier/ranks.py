@@ -13,7 +13,7 @@ import grpc
 
 from ._access import access_of
 from ._options import AccessOptions, RankOptions, seconds
-from ._ranks import ATTACH_WITHIN, METHOD, RankFront, RankSession
+from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from .client import Limit, connect, dial, end_in_order, following, hang_up, said
 from .errors import CroupierError
@@ -56,7 +56,7 @@ class Rank(RankFront):
         try:
             with limited:
                 answer = self._read()
-            self._session.attached(answer)
+            self._session.attached(answer, self._session.mapped(answer))
         except BaseException as error:
             # Nothing is left to be ended in order.
             self._hang_up()
@@ -76,11 +76,13 @@ class Rank(RankFront):
         self._is_ended = True
         if self._is_forked():
             return
-        if self._hang_up.alive and not self._is_cut_off:
-            end_in_order(self._outbox, self._replies)
-        if self._session.region:
-            self._session.region.close()
-        self._hang_up()
+        try:
+            if self._hang_up.alive and not self._is_cut_off:
+                end_in_order(self._outbox, self._replies)
+        finally:
+            if self._session.region:
+                self._session.region.close()
+            self._hang_up()
 
     def rows(self, count: int) -> Rows:
         """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""
@@ -92,9 +94,9 @@ class Rank(RankFront):
         if not isinstance(logits, Rows):
             self._wait_for_room()
             logits = self._session.placed(logits)
-        self._check_not_ended()
-        step, message = self._session.announce(logits, step_id)
-        self._outbox.put(message)
+        self._send_unsent()
+        step = self._session.announce(logits, step_id)
+        self._send_unsent()
         return step
 
     def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
@@ -102,6 +104,8 @@ class Rank(RankFront):
         memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots, and before rank 0 ends
         its stream."""
         until = time.monotonic() + timeout
+        if self._session.unsent:
+            self._send_unsent()
         while self._session.may_be_refused(step_id):
             self._answer()
         while (tokens := self._session.tokens(step_id, until, timeout)) is None:
@@ -117,17 +121,33 @@ class Rank(RankFront):
         return self._session.told()
 
     def _wait_for_room(self) -> None:
-        self._check_not_ended()
+        self._send_unsent()
         while not self._session.has_room() and self._session.waiting:
             self._answer()
         if not self._session.has_room():
-            raise CroupierError("every slot is written and not sent; send or discard one first")
+            raise CroupierError(NO_SLOT)
 
     def _answer(self) -> None:
-        again = self._session.answered(self._read())
-        if again:
-            time.sleep(again[1])
-            self._outbox.put(again[0])
+        """One answer."""
+        self._send_unsent()
+        try:
+            self._session.answered(self._read())
+        except CroupierError:
+            raise
+        except BaseException:
+            # gRPC goes on with the read, which nobody can take up again, and how much was taken in nobody can tell.
+            self._is_cut_off = True
+            raise
+
+    def _send_unsent(self) -> None:
+        """Sends what is still to be sent, as soon as it may be: before anything else is sent or read."""
+        self._check_not_ended()
+        while pause := self._session.pause():
+            time.sleep(pause)
+        if unsent := self._session.unsent:
+            # Nothing comes between the two: a signal's handler runs behind a call.
+            self._session.unsent = None
+            self._outbox.put(unsent.message)
 
     def _read(self) -> bytes:
         self._check_not_ended()
@@ -137,10 +157,6 @@ class Rank(RankFront):
             raise CroupierError("the group is over: rank 0 has ended its stream") from error
         except grpc.RpcError as error:
             raise CroupierError(said(error)) from error
-        except BaseException:
-            # gRPC goes on with the read, which nobody can take up again.
-            self._is_cut_off = True
-            raise
 
     def _check_not_ended(self) -> None:
         super()._check_not_ended()

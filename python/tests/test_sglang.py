@@ -13,6 +13,7 @@ import engines
 import numpy as np
 import pytest
 from croupier import integrations
+from interrupting import each_point, in_time  # noqa: F401
 
 VOCAB = 50
 TOP_K_ALL = 1 << 30
@@ -167,6 +168,37 @@ def test_custom_params(sglang, server, caplog):
     # Nothing was left behind.
     assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == order[:, 0].tolist()
     assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
+
+
+def test_a_text_that_cannot_be_opened_leaves_none_open(sglang, serve):
+    sampler, rows = sglang.CroupierSampler(serve("--max-message-bytes=65536").uds), logits(2)
+    custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}}]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="max_message_bytes is 65536"):
+            forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))
+        assert not sampler._stream.sequences
+    assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
+    assert not sampler._stream.sequences
+
+
+def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(sglang, server, in_time):  # noqa: F811
+    rows = logits(2)
+    samplers = [sglang.CroupierSampler(server.uds)]
+    forward(samplers[-1], rows, info(ROWS[:1] * 2))
+
+    def attempt(points):
+        points.call(lambda: forward(samplers[-1], rows, info(ROWS[:1] * 2)))
+        try:
+            assert forward(samplers[-1], rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
+            assert not samplers[-1]._stream.sequences
+        except croupier.CroupierError as error:
+            assert "interrupted while it took in an answer" in str(error) and "_take" in points.within
+            samplers.append(sglang.CroupierSampler(server.uds))
+            forward(samplers[-1], rows, info(ROWS[:1] * 2))
+
+    each_point(attempt, 100)
+    for sampler in samplers:
+        sampler._stream.end()
 
 
 @pytest.mark.parametrize("extra", [

@@ -107,19 +107,17 @@ class CroupierSampler(_sampler.Sampler):
 
     def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
         """The token of each row, and why it has none."""
-        texts = [stream.open(params=each) for each in params]
+        texts: list[Any] = []
         failures: dict[int, Any] = {}
         try:
+            texts = [stream.open(params=each) for each in params]
             self._sample(stream, logits, texts)
         except CroupierError as error:
             if not may_fail or not isinstance(error, (OpenError, RowError)):
                 raise
             failures = dict(error.failures)
         finally:
-            # A step that was interrupted would be in the way of the next one.
-            stream.give_up()
-            for text in texts:
-                stream.close(text)
+            _clear(stream)
         return [text.tokens[0] if text.tokens else None for text in texts], [str(failures.get(text.id, "no token")) for text in texts]
 
     @staticmethod
@@ -165,6 +163,14 @@ class CroupierSampler(_sampler.Sampler):
                 return
             except LogitsLost:
                 continue
+
+
+def _clear(stream: Stream) -> None:
+    """Leaves nothing to the next step: an interrupted one would be in its way, and no text goes on in it. Whatever is open is closed, since
+    of texts one of which could not be opened nobody has the others."""
+    stream.give_up()
+    for text in list(stream.sequences.values()):
+        stream.close(text)
 
 
 def _merged(plain: Any, extra: Any) -> Any:
