@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,14 @@ from ._checks import check_known
 from ._wire import options
 from .errors import CroupierError
 
+#: What addresses by name or number end with; those of gRPC's resolvers, such as dns:///, have it too.
+_PORT = re.compile(r":\d+$")
 #: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
+
+
+#: What gRPC says of a plain HTTP server, by what it sees of its answer first.
+_NO_GRPC = ("http2 header with status", "Data frame with END_STREAM flag received")
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class Access:
             raise ValueError(f"address is {self.address!r}, a path; for a Unix socket give 'unix:{os.path.expanduser(self.address)}'")
         if self.address.lower().startswith(_SCHEMES):
             raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT without a scheme; TLS is asked for by tls_ca")
+        if not self.address.startswith("unix") and not _PORT.search(self.address):
+            raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT; the port is missing, such as {self.address}:50051")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
@@ -72,7 +81,16 @@ class Access:
             return ""
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
             return "; the server asks for a token, give auth_token=" if self.auth_token is None else "; look at what auth_token= gives"
-        if error.code() != grpc.StatusCode.UNAVAILABLE or self.address.startswith("unix:") or not _closed(str(error.details())):
+        details = str(error.details())
+        if any(said in details for said in _NO_GRPC):
+            return "; there is no gRPC at this address; is it the admin port?"
+        if error.code() != grpc.StatusCode.UNAVAILABLE or self.address.startswith("unix:"):
+            return ""
+        if "WRONG_VERSION_NUMBER" in details and self.tls_ca is not None:
+            return "; the server speaks no TLS, leave out tls_ca="
+        if "Hostname Verification Check failed" in details:
+            return "; the certificate has another name, give it as tls_name="
+        if not _closed(details):
             return ""
         if self.credentials is not None or self.tls_cert is not None:
             return ""
@@ -91,9 +109,13 @@ class Access:
     def _read(self, name: str) -> bytes | None:
         path = getattr(self, name)
         try:
-            return None if path is None else pathlib.Path(path).read_bytes()
+            found = None if path is None else pathlib.Path(path).read_bytes()
         except OSError as error:
             raise CroupierError(f"{name}: {error}") from error
+        # gRPC would say so at each try, for as long as the server is waited for.
+        if found is not None and b"-----BEGIN " not in found:
+            raise CroupierError(f"{name}: {path} holds nothing in PEM")
+        return found
 
 
 def _closed(details: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ._access import access_of
 from ._arrays import as_array, in_dtype
 from ._options import AccessOptions, StreamOptions, seconds
+from ._masks import masked
 from ._params import as_message, message, params_of
 from ._session import LOG, Session
 from ._top_n import TopN, largest
@@ -21,6 +23,19 @@ from .params import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+#: The first pause between two tries to connect, and the longest, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+def backing_off() -> Iterator[float]:
+    """Pauses between tries to connect: each may be twice as long as the one before, and chance makes them differ, so that the workers of a
+    server that went away do not all come back at once."""
+    most = _FIRST_PAUSE
+    while True:
+        yield random.uniform(most / 2, most)
+        most = min(2 * most, _LONGEST_PAUSE)
 
 
 class Turn:
@@ -138,6 +153,11 @@ class Front:
         # What is sent is chosen, not what it is rounded from.
         rows = in_dtype(rows, "f32") if dtype == "bf16" else rows
         return largest(rows.astype(self._session.numpy if dtype == "f16" else "<f4"), n, beyond)
+
+    def masked(self, sequences: Iterable[Sequence], token_masks: Any) -> list[Any]:
+        """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. For other kinds of
+        work set `token_masks` of the message `Work`."""
+        return self._session.masked(list(sequences), token_masks)
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""

@@ -15,7 +15,11 @@ from ._checks import MOST, MOST_64, check_known
 from .schema import pb
 
 #: What other programs call fields.
-_MEANT = {"stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
+_MEANT = {
+    "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "n_predict": "max_tokens",
+    "temp": "temperature", "repeat_penalty": "repetition_penalty", "rep_pen": "repetition_penalty", "repeat_last_n": "penalty_last_n",
+    "tfs_z": "tfs", "typical": "typical_p", "eos_token_id": "stop_token_ids",
+}
 _WANTED = {
     FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
     FieldDescriptor.TYPE_UINT64: f"a whole number in 0 ..= {MOST_64}",

@@ -97,7 +97,8 @@ class Session(Texts, StepMaker, Sharing):
             return self._leased(ready.region_offer, address)
         except (CroupierError, OSError, AttributeError) as error:
             if self.wanted != "auto":
-                raise CroupierError(f"no {kind}: {error}") from error
+                hint = "; servers have it with --uds or --region-socket" if kind == "shared memory" else ""
+                raise CroupierError(f"no {kind}: {error}{hint}") from error
             return str(error)
 
     def move(self, leased: Region | str) -> None:
@@ -109,11 +110,11 @@ class Session(Texts, StepMaker, Sharing):
             self._move(None)
             self._say_inline(leased)
 
-    def _say_inline(self, why: str) -> None:
-        """Says why logits go in messages where they need not, once."""
+    def _say_inline(self, why: str, level: int = logging.INFO) -> None:
+        """Says why logits go in messages where they need not, once; a warning where whoever wrote the program can change it."""
         if why != self.reason:
             self.reason = why
-            LOG.info("logits go in messages: %s", why)
+            LOG.log(level, "logits go in messages: %s", why)
 
     def _leased(self, offer: Any, address: str) -> Region:
         size = self.slots * self.slot_bytes + self._token_bytes()
@@ -250,7 +251,7 @@ class Session(Texts, StepMaker, Sharing):
         if on_device and count > self.max_rows:
             raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
         if self.region is not None and count > self.max_rows:
-            self._say_inline(f"a step had more rows than max_rows, {self.max_rows}")
+            self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
         if self.region is None or count > self.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         rows = Rows(None, region=self.region, owner=weakref.ref(self))

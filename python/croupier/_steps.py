@@ -10,6 +10,7 @@ import numpy as np
 from . import _device
 from ._arrays import as_rows, bf16, filled, is_on_device
 from ._checks import below
+from ._masks import masked
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
 from ._types import Part, Rows, Sequence, Step
@@ -97,6 +98,11 @@ class StepMaker:
             # Rows that no work wants are free at once.
             sent.users, sent.is_spent, sent.is_back = users, True, users == 0
             self.steps += [step]
+
+    def masked(self, sequences: list[Any], token_masks: Any) -> list[Any]:
+        """Work that samples these behind their masks."""
+        self._check_open(sequences)
+        return masked(sequences, token_masks, self.vocab_size)
 
     def _check_open(self, work: list[Any]) -> None:
         for at, item in enumerate(work):

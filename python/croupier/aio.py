@@ -11,11 +11,11 @@ import grpc
 
 from ._aio_call import ENDED, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
-from ._front import Front, Turn
+from ._front import Front, Turn, backing_off
 from ._options import StreamOptions
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import AGAIN, check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
+from .client import check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -74,9 +74,11 @@ class Stream(Front):
 
     rows.__doc__ = Front.rows.__doc__
 
-    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "", deadline_ms: int = 0) -> list[int]:
+    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, token_masks: Any = None, traceparent: str = "",
+                     deadline_ms: int = 0) -> list[int]:
         """As of `croupier.Stream`."""
-        return sampled((await self._step(logits, list(sequences), one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0])
+        work = list(sequences) if token_masks is None else self.masked(sequences, token_masks)
+        return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0])
 
     async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
         """As of `croupier.Stream`."""
@@ -233,7 +235,7 @@ class Stream(Front):
 
     async def _keep_trying(self, then: Callable[[float], Awaitable[None]] | None = None) -> None:
         """As of `croupier.Stream`."""
-        give_up = time.monotonic() + self._patience
+        give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
             try:
                 await self._connect(give_up)
@@ -249,7 +251,7 @@ class Stream(Front):
                 if not may_pass(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(next(pauses))
 
     async def _reopen(self, until: float) -> None:
         """As of `croupier.Stream`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._front import Front, Turn
+from ._front import Front, Turn, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
@@ -23,7 +23,6 @@ from .schema import pb
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-AGAIN = 0.05
 #: A try to connect has so many seconds at least: with a patience of nothing there would be none.
 _TRY_WITHIN = 2.0
 #: Seconds that the server has to end a stream in order.
@@ -89,11 +88,16 @@ class Stream(Front):
 
     rows.__doc__ = Front.rows.__doc__
 
-    def sample(self, logits: Any, sequences: Iterable[Sequence], *, traceparent: str = "", deadline_ms: int = 0) -> list[int]:
+    def sample(self, logits: Any, sequences: Iterable[Sequence], *, token_masks: Any = None, traceparent: str = "",
+               deadline_ms: int = 0) -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none.
 
+        token_masks: which tokens may come, as engines for grammars fill it: int32 or uint32 words of shape (rows, vocab_size / 32
+        rounded up), bit i % 32 of word i / 32 for token i; or bool of shape (rows, vocab_size); or a list with a row or None for each
+        sequence.
         deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
-        return sampled(self._step(logits, list(sequences), one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0])
+        work = list(sequences) if token_masks is None else self.masked(sequences, token_masks)
+        return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0])
 
     def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
@@ -231,7 +235,7 @@ class Stream(Front):
 
     def _keep_trying(self, then: Callable[[float], None]) -> None:
         """Connects, and does what is to be done then, for as long as `reconnect_within` says."""
-        give_up = time.monotonic() + self._patience
+        give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
             try:
                 self._connect(give_up)
@@ -244,7 +248,7 @@ class Stream(Front):
                 if not may_pass(cause) or time.monotonic() > give_up:
                     raise
                 self._say_waiting(said(error))
-            time.sleep(AGAIN)
+            time.sleep(next(pauses))
 
     def _reopen(self, until: float) -> None:
         """Opens what is open, which a busy or full server may refuse for a while, and then sends what has no result."""

@@ -24,11 +24,22 @@ class Failure(str):
         return str(self), self.status
 
 
+#: How many sequences an error's text names.
+_NAMED = 8
+
+
+def _named(failures: dict[int, Any]) -> str:
+    """What went wrong, of the first sequences."""
+    named = [f"sequence {sequence}: {why}" for sequence, why in list(failures.items())[:_NAMED]]
+    more = len(failures) - len(named)
+    return "; ".join(named) + (f"; and {more} more, see failures" if more else "")
+
+
 class RowError(CroupierError):
     """Some rows have no token. Their sequences are as they were; the others have theirs."""
 
     def __init__(self, failures: dict[int, Failure]) -> None:
-        super().__init__("; ".join(f"sequence {sequence}: {why}" for sequence, why in failures.items()))
+        super().__init__(_named(failures))
         self.failures = failures
         """Why, by the sequence's id."""
 
@@ -40,7 +51,7 @@ class OpenError(CroupierError):
     """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them."""
 
     def __init__(self, failures: dict[int, str]) -> None:
-        super().__init__("; ".join(f"sequence {sequence}: {why}" for sequence, why in failures.items()))
+        super().__init__(_named(failures))
         self.failures = failures
         """The parameter at fault and what is wrong with it, by the sequence's id."""
 

@@ -138,3 +138,30 @@ def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
         return [said for _ in range(20) for said in await asyncio.gather(*(told() for _ in range(8)))]
 
     assert [said for said in asyncio.run(every()) if not said.startswith("UNAUTHENTICATED")] == []
+
+
+def test_mistakes_in_the_address_are_told_at_once(serve, tmp_path):
+    with pytest.raises(ValueError, match="the port is missing, such as 127.0.0.1:50051"):
+        croupier.connect("127.0.0.1", VOCAB)
+    broken = tmp_path / "ca.pem"
+    broken.write_text("no certificate")
+    with pytest.raises(croupier.CroupierError, match=f"tls_ca: {broken} holds nothing in PEM"):
+        croupier.connect("127.0.0.1:1", VOCAB, tls_ca=broken)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve(f"--admin=127.0.0.1:{port}")
+    with pytest.raises(croupier.CroupierError, match="is it the admin port"):
+        croupier.connect(f"127.0.0.1:{port}", VOCAB)
+
+
+def test_tries_to_connect_grow_apart():
+    """What pauses may be; all of them the same would have a chance of one in millions."""
+    from croupier._front import backing_off
+
+    many = [[pause for pause, _ in zip(backing_off(), range(8))] for _ in range(5)]
+    for pauses in many:
+        for at, pause in enumerate(pauses):
+            most = min(0.1 * 2 ** at, 2.0)
+            assert most / 2 <= pause <= most
+    assert len({tuple(pauses) for pauses in many}) == 5

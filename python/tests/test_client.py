@@ -79,7 +79,7 @@ def test_too_little_room_falls_back_too(serve):
     with croupier.connect(server.uds, VOCAB, max_rows=4) as stream:
         assert stream.data_path == "shared_memory" and stream.data_path_reason == ""
         stream.rows(5)
-        assert stream.data_path_reason == "a step had more rows than max_rows, 4"
+        assert stream.data_path_reason == "a step had more rows than max_rows, 4; connect with a larger one"
     with croupier.connect(server.uds, VOCAB, data_path="inline", vocab_shards=[500, 500]) as stream:
         assert stream.data_path_reason == "data_path is inline"
         with croupier.attach(stream.shard_token, 1) as rank:

@@ -1,0 +1,63 @@
+"""Masks of grammars, as engines fill them, beside the texts that they are about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._arrays import as_array
+from ._types import Sequence
+from .schema import pb
+
+_WORD = np.dtype("<u4")
+
+
+def masked(sequences: list[Sequence], token_masks: Any, vocab_size: int) -> list[Any]:
+    """Work that samples each sequence behind its mask. One that removes nothing is not sent."""
+    rows = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
+    if len(rows) != len(sequences):
+        raise ValueError(f"token_masks have {len(rows)} rows for {len(sequences)} sequences, must be one for each; None for no mask")
+    return [pb.Work(sequence_id=sequence.id, sample=pb.SampleWork(), token_masks=_wire(at, row, vocab_size))
+            for at, (sequence, row) in enumerate(zip(sequences, rows))]
+
+
+def _rows(given: Any) -> list[Any]:
+    array = as_array(given, "f32")
+    if array.ndim != 2:
+        raise ValueError(f"token_masks have the shape {array.shape}, must be (rows, words of 32 bits), or (rows, vocab_size) of bool")
+    return list(array)
+
+
+def _wire(at: int, row: Any, vocab_size: int) -> bytes:
+    """A mask as it is sent; empty where it removes nothing."""
+    if row is None:
+        return b""
+    words = _words(at, as_array(row, "f32"), vocab_size)
+    rest = vocab_size % 32
+    there = np.full(len(words), 0xFFFFFFFF, _WORD)
+    if rest:
+        there[-1] = (1 << rest) - 1
+    return b"" if np.array_equal(words & there, there) else words.tobytes()
+
+
+def _words(at: int, row: np.ndarray, vocab_size: int) -> np.ndarray:
+    count = -(-vocab_size // 32)
+    if row.ndim != 1:
+        raise ValueError(f"token_masks[{at}] has the shape {row.shape}, must be a row")
+    if row.dtype == np.bool_:
+        _check(at, len(row), vocab_size, "values")
+        bits = np.packbits(row[:vocab_size], bitorder="little")
+        return np.concatenate([bits, np.zeros(count * 4 - len(bits), np.uint8)]).view(_WORD)
+    # XGrammar has int32, others uint32: the same bits.
+    if row.dtype.kind not in "iu" or row.dtype.itemsize != 4:
+        raise TypeError(f"token_masks[{at}] is of {row.dtype}, must be int32 or uint32 words with a bit for each token, or bool")
+    _check(at, len(row), count, "words")
+    return np.ascontiguousarray(row[:count].astype(row.dtype.newbyteorder("<"), copy=False)).view(_WORD)
+
+
+def _check(at: int, length: int, least: int, what: str) -> None:
+    """Engines make masks for padded vocabularies too, which are longer."""
+    if length < least:
+        raise ValueError(f"token_masks[{at}] has {length} {what}, must have at least {least} for the vocabulary")
+
