@@ -195,3 +195,10 @@ def test_a_failure_has_a_status(server):
         assert failure.status == "BEYOND_TOP_N"
         again = pickle.loads(pickle.dumps(failure))
         assert (again, again.status) == (failure, failure.status)
+
+
+def test_an_error_names_some_texts_and_counts_the_others():
+    few, many = ({text: "why not" for text in range(count)} for count in (8, 4000))
+    assert str(croupier.OpenError(few)).count("why not") == 8 and "more" not in str(croupier.OpenError(few))
+    error = croupier.RowError({text: croupier.Failure(why, "ALL_MASKED") for text, why in many.items()})
+    assert str(error).endswith("sequence 7: why not; and 3992 more, see failures") and len(error.failures) == 4000
