@@ -12,9 +12,11 @@
 
 mod known;
 mod race;
+mod reach;
 mod store;
 
 pub(super) use race::Runner;
+pub(super) use reach::{least_reaching, reach_of};
 
 use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;
@@ -253,6 +255,8 @@ impl Distribution {
         }
         let (reach, all, kept_key) =
             (reach_of(self.weigh, need), self.last_key == u64::MAX, keys::up_to(self.last_key));
+        // Whether logits alone tell what is left of those that are equal to the cut: all or, without one, none.
+        let is_between_logits = keys::token(self.last_key) == u32::MAX;
         let bound = if all { reach } else { keys::logit(self.last_key).max(reach) };
         let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
         let range = Range { low: bound.max(f32::MIN), high: f32::INFINITY };
@@ -260,15 +264,16 @@ impl Distribution {
         let keep = Keep { above: range.low, need };
         if self.is_rare(view, bound, &mut store.search.sample) {
             // Where few blocks have them, there is little to list.
-            if all && !reached_by_few(view, bound) {
+            if is_between_logits && !reached_by_few(view, bound) {
                 return Self { total: view.packed_sums(self.weigh, keep, inside, &mut store.sums), ..kept };
             }
             view.between(false, self.weigh, range, inside);
             inside.by_block(view.blocks(), &mut store.sums, wanted);
             return Self { total: store.sums.iter().sum(), ..kept };
         }
-        let mut total = view.kept_sums(self.weigh, Keep { above: bound, ..keep }, &mut store.sums);
-        if !all {
+        let above = if is_between_logits && !all { bound.next_down() } else { bound };
+        let mut total = view.kept_sums(self.weigh, Keep { above, ..keep }, &mut store.sums);
+        if !is_between_logits {
             // A comparison of logits cannot tell apart those that are equal to the cut.
             let ties = Range { high: search::next_up(bound), ..range };
             view.between(false, self.weigh, ties, inside);
@@ -347,15 +352,4 @@ fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
 pub(super) fn first_only(filters: &Filters, vocab_size: usize) -> Option<usize> {
     let top_k = if filters.temperature == 0.0 { 1 } else { filters.top_k as usize };
     (top_k > 0 && top_k < vocab_size && top_k <= LIST_K.min(blocks(vocab_size))).then_some(top_k)
-}
-
-/// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little low, to be safe
-/// from rounding; the masses themselves decide.
-pub(super) fn reach_of(weigh: Weigh, need: u64) -> f32 {
-    if need == 0 {
-        return f32::NEG_INFINITY;
-    }
-    let y = libm::log2(need as f64 / MASS_ONE as f64) - 1e-3;
-    let logit = (f64::from(weigh.max) + y / f64::from(weigh.scale)) as f32;
-    logit.next_down()
 }
