@@ -23,6 +23,7 @@ use super::keys;
 use super::passes::{BLOCK, Keep, Range, Sample, Weigh, blocks};
 use super::search::{self, Anchor, Goal, Guess, SearchStore};
 use super::select;
+use super::simd::sums::LOT;
 use super::view::View;
 use crate::sampling::chain::Chain;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
@@ -72,6 +73,8 @@ enum Kind {
     List,
     /// `Store::sums` is the kept mass by block.
     Blocks,
+    /// `Store::sums` is the mass of each lot of blocks, of which everything is left and only a token is drawn.
+    Lots,
     /// `Store::chain` holds all that is left.
     Chain,
     /// `Store::sums` is the mass by block of what a chain made of the row, which only a token is drawn from.
@@ -135,7 +138,11 @@ impl Distribution {
             return all.list((filters.top_p < 1.0).then(|| top_p_need(filters.top_p, total)), need, store);
         }
         let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
-        if filters.top_p < 1.0 { all.top_p(view, filters.top_p, need, store) } else { all.keep(view, need, store) }
+        if filters.top_p < 1.0 {
+            all.top_p(view, filters.top_p, need, store)
+        } else {
+            all.keep_for(wanted, view, need, store)
+        }
     }
 
     /// The smallest prefix with this share of the mass.
@@ -247,6 +254,16 @@ impl Distribution {
         Self { total: store.sums.iter().sum(), ..cut }
     }
 
+    /// What is left, added up as it is wanted.
+    pub(super) fn keep_for(self, wanted: Wanted, view: &View<'_>, need: u64, store: &mut Store) -> Self {
+        match wanted {
+            Wanted::Token(_) if self.last_key == u64::MAX && need == 0 => {
+                Self { total: view.lot_sums(self.weigh, &mut store.sums), kind: Kind::Lots, ..self }
+            }
+            _ => self.keep(view, need, store),
+        }
+    }
+
     /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
     pub(super) fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
         let kept = Self { need, ..self };
@@ -314,37 +331,46 @@ impl Distribution {
         match self.kind {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
-            Kind::Blocks => self.draw_from_blocks(view, point, store),
+            Kind::Blocks => self.draw_from_blocks(view, point, (store, 1)),
+            Kind::Lots => self.draw_from_blocks(view, point, (store, LOT)),
             Kind::Chain => store.chain.draw(uniform, point),
             Kind::Shaped => store.chain.shaped().draw(view, point, &store.sums),
         }
     }
 
-    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, store: &Store) -> u32 {
-        let block = store.sums.iter().position(|&sum| {
+    /// From sums of so many blocks each.
+    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, (store, each): (&Store, usize)) -> u32 {
+        let at = store.sums.iter().position(|&sum| {
             let here = point < sum;
             point -= if here { 0 } else { sum };
             here
         });
-        let block = block.expect("the point is below the total; this is a bug");
-        let values = view.block(block);
-        let mut masses = [0; BLOCK];
-        view.passes().masses(&values, self.weigh, &mut masses);
-        for (i, (&logit, &mass)) in values.iter().zip(&masses).enumerate() {
-            let token = (block * BLOCK + i) as u32;
-            if mass >= self.need && keys::key(token, logit) <= self.last_key {
-                if point < mass {
-                    return token;
+        let first = at.expect("the point is below the total; this is a bug") * each;
+        for block in first..view.blocks().min(first + each) {
+            let values = view.block(block);
+            let mut masses = [0; BLOCK];
+            view.passes().masses(&values, self.weigh, &mut masses);
+            let sum = masses.iter().sum();
+            if each > 1 && point >= sum {
+                point -= sum;
+                continue;
+            }
+            for (i, (&logit, &mass)) in values.iter().zip(&masses).enumerate() {
+                let token = (block * BLOCK + i) as u32;
+                if mass >= self.need && keys::key(token, logit) <= self.last_key {
+                    if point < mass {
+                        return token;
+                    }
+                    point -= mass;
                 }
-                point -= mass;
             }
         }
-        unreachable!("the block's kept masses sum to its sum")
+        unreachable!("the blocks' kept masses sum to their sum")
     }
 }
 
 /// Whether most blocks have no value that reaches `bound`.
-fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
+pub(super) fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
     view.passes().count_ge(view.maxima, bound) * 2 < view.blocks()
 }
 
