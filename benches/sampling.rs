@@ -163,6 +163,8 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("llama.cpp k 40 p .95 min .05", &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature]),
         ("min-p .05, min_keep 3", &[Step::Temperature, Step::MinP]),
         ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),
+        ("min-p .05, temperature last", &[Step::MinP, Step::Temperature]),
+        ("min-p .05, skew .3", &[Step::MinP, Step::Temperature, Step::Skew(0.3)]),
     ];
     // Measured on another machine before this project began, on peaked rows.
     const PEERS: &[(&str, &str)] = &[

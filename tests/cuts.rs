@@ -26,6 +26,7 @@ fn rows() -> Vec<(&'static str, Vec<f32>)> {
     let sampled = |token: usize| (token / BLOCK).is_multiple_of(4);
     vec![
         ("all equal", row(&|_| 1.5)),
+        ("both zeros", row(&|t| if t % 3 == 0 { -0.0 } else { 0.0 })),
         // The first level holds exactly half of the mass: n tokens of 1 and 2n of 1/2.
         ("two levels", row(&|t| if scrambled(t) < VOCAB / 3 { 0.0 } else { -1.0 })),
         ("twenty levels", row(&|t| -((scrambled(t) % 20) as f32))),
@@ -122,6 +123,15 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([Step::TopK, Step::TopKTies, Step::TopNSigma(1.0)].map(|cut| vec![cut, Step::Skew(0.3)]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
     chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
+    // A least mass, at this temperature and at 1, of tokens that are then weighed at another.
+    let last: [&[Step]; 2] = [&[Step::Temperature], &[Step::Temperature, Step::Skew(0.3)]];
+    for behind in last {
+        chains.push([&[Step::TopKTies], behind].concat());
+        chains.push([&[Step::MinP], behind].concat());
+        for cut in [Step::MinP, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::TopNSigma(0.5)] {
+            chains.push([&[Step::Temperature, cut], behind].concat());
+        }
+    }
     let mut all: Vec<(Vec<Step>, SamplerState)> =
         chains.into_iter().map(|steps| (steps, SamplerState::default())).collect();
     for target in [0.0, 1e-30, 4e-5, 1e-4, 0.03, 0.3, 0.5, 1.0] {
@@ -149,7 +159,7 @@ fn tokens_of_chains_equal_the_specification() {
                 infill: None,
                 tournament: None,
             };
-            let filters = Filters { temperature: EXACT, top_k: 6000, top_p: 0.95, min_p: 0.0 };
+            let filters = Filters { temperature: EXACT, top_k: 6000, top_p: 0.95, min_p: 0.25 };
             for (turn, uniform) in
                 [0, u64::MAX, 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1)].into_iter().enumerate()
             {

@@ -12,15 +12,18 @@
 
 mod known;
 mod race;
+mod reach;
 mod store;
 
 pub(super) use race::Runner;
+pub(super) use reach::{least_reaching, reach_of};
 
 use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;
 use super::passes::{BLOCK, Keep, Range, Sample, Weigh, blocks};
 use super::search::{self, Anchor, Goal, Guess, SearchStore};
 use super::select;
+use super::simd::sums::LOT;
 use super::view::View;
 use crate::sampling::chain::Chain;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
@@ -70,6 +73,8 @@ enum Kind {
     List,
     /// `Store::sums` is the kept mass by block.
     Blocks,
+    /// `Store::sums` is the mass of each lot of blocks, of which everything is left and only a token is drawn.
+    Lots,
     /// `Store::chain` holds all that is left.
     Chain,
     /// `Store::sums` is the mass by block of what a chain made of the row, which only a token is drawn from.
@@ -133,7 +138,11 @@ impl Distribution {
             return all.list((filters.top_p < 1.0).then(|| top_p_need(filters.top_p, total)), need, store);
         }
         let all = if top_k > 0 { all.first(top_k, view, store) } else { all };
-        if filters.top_p < 1.0 { all.top_p(view, filters.top_p, need, store) } else { all.keep(view, need, store) }
+        if filters.top_p < 1.0 {
+            all.top_p(view, filters.top_p, need, store)
+        } else {
+            all.keep_for(wanted, view, need, store)
+        }
     }
 
     /// The smallest prefix with this share of the mass.
@@ -245,6 +254,16 @@ impl Distribution {
         Self { total: store.sums.iter().sum(), ..cut }
     }
 
+    /// What is left, added up as it is wanted.
+    pub(super) fn keep_for(self, wanted: Wanted, view: &View<'_>, need: u64, store: &mut Store) -> Self {
+        match wanted {
+            Wanted::Token(_) if self.last_key == u64::MAX && need == 0 => {
+                Self { total: view.lot_sums(self.weigh, &mut store.sums), kind: Kind::Lots, ..self }
+            }
+            _ => self.keep(view, need, store),
+        }
+    }
+
     /// Kept mass by block: tokens up to the cut with a mass of at least `need`.
     pub(super) fn keep(self, view: &View<'_>, need: u64, store: &mut Store) -> Self {
         let kept = Self { need, ..self };
@@ -253,6 +272,8 @@ impl Distribution {
         }
         let (reach, all, kept_key) =
             (reach_of(self.weigh, need), self.last_key == u64::MAX, keys::up_to(self.last_key));
+        // Whether logits alone tell what is left of those that are equal to the cut: all or, without one, none.
+        let is_between_logits = keys::token(self.last_key) == u32::MAX;
         let bound = if all { reach } else { keys::logit(self.last_key).max(reach) };
         let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
         let range = Range { low: bound.max(f32::MIN), high: f32::INFINITY };
@@ -260,15 +281,16 @@ impl Distribution {
         let keep = Keep { above: range.low, need };
         if self.is_rare(view, bound, &mut store.search.sample) {
             // Where few blocks have them, there is little to list.
-            if all && !reached_by_few(view, bound) {
+            if is_between_logits && !reached_by_few(view, bound) {
                 return Self { total: view.packed_sums(self.weigh, keep, inside, &mut store.sums), ..kept };
             }
             view.between(false, self.weigh, range, inside);
             inside.by_block(view.blocks(), &mut store.sums, wanted);
             return Self { total: store.sums.iter().sum(), ..kept };
         }
-        let mut total = view.kept_sums(self.weigh, Keep { above: bound, ..keep }, &mut store.sums);
-        if !all {
+        let above = if is_between_logits && !all { bound.next_down() } else { bound };
+        let mut total = view.kept_sums(self.weigh, Keep { above, ..keep }, &mut store.sums);
+        if !is_between_logits {
             // A comparison of logits cannot tell apart those that are equal to the cut.
             let ties = Range { high: search::next_up(bound), ..range };
             view.between(false, self.weigh, ties, inside);
@@ -309,37 +331,46 @@ impl Distribution {
         match self.kind {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
-            Kind::Blocks => self.draw_from_blocks(view, point, store),
+            Kind::Blocks => self.draw_from_blocks(view, point, (store, 1)),
+            Kind::Lots => self.draw_from_blocks(view, point, (store, LOT)),
             Kind::Chain => store.chain.draw(uniform, point),
             Kind::Shaped => store.chain.shaped().draw(view, point, &store.sums),
         }
     }
 
-    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, store: &Store) -> u32 {
-        let block = store.sums.iter().position(|&sum| {
+    /// From sums of so many blocks each.
+    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, (store, each): (&Store, usize)) -> u32 {
+        let at = store.sums.iter().position(|&sum| {
             let here = point < sum;
             point -= if here { 0 } else { sum };
             here
         });
-        let block = block.expect("the point is below the total; this is a bug");
-        let values = view.block(block);
-        let mut masses = [0; BLOCK];
-        view.passes().masses(&values, self.weigh, &mut masses);
-        for (i, (&logit, &mass)) in values.iter().zip(&masses).enumerate() {
-            let token = (block * BLOCK + i) as u32;
-            if mass >= self.need && keys::key(token, logit) <= self.last_key {
-                if point < mass {
-                    return token;
+        let first = at.expect("the point is below the total; this is a bug") * each;
+        for block in first..view.blocks().min(first + each) {
+            let values = view.block(block);
+            let mut masses = [0; BLOCK];
+            view.passes().masses(&values, self.weigh, &mut masses);
+            let sum = masses.iter().sum();
+            if each > 1 && point >= sum {
+                point -= sum;
+                continue;
+            }
+            for (i, (&logit, &mass)) in values.iter().zip(&masses).enumerate() {
+                let token = (block * BLOCK + i) as u32;
+                if mass >= self.need && keys::key(token, logit) <= self.last_key {
+                    if point < mass {
+                        return token;
+                    }
+                    point -= mass;
                 }
-                point -= mass;
             }
         }
-        unreachable!("the block's kept masses sum to its sum")
+        unreachable!("the blocks' kept masses sum to their sum")
     }
 }
 
 /// Whether most blocks have no value that reaches `bound`.
-fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
+pub(super) fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
     view.passes().count_ge(view.maxima, bound) * 2 < view.blocks()
 }
 
@@ -347,15 +378,4 @@ fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
 pub(super) fn first_only(filters: &Filters, vocab_size: usize) -> Option<usize> {
     let top_k = if filters.temperature == 0.0 { 1 } else { filters.top_k as usize };
     (top_k > 0 && top_k < vocab_size && top_k <= LIST_K.min(blocks(vocab_size))).then_some(top_k)
-}
-
-/// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little low, to be safe
-/// from rounding; the masses themselves decide.
-pub(super) fn reach_of(weigh: Weigh, need: u64) -> f32 {
-    if need == 0 {
-        return f32::NEG_INFINITY;
-    }
-    let y = libm::log2(need as f64 / MASS_ONE as f64) - 1e-3;
-    let logit = (f64::from(weigh.max) + y / f64::from(weigh.scale)) as f32;
-    logit.next_down()
 }

@@ -48,6 +48,16 @@ pub(super) fn from_ascending(ordered: u32) -> f32 {
     f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
 }
 
+/// The least finite float that is `wanted`, or `most`: once one is, all above are.
+pub(super) fn least(most: f32, wanted: impl Fn(f32) -> bool) -> f32 {
+    let (mut low, mut high) = (ascending(f32::MIN), ascending(most));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if wanted(from_ascending(middle)) { high = middle } else { low = middle + 1 }
+    }
+    from_ascending(low)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +75,14 @@ mod tests {
             assert_eq!(logit(key(7, a)), a);
             assert_eq!(token(key(7, a)), 7);
             assert!(up_to(u64::MAX)(7, a));
+        }
+    }
+
+    #[test]
+    fn the_least_is_found_by_its_neighbours() {
+        for from in [f32::MIN, -3.5, -1e-45, 0.0, 1e-45, 7.0, f32::INFINITY] {
+            assert_eq!(least(f32::INFINITY, |x| x >= from), from);
+            assert_eq!(least(2.0, |x| x >= from), from.min(2.0));
         }
     }
 }

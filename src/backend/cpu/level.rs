@@ -117,6 +117,7 @@ struct Table {
     look: unsafe fn(*const u8, usize, &mut [f32]) -> Scan,
     fetch: unsafe fn(*const u8, &mut [u8], &mut [f32]) -> Scan,
     sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
+    lot_sums: unsafe fn(&[u8], &[f32], Weigh, &mut [u64]) -> u64,
     total: unsafe fn(&[u8], &[f32], Weigh) -> u64,
     split: SplitPass,
     kept_sums: KeptSums,
@@ -161,6 +162,7 @@ macro_rules! tables {
                 look(from: *const u8, count: usize, maxima: &mut [f32]) -> Scan,
                 fetch(from: *const u8, to: &mut [u8], maxima: &mut [f32]) -> Scan,
                 sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
+                lot_sums(row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64,
                 total(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64,
                 split(row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split,
                 kept_sums(row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64,
@@ -211,6 +213,7 @@ macro_rules! tables {
                     look: look::<F>,
                     fetch: fetch::<F>,
                     sums: sums::<F>,
+                    lot_sums: lot_sums::<F>,
                     total: total::<F>,
                     split: split::<F>,
                     kept_sums: kept_sums::<F>,
@@ -301,6 +304,11 @@ impl Passes {
     pub(super) fn sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.sums)(row, maxima, weigh, sums) }
+    }
+
+    pub(super) fn lot_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.0.lot_sums)(row, maxima, weigh, sums) }
     }
 
     pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {

@@ -6,7 +6,7 @@ use super::listing::Whole;
 use super::shaped::{Shaped, Typical};
 use super::typical::{Asked, DEVIATIONS, Guess, typical_last};
 use crate::backend::cpu::distribution::Store;
-use crate::backend::cpu::keys::{ascending, from_ascending};
+use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
 use crate::params::Step;
 use crate::sampling::mass::{exponent, mass};
@@ -26,12 +26,7 @@ impl Distance {
 
     /// The least logit whose distance is wanted; once one is, all above are.
     fn first(self, wanted: impl Fn(f32) -> bool) -> f32 {
-        let (mut low, mut high) = (ascending(f32::MIN), ascending(f32::INFINITY));
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if wanted(self.of(from_ascending(middle))) { high = middle } else { low = middle + 1 }
-        }
-        from_ascending(low)
+        keys::least(f32::INFINITY, |logit| wanted(self.of(logit)))
     }
 
     /// The logits that deviate by less.

@@ -112,7 +112,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 Done::Not => Started::Listed(self.list_all(store), from),
             };
         }
-        Started::Whole(Distribution::all(self.weigh).keep(self.view, 0, lists))
+        Started::Whole(Distribution::all(self.weigh).keep_for(self.wanted, self.view, 0, lists))
     }
 
     /// Lists what a cut leaves, and says how it is weighed; `None` if a list of all is the way.

@@ -253,11 +253,6 @@ impl Whole<'_, '_> {
         let (max, per_temperature) = (self.view.max, (1.0 / self.temperature) as f32);
         let shape = Shape { max, per_temperature, curve: Some(curve), top: 0.0, scale: mass::scale(1.0) };
         // The least float with an exponent that may have a mass: a curve that never falls has one.
-        let (mut low, mut high) = (keys::ascending(f32::MIN), keys::ascending(max));
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if shape.exponent(keys::from_ascending(middle)) < mass::Y_FLOOR { low = middle + 1 } else { high = middle }
-        }
-        keys::from_ascending(low)
+        keys::least(max, |logit| shape.exponent(logit) >= mass::Y_FLOOR)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::ChainStore;
 use super::listing::{Cut, Next, Whole};
-use crate::backend::cpu::distribution::{Distribution, LIST_K, Store, Wanted};
+use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::row::Filters;
@@ -195,10 +195,23 @@ impl Whole<'_, '_> {
         let (all, vocab_size) = (Distribution::all(self.weigh), self.view.vocab_size());
         let is_long = |n: usize| n > LIST_K.min(self.view.blocks()) && n < vocab_size;
         let stays = self.may_stay(rest, chain);
+        // Where more than a token is wanted, few tokens are better off in a list; for a skew only very few, since it sorts them.
+        let is_short = |least: f32, lists: &mut Store| match rest {
+            _ if !self.is_for_a_token() => all.is_rare(self.view, least, lists.sample()),
+            Rest::Skewed => distribution::reached_by_few(self.view, least),
+            _ => false,
+        };
         let left = match *cut {
             Cut::Mass(_) | Cut::Logit(_) if self.min_keep > 1 => return None,
             Cut::Mass(need) if rest == Rest::Nothing => return Some(all.keep(self.view, need, lists)),
-            Cut::Logit(least) if stays && !all.is_rare(self.view, least, lists.sample()) => all.down_to(least),
+            Cut::Mass(need) if stays => {
+                let least = least_reaching(self.weigh, need)?;
+                if is_short(least, lists) {
+                    return None;
+                }
+                all.down_to(least)
+            }
+            Cut::Logit(least) if stays && !is_short(least, lists) => all.down_to(least),
             Cut::First(n) if stays && is_long(n) => all.first(n, self.view, lists),
             Cut::FirstAndTies(n) if stays && is_long(n) => all.first_and_ties(n, self.view, lists),
             _ => return None,

@@ -47,7 +47,7 @@ impl Distribution {
         match self.kind {
             Kind::One => Some(std::slice::from_ref(&self.last_key)),
             Kind::List => Some(&store.keys),
-            Kind::Blocks | Kind::Chain | Kind::Shaped => None,
+            Kind::Blocks | Kind::Lots | Kind::Chain | Kind::Shaped => None,
         }
     }
 

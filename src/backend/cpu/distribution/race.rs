@@ -74,7 +74,7 @@ impl Distribution {
             }
             Kind::Chain => runner.add_all(store.chain.all_masses()),
             Kind::Blocks => self.run_blocks(&mut runner, view, store),
-            Kind::Shaped => unreachable!("one draw without a race is all that it is for; this is a bug"),
+            Kind::Lots | Kind::Shaped => unreachable!("one draw without a race is all that it is for; this is a bug"),
         }
         runner.token()
     }

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`scan`], [`far_scan`] | the row | block maxima, whether a NaN was met |
 //! | [`look`], [`fetch()`] | whole blocks of foreign memory | the same, and what was seen |
-//! | [`sums`], [`total`] | blocks with mass | mass of each block, total |
+//! | [`sums`], [`lot_sums`], [`total`] | blocks with mass | mass of each block or of several together, total |
 //! | [`split`] | blocks with mass | the same above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
 //! | [`packed_sums`] | blocks reaching a bound | the same where these values are few |
@@ -35,6 +35,7 @@
 mod adapt;
 mod fetch;
 mod find;
+mod lot;
 mod mark;
 mod masked;
 mod measure;
@@ -53,7 +54,7 @@ pub(super) use measure::{Squares, Terms, squares, terms};
 pub(super) use moments::{least, moments};
 pub(super) use play::{LAYERS, PATTERNS, layer, merge, patterns, weigh_classes};
 pub(super) use shaped::{Shape, shaped_sums};
-pub(super) use weigh::{kept_sums, masses, packed_sums, range_sums, split, sums, total};
+pub(super) use weigh::{kept_sums, lot_sums, masses, packed_sums, range_sums, split, sums, total};
 
 use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
@@ -67,7 +68,7 @@ pub(super) const PAD: usize = 16;
 /// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
 /// them that meet in one lane fit an i32.
 pub(super) const NARROW_Y: f32 = -13.0;
-/// Exponents above 0, of values that are taken out of a sum again, are at most this: [sums](super::simd::sums) of a block hold them.
+/// Exponents above 0, of values that are taken out of a sum again, are at most this.
 pub(super) const MOST_Y: f32 = 4.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
 pub(super) const NO_MASS_Y: f32 = -41.5;

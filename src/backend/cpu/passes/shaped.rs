@@ -3,10 +3,12 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, NARROW_Y, NO_MASS_Y, load};
+use super::lot::{Exponents, alone};
+use super::{Blocks, NO_MASS_Y, load};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::samplers::smoothing::Curve;
+use std::marker::PhantomData;
 
 /// From a logit to its exponent by way of another logit: `((x - max) * per_temperature`, on a curve if there is one,
 /// `- top) * scale`. Never falls as the logit rises.
@@ -57,41 +59,36 @@ struct Lanes<S: Sums> {
     scale: S::Float,
 }
 
-/// The exponents of a group of vectors.
-#[inline(always)]
-unsafe fn shaped<S: Sums, F: Format, const CURVED: bool>(at: *const u8, v: usize, by: Lanes<S>) -> [S::Float; GROUP] {
-    // SAFETY: see the module; a block has whole groups.
-    unsafe {
-        let mut y = [by.max; GROUP];
-        for i in 0..GROUP {
-            let mut d = S::mul(S::sub(load::<S, F>(at, v + i), by.max), by.per_temperature);
-            if CURVED {
-                // Where that is no number, as at −∞, a maximum is its second operand.
-                let curved = S::mul(S::sub(S::mul(by.cube, d), by.square), S::mul(d, d));
-                d = S::max(curved, S::splat(f32::MIN));
-            }
-            y[i] = S::mul(S::sub(d, by.top), by.scale);
-        }
-        y
+/// On a curve or not.
+struct Shaped<S: Sums, F, const CURVED: bool>(Lanes<S>, PhantomData<F>);
+
+impl<S: Sums, F, const CURVED: bool> Clone for Shaped<S, F, CURVED> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
     }
 }
 
-#[inline(always)]
-unsafe fn block<S: Sums, F: Format, const CURVED: bool>(at: *const u8, largest: f32, by: Lanes<S>) -> u64 {
-    // SAFETY: see the module.
-    unsafe {
-        if largest <= NARROW_Y {
-            let mut sum = S::narrow_zero();
-            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                sum = S::narrow_sum(sum, S::powers(shaped::<S, F, CURVED>(at, v, by)));
+impl<S: Sums, F, const CURVED: bool> Copy for Shaped<S, F, CURVED> {}
+
+impl<S: Sums, F: Format, const CURVED: bool> Exponents<S> for Shaped<S, F, CURVED> {
+    #[inline(always)]
+    unsafe fn of(self, at: *const u8, first: usize) -> [S::Float; GROUP] {
+        let by = self.0;
+        // SAFETY: see the module; a block has whole groups.
+        unsafe {
+            let mut y = [by.max; GROUP];
+            for i in 0..GROUP {
+                let mut d = S::mul(S::sub(load::<S, F>(at, first + i), by.max), by.per_temperature);
+                if CURVED {
+                    // Where that is no number, as at −∞, a maximum is its second operand.
+                    let curved = S::mul(S::sub(S::mul(by.cube, d), by.square), S::mul(d, d));
+                    d = S::max(curved, S::splat(f32::MIN));
+                }
+                y[i] = S::mul(S::sub(d, by.top), by.scale);
             }
-            return S::mass_sum(S::narrow_widen(sum));
+            y
         }
-        let mut sum = S::sum_zero();
-        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-            sum = S::sum_add(sum, S::shares(shaped::<S, F, CURVED>(at, v, by)));
-        }
-        S::sum_total(sum)
     }
 }
 
@@ -117,13 +114,13 @@ pub(in crate::backend::cpu) unsafe fn shaped_sums<S: Sums, F: Format>(
         };
         let mut total = 0;
         for b in 0..rows.count() {
-            let largest = shape.exponent(maxima[b]);
+            let (at, largest) = (rows.get(b), shape.exponent(maxima[b]));
             sums[b] = if largest < NO_MASS_Y {
                 0
             } else if shape.curve.is_some() {
-                block::<S, F, true>(rows.get(b), largest, by)
+                alone::<S>(at, largest, Shaped::<S, F, true>(by, PhantomData))
             } else {
-                block::<S, F, false>(rows.get(b), largest, by)
+                alone::<S>(at, largest, Shaped::<S, F, false>(by, PhantomData))
             };
             total += sums[b];
         }

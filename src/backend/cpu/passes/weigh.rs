@@ -3,38 +3,13 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, Keep, NARROW_Y, NO_MASS_Y, PAD, Range, Split, Values, Weigh, exponent, exponents, load};
+use super::lot::{Adding, Exponents, Plain, alone};
+use super::{BLOCK, Blocks, Keep, NO_MASS_Y, PAD, Range, Split, Values, Weigh, exponent, exponents, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
 
-/// Mass of a block whose exponents are at most [`NARROW_Y`], in lanes.
-#[inline(always)]
-unsafe fn narrow_mass<S: Sums, F: Format>(at: *const u8, max: S::Float, scale: S::Float) -> S::Mass {
-    // SAFETY: see the module.
-    unsafe {
-        let mut sum = S::narrow_zero();
-        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-            sum = S::narrow_sum(sum, S::powers(exponents::<S, F>(at, v, max, scale)));
-        }
-        S::narrow_widen(sum)
-    }
-}
-
-/// Mass of any block.
-#[inline(always)]
-unsafe fn wide_mass<S: Sums, F: Format>(at: *const u8, max: S::Float, scale: S::Float) -> u64 {
-    // SAFETY: see the module.
-    unsafe {
-        let mut sum = S::sum_zero();
-        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-            sum = S::sum_add(sum, S::shares(exponents::<S, F>(at, v, max, scale)));
-        }
-        S::sum_total(sum)
-    }
-}
-
-/// Mass of each block, and their total.
+/// Mass of each block, and their total. Values may exceed the maximum, by [`MOST_Y`](super::MOST_Y) exponents.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
     row: &[u8],
@@ -45,40 +20,72 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
-        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let mut total = 0;
+        let (by, mut total) = (Plain::<S, F>::new(weigh), 0);
         for b in 0..rows.count() {
             let largest = (maxima[b] - weigh.max) * weigh.scale;
-            sums[b] = if largest < NO_MASS_Y {
-                0
-            } else if largest <= NARROW_Y {
-                S::mass_sum(narrow_mass::<S, F>(rows.get(b), max, scale))
-            } else {
-                wide_mass::<S, F>(rows.get(b), max, scale)
-            };
+            sums[b] = if largest < NO_MASS_Y { 0 } else { alone::<S>(rows.get(b), largest, by) };
             total += sums[b];
         }
         total
     }
 }
 
-/// Mass of the row. Without sums by block small masses are not added across lanes until the end.
+/// Mass of a lot of blocks.
+#[inline(always)]
+unsafe fn of_lot<S: Sums, F: Format>(
+    rows: &Blocks<'_, F>,
+    maxima: &[f32],
+    weigh: Weigh,
+    (lot, adding): (std::ops::Range<usize>, &mut Adding<S>),
+) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let by = Plain::<S, F>::new(weigh);
+        loop {
+            for b in lot.clone() {
+                let largest = (maxima[b] - weigh.max) * weigh.scale;
+                if largest >= NO_MASS_Y {
+                    adding.add(rows.get(b), largest, by);
+                }
+            }
+            if let Some(mass) = adding.take() {
+                return mass;
+            }
+        }
+    }
+}
+
+/// Mass of each lot of blocks, and their total.
+#[inline(always)]
+pub(in crate::backend::cpu) unsafe fn lot_sums<S: Sums, F: Format>(
+    row: &[u8],
+    maxima: &[f32],
+    weigh: Weigh,
+    sums: &mut [u64],
+) -> u64 {
+    // SAFETY: see the module.
+    unsafe {
+        let rows = Blocks::<F>::new(row);
+        let (mut adding, mut total) = (Adding::<S>::new(), 0);
+        for (lot, sum) in rows.lots().zip(sums) {
+            *sum = of_lot(&rows, maxima, weigh, (lot, &mut adding));
+            total += *sum;
+        }
+        total
+    }
+}
+
+/// Mass of the row.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn total<S: Sums, F: Format>(row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
-        let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        let (mut narrow, mut wide) = (S::mass_zero(), 0);
-        for b in 0..rows.count() {
-            let largest = (maxima[b] - weigh.max) * weigh.scale;
-            if largest > NARROW_Y {
-                wide += wide_mass::<S, F>(rows.get(b), max, scale);
-            } else if largest >= NO_MASS_Y {
-                narrow = S::mass_add(narrow, narrow_mass::<S, F>(rows.get(b), max, scale));
-            }
+        let (mut adding, mut total) = (Adding::<S>::new(), 0);
+        for lot in rows.lots() {
+            total += of_lot(&rows, maxima, weigh, (lot, &mut adding));
         }
-        S::mass_sum(narrow) + wide
+        total
     }
 }
 
@@ -94,36 +101,51 @@ pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
     // SAFETY: see the module.
     unsafe {
         let rows = Blocks::<F>::new(row);
-        let (max, scale, bound) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(cut));
-        let (mut narrow, mut all, mut reaching) = (S::mass_zero(), 0, 0);
-        for b in 0..rows.count() {
-            above[b] = 0;
-            let (at, largest) = (rows.get(b), (maxima[b] - weigh.max) * weigh.scale);
-            if largest < NO_MASS_Y {
-                continue;
-            }
-            if maxima[b] < cut {
-                if largest <= NARROW_Y {
-                    narrow = S::mass_add(narrow, narrow_mass::<S, F>(at, max, scale));
-                } else {
-                    all += wide_mass::<S, F>(at, max, scale);
+        let (mut adding, mut all) = (Adding::<S>::new(), 0);
+        for lot in rows.lots() {
+            all += loop {
+                for b in lot.clone() {
+                    above[b] = split_block::<S, F>(rows.get(b), maxima[b], (weigh, cut), &mut adding);
                 }
-                continue;
-            }
-            let (mut whole, mut sum) = (S::sum_zero(), S::sum_zero());
-            for v in (0..BLOCK / S::LANES).step_by(GROUP) {
-                let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
-                whole = S::sum_add(whole, shares);
-                for i in 0..GROUP {
-                    shares[i] = S::where_ge(shares[i], load::<S, F>(at, v + i), bound);
+                if let Some(mass) = adding.take() {
+                    break mass;
                 }
-                sum = S::sum_add(sum, shares);
-            }
-            all += S::sum_total(whole);
-            above[b] = S::sum_total(sum);
-            reaching += above[b];
+            };
         }
-        Split { total: S::mass_sum(narrow) + all, above: reaching }
+        Split { total: all, above: above.iter().sum() }
+    }
+}
+
+/// Adds a block, and says what lies at or above `cut`.
+#[inline(always)]
+unsafe fn split_block<S: Sums, F: Format>(
+    at: *const u8,
+    most: f32,
+    (weigh, cut): (Weigh, f32),
+    adding: &mut Adding<S>,
+) -> u64 {
+    let largest = (most - weigh.max) * weigh.scale;
+    if largest < NO_MASS_Y {
+        return 0;
+    }
+    // SAFETY: see the module.
+    unsafe {
+        let by = Plain::<S, F>::new(weigh);
+        if most < cut {
+            adding.add(at, largest, by);
+            return 0;
+        }
+        let (mut whole, mut sum, bound) = (S::sum_zero(), S::sum_zero(), S::splat(cut));
+        for v in (0..BLOCK / S::LANES).step_by(GROUP) {
+            let mut shares = S::shares(by.of(at, v));
+            whole = S::sum_add(whole, shares);
+            for i in 0..GROUP {
+                shares[i] = S::where_ge(shares[i], load::<S, F>(at, v + i), bound);
+            }
+            sum = S::sum_add(sum, shares);
+        }
+        adding.add_sum(whole);
+        S::sum_total(sum)
     }
 }
 

@@ -2,8 +2,27 @@
 
 use super::View;
 use crate::backend::cpu::passes::{BLOCK, Range, Values, Weigh};
+use crate::backend::cpu::simd::sums::LOT;
 
 impl View<'_> {
+    /// Mass of each [lot](LOT) of blocks, and their total.
+    pub(in crate::backend::cpu) fn lot_sums(&self, weigh: Weigh, sums: &mut Vec<u64>) -> u64 {
+        let count = self.blocks().div_ceil(LOT);
+        sums.clear();
+        sums.resize(count + self.side.blocks.len(), 0);
+        let (row, beside) = sums.split_at_mut(count);
+        let mut total = 0;
+        if self.side.blocks.len() < self.blocks() {
+            total += self.passes.lot_sums(self.row.bytes(), self.plain, weigh, row);
+        }
+        total += self.side.passes.sums(self.side.bytes(), self.side.maxima, weigh, beside);
+        for (&block, &sum) in self.side.blocks.iter().zip(beside.iter()) {
+            row[block as usize / LOT] += sum;
+        }
+        sums.truncate(count);
+        total
+    }
+
     /// The mass of each token as a float, -1 of one that is masked, in whole blocks; and their total.
     pub(in crate::backend::cpu) fn weights(&self, weigh: Weigh, weights: &mut Vec<f32>) -> u64 {
         let (count, side) = (self.blocks() * BLOCK, self.side.values.len());
