@@ -50,6 +50,7 @@ namespace driver {
     X(kNoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device") \
     X(kEccUncorrectable, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered") \
     X(kUnsupportedPtx, 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain.") \
+    X(kContained, 226, "CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error") \
     X(kInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle")               \
     X(kNotFound, 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                          \
     X(kNotReady, 600, "CUDA_ERROR_NOT_READY", "device not ready")                                \
@@ -57,6 +58,7 @@ namespace driver {
     X(kLaunchTimeout, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated")  \
     X(kLaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")              \
     X(kCooperativeTooLarge, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch") \
+    X(kTensorMemoryLeak, 721, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "Tensor Memory not completely freed at the end of kernel") \
     X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                 \
     X(kSystemMismatch, 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination") \
     X(kInvalidCluster, 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size")           \

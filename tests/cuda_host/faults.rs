@@ -52,6 +52,9 @@ fn a_device_that_cannot_prove_itself_is_not_used() {
         ("launch@1=700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
         ("launch@20=719", "CUDA_ERROR_LAUNCH_FAILED"),
         ("copy@5=214", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        // Codes that are newer than the oldest driver.
+        ("launch@2=226", "CUDA_ERROR_CONTAINED"),
+        ("launch@2=721", "CUDA_ERROR_TENSOR_MEMORY_LEAK"),
         ("spoil@1=0", "does not compute what it should"),
         ("spoil@3=0", "does not compute what it should"),
     ];
