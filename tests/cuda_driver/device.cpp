@@ -33,9 +33,12 @@ std::unique_ptr<Device> read_device(const std::string& text, int ordinal) {
     device->name = parts.size() > 1 ? parts[1] : "Fake GPU " + std::to_string(ordinal);
     device->uuid[15] = uint8_t(ordinal);
     bool is_read = sscanf(parts.at(0).c_str(), "%d.%d", &device->major, &device->minor) == 2;
-    for (size_t i = 0; i < 16 && parts.size() > 2; ++i) {
-        is_read = is_read && parts[2].size() == 32 && sscanf(&parts[2][2 * i], "%2hhx", &device->uuid[i]) == 1;
-    }
+    auto read_uuid = [&](const std::string& digits, uint8_t (&to)[16]) {
+        for (size_t i = 0; i < 16; ++i) is_read = is_read && digits.size() == 32 && sscanf(&digits[2 * i], "%2hhx", &to[i]) == 1;
+    };
+    if (parts.size() > 2) read_uuid(parts[2], device->uuid);
+    memcpy(device->card, device->uuid, sizeof device->card);
+    if (parts.size() > 3) read_uuid(parts[3], device->card);
     if (!is_read) {
         fprintf(stderr, "FAKE_CUDA_DEVICES: %s\n", text.c_str());
         abort();
@@ -198,7 +201,14 @@ CUDA_API Result cuDeviceGetUuid_v2(void* uuid, int ordinal) {
     return kSuccess;
 }
 
-CUDA_API Result cuDeviceGetUuid(void* uuid, int ordinal) { return cuDeviceGetUuid_v2(uuid, ordinal); }
+// The older one knows nothing of slices.
+CUDA_API Result cuDeviceGetUuid(void* uuid, int ordinal) {
+    DRIVER_CALL(initialised);
+    Device* device = device_at(ordinal);
+    if (device == nullptr) return call(kInvalidDevice);
+    memcpy(uuid, device->card, sizeof device->card);
+    return kSuccess;
+}
 
 CUDA_API Result cuDeviceTotalMem_v2(size_t* bytes, int ordinal) {
     DRIVER_CALL(initialised);

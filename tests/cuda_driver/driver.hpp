@@ -7,8 +7,9 @@
 //
 // It is set up by the environment:
 //
-//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID]], where the UUID has 32 hexadecimal
+//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID[,CARD]]], where a UUID has 32 hexadecimal
 //                              digits; default "9.0". Unless said, device N is "Fake GPU N", 0000000000000000000000000000000N.
+//                              With CARD it is a slice (MIG) of a card that has this UUID.
 //   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
 //   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
 //   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4
@@ -77,6 +78,8 @@ struct Device {
     int ordinal = 0;
     std::string name;
     uint8_t uuid[16] = {};
+    // Of the card that it is a slice of; else the same.
+    uint8_t card[16] = {};
     int major = 0, minor = 0;
     size_t used = 0;
     unsigned retained = 0;

@@ -45,6 +45,26 @@ fn a_device_is_found_by_its_uuid() {
     assert_eq!(field(&server.ready(), "device"), SECOND);
 }
 
+/// Two slices of one card: what the card is called says nothing of them.
+const SLICES: (&str, &str) = (
+    "FAKE_CUDA_DEVICES",
+    "9.0,Slice,11110000000000000000000000000001,c0ffee000000000000000000000000ff;\
+     9.0,Slice,22220000000000000000000000000002,c0ffee000000000000000000000000ff",
+);
+const SLICE: &str = "Slice (9.0, MIG-22220000-0000-0000-0000-000000000002)";
+
+#[test]
+fn a_slice_of_a_card_is_found_by_its_own_uuid() {
+    for uuid in ["MIG-22220000-0000-0000-0000-000000000002", "GPU-22220000-0000-0000-0000-000000000002"] {
+        let Some(mut server) = start(&["--backend=cuda", &format!("--device={uuid}")], &[SLICES]) else { return };
+        assert_eq!(field(&server.ready(), "device"), SLICE);
+    }
+    let first = "0: Slice (9.0, MIG-11110000-0000-0000-0000-000000000001)";
+    let card = "GPU-c0ffee00-0000-0000-0000-0000000000ff";
+    let named = format!("there is no device {card}");
+    refused(&[&format!("--device={card}")], &[SLICES], &[&named, first, &format!("1: {SLICE}")]);
+}
+
 /// A refusal, and how it looks with `auto`: the CPU samples, and the reason is told.
 fn refused(flags: &[&str], driver: &[(&str, &str)], reasons: &[&str]) {
     let cuda = [&["--backend=cuda"], flags].concat();

@@ -24,8 +24,13 @@ impl OnDevice {
         result::init().unwrap();
         let devices = (0..result::device::get_count().unwrap()).map(|index| result::device::get(index).unwrap());
         let digits = |text: &str| text.bytes().filter(u8::is_ascii_hexdigit).map(char::from).collect::<String>();
-        let hex = |device| result::device::get_uuid(device).unwrap().bytes.map(|b| format!("{:02x}", b as u8)).concat();
-        let wanted = digits(uuid.strip_prefix("GPU-").unwrap());
+        let hex = |device| {
+            let mut own = sys::CUuuid { bytes: [0; 16] };
+            // SAFETY: the device came from the driver, which writes a UUID there.
+            unsafe { sys::cuDeviceGetUuid_v2(&raw mut own, device) }.result().unwrap();
+            own.bytes.map(|b| format!("{:02x}", b as u8)).concat()
+        };
+        let wanted = digits(uuid.strip_prefix("GPU-").or_else(|| uuid.strip_prefix("MIG-")).unwrap());
         let device = devices.into_iter().find(|&device| hex(device) == wanted).expect("the GPU is seen here");
         let mut mapped = Self { at: 0, bytes };
         // SAFETY: the driver's calls as its manual has them for memory of another process; what they write to lives.
