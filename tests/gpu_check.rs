@@ -102,6 +102,21 @@ fn a_run_in_which_everything_hangs_ends_within_ten_minutes() {
     assert!(limits.len() == 7 && all < 590, "{all} s: {limits:?}");
 }
 
+/// The bench ends well where there is no GPU.
+#[test]
+fn a_bench_that_measured_nothing_has_not_passed() {
+    let nothing = "echo SKIPPED: nothing was measured: no CUDA device";
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", nothing)]);
+    let summary = read(&dir, "summary.txt");
+    assert!(summary.starts_with("kernels        FAILED ") && output.status.code() == Some(1), "{summary}");
+    assert!(read(&dir, "bench.log").contains("SKIPPED: nothing was measured: no CUDA device\n"));
+    // Elsewhere the word says nothing, and a failure stays one.
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; echo SKIPPED: a line")]);
+    assert!(output.status.success() && read(&dir, "bench.log").contains("measured\nSKIPPED: a line\n"));
+    let (dir, _) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; exit 1")]);
+    assert!(read(&dir, "summary.txt").starts_with("kernels        FAILED                 code   1"));
+}
+
 #[test]
 fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
     let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";

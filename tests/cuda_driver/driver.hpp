@@ -44,6 +44,7 @@ namespace driver {
     X(kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                              \
     X(kNotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error")                  \
     X(kNoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected")              \
+    X(kStubLibrary, 34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library")              \
     X(kInvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                \
     X(kInvalidImage, 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid")          \
     X(kInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context")              \
@@ -61,6 +62,7 @@ namespace driver {
     X(kCooperativeTooLarge, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch") \
     X(kTensorMemoryLeak, 721, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "Tensor Memory not completely freed at the end of kernel") \
     X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                 \
+    X(kSystemNotReady, 802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized")         \
     X(kSystemMismatch, 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination") \
     X(kInvalidCluster, 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size")           \
     X(kUnknown, 999, "CUDA_ERROR_UNKNOWN", "unknown error")

@@ -1,7 +1,10 @@
 //! Which device is used, when none is, and what is said about it.
 
+use crate::build::{FOLDER, built};
 use crate::server::{field, start};
 use crate::support::*;
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::CudaBackend;
 use croupier::proto::GetServerInfoRequest;
 use croupier::proto::sampler_client::SamplerClient;
 
@@ -134,6 +137,56 @@ fn a_device_that_is_too_old_is_refused() {
 
 #[test]
 fn a_driver_that_does_not_start_is_refused() {
-    refused(&[], &[("FAKE_CUDA_FAULTS", "init@1=803")], &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"]);
-    refused(&[], &[("FAKE_CUDA_DEVICES", "")], &["CUDA_ERROR_NO_DEVICE"]);
+    // There may be a GPU behind it, so `auto` warns. (A code that the driver itself has no words for is told by its name.)
+    let level = "\"level\":\"WARN\"";
+    for (fault, name) in [
+        ("init@1=802", "CUDA_ERROR_SYSTEM_NOT_READY"),
+        ("init@1=803", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        ("init@1=999", "CUDA_ERROR_UNKNOWN"),
+        ("init@1=46", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    ] {
+        refused(&[], &[("FAKE_CUDA_FAULTS", fault)], &["the CUDA driver does not start", name]);
+        let Some(mut server) = start(&["--backend=auto"], &[("FAKE_CUDA_FAULTS", fault)]) else { return };
+        server.ready();
+        let warned = |line: &str| line.contains(level) && line.contains(name) && line.contains("there may be a GPU");
+        assert!(server.log().lines().any(warned), "{}", server.log());
+    }
+    let none = [
+        ("FAKE_CUDA_DEVICES", "", "CUDA_ERROR_NO_DEVICE"),
+        ("FAKE_CUDA_FAULTS", "init@1=34", "CUDA_ERROR_STUB_LIBRARY"),
+    ];
+    for (name, value, reason) in none {
+        refused(&[], &[(name, value)], &["no CUDA device", reason]);
+        let mut server = start(&["--backend=auto"], &[(name, value)]).unwrap();
+        server.ready();
+        assert!(!server.log().contains(level), "{}", server.log());
+    }
+}
+
+/// Not a test: a process of its own, which finds the driver.
+#[test]
+#[ignore = "started by the test below"]
+#[allow(clippy::print_stdout)]
+fn does_not_open() {
+    let reason = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 1 << 20).unwrap_err();
+    println!("\nabsent: {} ({reason})", reason.is_absence());
+}
+
+/// What a bench goes by, which ends well where there is nothing to measure.
+#[test]
+fn a_driver_that_does_not_start_is_not_taken_for_none() {
+    let absent = |faults: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "choice::does_not_open", "--ignored", "--nocapture"]).env("FAKE_CUDA_FAULTS", faults);
+        let output = command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    if built() {
+        for (fault, is_absent) in
+            [("init@1=100", true), ("init@1=34", true), ("init@1=802", false), ("init@1=3", false)]
+        {
+            let told = absent(fault);
+            assert!(told.contains(&format!("\nabsent: {is_absent} (")), "{fault}: {told}");
+        }
+    }
 }

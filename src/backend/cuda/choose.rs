@@ -43,7 +43,13 @@ pub(super) fn choose(wanted: &str) -> Result<Choice, OpenError> {
     if !unsafe { sys::is_culib_present() } {
         return Err(OpenError::NoDriver);
     }
-    result::init().map_err(|error| OpenError::NoDevice(error.to_string()))?;
+    result::init().map_err(|error| match error.0 {
+        // There is none, or no driver but a library to link with.
+        sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            OpenError::NoDevice(error.to_string())
+        }
+        _ => OpenError::NotStarted(error.to_string()),
+    })?;
     let version = driver_version()?;
     if version < OLDEST_DRIVER {
         return Err(OpenError::Unsupported(format!(

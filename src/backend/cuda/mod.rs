@@ -52,6 +52,9 @@ pub enum OpenError {
     /// A driver without the device asked for.
     #[error("no CUDA device: {0}")]
     NoDevice(String),
+    /// A driver that is there and does not start.
+    #[error("the CUDA driver does not start: {0}")]
+    NotStarted(String),
     /// A device or driver that is too old.
     #[error("{0}")]
     Unsupported(String),
