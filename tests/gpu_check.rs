@@ -117,6 +117,14 @@ fn a_bench_that_measured_nothing_has_not_passed() {
     assert!(read(&dir, "summary.txt").starts_with("kernels        FAILED                 code   1"));
 }
 
+/// An image that the driver refuses before it takes another is no fault of the kernels'.
+#[test]
+fn what_the_driver_answers_is_left_to_the_program() {
+    let sanitizer = r#"[[ $* == *" --report-api-errors no "* ]] && echo "$2" && while [[ $1 != ./* ]]; do shift; done && exec "$@""#;
+    let (dir, output) = check("sanitize", "20", &[("compute-sanitizer", sanitizer)]);
+    assert!(output.status.success(), "{}", read(&dir, "sanitize.log"));
+}
+
 #[test]
 fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
     let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";
