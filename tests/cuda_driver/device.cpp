@@ -87,6 +87,7 @@ Config& Config::get() {
         read.version = atoi(setting("FAKE_CUDA_VERSION", "13000"));
         read.memory = strtoull(setting("FAKE_CUDA_MEMORY", "1073741824"), nullptr, 10);
         read.multiprocessors = atoi(setting("FAKE_CUDA_MULTIPROCESSORS", "4"));
+        read.call_microseconds = atof(setting("FAKE_CUDA_CALL", "0"));
         return read;
     }();
     return config;
@@ -106,7 +107,7 @@ bool Config::is_planted(Fault fault, Result* result) {
     return false;
 }
 
-Call::Call(const char* name) : name(name), lock(mutex()) {}
+Call::Call(const char* name) : name(name), lock(mutex()) { Config::get().microseconds += Config::get().call_microseconds; }
 
 Call::~Call() {
     static const char* const path = getenv("FAKE_CUDA_LOG");

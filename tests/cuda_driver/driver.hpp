@@ -13,6 +13,8 @@
 //   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
 //   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
 //   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4
+//   FAKE_CUDA_CALL             microseconds that the host is at each call; default 0. What is asked of a device that does
+//                              nothing begins when it was asked.
 //   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:
 //                                init      the N-th cuInit fails
 //                                allocate  the N-th allocation fails, on the device, pinned, or to be shared
@@ -98,6 +100,9 @@ struct Config {
     int version;
     size_t memory;
     int multiprocessors;
+    double call_microseconds;
+    // The clock of the host: it goes on with each call, and where somebody waits for a device, with that.
+    double microseconds = 0;
 
     static Config& get();  // read once
     // Whether this is the call that a fault was planted at, and what it gives. Each call counts.

@@ -151,10 +151,10 @@ impl Device {
 
     /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. What `before` names runs
     /// first, in the same stream: while the device is at it, the launch and what measures it are queued, so no time of the
-    /// host's is measured.
+    /// host's is measured, unless that takes longer to queue than `before` takes to run.
     pub(super) fn time(&self, slot: &Slot, launch: &Launch, before: &[(&Slot, Launch)]) -> Result<f32, DriverError> {
-        before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch))?;
-        timed(slot.stream, || self.launch(slot, launch))
+        let before = || before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch));
+        timed(slot.stream, before, || self.launch(slot, launch))
     }
 
     /// The same in a graph, where a launch costs the host nothing: microseconds of each of so many launches, one behind the
@@ -176,17 +176,19 @@ impl Device {
         };
         // SAFETY: as above.
         let run = || unsafe { result::graph::launch(executable, stream) };
-        let round = || run().and_then(|()| timed(stream, run));
+        let round = || timed(stream, run, run);
         let times: Result<Vec<f32>, DriverError> = (0..rounds).map(|_| Ok(round()? / launches as f32)).collect();
         // SAFETY: it is destroyed once, and its last launch is over.
         unsafe { result::graph::exec_destroy(executable)? };
         times
     }
 
-    /// Copies half of some memory onto the other half, and gives the time in microseconds and the bytes read and written.
+    /// Copies half of some memory onto the other half, behind the same copy, and gives the time in microseconds and the bytes read
+    /// and written.
     pub(super) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
         let half = memory.len() / 2;
-        Ok((timed(slot.stream, || memory.copy_half(slot.stream))?, 2 * half))
+        let copy = || memory.copy_half(slot.stream);
+        Ok((timed(slot.stream, copy, copy)?, 2 * half))
     }
 
     /// Brings parts of a launch's inputs back, as they are on the device.
@@ -223,10 +225,16 @@ fn is_written_to_host(launch: &Launch) -> bool {
     launch.outputs <= WRITTEN_TO_HOST && launch.rows <= launch.shape.teams
 }
 
-/// Microseconds between two events around some work.
-fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) -> Result<f32, DriverError> {
+/// Microseconds between two events around some work, behind other work. Events are made before anything is queued: the device
+/// would be at nothing meanwhile.
+fn timed(
+    stream: sys::CUstream,
+    before: impl FnOnce() -> Result<(), DriverError>,
+    work: impl FnOnce() -> Result<(), DriverError>,
+) -> Result<f32, DriverError> {
     let [start, end] = [(), ()].map(|()| result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
     let (start, end) = (start?, end?);
+    before()?;
     // SAFETY: events and stream are live; each event is destroyed once.
     unsafe {
         result::event::record(start, stream)?;
