@@ -23,6 +23,7 @@
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
 //                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
 //                                hang      the N-th launch never ends (nor is CODE used)
+//                                function  the N-th look for a function in an image fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
@@ -93,7 +94,7 @@ struct Device {
     double microseconds = 0;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;

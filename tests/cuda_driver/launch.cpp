@@ -149,6 +149,8 @@ CUDA_API Result cuModuleUnload(Module*) {
 CUDA_API Result cuModuleGetFunction(Function** to, Module* module, const char* name) {
     DRIVER_CALL(context);
     if (to == nullptr || module == nullptr || name == nullptr) return call(kInvalidValue);
+    Result planted;
+    if (Config::get().is_planted(Fault::kFunction, &planted)) return call(planted);
     for (Function& function : module->functions) {
         if (strcmp(function.kernel.name, name) != 0) continue;
         *to = &function;

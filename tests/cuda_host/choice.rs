@@ -124,6 +124,37 @@ fn a_driver_gets_the_best_image_that_it_takes() {
     }
 }
 
+/// As one does that loads lazily.
+#[test]
+fn an_image_that_is_refused_only_when_it_is_asked_for_kernels_is_not_the_last() {
+    let hopper = "machine code of CUDA 12.2 for compute capability 9.0, with clusters, because the driver refuses";
+    let cases = [
+        ("function@1=209", "9.0", hopper, 1),
+        // The last kernel of the first image.
+        ("function@6=209", "9.0", hopper, 1),
+        (
+            "function@1=209,function@2=200",
+            "9.0",
+            "PTX, without clusters, because the driver refuses the machine code",
+            2,
+        ),
+        ("function@1=209", "8.0", "PTX, without clusters, because the driver refuses the machine code", 1),
+    ];
+    for (fault, capability, image, unloaded) in cases {
+        let faults = format!("{fault},launch@1=700");
+        let driver = [("FAKE_CUDA_FAULTS", faults.as_str()), ("FAKE_CUDA_DEVICES", capability)];
+        let Some(mut server) = start(&["--backend=cuda"], &driver) else { return };
+        let (_, log) = server.ended();
+        assert!(log.contains(image), "{fault}, {capability}: {image} is missing in:\n{log}");
+        assert!(log.contains("CUDA_ERROR_NO_BINARY_FOR_GPU") || log.contains("CUDA_ERROR_INVALID_IMAGE"), "{log}");
+        assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
+        assert_eq!(server.calls("cuModuleUnload"), unloaded);
+    }
+    // What has no room now has none for another image either.
+    let (code, log) = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "function@1=2")]).unwrap().ended();
+    assert!(code == 88 && log.contains("out of memory"), "{code}: {log}");
+}
+
 #[test]
 fn a_driver_that_is_too_old_is_refused() {
     refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver knows CUDA 12.1", "12.2 (R535)"]);
