@@ -12,7 +12,7 @@
 //                              With CARD it is a slice (MIG) of a card that has this UUID.
 //   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
 //   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
-//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4
+//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4. No cluster of more blocks runs.
 //   FAKE_CUDA_CALL             microseconds that the host is at each call; default 0. What is asked of a device that does
 //                              nothing begins when it was asked.
 //   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:

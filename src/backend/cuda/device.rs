@@ -260,8 +260,8 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
     }
 }
 
-/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory; no bound where
-/// the driver cannot tell.
+/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory: none where
+/// they cannot run at all, and no bound where the driver cannot tell.
 fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut attribute = launch_attribute(team_size, true);
     let config = sys::CUlaunchConfig {
@@ -279,7 +279,7 @@ fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut clusters = 0;
     // SAFETY: the function and the attribute are live; the driver writes one number.
     let told = unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, kernel, &raw const config) }.result();
-    u32::try_from(clusters).ok().filter(|&clusters| told.is_ok() && clusters > 0).unwrap_or(u32::MAX)
+    told.ok().and_then(|()| u32::try_from(clusters).ok()).unwrap_or(u32::MAX)
 }
 
 /// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.
