@@ -71,6 +71,14 @@ std::vector<Planted> read_faults() {
     return faults;
 }
 
+// As the real driver it comes to an end with the process, if that ends by `exit`: not before its devices have come to theirs.
+void at_exit() {
+    Call call("exit");
+    for (const auto& device : Config::get().devices) {
+        if (device->hangs) call.waited(kNotReady);
+    }
+}
+
 std::recursive_mutex& mutex() {
     static std::recursive_mutex mutex;
     return mutex;
@@ -162,6 +170,7 @@ CUDA_API Result cuInit(unsigned flags) {
     if (flags != 0) return call(kInvalidValue);
     if (Config::get().is_planted(Fault::kInit, &planted)) return call(planted);
     if (Config::get().devices.empty()) return call(kNoDevice);
+    if (!is_initialised) atexit(at_exit);
     is_initialised = true;
     return kSuccess;
 }

@@ -22,11 +22,12 @@
 //                                launch    the N-th launch fails when it happens, and everything after it
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
 //                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
-//                                hang      the N-th launch never ends (nor is CODE used)
+//                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
 //                                function  the N-th look for a function in an image fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
-//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
+//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process; so is `exit`, when it runs
+//                              what the driver wants done at the end
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -92,6 +93,8 @@ struct Device {
     Result broken = kSuccess;
     // Its clock, which goes on only with what it does: events tell the same times in each run.
     double microseconds = 0;
+    // It is at a launch that never ends.
+    bool hangs = false;
 };
 
 enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction };

@@ -107,7 +107,10 @@ double microseconds(const Grid& grid, const Arguments& told) {
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
-    if (Config::get().is_planted(Fault::kHang, &planted)) return kNotReady;
+    if (Config::get().is_planted(Fault::kHang, &planted)) {
+        function.device->hangs = true;
+        return kNotReady;
+    }
     Opened opened;
     // Of the first row, which always has one.
     auto result = reinterpret_cast<unsigned char*>(arguments.outputs);

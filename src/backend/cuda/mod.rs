@@ -39,6 +39,7 @@ use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use std::sync::Arc;
 use taken::Taken;
+pub use wait::{end_at_once, hangs};
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
 const INPUT_BYTES: usize = 64 << 20;
