@@ -40,6 +40,12 @@ pub enum DeviceMemoryError {
         "cannot be opened: {0}; needed are a process id of its own in a common PID namespace, memory of cudaMalloc, and a process other than this one that still has it"
     )]
     Handle(String),
+    /// It is memory of another device.
+    #[error("the memory lies on another GPU than the server's, which is {own}; nothing is copied from GPU to GPU")]
+    Elsewhere {
+        /// The server's.
+        own: String,
+    },
     /// The allocation ends before.
     #[error("{offset} and {bytes} bytes more end after the allocation's {len} bytes")]
     TooShort {

@@ -24,6 +24,7 @@
 //                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
 //                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
 //                                function  the N-th look for a function in an image fails
+//                                range     the N-th question where an allocation begins and ends fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process; so is `exit`, when it runs
@@ -97,7 +98,7 @@ struct Device {
     bool hangs = false;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;
