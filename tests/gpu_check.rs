@@ -46,6 +46,7 @@ fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir
     let mut command = Command::new("bash");
     command.current_dir(above).arg(name.join("gpu-check")).arg(verb).env("PATH", path);
     command.env("OUT", name.join("out/gpu")).env("LIMIT_kernels", limit);
+    command.env("LD_LIBRARY_PATH", "/a:/usr/local/cuda/lib64/stubs:/stubsof/b:/c/stubs/");
     let output = command.env_remove("PROPTEST_CASES").output().unwrap();
     (dir, output)
 }
@@ -123,6 +124,16 @@ fn what_the_driver_answers_is_left_to_the_program() {
     let sanitizer = r#"[[ $* == *" --report-api-errors no "* ]] && echo "$2" && while [[ $1 != ./* ]]; do shift; done && exec "$@""#;
     let (dir, output) = check("sanitize", "20", &[("compute-sanitizer", sanitizer)]);
     assert!(output.status.success(), "{}", read(&dir, "sanitize.log"));
+}
+
+#[test]
+fn programs_find_the_device_and_the_driver_that_are_meant() {
+    let told = r#"mkdir "$CUDA_CACHE_PATH"; echo "$CUDA_DEVICE_ORDER, $CUDA_CACHE_PATH, $LD_LIBRARY_PATH""#;
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", told)]);
+    let (log, cache) = (read(&dir, "bench.log"), dir.path().join("out/gpu/cuda-cache"));
+    let expected = format!("PCI_BUS_ID, {}, /a:/stubsof/b\n", cache.canonicalize().unwrap_or(cache.clone()).display());
+    assert!(output.status.success() && log.contains(&expected), "{log}");
+    assert!(!cache.exists(), "a machine may bring no more than so many files back");
 }
 
 #[test]
