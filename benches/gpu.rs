@@ -3,7 +3,7 @@
 //! Times are medians of many launches between CUDA events: cold, behind a launch that reads 128 MiB of other rows, and hot,
 //! behind launches of the same rows. Of few rows there is also the time of one launch among many in a CUDA graph, hot. What is asked first stands first: a run that is cut short has it. A device whose kernels
 //! compute something else is measured too, and a line that fails is told; then it ends with 1. scripts/gpu-bench runs this
-//! on a machine with a GPU, next to PyTorch and FlashInfer. Without a GPU it says so and ends with 0. `--quick` measures a few
+//! on a machine with a GPU, next to PyTorch and FlashInfer. Without a GPU it says SKIPPED and ends with 0. `--quick` measures a few
 //! small shapes, to see that it runs.
 
 #![allow(clippy::print_stdout)] // it prints a table
@@ -92,8 +92,10 @@ fn main() -> ExitCode {
     let mut backend = match CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), extent.room) {
         Ok(backend) => backend,
         Err(reason) => {
-            println!("SKIPPED: nothing was measured: {reason}");
-            return if reason.is_absence() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            let (what, code) =
+                if reason.is_absence() { ("SKIPPED", ExitCode::SUCCESS) } else { ("FAILED", ExitCode::FAILURE) };
+            println!("{what}: nothing was measured: {reason}");
+            return code;
         }
     };
     println!("{}\nkernels: {}", backend.info().device, backend.image());

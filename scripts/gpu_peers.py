@@ -17,11 +17,11 @@ DRAFTED = 8
 def elapsed(before, work):
     """The median microseconds between CUDA events around some work, each time behind something else. That keeps the device
     busy while events and work are queued, so no time of the host's is measured, unless the work takes longer to queue than
-    to do."""
+    to do. Events are made when they are recorded first, so the same ones are recorded again."""
     times = []
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(ROUNDS + 5):
         before()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         work()
         end.record()
@@ -41,11 +41,11 @@ def cold_and_hot(flush, work):
 
 
 def copy_rate(memory):
-    """Bytes per microsecond that a device copy reads and writes, the best of several."""
+    """Bytes per microsecond that a device copy reads and writes, the best of several, each behind another."""
     half = memory.numel() // 2
     size = 2 * half * memory.element_size()
     work = lambda: memory[half : 2 * half].copy_(memory[:half])
-    return size / min(elapsed(lambda: None, work) for _ in range(3))
+    return size / min(elapsed(work, work) for _ in range(3))
 
 
 def native_top_k_top_p(logits, k, p):

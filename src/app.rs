@@ -5,7 +5,7 @@ mod serving;
 mod stall;
 
 use crate::admin;
-use crate::backend::cuda::OpenError;
+use crate::backend::cuda::{self, OpenError};
 use crate::backend::{Backend, BackendInfo, DeviceLost};
 use crate::config::{self, Config};
 use crate::engine::Engine;
@@ -302,7 +302,11 @@ pub fn run(config: Config) -> ExitCode {
             error.exit_code()
         }
     };
+    // Writes the last lines.
     drop(guard);
+    if code == EXIT_DEVICE_LOST || cuda::hangs() {
+        cuda::end_at_once(code);
+    }
     ExitCode::from(code)
 }
 

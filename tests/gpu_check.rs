@@ -46,6 +46,7 @@ fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir
     let mut command = Command::new("bash");
     command.current_dir(above).arg(name.join("gpu-check")).arg(verb).env("PATH", path);
     command.env("OUT", name.join("out/gpu")).env("LIMIT_kernels", limit);
+    command.env("LD_LIBRARY_PATH", "/a:/usr/local/cuda/lib64/stubs:/stubsof/b:/c/stubs/");
     let output = command.env_remove("PROPTEST_CASES").output().unwrap();
     (dir, output)
 }
@@ -100,6 +101,39 @@ fn a_run_in_which_everything_hangs_ends_within_ten_minutes() {
     assert!(script.contains("KILL_AFTER=5\n"));
     let all: u64 = limits.iter().map(|(_, seconds)| seconds + 5).sum();
     assert!(limits.len() == 7 && all < 590, "{all} s: {limits:?}");
+}
+
+/// The bench ends well where there is no GPU.
+#[test]
+fn a_bench_that_measured_nothing_has_not_passed() {
+    let nothing = "echo SKIPPED: nothing was measured: no CUDA device";
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", nothing)]);
+    let summary = read(&dir, "summary.txt");
+    assert!(summary.starts_with("kernels        FAILED ") && output.status.code() == Some(1), "{summary}");
+    assert!(read(&dir, "bench.log").contains("SKIPPED: nothing was measured: no CUDA device\n"));
+    // Elsewhere the word says nothing, and a failure stays one.
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; echo SKIPPED: a line")]);
+    assert!(output.status.success() && read(&dir, "bench.log").contains("measured\nSKIPPED: a line\n"));
+    let (dir, _) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; exit 1")]);
+    assert!(read(&dir, "summary.txt").starts_with("kernels        FAILED                 code   1"));
+}
+
+/// An image that the driver refuses before it takes another is no fault of the kernels'.
+#[test]
+fn what_the_driver_answers_is_left_to_the_program() {
+    let sanitizer = r#"[[ $* == *" --report-api-errors no "* ]] && echo "$2" && while [[ $1 != ./* ]]; do shift; done && exec "$@""#;
+    let (dir, output) = check("sanitize", "20", &[("compute-sanitizer", sanitizer)]);
+    assert!(output.status.success(), "{}", read(&dir, "sanitize.log"));
+}
+
+#[test]
+fn programs_find_the_device_and_the_driver_that_are_meant() {
+    let told = r#"mkdir "$CUDA_CACHE_PATH"; echo "$CUDA_DEVICE_ORDER, $CUDA_CACHE_PATH, $LD_LIBRARY_PATH""#;
+    let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", told)]);
+    let (log, cache) = (read(&dir, "bench.log"), dir.path().join("out/gpu/cuda-cache"));
+    let expected = format!("PCI_BUS_ID, {}, /a:/stubsof/b\n", cache.canonicalize().unwrap_or(cache.clone()).display());
+    assert!(output.status.success() && log.contains(&expected), "{log}");
+    assert!(!cache.exists(), "a machine may bring no more than so many files back");
 }
 
 #[test]

@@ -21,6 +21,7 @@ _FUNCTIONS = {
     "cuGetErrorName": [c_int, ctypes.POINTER(c_char_p)],
     "cuDeviceGetCount": [_TO],
     "cuDeviceGet": [_TO, c_int],
+    "cuDeviceGetUuid": [_TO, c_int],
     "cuDeviceGetUuid_v2": [_TO, c_int],
     "cuDevicePrimaryCtxRetain": [_TO, c_int],
     "cuDevicePrimaryCtxRelease_v2": [c_int],
@@ -76,14 +77,16 @@ class Driver:
         return getattr(self._library, function)(*arguments)
 
     def find(self, uuid: str) -> int:
-        """The device with this UUID, "GPU-" and 36 characters."""
-        count, device, raw = c_int(), c_int(), (ctypes.c_ubyte * 16)()
+        """The device with this UUID, "GPU-" and 36 characters, or "MIG-" and 36 of a slice of a card."""
+        count, device, raw, card = c_int(), c_int(), (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
         self.call("cuDeviceGetCount", byref(count))
         seen = []
         for ordinal in range(count.value):
             self.call("cuDeviceGet", byref(device), ordinal)
             self.call("cuDeviceGetUuid_v2", byref(raw), device)
-            seen.append(_spelled(bytes(raw)))
+            # The older one knows nothing of slices, and gives the card's.
+            self.call("cuDeviceGetUuid", byref(card), device)
+            seen.append(_spelled(bytes(raw), bytes(raw) != bytes(card)))
             if _digits(seen[-1]) == _digits(uuid):
                 return device.value
         raise CroupierError(f"the region lies on {uuid}, which is not visible here; visible are {', '.join(seen) or 'none'}")
@@ -178,9 +181,9 @@ def _unmap(loaded: Driver, context: Any, undo: ExitStack, process: int) -> None:
         pass
 
 
-def _spelled(raw: bytes) -> str:
+def _spelled(raw: bytes, is_slice: bool) -> str:
     digits = raw.hex()
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return ("MIG-" if is_slice else "GPU-") + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _digits(uuid: str) -> str:

@@ -43,7 +43,7 @@ class Stream(Front):
     data_path: "auto" takes shared memory where it is to be had, "shared_memory" insists on it, "inline" does not ask.
     "device_memory" is memory of the GPU that the server samples on: rows have `__cuda_array_interface__`, and so may logits.
     A step waits for all that this process has asked of that GPU, since the server does not.
-    device: the UUID of that GPU, "GPU-" and 36 characters, with "device_memory": another one is refused. Default: the server's.
+    device: the UUID of that GPU, as `nvidia-smi -L` shows it, with "device_memory": another one is refused. Default: the server's.
     max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory.
     reconnect_within: seconds to try when the server is not there yet, or gone later. Then sequences are opened again with their tokens
     so far, and steps without a result are sent again: the tokens are those that would have come.

@@ -40,6 +40,12 @@ pub enum DeviceMemoryError {
         "cannot be opened: {0}; needed are a process id of its own in a common PID namespace, memory of cudaMalloc, and a process other than this one that still has it"
     )]
     Handle(String),
+    /// It is memory of another device.
+    #[error("the memory lies on another GPU than the server's, which is {own}; nothing is copied from GPU to GPU")]
+    Elsewhere {
+        /// The server's.
+        own: String,
+    },
     /// The allocation ends before.
     #[error("{offset} and {bytes} bytes more end after the allocation's {len} bytes")]
     TooShort {
@@ -53,6 +59,14 @@ pub enum DeviceMemoryError {
     /// The driver fails otherwise.
     #[error("the driver fails: {0}")]
     Driver(String),
+}
+
+/// Whether two UUIDs are of one device. The digits say it: not every library spells a slice of a card with "MIG-".
+#[must_use]
+pub fn is_same_device(one: &str, other: &str) -> bool {
+    let is_kind = |kind: &&str| kind.eq_ignore_ascii_case("GPU-") || kind.eq_ignore_ascii_case("MIG-");
+    let digits = |uuid: &str| uuid[uuid.get(..4).filter(is_kind).map_or(0, str::len)..].to_ascii_lowercase();
+    digits(one) == digits(other)
 }
 
 /// The memory of one device, from any thread.
@@ -74,4 +88,23 @@ pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// [`DeviceMemoryError`]; nothing is kept then.
     fn open(&self, lent: &Lent) -> Result<OnDevice, DeviceMemoryError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digits_say_which_device() {
+        let digits = "deadbeef-1234-1234-1234-0123456789ab";
+        let own = format!("MIG-{digits}");
+        for same in [own.clone(), format!("GPU-{digits}"), format!("mig-{}", digits.to_uppercase()), digits.to_owned()]
+        {
+            assert!(is_same_device(&same, &own), "{same}");
+        }
+        for other in [format!("CPU-{digits}"), "MIG-".to_owned(), "GPU-deadbeef".to_owned(), "\u{e9}\u{e9}".to_owned()]
+        {
+            assert!(!is_same_device(&other, &own), "{other}");
+        }
+    }
 }

@@ -247,6 +247,11 @@ impl Config {
                 tracing::info!(%reason, "sampling on the CPU");
                 Ok(cpu())
             }
+            // Somebody meant to have a GPU here, and may have to do something about it.
+            Err(reason @ OpenError::NotStarted(_)) if self.backend == BackendChoice::Auto => {
+                tracing::warn!(%reason, "sampling on the CPU, although there may be a GPU");
+                Ok(cpu())
+            }
             Err(error) => Err(error),
         }
     }

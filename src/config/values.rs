@@ -179,11 +179,16 @@ pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
 pub(super) fn device(text: &str) -> Result<String, String> {
     let is_index = text.len() <= 4 && text.parse::<u16>().is_ok();
     let is_uuid = text.len() == 40
-        && text.strip_prefix("GPU-").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
+        && ["GPU-", "MIG-"]
+            .iter()
+            .find_map(|kind| text.strip_prefix(kind))
+            .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
     if is_index || is_uuid {
         Ok(text.to_owned())
     } else {
-        Err(format!("\"{text}\" is no device; write an index such as 0, or a UUID as nvidia-smi -L shows it, GPU-..."))
+        Err(format!(
+            "\"{text}\" is no device; write an index such as 0, or a UUID as nvidia-smi -L shows it, GPU-... or MIG-..."
+        ))
     }
 }
 

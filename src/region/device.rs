@@ -2,7 +2,9 @@
 
 use super::freeing::{Backing, Gone, Held};
 use super::{LeaseError, Region, Regions, StreamRegions};
-use crate::backend::device_memory::{Allocated, DeviceMemory, DeviceMemoryError, IPC_HANDLE_BYTES, Lent, OnDevice};
+use crate::backend::device_memory::{
+    Allocated, DeviceMemory, DeviceMemoryError, IPC_HANDLE_BYTES, Lent, OnDevice, is_same_device,
+};
 use crate::permits::Counter;
 use metrics::Gauge;
 use std::os::fd::OwnedFd;
@@ -80,7 +82,7 @@ impl DeviceSide {
     /// Refuses another device than this.
     fn check(&self, asked: &str) -> Result<(), DeviceError> {
         let own = self.memory.uuid();
-        if asked.is_empty() || asked.eq_ignore_ascii_case(own) {
+        if asked.is_empty() || is_same_device(asked, own) {
             return Ok(());
         }
         Err(DeviceError::WrongDevice { asked: asked.to_owned(), own: own.to_owned() })

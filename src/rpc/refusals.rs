@@ -45,6 +45,9 @@ fn on_device(request: &str, error: &DeviceError) -> (Code, &'static str, &'stati
         DeviceError::NoRoom(_) => (Code::ResourceExhausted, "DEVICE_REGION_BYTES", ""),
         DeviceError::Refused(DeviceMemoryError::OutOfMemory(_)) => (Code::ResourceExhausted, "DEVICE_MEMORY", ""),
         DeviceError::Refused(DeviceMemoryError::Handle(_)) => (Code::FailedPrecondition, "IPC_HANDLE", "ipc_handle"),
+        DeviceError::Refused(DeviceMemoryError::Elsewhere { .. }) => {
+            (Code::FailedPrecondition, "WRONG_DEVICE", "ipc_handle")
+        }
         DeviceError::Refused(DeviceMemoryError::TooShort { .. }) => (Code::InvalidArgument, "INVALID_FIELD", "bytes"),
         DeviceError::Refused(DeviceMemoryError::Driver(_)) => (Code::Internal, "DEVICE", ""),
     }

@@ -92,8 +92,9 @@ fn clusters_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
     let vocab = |i: usize| [128_256, 128_256, 151_936, 50_257, 1000, 128_256, 32_000][i % 7];
     one_launch(&mut backend, &mixed(Dtype::F32, 100, true, vocab), (4, 3));
-    one_launch(&mut backend, &mixed(Dtype::F32, 70, false, |_| 128_256), (2, 2));
-    one_launch(&mut backend, &mixed(Dtype::Bf16, 100, false, |_| 128_256), (2, 2));
+    let pairs = backend.machine().facts().resident(2) as usize;
+    one_launch(&mut backend, &mixed(Dtype::F32, 70.max(pairs + 6), false, |_| 128_256), (2, 2));
+    one_launch(&mut backend, &mixed(Dtype::Bf16, 100.max(pairs + 6), false, |_| 128_256), (2, 2));
 }
 
 /// The same where a block has a row for itself, which it keeps, or a part of it.
@@ -102,7 +103,8 @@ fn blocks_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
     one_launch(&mut backend, &mixed(Dtype::F32, 256, false, |i| 4900 + i), (1, 2));
     one_launch(&mut backend, &mixed(Dtype::F16, 400, true, |i| 40 + 7 * i), (1, 3));
-    one_launch(&mut backend, &mixed(Dtype::F32, 140, false, |i| 80_000 + i), (1, 2));
+    let blocks = backend.machine().facts().resident(1) as usize;
+    one_launch(&mut backend, &mixed(Dtype::F32, 140.max(blocks + 8), false, |i| 80_000 + i), (1, 2));
 }
 
 /// Few and short enough for a sanitizer: teams of two to eight blocks, one row each, and blocks that take a second row.

@@ -33,9 +33,12 @@ std::unique_ptr<Device> read_device(const std::string& text, int ordinal) {
     device->name = parts.size() > 1 ? parts[1] : "Fake GPU " + std::to_string(ordinal);
     device->uuid[15] = uint8_t(ordinal);
     bool is_read = sscanf(parts.at(0).c_str(), "%d.%d", &device->major, &device->minor) == 2;
-    for (size_t i = 0; i < 16 && parts.size() > 2; ++i) {
-        is_read = is_read && parts[2].size() == 32 && sscanf(&parts[2][2 * i], "%2hhx", &device->uuid[i]) == 1;
-    }
+    auto read_uuid = [&](const std::string& digits, uint8_t (&to)[16]) {
+        for (size_t i = 0; i < 16; ++i) is_read = is_read && digits.size() == 32 && sscanf(&digits[2 * i], "%2hhx", &to[i]) == 1;
+    };
+    if (parts.size() > 2) read_uuid(parts[2], device->uuid);
+    memcpy(device->card, device->uuid, sizeof device->card);
+    if (parts.size() > 3) read_uuid(parts[3], device->card);
     if (!is_read) {
         fprintf(stderr, "FAKE_CUDA_DEVICES: %s\n", text.c_str());
         abort();
@@ -50,7 +53,7 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};
@@ -66,6 +69,14 @@ std::vector<Planted> read_faults() {
         faults.push_back(Planted{Fault(kind), at, Result(code)});
     }
     return faults;
+}
+
+// As the real driver it comes to an end with the process, if that ends by `exit`: not before its devices have come to theirs.
+void at_exit() {
+    Call call("exit");
+    for (const auto& device : Config::get().devices) {
+        if (device->hangs) call.waited(kNotReady);
+    }
 }
 
 std::recursive_mutex& mutex() {
@@ -84,6 +95,7 @@ Config& Config::get() {
         read.version = atoi(setting("FAKE_CUDA_VERSION", "13000"));
         read.memory = strtoull(setting("FAKE_CUDA_MEMORY", "1073741824"), nullptr, 10);
         read.multiprocessors = atoi(setting("FAKE_CUDA_MULTIPROCESSORS", "4"));
+        read.call_microseconds = atof(setting("FAKE_CUDA_CALL", "0"));
         return read;
     }();
     return config;
@@ -103,7 +115,7 @@ bool Config::is_planted(Fault fault, Result* result) {
     return false;
 }
 
-Call::Call(const char* name) : name(name), lock(mutex()) {}
+Call::Call(const char* name) : name(name), lock(mutex()) { Config::get().microseconds += Config::get().call_microseconds; }
 
 Call::~Call() {
     static const char* const path = getenv("FAKE_CUDA_LOG");
@@ -158,6 +170,7 @@ CUDA_API Result cuInit(unsigned flags) {
     if (flags != 0) return call(kInvalidValue);
     if (Config::get().is_planted(Fault::kInit, &planted)) return call(planted);
     if (Config::get().devices.empty()) return call(kNoDevice);
+    if (!is_initialised) atexit(at_exit);
     is_initialised = true;
     return kSuccess;
 }
@@ -198,7 +211,14 @@ CUDA_API Result cuDeviceGetUuid_v2(void* uuid, int ordinal) {
     return kSuccess;
 }
 
-CUDA_API Result cuDeviceGetUuid(void* uuid, int ordinal) { return cuDeviceGetUuid_v2(uuid, ordinal); }
+// The older one knows nothing of slices.
+CUDA_API Result cuDeviceGetUuid(void* uuid, int ordinal) {
+    DRIVER_CALL(initialised);
+    Device* device = device_at(ordinal);
+    if (device == nullptr) return call(kInvalidDevice);
+    memcpy(uuid, device->card, sizeof device->card);
+    return kSuccess;
+}
 
 CUDA_API Result cuDeviceTotalMem_v2(size_t* bytes, int ordinal) {
     DRIVER_CALL(initialised);

@@ -7,11 +7,14 @@
 //
 // It is set up by the environment:
 //
-//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID]], where the UUID has 32 hexadecimal
+//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID[,CARD]]], where a UUID has 32 hexadecimal
 //                              digits; default "9.0". Unless said, device N is "Fake GPU N", 0000000000000000000000000000000N.
+//                              With CARD it is a slice (MIG) of a card that has this UUID.
 //   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
 //   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
-//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4
+//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4. No cluster of more blocks runs.
+//   FAKE_CUDA_CALL             microseconds that the host is at each call; default 0. What is asked of a device that does
+//                              nothing begins when it was asked.
 //   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:
 //                                init      the N-th cuInit fails
 //                                allocate  the N-th allocation fails, on the device, pinned, or to be shared
@@ -19,10 +22,13 @@
 //                                launch    the N-th launch fails when it happens, and everything after it
 //                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
 //                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
-//                                hang      the N-th launch never ends (nor is CODE used)
+//                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
+//                                function  the N-th look for a function in an image fails
+//                                range     the N-th question where an allocation begins and ends fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
-//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process
+//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process; so is `exit`, when it runs
+//                              what the driver wants done at the end
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +49,7 @@ namespace driver {
     X(kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                              \
     X(kNotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error")                  \
     X(kNoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected")              \
+    X(kStubLibrary, 34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library")              \
     X(kInvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                \
     X(kInvalidImage, 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid")          \
     X(kInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context")              \
@@ -50,6 +57,7 @@ namespace driver {
     X(kNoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device") \
     X(kEccUncorrectable, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered") \
     X(kUnsupportedPtx, 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain.") \
+    X(kContained, 226, "CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error") \
     X(kInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle")               \
     X(kNotFound, 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                          \
     X(kNotReady, 600, "CUDA_ERROR_NOT_READY", "device not ready")                                \
@@ -57,7 +65,9 @@ namespace driver {
     X(kLaunchTimeout, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated")  \
     X(kLaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")              \
     X(kCooperativeTooLarge, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch") \
+    X(kTensorMemoryLeak, 721, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "Tensor Memory not completely freed at the end of kernel") \
     X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                 \
+    X(kSystemNotReady, 802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized")         \
     X(kSystemMismatch, 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination") \
     X(kInvalidCluster, 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size")           \
     X(kUnknown, 999, "CUDA_ERROR_UNKNOWN", "unknown error")
@@ -75,6 +85,8 @@ struct Device {
     int ordinal = 0;
     std::string name;
     uint8_t uuid[16] = {};
+    // Of the card that it is a slice of; else the same.
+    uint8_t card[16] = {};
     int major = 0, minor = 0;
     size_t used = 0;
     unsigned retained = 0;
@@ -82,15 +94,20 @@ struct Device {
     Result broken = kSuccess;
     // Its clock, which goes on only with what it does: events tell the same times in each run.
     double microseconds = 0;
+    // It is at a launch that never ends.
+    bool hangs = false;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;
     int version;
     size_t memory;
     int multiprocessors;
+    double call_microseconds;
+    // The clock of the host: it goes on with each call, and where somebody waits for a device, with that.
+    double microseconds = 0;
 
     static Config& get();  // read once
     // Whether this is the call that a fault was planted at, and what it gives. Each call counts.

@@ -91,7 +91,7 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
         if (attribute.id == kClusterDimension) cluster = attribute.cluster.x * attribute.cluster.y * attribute.cluster.z;
     }
     unsigned team_size = config.grid[0], blocks = config.grid[0] * config.grid[1];
-    if (cluster > 8 || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
+    if (cluster > 8 || cluster > unsigned(Config::get().multiprocessors) || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
     if (config.grid[0] % cluster != 0) return kInvalidValue;
     if (is_cooperative && blocks > unsigned(Config::get().multiprocessors)) return kCooperativeTooLarge;
     // A GPU would wait for ever, or read what is not there.
@@ -107,7 +107,10 @@ double microseconds(const Grid& grid, const Arguments& told) {
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
-    if (Config::get().is_planted(Fault::kHang, &planted)) return kNotReady;
+    if (Config::get().is_planted(Fault::kHang, &planted)) {
+        function.device->hangs = true;
+        return kNotReady;
+    }
     Opened opened;
     // Of the first row, which always has one.
     auto result = reinterpret_cast<unsigned char*>(arguments.outputs);
@@ -149,6 +152,8 @@ CUDA_API Result cuModuleUnload(Module*) {
 CUDA_API Result cuModuleGetFunction(Function** to, Module* module, const char* name) {
     DRIVER_CALL(context);
     if (to == nullptr || module == nullptr || name == nullptr) return call(kInvalidValue);
+    Result planted;
+    if (Config::get().is_planted(Fault::kFunction, &planted)) return call(planted);
     for (Function& function : module->functions) {
         if (strcmp(function.kernel.name, name) != 0) continue;
         *to = &function;
@@ -183,6 +188,8 @@ CUDA_API Result cuFuncGetAttribute(int* value, int attribute, Function* function
 CUDA_API Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, const LaunchConfig* config) {
     DRIVER_CALL(context);
     if (clusters == nullptr || function == nullptr || config == nullptr) return call(kInvalidValue);
+    *clusters = 0;
+    if (config->grid[0] > unsigned(Config::get().multiprocessors)) return kSuccess;
     if (Result refused = check_teams(*config, *function)) return call(refused);
     *clusters = Config::get().multiprocessors / int(config->grid[0]);
     return kSuccess;

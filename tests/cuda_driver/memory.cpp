@@ -176,6 +176,8 @@ CUDA_API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
 CUDA_API Result cuMemGetAddressRange_v2(Address* base, size_t* bytes, Address address) {
     DRIVER_CALL(context);
     const Range* range = range_of(address);
+    Result planted;
+    if (Config::get().is_planted(Fault::kRange, &planted)) return call(planted);
     if (range == nullptr || range->kind == Kind::kPinned) return call(kNotFound);
     if (base != nullptr) *base = Address(range->at);
     if (bytes != nullptr) *bytes = range->bytes;

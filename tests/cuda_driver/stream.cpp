@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ipc.hpp"
@@ -50,6 +51,7 @@ Result Stream::run_to(uint64_t number) {
         // Nothing happens any more on a device that is broken.
         if (device->broken != kSuccess) continue;
         Result wrong = next();
+        Config::get().microseconds = std::max(Config::get().microseconds, device->microseconds);
         if (wrong == kNotReady) {
             // It is still at it, whenever somebody looks.
             asked.push_front([] { return kNotReady; });
@@ -78,7 +80,10 @@ void ask(Device& device, Stream& stream, std::function<Result()> what) {
     } else if (stream.is_blocking) {
         without_name->finish();
     }
-    stream.asked.push_back(std::move(what));
+    stream.asked.push_back([&device, at = Config::get().microseconds, what = std::move(what)] {
+        device.microseconds = std::max(device.microseconds, at);
+        return what();
+    });
 }
 
 Result finish_all(Device& device) {

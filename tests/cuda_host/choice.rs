@@ -1,7 +1,10 @@
 //! Which device is used, when none is, and what is said about it.
 
+use crate::build::{FOLDER, built};
 use crate::server::{field, start};
 use crate::support::*;
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::cuda::CudaBackend;
 use croupier::proto::GetServerInfoRequest;
 use croupier::proto::sampler_client::SamplerClient;
 
@@ -43,6 +46,26 @@ fn a_device_is_found_by_its_uuid() {
         return;
     };
     assert_eq!(field(&server.ready(), "device"), SECOND);
+}
+
+/// Two slices of one card: what the card is called says nothing of them.
+const SLICES: (&str, &str) = (
+    "FAKE_CUDA_DEVICES",
+    "9.0,Slice,11110000000000000000000000000001,c0ffee000000000000000000000000ff;\
+     9.0,Slice,22220000000000000000000000000002,c0ffee000000000000000000000000ff",
+);
+const SLICE: &str = "Slice (9.0, MIG-22220000-0000-0000-0000-000000000002)";
+
+#[test]
+fn a_slice_of_a_card_is_found_by_its_own_uuid() {
+    for uuid in ["MIG-22220000-0000-0000-0000-000000000002", "GPU-22220000-0000-0000-0000-000000000002"] {
+        let Some(mut server) = start(&["--backend=cuda", &format!("--device={uuid}")], &[SLICES]) else { return };
+        assert_eq!(field(&server.ready(), "device"), SLICE);
+    }
+    let first = "0: Slice (9.0, MIG-11110000-0000-0000-0000-000000000001)";
+    let card = "GPU-c0ffee00-0000-0000-0000-0000000000ff";
+    let named = format!("there is no device {card}");
+    refused(&[&format!("--device={card}")], &[SLICES], &[&named, first, &format!("1: {SLICE}")]);
 }
 
 /// A refusal, and how it looks with `auto`: the CPU samples, and the reason is told.
@@ -101,6 +124,37 @@ fn a_driver_gets_the_best_image_that_it_takes() {
     }
 }
 
+/// As one does that loads lazily.
+#[test]
+fn an_image_that_is_refused_only_when_it_is_asked_for_kernels_is_not_the_last() {
+    let hopper = "machine code of CUDA 12.2 for compute capability 9.0, with clusters, because the driver refuses";
+    let cases = [
+        ("function@1=209", "9.0", hopper, 1),
+        // The last kernel of the first image.
+        ("function@6=209", "9.0", hopper, 1),
+        (
+            "function@1=209,function@2=200",
+            "9.0",
+            "PTX, without clusters, because the driver refuses the machine code",
+            2,
+        ),
+        ("function@1=209", "8.0", "PTX, without clusters, because the driver refuses the machine code", 1),
+    ];
+    for (fault, capability, image, unloaded) in cases {
+        let faults = format!("{fault},launch@1=700");
+        let driver = [("FAKE_CUDA_FAULTS", faults.as_str()), ("FAKE_CUDA_DEVICES", capability)];
+        let Some(mut server) = start(&["--backend=cuda"], &driver) else { return };
+        let (_, log) = server.ended();
+        assert!(log.contains(image), "{fault}, {capability}: {image} is missing in:\n{log}");
+        assert!(log.contains("CUDA_ERROR_NO_BINARY_FOR_GPU") || log.contains("CUDA_ERROR_INVALID_IMAGE"), "{log}");
+        assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
+        assert_eq!(server.calls("cuModuleUnload"), unloaded);
+    }
+    // What has no room now has none for another image either.
+    let (code, log) = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "function@1=2")]).unwrap().ended();
+    assert!(code == 88 && log.contains("out of memory"), "{code}: {log}");
+}
+
 #[test]
 fn a_driver_that_is_too_old_is_refused() {
     refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver knows CUDA 12.1", "12.2 (R535)"]);
@@ -114,6 +168,56 @@ fn a_device_that_is_too_old_is_refused() {
 
 #[test]
 fn a_driver_that_does_not_start_is_refused() {
-    refused(&[], &[("FAKE_CUDA_FAULTS", "init@1=803")], &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"]);
-    refused(&[], &[("FAKE_CUDA_DEVICES", "")], &["CUDA_ERROR_NO_DEVICE"]);
+    // There may be a GPU behind it, so `auto` warns. (A code that the driver itself has no words for is told by its name.)
+    let level = "\"level\":\"WARN\"";
+    for (fault, name) in [
+        ("init@1=802", "CUDA_ERROR_SYSTEM_NOT_READY"),
+        ("init@1=803", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        ("init@1=999", "CUDA_ERROR_UNKNOWN"),
+        ("init@1=46", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    ] {
+        refused(&[], &[("FAKE_CUDA_FAULTS", fault)], &["the CUDA driver does not start", name]);
+        let Some(mut server) = start(&["--backend=auto"], &[("FAKE_CUDA_FAULTS", fault)]) else { return };
+        server.ready();
+        let warned = |line: &str| line.contains(level) && line.contains(name) && line.contains("there may be a GPU");
+        assert!(server.log().lines().any(warned), "{}", server.log());
+    }
+    let none = [
+        ("FAKE_CUDA_DEVICES", "", "CUDA_ERROR_NO_DEVICE"),
+        ("FAKE_CUDA_FAULTS", "init@1=34", "CUDA_ERROR_STUB_LIBRARY"),
+    ];
+    for (name, value, reason) in none {
+        refused(&[], &[(name, value)], &["no CUDA device", reason]);
+        let mut server = start(&["--backend=auto"], &[(name, value)]).unwrap();
+        server.ready();
+        assert!(!server.log().contains(level), "{}", server.log());
+    }
+}
+
+/// Not a test: a process of its own, which finds the driver.
+#[test]
+#[ignore = "started by the test below"]
+#[allow(clippy::print_stdout)]
+fn does_not_open() {
+    let reason = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 1 << 20).unwrap_err();
+    println!("\nabsent: {} ({reason})", reason.is_absence());
+}
+
+/// What a bench goes by, which ends well where there is nothing to measure.
+#[test]
+fn a_driver_that_does_not_start_is_not_taken_for_none() {
+    let absent = |faults: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "choice::does_not_open", "--ignored", "--nocapture"]).env("FAKE_CUDA_FAULTS", faults);
+        let output = command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    if built() {
+        for (fault, is_absent) in
+            [("init@1=100", true), ("init@1=34", true), ("init@1=802", false), ("init@1=3", false)]
+        {
+            let told = absent(fault);
+            assert!(told.contains(&format!("\nabsent: {is_absent} (")), "{fault}: {told}");
+        }
+    }
 }

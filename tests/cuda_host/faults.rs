@@ -52,6 +52,9 @@ fn a_device_that_cannot_prove_itself_is_not_used() {
         ("launch@1=700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
         ("launch@20=719", "CUDA_ERROR_LAUNCH_FAILED"),
         ("copy@5=214", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        // Codes that are newer than the oldest driver.
+        ("launch@2=226", "CUDA_ERROR_CONTAINED"),
+        ("launch@2=721", "CUDA_ERROR_TENSOR_MEMORY_LEAK"),
         ("spoil@1=0", "does not compute what it should"),
         ("spoil@3=0", "does not compute what it should"),
     ];
@@ -62,6 +65,18 @@ fn a_device_that_cannot_prove_itself_is_not_used() {
             assert!(log.contains(reason), "{fault}: {log}");
         }
     }
+}
+
+/// Then it is not waited for at the end either, as the driver would.
+#[test]
+fn a_device_that_hangs_while_it_proves_itself_does_not_keep_the_process() {
+    let Some(mut server) = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "hang@1=0")]) else { return };
+    let (code, log) = server.ended();
+    assert!(code == START && log.contains("CUDA_ERROR_LAUNCH_TIMEOUT"), "{code}: {log}");
+    assert_eq!(server.calls("exit"), 0);
+    // Else the driver is left as any library is.
+    let mut server = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "spoil@1=0")]).unwrap();
+    assert_eq!((server.ended().0, server.calls("exit")), (START, 1));
 }
 
 /// A server that is ready, on a device which breaks once it is armed.
@@ -98,6 +113,9 @@ async fn breaks_at(fault: &str, reason: &str) {
     let (code, log) = server.ended();
     assert_eq!(code, DEVICE_LOST, "{log}");
     assert!(log.contains("the CUDA device is lost") && log.contains(reason), "{log}");
+    // Nothing more is asked of the driver, and the last line is there.
+    assert_eq!(server.calls("exit"), 0);
+    assert!(log.trim_end().ends_with('}') && log.contains("nothing it would answer can be trusted"), "{log}");
 }
 
 #[tokio::test]

@@ -12,5 +12,6 @@ mod faults;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod teams;
 mod timing;
 mod tokens;

@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 
 const SOCKET: &str = "CROUPIER_TEST_GPU_SOCKET";
 const DEVICE: &str = "CROUPIER_TEST_GPU_UUID";
+/// Set: the worker lends memory of its second GPU.
+const ELSEWHERE: &str = "CROUPIER_TEST_GPU_ELSEWHERE";
 const COUNT: u64 = 20;
 
 /// A region, mapped on the device.
@@ -24,8 +26,13 @@ impl OnDevice {
         result::init().unwrap();
         let devices = (0..result::device::get_count().unwrap()).map(|index| result::device::get(index).unwrap());
         let digits = |text: &str| text.bytes().filter(u8::is_ascii_hexdigit).map(char::from).collect::<String>();
-        let hex = |device| result::device::get_uuid(device).unwrap().bytes.map(|b| format!("{:02x}", b as u8)).concat();
-        let wanted = digits(uuid.strip_prefix("GPU-").unwrap());
+        let hex = |device| {
+            let mut own = sys::CUuuid { bytes: [0; 16] };
+            // SAFETY: the device came from the driver, which writes a UUID there.
+            unsafe { sys::cuDeviceGetUuid_v2(&raw mut own, device) }.result().unwrap();
+            own.bytes.map(|b| format!("{:02x}", b as u8)).concat()
+        };
+        let wanted = digits(uuid.strip_prefix("GPU-").or_else(|| uuid.strip_prefix("MIG-")).unwrap());
         let device = devices.into_iter().find(|&device| hex(device) == wanted).expect("the GPU is seen here");
         let mut mapped = Self { at: 0, bytes };
         // SAFETY: the driver's calls as its manual has them for memory of another process; what they write to lives.
@@ -118,9 +125,21 @@ async fn worker_process() {
         at(&lease, offset, 1)
     });
     println!("\ntokens {:?}", tokens.await);
+    if std::env::var(ELSEWHERE).is_ok() {
+        let second = result::device::get(1).unwrap();
+        // SAFETY: the device came from the driver, and its context is kept.
+        unsafe { result::ctx::set_current(result::primary_ctx::retain(second).unwrap()).unwrap() };
+    }
     let (own, ipc_handle) = OnDevice::own(1 << 16);
     let request = Request::Lend(LendRegion { uuid, ipc_handle, offset: 256, bytes: 10_000 });
-    let (Reply::Leased(loan), _) = blocking(|| side.ask(request).unwrap()) else { panic!() };
+    let loan = match blocking(|| side.ask(request).unwrap()) {
+        (Reply::Leased(loan), _) => loan,
+        (Reply::Error(error), _) => {
+            println!("refused {} {}", error.reason, error.field);
+            park()
+        }
+        (other, _) => panic!("{other:?}"),
+    };
     let tokens = texts(&mut worker, 11, |row| {
         own.write(256, &bytes(row));
         at(&loan, 0, 1)
@@ -130,6 +149,11 @@ async fn worker_process() {
     // SAFETY: the server has let go of it.
     unsafe { result::free_sync(own.at).unwrap() };
     println!("freed");
+    park()
+}
+
+/// Until the server's process ends this one.
+fn park() -> ! {
     loop {
         std::thread::park();
     }
@@ -149,11 +173,21 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     let mut child = command.spawn().unwrap();
     let got: Vec<String> = blocking(|| {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let told = lines.filter(|line| line.starts_with("tokens ") || line == "freed");
-        told.take(3).collect()
+        let mut told = Vec::new();
+        for line in lines.filter(|line| ["tokens ", "freed", "refused "].iter().any(|word| line.starts_with(word))) {
+            told.push(line);
+            if !told[told.len() - 1].starts_with("tokens ") {
+                break;
+            }
+        }
+        told
     });
     let tokens = format!("tokens {expected:?}");
-    assert_eq!(got, [tokens.clone(), tokens, "freed".to_owned()], "in a leased region, and in a buffer that was lent");
+    if std::env::var(ELSEWHERE).is_ok() {
+        assert_eq!(got, [tokens.as_str(), "refused WRONG_DEVICE lend.ipc_handle"]);
+    } else {
+        assert_eq!(got, [tokens.as_str(), &tokens, "freed"], "in a leased region, and in a buffer that was lent");
+    }
     assert!(server.series(DEVICE_BYTES) > 0.0);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -162,12 +196,12 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
 }
 
 /// Runs that test with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver). Clusters are required.
-fn on_a_driver_without_a_gpu(version: &str, capability: &str) -> Option<(bool, String)> {
+fn on_a_driver_without_a_gpu(settings: &[(&str, &str)]) -> Option<(bool, String)> {
     build::built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows", "--nocapture"]);
-        command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).env("FAKE_CUDA_VERSION", version);
-        command.env("CROUPIER_TEST_GPU", "required-clusters").env("FAKE_CUDA_DEVICES", capability);
+        command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).envs(settings.iter().copied());
+        command.env("CROUPIER_TEST_GPU", "required-clusters");
         let output = command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", build::FOLDER)).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         (output.status.success(), told.into_owned())
@@ -176,14 +210,44 @@ fn on_a_driver_without_a_gpu(version: &str, capability: &str) -> Option<(bool, S
 
 #[test]
 fn so_are_they_on_a_driver_without_a_gpu() {
-    let Some((is_well, told)) = on_a_driver_without_a_gpu("13000", "9.0") else { return };
-    assert!(is_well && told.contains("1 passed") && told.contains("9.0, with clusters"), "{told}");
+    let slice = "9.0,Slice,11110000000000000000000000000001,c0ffee000000000000000000000000ff";
+    let settings: [&[(&str, &str)]; 4] = [
+        &[],
+        // On a slice of a card, which has a UUID of its own.
+        &[("FAKE_CUDA_DEVICES", slice)],
+        // Where an allocation of another process ends is not told by the first that is asked.
+        &[("FAKE_CUDA_FAULTS", "range@1=1")],
+        &[("FAKE_CUDA_FAULTS", "range@1=500")],
+    ];
+    for settings in settings {
+        let Some((is_well, told)) = on_a_driver_without_a_gpu(settings) else { return };
+        assert!(is_well && told.contains("1 passed") && told.contains("9.0, with clusters"), "{settings:?}: {told}");
+    }
+}
+
+/// The driver opens it: a card reaches the memory of another.
+#[test]
+fn memory_of_another_gpu_is_refused_on_a_driver_without_a_gpu() {
+    let Some((is_well, told)) = on_a_driver_without_a_gpu(&[("FAKE_CUDA_DEVICES", "9.0;9.0"), (ELSEWHERE, "1")]) else {
+        return;
+    };
+    assert!(is_well && told.contains("1 passed"), "{told}");
+}
+
+#[test]
+fn a_buffer_whose_end_nobody_tells_is_refused_on_a_driver_without_a_gpu() {
+    let Some((is_well, told)) = on_a_driver_without_a_gpu(&[("FAKE_CUDA_FAULTS", "range@1=999")]) else { return };
+    assert!(!is_well && told.contains("refused DEVICE"), "{told}");
 }
 
 /// Nobody should take for tested what did not run.
 #[test]
 fn kernels_without_clusters_are_not_those_that_were_required() {
-    let Some((is_well, told)) = on_a_driver_without_a_gpu("12020", "8.0") else { return };
+    let Some((is_well, told)) =
+        on_a_driver_without_a_gpu(&[("FAKE_CUDA_VERSION", "12020"), ("FAKE_CUDA_DEVICES", "8.0")])
+    else {
+        return;
+    };
     assert!(!is_well && told.contains("there have to be clusters: PTX, without clusters"), "{told}");
     assert!(told.contains("CUDA_ERROR_NO_BINARY_FOR_GPU"), "{told}");
 }

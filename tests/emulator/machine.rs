@@ -95,7 +95,8 @@ impl Machine for Emulated {
             multiprocessors,
             shared_bytes: shared_bytes(threads, SLICE_CHUNKS) + (48 << 10),
             clusters,
-            resident: std::array::from_fn(|size| multiprocessors / (size as u32 + 1)),
+            // One of eight blocks runs too: nothing has to run at once here.
+            resident: std::array::from_fn(|size| (multiprocessors / (size as u32 + 1)).max(1)),
             costs: Costs::PREDICTED,
         }
     }

@@ -5,7 +5,7 @@ use super::drafts::{Case, Recipe, Row, bits, recipe, summary, together};
 use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
-use croupier::backend::cuda::ask::{Asked, Kernel, NoKernel, has_kernel};
+use croupier::backend::cuda::ask::{Asked, Kernel, Most, NoKernel, has_kernel};
 use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
@@ -41,7 +41,7 @@ fn run(
     let emulator = RefCell::new(emulator);
     let keep = |job: &RowJob<'_>| kept(&mut emulator.borrow_mut(), job, layout);
     together(cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
-        let verified = verify::<Infallible>(jobs, ROOM, &mut |asked| {
+        let verified = verify::<Infallible>(jobs, Most { bytes: ROOM, logits: 1 << 20 }, &mut |asked| {
             launches += 1;
             let answers: Vec<Answer> = emulator.borrow_mut().ask(asked, layout, spoil);
             Ok(answers)

@@ -14,7 +14,7 @@ const MOST_LEFT: usize = 4096;
 pub enum NoKernel {
     /// More alternatives are asked for than a list holds.
     TopLogprobs,
-    /// All that is known about its tokens is more than a launch takes.
+    /// All that is known about its tokens is more than a launch takes, or its logits are more than a team of blocks holds.
     TooLarge,
     /// It has a chain of samplers.
     Chain,
@@ -60,6 +60,26 @@ impl NoKernel {
             Self::TopN => "top_n",
             Self::Contradiction => "contradiction",
         }
+    }
+}
+
+/// What a launch takes of one row at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    /// Bytes of all that is known about it.
+    pub bytes: usize,
+    /// Its logits.
+    pub logits: usize,
+}
+
+impl Most {
+    /// Whether a row of which so many bytes are uploaded fits.
+    ///
+    /// # Errors
+    /// With the reason when it does not.
+    pub(super) fn take(&self, row: &RowJob<'_>, bytes: usize) -> Result<(), NoKernel> {
+        let fits = bytes <= self.bytes && row.logits.vocab_size() <= self.logits;
+        if fits { Ok(()) } else { Err(NoKernel::TooLarge) }
     }
 }
 

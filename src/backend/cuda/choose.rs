@@ -1,6 +1,7 @@
 //! Which device, and whether it and the driver are recent enough.
 
 use super::OpenError;
+use crate::backend::device_memory::is_same_device;
 use cudarc::driver::{DriverError, result, sys};
 use std::fmt;
 use sys::CUdevice_attribute_enum as Attribute;
@@ -42,7 +43,13 @@ pub(super) fn choose(wanted: &str) -> Result<Choice, OpenError> {
     if !unsafe { sys::is_culib_present() } {
         return Err(OpenError::NoDriver);
     }
-    result::init().map_err(|error| OpenError::NoDevice(error.to_string()))?;
+    result::init().map_err(|error| match error.0 {
+        // There is none, or no driver but a library to link with.
+        sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            OpenError::NoDevice(error.to_string())
+        }
+        _ => OpenError::NotStarted(error.to_string()),
+    })?;
     let version = driver_version()?;
     if version < OLDEST_DRIVER {
         return Err(OpenError::Unsupported(format!(
@@ -62,9 +69,8 @@ fn find(wanted: &str) -> Result<Choice, OpenError> {
     let devices = 0..result::device::get_count()?;
     let devices = devices.map(|index| Choice::of(result::device::get(index)?)).collect::<Result<Vec<_>, _>>()?;
     let index = wanted.parse::<usize>();
-    let is_wanted = |at: usize, device: &Choice| {
-        index.as_ref().map_or(device.uuid.eq_ignore_ascii_case(wanted), |&index| index == at)
-    };
+    let is_wanted =
+        |at: usize, device: &Choice| index.as_ref().map_or(is_same_device(&device.uuid, wanted), |&index| index == at);
     if let Some(at) = devices.iter().enumerate().position(|(at, device)| is_wanted(at, device)) {
         return Ok(devices.into_iter().nth(at).expect("it was found there"));
     }
@@ -78,11 +84,18 @@ pub(super) fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, 
     unsafe { result::device::get_attribute(device, which) }
 }
 
+/// As nvidia-smi spells it. A slice of a card (MIG) has one of its own, of which the older function knows nothing: it gives the
+/// card's, which all its slices have in common.
 fn uuid(device: sys::CUdevice) -> Result<String, DriverError> {
-    let bytes = result::device::get_uuid(device)?.bytes;
-    let hex =
-        |range: std::ops::Range<usize>| bytes[range].iter().map(|b| format!("{:02x}", *b as u8)).collect::<String>();
-    Ok(format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)))
+    let (mut own, mut card) = (sys::CUuuid { bytes: [0; 16] }, sys::CUuuid { bytes: [0; 16] });
+    // SAFETY: the device came from the driver, which writes a UUID to each place.
+    unsafe {
+        sys::cuDeviceGetUuid_v2(&raw mut own, device).result()?;
+        sys::cuDeviceGetUuid(&raw mut card, device).result()?;
+    }
+    let hex = |range: std::ops::Range<usize>| own.bytes[range].iter().map(|b| format!("{:02x}", *b as u8)).collect();
+    let digits: [String; 5] = [0..4, 4..6, 6..8, 8..10, 10..16].map(hex);
+    Ok(format!("{}-{}", if own.bytes == card.bytes { "GPU" } else { "MIG" }, digits.join("-")))
 }
 
 fn driver_version() -> Result<i32, DriverError> {

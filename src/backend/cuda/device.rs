@@ -151,10 +151,10 @@ impl Device {
 
     /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. What `before` names runs
     /// first, in the same stream: while the device is at it, the launch and what measures it are queued, so no time of the
-    /// host's is measured.
+    /// host's is measured, unless that takes longer to queue than `before` takes to run.
     pub(super) fn time(&self, slot: &Slot, launch: &Launch, before: &[(&Slot, Launch)]) -> Result<f32, DriverError> {
-        before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch))?;
-        timed(slot.stream, || self.launch(slot, launch))
+        let before = || before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch));
+        timed(slot.stream, before, || self.launch(slot, launch))
     }
 
     /// The same in a graph, where a launch costs the host nothing: microseconds of each of so many launches, one behind the
@@ -176,17 +176,19 @@ impl Device {
         };
         // SAFETY: as above.
         let run = || unsafe { result::graph::launch(executable, stream) };
-        let round = || run().and_then(|()| timed(stream, run));
+        let round = || timed(stream, run, run);
         let times: Result<Vec<f32>, DriverError> = (0..rounds).map(|_| Ok(round()? / launches as f32)).collect();
         // SAFETY: it is destroyed once, and its last launch is over.
         unsafe { result::graph::exec_destroy(executable)? };
         times
     }
 
-    /// Copies half of some memory onto the other half, and gives the time in microseconds and the bytes read and written.
+    /// Copies half of some memory onto the other half, behind the same copy, and gives the time in microseconds and the bytes read
+    /// and written.
     pub(super) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
         let half = memory.len() / 2;
-        Ok((timed(slot.stream, || memory.copy_half(slot.stream))?, 2 * half))
+        let copy = || memory.copy_half(slot.stream);
+        Ok((timed(slot.stream, copy, copy)?, 2 * half))
     }
 
     /// Brings parts of a launch's inputs back, as they are on the device.
@@ -223,10 +225,16 @@ fn is_written_to_host(launch: &Launch) -> bool {
     launch.outputs <= WRITTEN_TO_HOST && launch.rows <= launch.shape.teams
 }
 
-/// Microseconds between two events around some work.
-fn timed(stream: sys::CUstream, work: impl FnOnce() -> Result<(), DriverError>) -> Result<f32, DriverError> {
+/// Microseconds between two events around some work, behind other work. Events are made before anything is queued: the device
+/// would be at nothing meanwhile.
+fn timed(
+    stream: sys::CUstream,
+    before: impl FnOnce() -> Result<(), DriverError>,
+    work: impl FnOnce() -> Result<(), DriverError>,
+) -> Result<f32, DriverError> {
     let [start, end] = [(), ()].map(|()| result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
     let (start, end) = (start?, end?);
+    before()?;
     // SAFETY: events and stream are live; each event is destroyed once.
     unsafe {
         result::event::record(start, stream)?;
@@ -252,8 +260,8 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
     }
 }
 
-/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory; no bound where
-/// the driver cannot tell.
+/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory: none where
+/// they cannot run at all, and no bound where the driver cannot tell.
 fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut attribute = launch_attribute(team_size, true);
     let config = sys::CUlaunchConfig {
@@ -271,7 +279,7 @@ fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut clusters = 0;
     // SAFETY: the function and the attribute are live; the driver writes one number.
     let told = unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, kernel, &raw const config) }.result();
-    u32::try_from(clusters).ok().filter(|&clusters| told.is_ok() && clusters > 0).unwrap_or(u32::MAX)
+    told.ok().and_then(|()| u32::try_from(clusters).ok()).unwrap_or(u32::MAX)
 }
 
 /// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.

@@ -84,31 +84,38 @@ impl fmt::Display for Image {
 
 /// The kernels for a GPU of this compute capability, whose blocks may have so much shared memory.
 pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), OpenError> {
-    let (module, image) = load_first(capability)?;
+    let (kernels, image) = load_first(capability, shared_bytes)?;
     if matches!(image, Image::Ptx { .. }) && capability.0 >= CLUSTERS_FROM {
         tracing::warn!(%image, "the kernels are slower than this GPU could run them");
     } else {
         tracing::info!(%image, "the kernels are loaded");
     }
-    Ok((functions(module, shared_bytes)?, image))
+    Ok((kernels, image))
 }
 
 /// The first image that the driver takes.
-fn load_first(capability: (i32, i32)) -> Result<(sys::CUmodule, Image), DriverError> {
-    // SAFETY: the images are whole; the PTX ends with a NUL.
-    let load = |image: *const u8| unsafe { result::module::load_data(image.cast()) };
+fn load_first(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), DriverError> {
+    // A driver that loads lazily may look at an image only when it is asked for a function.
+    let load = |image: *const u8| {
+        // SAFETY: the images are whole; the PTX ends with a NUL.
+        let module = unsafe { result::module::load_data(image.cast())? };
+        functions(module, shared_bytes).inspect_err(|_| {
+            // SAFETY: it was loaded just now, and nothing of it is used. What unloading it says is no news.
+            let _ = unsafe { result::module::unload(module) };
+        })
+    };
     // No code for this GPU, or an older driver, or an error that stays: then the next one fails too.
     let refusal = |error: DriverError| match error.0 {
         Code::CUDA_ERROR_OUT_OF_MEMORY => Err(error),
         _ => Ok(error.to_string()),
     };
     let mut because = match load(FATBIN.0.as_ptr()) {
-        Ok(module) => return Ok((module, Image::Compiled { capability })),
+        Ok(kernels) => return Ok((kernels, Image::Compiled { capability })),
         Err(error) => refusal(error)?,
     };
     if capability.0 == HOPPERS {
         because = match load(HOPPER.0.as_ptr()) {
-            Ok(module) => return Ok((module, Image::Hopper { because })),
+            Ok(kernels) => return Ok((kernels, Image::Hopper { because })),
             Err(error) => refusal(error)?,
         };
     }

@@ -1,6 +1,6 @@
 //! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
 
-use super::ask::{Asked, Kernel};
+use super::ask::{Asked, Kernel, Most};
 use super::machine::{Launch, Machine, SLOTS};
 use super::pack::Packer;
 use super::read::Answer;
@@ -44,6 +44,11 @@ impl<M: Machine> Launches<M> {
     /// The same with launches of about so many bytes.
     pub(super) fn in_pieces_of(self, bytes: usize) -> Self {
         Self { piece_bytes: bytes.min(self.input_bytes), ..self }
+    }
+
+    /// What one launch takes of one row.
+    pub(super) fn most(&self) -> Most {
+        Most { bytes: self.input_bytes, logits: self.machine.facts().most_logits() }
     }
 
     /// Asks about rows that have kernels and fit: an answer each, in order.

@@ -9,6 +9,7 @@ use crate::sampling::logits::Foreign;
 use cudarc::driver::{result, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 use sys::CUdevice_attribute_enum as Attribute;
+use sys::CUpointer_attribute as Pointer;
 use sys::cudaError_enum as Code;
 
 /// A descriptor, which passes between processes.
@@ -131,12 +132,44 @@ impl DeviceMemory for CudaMemory {
         unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut opened.at, handle, lazily) }
             .result()
             .map_err(|error| DeviceMemoryError::Handle(error.to_string()))?;
-        let (mut base, mut len) = (0, 0);
-        // SAFETY: the pointers are to live values, the address was just given.
-        unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut len, opened.at) }.result()?;
-        (opened.offset, opened.bytes) = (within(lent, opened.at, (base, len))?, lent.bytes);
+        // The driver opens memory of every GPU that this one can reach.
+        // SAFETY: this is an integer.
+        let device: sys::CUdevice = unsafe { known(opened.at, Pointer::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? };
+        if device != self.properties.0.location.id {
+            return Err(DeviceMemoryError::Elsewhere { own: self.uuid.clone() });
+        }
+        let range = range(opened.at)
+            .map_err(|error| DeviceMemoryError::Driver(format!("it does not tell where the memory ends: {error}")))?;
+        (opened.offset, opened.bytes) = (within(lent, opened.at, range)?, lent.bytes);
         Ok(Box::new(opened))
     }
+}
+
+/// Where the memory that holds an address begins, and its length.
+fn range(at: sys::CUdeviceptr) -> Result<(u64, usize), DriverError> {
+    let (mut base, mut len) = (0, 0);
+    // SAFETY: the pointers are to live values.
+    match unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut len, at) } {
+        Code::CUDA_SUCCESS => Ok((base, len)),
+        // Whether it knows about memory of another process is nowhere said.
+        // SAFETY: the first is an address, the second a size.
+        Code::CUDA_ERROR_INVALID_VALUE | Code::CUDA_ERROR_NOT_FOUND => unsafe {
+            let base = known(at, Pointer::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)?;
+            Ok((base, known(at, Pointer::CU_POINTER_ATTRIBUTE_RANGE_SIZE)?))
+        },
+        failed => Err(DriverError(failed)),
+    }
+}
+
+/// What the driver knows about an address.
+///
+/// # Safety
+/// That must be a `T`, which every pattern of bits is.
+unsafe fn known<T: Default>(at: sys::CUdeviceptr, what: Pointer) -> Result<T, DriverError> {
+    let mut told = T::default();
+    // SAFETY: the pointer is to a live value, of the type that the driver writes.
+    unsafe { sys::cuPointerGetAttribute((&raw mut told).cast(), what, at) }.result()?;
+    Ok(told)
 }
 
 /// How far behind an address what is lent begins. The address lies in memory that begins at `base` and has `len` bytes, and

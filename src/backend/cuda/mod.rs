@@ -39,6 +39,7 @@ use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use std::sync::Arc;
 use taken::Taken;
+pub use wait::{end_at_once, hangs};
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
 const INPUT_BYTES: usize = 64 << 20;
@@ -52,6 +53,9 @@ pub enum OpenError {
     /// A driver without the device asked for.
     #[error("no CUDA device: {0}")]
     NoDevice(String),
+    /// A driver that is there and does not start.
+    #[error("the CUDA driver does not start: {0}")]
+    NotStarted(String),
     /// A device or driver that is too old.
     #[error("{0}")]
     Unsupported(String),
@@ -179,12 +183,12 @@ impl<M: Machine> CudaBackend<M> {
 
     /// Runs rows on the device, and those it cannot do on the other backend.
     fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, M::Error> {
+        let most = self.launches.most();
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
             let row = Asked::row(*job);
-            let fits = if row.room() > self.launches.input_bytes { Err(NoKernel::TooLarge) } else { Ok(()) };
-            match is_read(job).and_then(|()| has_kernel(&job.spec)).and(fits) {
+            match is_read(job).and_then(|()| has_kernel(&job.spec)).and_then(|()| most.take(job, row.room())) {
                 Ok(()) => (todo.push(i), asked.push(row)).0,
                 Err(reason) => self.hand_over(reason, 1),
             }
@@ -202,8 +206,8 @@ impl<M: Machine> CudaBackend<M> {
 
     /// Verifies drafts on the device, and those it cannot on the other backend.
     fn try_verify(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
-        let input_bytes = self.launches.input_bytes;
-        let verified = verify::verify(jobs, input_bytes, &mut |asked| self.launches.ask(asked))?;
+        let most = self.launches.most();
+        let verified = verify::verify(jobs, most, &mut |asked| self.launches.ask(asked))?;
         let mut rest = Vec::new();
         for (job, reason) in jobs.iter().zip(&verified).filter_map(|(job, v)| Some((job, v.as_ref().err()?))) {
             self.hand_over(*reason, job.rows.len());

@@ -17,7 +17,7 @@ pub struct Device {
     pub shared_bytes: u32,
     /// The blocks of a team are launched as a cluster. Otherwise all teams of a launch must be resident at once.
     pub clusters: bool,
-    /// How many clusters of 1, 2, ... blocks are resident at once, one block on a multiprocessor.
+    /// How many clusters of 1, 2, ... blocks are resident at once, one block on a multiprocessor; 0 where those cannot run.
     pub resident: [u32; MAX_TEAM as usize],
     /// What a team takes for a row.
     pub costs: Costs,
@@ -27,7 +27,14 @@ impl Device {
     /// Blocks of the largest team whose blocks run at once.
     #[must_use]
     pub fn most_blocks(&self) -> u32 {
-        if self.clusters { MAX_TEAM } else { MAX_TEAM.min(self.multiprocessors) }
+        let run = self.resident.iter().take_while(|&&clusters| clusters > 0).count() as u32;
+        if self.clusters { run.max(1) } else { MAX_TEAM.min(self.multiprocessors) }
+    }
+
+    /// Logits of the longest row that such a team holds.
+    #[must_use]
+    pub fn most_logits(&self) -> usize {
+        (self.most_blocks() * SLICE_CHUNKS * chunk(self.threads)) as usize
     }
 
     /// Teams of so many blocks that run at once, one block on a multiprocessor.
@@ -170,6 +177,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// As on a slice of a card, whose groups of multiprocessors are not whole.
+    #[test]
+    fn a_team_is_no_larger_than_clusters_that_run() {
+        let slice = Device { multiprocessors: 16, resident: [16, 8, 4, 4, 2, 0, 0, 0], ..H200 };
+        assert_eq!((slice.most_blocks(), slice.most_logits()), (5, 5 << 17));
+        for rows in [1, 8, 64] {
+            for vocab in [1000, 128_256, 5 << 17] {
+                let shape = shape(rows, vocab, 4, &slice);
+                assert!(shape.team_size <= 5 && shape.slice_chunks <= SLICE_CHUNKS, "{rows} {vocab}: {shape:?}");
+            }
+        }
+        // Where the driver cannot tell, nothing is known to be too large.
+        assert_eq!(Device { resident: [u32::MAX; 8], ..H200 }.most_blocks(), MAX_TEAM);
+        assert_eq!([H200, A100].map(|device| device.most_logits()), [1 << 20; 2]);
     }
 
     #[test]

@@ -52,8 +52,8 @@ impl CudaBackend {
     /// If the rows do not fit.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
-        let input_bytes = self.launches.input_bytes;
-        let verified = verify(jobs, input_bytes, &mut |asked| {
+        let most = self.launches.most();
+        let verified = verify(jobs, most, &mut |asked| {
             timings.push(self.time_launch(asked, rounds)?);
             self.launches.ask(asked)
         })?;

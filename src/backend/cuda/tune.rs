@@ -61,18 +61,19 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     Ok(measured)
 }
 
-/// Microseconds of a row, among as many as run at once, beside what the launch takes.
+/// Microseconds of a row, among as many as run at once, beside what the launch takes. Both are measured behind a whole launch: one
+/// without rows is over before the host has queued the next.
 fn row_time(backend: &CudaBackend, launch: &Launch) -> Result<f32, DriverError> {
     let Gpu { device, slots: [slot, _], .. } = &backend.launches.machine;
-    let least = |launch: &Launch| -> Result<f32, DriverError> {
-        let times: Result<Vec<f32>, DriverError> =
-            (0..ROUNDS).map(|_| device.time(slot, launch, &[(slot, *launch)])).collect();
-        Ok(times?.into_iter().fold(f32::INFINITY, f32::min))
-    };
     // Whole waves.
     let waves = (launch.rows / launch.shape.teams).clamp(1, IN_TURN);
-    let time = least(&Launch { rows: waves * launch.shape.teams, ..*launch })?;
-    Ok((time - least(&Launch { rows: 0, ..*launch })?) / waves as f32)
+    let whole = Launch { rows: waves * launch.shape.teams, ..*launch };
+    let least = |launch: &Launch| -> Result<f32, DriverError> {
+        let times: Result<Vec<f32>, DriverError> =
+            (0..ROUNDS).map(|_| device.time(slot, launch, &[(slot, whole)])).collect();
+        Ok(times?.into_iter().fold(f32::INFINITY, f32::min))
+    };
+    Ok((least(&whole)? - least(&Launch { rows: 0, ..whole })?) / waves as f32)
 }
 
 fn spec(at: u64, (temperature, top_k, top_p): (f32, u32, f32)) -> RowSpec<'static> {

@@ -14,7 +14,7 @@ mod table;
 mod walk;
 
 use super::abi::LISTED;
-use super::ask::{Asked, NoKernel, has_kernel, is_read, room};
+use super::ask::{Asked, Most, NoKernel, has_kernel, is_read, room};
 use super::read::Answer;
 use crate::backend::cpu::{Level, Proposed};
 use crate::backend::{VerifyJob, VerifyResult};
@@ -39,19 +39,19 @@ struct Open<'a> {
     table: Table<'a>,
 }
 
-/// Verifies jobs, with launches of at most `input_bytes`. Jobs that kernels cannot do are handed back with the reason.
+/// Verifies jobs, with launches that take so much. Jobs that kernels cannot do are handed back with the reason.
 ///
 /// # Errors
 /// Those of `launch`.
 pub fn verify<E>(
     jobs: &[VerifyJob<'_>],
-    input_bytes: usize,
+    most: Most,
     launch: &mut Launch<'_, E>,
 ) -> Result<Vec<Result<VerifyResult, NoKernel>>, E> {
     let mut results: Vec<_> = jobs.iter().map(|_| Err(NoKernel::Contradiction)).collect();
     let mut open = Vec::with_capacity(jobs.len());
     for (at, job) in jobs.iter().enumerate() {
-        match Open::new(at, job, input_bytes) {
+        match Open::new(at, job, most) {
             Ok(Ok(ready)) => open.push(ready),
             Ok(Err(failure)) => results[at] = Ok(Err(failure)),
             Err(reason) => results[at] = Err(reason),
@@ -107,7 +107,7 @@ fn ask<E>(open: &mut [Open<'_>], missing: Vec<(usize, Query)>, launch: &mut Laun
 
 impl<'a> Open<'a> {
     /// Checks a job, its drafts first, as the specification does.
-    fn new(at: usize, job: &'a VerifyJob<'a>, input_bytes: usize) -> Result<Result<Self, VerifyFailure>, NoKernel> {
+    fn new(at: usize, job: &'a VerifyJob<'a>, most: Most) -> Result<Result<Self, VerifyFailure>, NoKernel> {
         for row in job.rows {
             let spec = RowSpec { action: Action::Draw { uniform: 0 }, logprobs: None, ..row.spec };
             is_read(row)?;
@@ -122,11 +122,9 @@ impl<'a> Open<'a> {
         };
         let fits = |(at, row): (usize, &RowJob<'_>)| {
             let children = job.tree.children(at.checked_sub(1));
-            room(row, children.iter().map(|&node| &drafts[node])) + 4 * children.len() <= input_bytes
+            most.take(row, room(row, children.iter().map(|&node| &drafts[node])) + 4 * children.len())
         };
-        if !job.rows.iter().enumerate().all(fits) {
-            return Err(NoKernel::TooLarge);
-        }
+        job.rows.iter().enumerate().try_for_each(fits)?;
         let table = Table::new(job, &drafts);
         Ok(Ok(Self { at, drafts, table }))
     }
