@@ -8,10 +8,11 @@ const CALL_SECONDS: &[f64] = &[
     0.013, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8,
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
 ];
-/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds.
+/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds; and up to where a step is in
+/// trouble, so that a quantile still says by how much.
 const STEP_SECONDS: &[f64] = &[
-    5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 0.1,
-    1.0,
+    5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2,
+    0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 /// Message sizes: the buckets of gRFC A66.
 const BYTES: &[f64] = &[
