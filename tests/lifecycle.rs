@@ -107,6 +107,16 @@ async fn an_unknown_page_says_which_there_are() {
 }
 
 #[tokio::test]
+async fn who_measures_the_admin_port_is_told() {
+    use croupier::bench::{Address, BenchArgs, run};
+    let server = start(config()).await;
+    let admin = server.addresses.admin.expect("admin is on");
+    let args = BenchArgs { addr: Some(Address::Tcp(admin.to_string())), ..BenchArgs::default() };
+    let said = run(args).await.expect_err("there is no gRPC").to_string();
+    assert!(said.ends_with("it speaks no gRPC there: is this the admin port?"), "{said}");
+}
+
+#[tokio::test]
 async fn draining_does_not_wait_for_a_client_that_never_spoke() {
     let server = start(Config { first_byte_timeout: NEVER * 2, drain_timeout: NEVER * 2, ..config() }).await;
     let _silent = TcpStream::connect(server.tcp()).await.expect("a connection");
