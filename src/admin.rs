@@ -1,33 +1,28 @@
-//! The admin port: metrics and probes over HTTP. Every connection carries one short request, so that idle ones cannot
-//! keep the probes out.
+//! The admin port: metrics and probes over HTTP. Every connection carries one short request, and the oldest makes room
+//! when there are too many, so that silent ones cannot keep the probes out.
+
+mod connections;
 
 use crate::metrics::Metrics;
 use crate::rpc::health::{Health, State};
-use crate::rpc::listener::{Connection, Guard};
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use connections::Listener;
 use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
-/// Scrapers and probes need a handful.
-const MAX_CONNECTIONS: usize = 64;
-/// A slow scrape takes milliseconds.
-const MAX_DURATION: Duration = Duration::from_secs(10);
 
 /// Serves until dropped.
 ///
 /// # Errors
 /// What the system says.
 pub async fn serve(listener: TcpListener, metrics: Metrics, health: Health) -> io::Result<()> {
-    let guard = Guard::one_request(MAX_CONNECTIONS, MAX_DURATION, metrics.clone());
-    axum::serve(Guarded { listener, guard }, router(metrics, health)).await
+    axum::serve(Listener::new(listener, metrics.clone()), router(metrics, health)).await
 }
 
 fn router(metrics: Metrics, health: Health) -> Router {
@@ -49,24 +44,4 @@ fn state(state: State, good: impl Fn(State) -> bool) -> Response {
 
 fn answer(code: StatusCode, content_type: &'static str, body: String) -> Response {
     (code, [(header::CONTENT_TYPE, content_type), (header::CONNECTION, "close")], body).into_response()
-}
-
-struct Guarded {
-    listener: TcpListener,
-    guard: Guard,
-}
-
-impl axum::serve::Listener for Guarded {
-    type Io = Connection<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let connection = self.guard.next(&self.listener).await;
-        let peer = connection.get_ref().peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        (connection, peer)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
 }

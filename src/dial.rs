@@ -97,11 +97,15 @@ pub fn causes(error: &dyn Error) -> String {
 /// read as a frame, or be lost with the connection.
 const CUT: [&str; 5] = ["FRAME_SIZE_ERROR", "InvalidContentType", "connection closed", "broken pipe", "reset"];
 
+/// Signs of a server that speaks HTTP and no gRPC: what it answers is read as a message.
+const NO_GRPC: &str = "invalid compression flag";
+
 /// What to do about a connection that fails because one side speaks TLS and the other does not, or shows nothing.
 #[must_use]
 pub fn hint(why: &str, access: &Access) -> &'static str {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
     match &access.tls {
+        _ if has(&[NO_GRPC]) => "; it speaks no gRPC there: is this the admin port?",
         None if has(&CUT) => "; if the server speaks TLS, give --tls-ca",
         Some(_) if has(&["CaUsedAsEndEntity"]) => {
             "; the server shows an authority's own certificate: give it one that the authority has signed for a server"
@@ -132,6 +136,8 @@ mod tests {
             hint("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", &tls).contains("own certificate")
         );
         assert!(hint("h2 protocol error: FRAME_SIZE_ERROR", &plain).contains("--tls-ca"));
+        let page = "protocol error: received message with invalid compression flag: 110 (valid flags are 0 and 1)";
+        assert!(hint(page, &plain).contains("admin port") && hint(page, &tls).contains("admin port"));
         assert_eq!(hint("Connection refused", &plain), "");
     }
 }

@@ -37,6 +37,8 @@ reasons! {
     RowsInFlight = "ROWS_IN_FLIGHT";
     /// More connections than `max_connections`.
     TooManyConnections = "TOO_MANY_CONNECTIONS";
+    /// A connection to the admin port made room for another one, or took too long.
+    AdminConnections = "ADMIN_CONNECTIONS";
     /// [`Refusal::TooManyStreams`].
     TooManyStreams = "TOO_MANY_STREAMS";
     /// [`Refusal::TooManySequences`].

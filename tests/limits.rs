@@ -122,8 +122,15 @@ async fn openings_that_are_mistakes_are_counted_for_both_calls() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let wrong = || SamplingParams { top_p: Some(2.0), ..seeded(1) };
-    worker.step(open_step(vec![open(1, seeded(1)), open(1, seeded(1)), open(2, wrong()), open(3, wrong())])).await;
+    let openings = vec![open(1, seeded(1)), open(1, seeded(1)), open(2, wrong()), open(3, wrong())];
+    let rows = sample_step(&[(2, logits(1, 0)), (9, logits(1, 0))]);
+    let result = worker.step(Step { open: openings, ..rows }).await;
     assert_eq!(["already_exists", "invalid_argument"].map(|reason| server.not_opened(reason)), [1.0, 2.0]);
+    // To the worker both are rows without a sequence. Who runs the server can tell one that lost its sequences from one whose
+    // openings are counted already.
+    assert!(result.work.iter().all(|work| work.status() == RowStatus::UnknownSequence), "{result:?}");
+    let failed = |reason| format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}");
+    assert_eq!(["not_opened", "unknown_sequence"].map(|reason| server.series(&failed(reason))), [1.0, 1.0]);
     let sample = SampleRequest {
         vocab_size: VOCAB,
         logits_dtype: LogitsDtype::F32.into(),
@@ -133,7 +140,7 @@ async fn openings_that_are_mistakes_are_counted_for_both_calls() {
     };
     let answer = server.client().await.sample(sample).await.unwrap().into_inner();
     assert_eq!(answer.rows[0].status(), RowStatus::InvalidWork);
-    assert_eq!(server.not_opened("invalid_argument"), 3.0);
+    assert_eq!((server.not_opened("invalid_argument"), server.series(&failed("not_opened"))), (3.0, 2.0));
 }
 
 #[tokio::test]

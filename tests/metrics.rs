@@ -17,6 +17,7 @@ fn unit(name: &str) -> &'static str {
     match base {
         _ if base.ends_with("_seconds") => "seconds",
         _ if base.ends_with("_bytes") => "bytes",
+        _ if base.ends_with("_acceptance") || base.ends_with("_variation") => "share, 0 to 1",
         _ => "count",
     }
 }

@@ -37,6 +37,9 @@ use crate::sampling::logits::Dtype;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// The most steps a second that [`BenchArgs::rate`] may ask for.
+pub const MAX_RATE: f64 = 1e6;
+
 /// What `croupier bench` is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchArgs {
@@ -353,7 +356,7 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
             wrong("--shards must not be more than the columns of --vocab")
         }
-        BenchArgs { rate, .. } if !(0.0..=1e6).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
+        BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
         _ => Ok(()),
     }
 }

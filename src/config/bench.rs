@@ -64,7 +64,7 @@ pub(super) fn baseline_command() -> clap::Command {
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchArgs, Vec<String>> {
     let d = BenchArgs::default();
     let mut reader = Reader::new(matches, problems);
-    let seconds = Duration::ZERO..=Duration::from_secs(24 * 3600);
+    let day = Duration::from_secs(24 * 3600);
     let args = BenchArgs {
         addr: reader.read("addr", None, |t| t.parse::<Address>().map(Some)),
         access: access::read(&mut reader),
@@ -75,20 +75,26 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
         dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
         mix: reader.read("mix", d.mix, |t| values::one_of(t, &Mix::NAMES)),
         distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
-        duration: reader.read("duration", d.duration, |t| values::duration(t, seconds.clone())),
-        warmup: reader.read("warmup", d.warmup, |t| values::duration(t, seconds.clone())),
+        duration: reader.read("duration", d.duration, |t| values::duration(t, Duration::from_millis(1)..=day)),
+        warmup: reader.read("warmup", d.warmup, |t| values::duration(t, Duration::ZERO..=day)),
         message_bytes: reader
             .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
         path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
         in_process: matches.get_flag("in-process"),
         shards: reader.read("shards", Vec::new(), |t| numbers(t, 1..=64)),
-        rate: reader.read("rate", d.rate, |t| t.parse().map_err(|_| format!("\"{t}\" is not a number"))),
+        rate: reader.read("rate", d.rate, rate),
         rounds: reader.read("rounds", d.rounds, |t| values::count(t, 0..=1000)),
         seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
         baseline: matches.get_flag("baseline"),
         json: matches.get_flag("json"),
     };
     reader.end(args)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let most = crate::bench::MAX_RATE;
+    let rate = text.parse().ok().filter(|rate| (0.0..=most).contains(rate));
+    rate.ok_or_else(|| format!("\"{text}\" is not a number in 0 ..= {most}"))
 }
 
 fn numbers(text: &str, range: RangeInclusive<u32>) -> Result<Vec<u32>, String> {

@@ -216,7 +216,8 @@ fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let about = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
     let lines = about.map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned()
+    // A list of arguments stands below its colon.
+    lines.collect::<Vec<_>>().join("; ").replace(":; ", ": ").trim_start_matches("error: ").to_owned()
 }
 
 /// Takes the argument that `error` is about out of `args`, with the value that follows it.

@@ -2,8 +2,9 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 
+/// A negative number is a value, which can then be told its range, and no other flag.
 pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set)
+    Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set).allow_negative_numbers(true)
 }
 
 pub(super) fn switch(name: &'static str, help: &'static str) -> Arg {

@@ -1,6 +1,6 @@
 //! The command line of `croupier inject`.
 
-use super::flags::{Reader, option};
+use super::flags::{Reader, option, switch};
 use super::resolve::resolve;
 use super::settings::SETTINGS;
 use super::values;
@@ -35,7 +35,7 @@ pub(super) fn command() -> clap::Command {
             "kubectl get deployment worker -o yaml | croupier inject --image=REGISTRY/croupier | kubectl apply -f -\n\n\
              Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs, CronJobs and of \
              themselves, in documents or a List. Those with the annotation croupier/inject: disabled are left alone, and so \
-             are those that were injected with the same flags; with others it is refused: inject the manifest as it was before.",
+             are those that were injected with the same flags; with others it is refused, unless --replace is given.",
         )
         .arg(Arg::new("file").value_name("FILE").help("The manifests [default: standard input]"))
         .arg(option(
@@ -48,6 +48,12 @@ pub(super) fn command() -> clap::Command {
         )))
         .arg(option("tag", "TAG", "").help(format!("The image's tag, where it has none [default: {version}]")))
         .arg(option("admin-port", "PORT", "Port of /metrics in the pod [default: that of the chart, 9464]"))
+        .arg(switch("ipv6", "Listen on [::] for /metrics, in clusters with IPv6 only"))
+        .arg(switch(
+            "replace",
+            "Put the new sidecar in the place of one that was injected with another image, other settings or by another \
+             version",
+        ))
         .arg(
             option(
                 "setting",
@@ -87,6 +93,8 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
         image: reader.read("image", None, word),
         tag: reader.read("tag", None, word),
         admin_port: reader.read("admin-port", None, |t| values::count(t, 1..=u16::MAX).map(Some)),
+        ipv6: matches.get_flag("ipv6"),
+        replace: matches.get_flag("replace"),
         settings,
         mounts,
         cpu_request: reader.read("cpu-request", None, quantity),

@@ -2,13 +2,21 @@
 
 use super::Config;
 use crate::reload;
-use crate::tls::ServerTls;
+use crate::tls::{self, ServerTls};
 use crate::tokens::Tokens;
 
 /// Adds what a server could not start with to `problems`.
 pub(super) fn check(config: &Config, problems: &mut Vec<String>) {
     if let Some(paths) = config.tls.paths() {
-        problems.extend(reload::check(&paths, ServerTls::make).err().into_iter().flatten());
+        let unread = tls::FLAGS.iter().zip(&paths).filter_map(|(flag, path)| {
+            let problem = reload::read_one(path).err()?;
+            Some(format!("{flag}: {problem}"))
+        });
+        let unread: Vec<String> = unread.collect();
+        match unread.is_empty() {
+            true => problems.extend(reload::check(&paths, ServerTls::make).err().into_iter().flatten()),
+            false => problems.extend(unread),
+        }
     }
     if let Some(path) = &config.auth_token_file {
         let told = reload::check(std::slice::from_ref(path), Tokens::make).err().into_iter().flatten();

@@ -256,6 +256,12 @@ fn a_slip_is_told_once_and_with_what_was_meant() {
     );
     assert!(only(&["inject", "--cpu-request=2500m", "--cpu-limit=2"]).contains("is above --cpu-limit 2"));
     assert!(parse_with(&["inject", "--cpu-request=2000m", "--cpu-limit=2"], &[]).is_ok());
+    let range = "--max-streams: \"-1\" is not a whole number in 1 ..= ";
+    assert!(only(&["--max-streams", "-1"]).starts_with(range) && only(&["--max-streams=-1"]).starts_with(range));
+    assert_eq!(only(&["bench", "--rate", "-1"]), "--rate: \"-1\" is not a number in 0 ..= 1000000");
+    assert!(only(&["bench", "--rate=NaN"]).starts_with("--rate: \"NaN\" is not a number in 0"));
+    assert!(only(&["bench", "--duration", "0"]).starts_with("--duration: \"0\" is not a duration in 1ms ..= "));
+    assert_eq!(only(&["top", "--json"]), "the following required arguments were not provided: --once");
     for args in [&["--reflection", "true"][..], &["--reflection"], &["--reflection=true"]] {
         assert!(config(args, &[]).reflection, "{args:?}");
     }
@@ -273,6 +279,7 @@ fn certificates_and_tokens_are_looked_into_before_anything_starts() {
     for part in [
         "3 mistakes",
         "--threads: \"x\"",
+        "--tls-key: ",
         "key: cannot be read",
         "--auth-token-file: ",
         "tokens: line 1: a token has at least 16",
@@ -283,6 +290,12 @@ fn certificates_and_tokens_are_looked_into_before_anything_starts() {
     let text = mistakes(&[], &env);
     for part in ["3 mistakes", "cert: holds no certificate", "key: holds no private key"] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    // One file given twice is wrong twice, and each time by name.
+    let twice = [("CROUPIER_TLS_CERT", cert.as_str()), ("CROUPIER_TLS_KEY", &key), ("CROUPIER_TLS_CLIENT_CA", &cert)];
+    let text = mistakes(&[], &twice);
+    for flag in ["--tls-cert: ", "--tls-key: ", "--tls-client-ca: "] {
+        assert!(text.lines().filter(|line| line.trim().starts_with(flag)).count() == 1, "{flag:?} in:\n{text}");
     }
     // Who asks how a server is does not look into its files: it may have better ones.
     assert!(matches!(parse_with(&["healthcheck"], &env), Ok(Command::Healthcheck(_))));

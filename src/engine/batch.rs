@@ -1,7 +1,7 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
-use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work, unknown_sequence};
+use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
@@ -86,7 +86,7 @@ impl Batch {
         let (mut plan, mut costs) = (Vec::with_capacity(step.work.len()), Costs::default());
         for work in &step.work {
             let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
-                Err(unknown_sequence("the sequence could not be opened in this step"))
+                Err(RowFailure::not_opened())
             } else if let Some(failure) = &without_rows {
                 Err(failure.clone())
             } else if expired {

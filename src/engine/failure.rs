@@ -11,27 +11,48 @@ pub struct RowFailure {
     pub status: RowStatus,
     /// For people.
     pub message: Cow<'static, str>,
-    /// The limit of the server that it is for, if it is for one.
-    pub refusal: Option<Refusal>,
+    /// What brought it about, where metrics tell more than the status.
+    pub cause: Option<Cause>,
+}
+
+/// What brought a failure about that shares its status with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A limit of the server.
+    Limit(Refusal),
+    /// The step could not open the sequence, and the opening has its own result.
+    NotOpened,
 }
 
 impl RowFailure {
     /// A failure with its explanation.
     pub fn new(status: RowStatus, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, message: message.into(), refusal: None }
+        Self { status, message: message.into(), cause: None }
     }
 
     /// There is no room for what a sequence would come to remember.
     #[must_use]
     pub fn no_state() -> Self {
         let refusal = Refusal::StateBytes;
-        Self { refusal: Some(refusal), ..Self::new(RowStatus::HistoryLimit, refusal.message()) }
+        Self { cause: Some(Cause::Limit(refusal)), ..Self::new(RowStatus::HistoryLimit, refusal.message()) }
     }
 
-    /// Name as used in metrics: who runs the server has to know which limit is reached.
+    /// The step that the work is in was to open its sequence and could not.
+    #[must_use]
+    pub fn not_opened() -> Self {
+        let message = "the sequence could not be opened in this step";
+        Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
+    }
+
+    /// Name as used in metrics: who runs the server has to know which limit is reached, and that a refused opening is not
+    /// a worker that has lost its sequences.
     #[must_use]
     pub fn label(&self) -> &'static str {
-        self.refusal.map_or(self.status.label(), |refusal| refusal.reason().name())
+        match self.cause {
+            None => self.status.label(),
+            Some(Cause::Limit(refusal)) => refusal.reason().name(),
+            Some(Cause::NotOpened) => "not_opened",
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! Changes of a text of YAML that leave every other byte as it is, comments included.
 //!
+//! Beside additions there is one other change: something that was added before is replaced by its successor.
+//!
 //! Entries go in at the front of what is there, items there or before another item: where each begins is known, while whose the
 //! comments at the end of a block are is not. Behind the last item they follow on its last line. What comes out is read
 //! again and must be what was meant.
 
 use super::shared;
 use super::written::entry_lines;
-use super::yaml::{self, Mistake, Node, What};
+use super::yaml::{self, Mistake, Node, Place, What};
 
 /// A step of a path into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,8 @@ enum Addition {
     Entries(Vec<(String, Node)>),
     /// Before the item with this index, or behind the last one.
     Items(usize, Vec<Node>),
+    /// In the place of what is there.
+    Instead(Node),
 }
 
 /// Changes of one document.
@@ -81,6 +85,11 @@ impl<'a> Editor<'a> {
         self.add(path.to_vec(), Addition::Entries(vec![(key.to_owned(), value)]));
     }
 
+    /// Puts something in the place of what is at `path`.
+    pub(super) fn replace(&mut self, path: Vec<Step>, value: Node) {
+        self.add(path, Addition::Instead(value));
+    }
+
     fn there(&self, path: &[Step], key: &'static str) -> Option<Vec<Step>> {
         let path = [path, &[Step::Key(key)]].concat();
         find(self.root, &path).is_some().then_some(path)
@@ -112,6 +121,9 @@ impl<'a> Editor<'a> {
 
     fn edit(&self, node: &Node, addition: &Addition) -> Result<Edit, Mistake> {
         let unusual = |problem: &str| Err(Mistake { line: node.place.line, problem: problem.to_owned() });
+        if let Addition::Instead(value) = addition {
+            return Ok(self.instead(node, value));
+        }
         if node.is_null() {
             let inside = addition.in_line();
             let inside =
@@ -144,6 +156,17 @@ impl<'a> Editor<'a> {
             }
             _ => unusual("something else stands where a map or a list should be"),
         }
+    }
+
+    /// In lines where it is a block, between brackets or as a scalar where it stands in a line. What is behind it in its last
+    /// line stays.
+    fn instead(&self, node: &Node, value: &Node) -> Edit {
+        let Place { start, column, .. } = node.place;
+        let end = start + self.text[start..self.end(node)].trim_end().len();
+        let in_line = matches!(node.what, What::Scalar { .. }) || self.is_in_line(node);
+        let lines = if in_line { vec![value.in_line()] } else { value.lines() };
+        let next_line = format!("{}{}", self.line_end(), " ".repeat(column));
+        Edit { at: start, remove: end - start, text: lines.join(&next_line) }
     }
 
     /// The byte behind the colon of the key that ends at `at`.
@@ -256,6 +279,7 @@ impl Addition {
                 .map(|(key, value)| format!("{}: {}", Node::string(key).in_line(), value.in_line()))
                 .collect(),
             Addition::Items(_, items) => items.iter().map(Node::in_line).collect(),
+            Addition::Instead(value) => vec![value.in_line()],
         };
         parts.join(", ")
     }
@@ -284,6 +308,10 @@ fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
 
 /// The same on the tree, wherever in the map or list it ends up.
 fn put(node: &mut Node, addition: &Addition) {
+    if let Addition::Instead(value) = addition {
+        *node = value.clone();
+        return;
+    }
     if node.is_null() {
         node.what =
             if matches!(addition, Addition::Items(..)) { What::List(Vec::new()) } else { What::Map(Vec::new()) };

@@ -35,6 +35,10 @@ pub struct InjectArgs {
     pub tag: Option<String>,
     /// Port of `/metrics`. `None`: the chart's.
     pub admin_port: Option<u16>,
+    /// It listens on IPv6, for clusters that have nothing else.
+    pub ipv6: bool,
+    /// A sidecar that was injected before and is another one gives way.
+    pub replace: bool,
     /// Settings of the server, by the names of its flags.
     pub settings: Vec<(String, String)>,
     /// Volumes of the pod that the sidecar reads, and where it finds them.
@@ -106,7 +110,7 @@ pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
     for document in &documents {
         let mut editor = edit::Editor::new(text, document);
         for template in pod::templates(document)? {
-            let outcome = template.inject(&mut editor, &sidecar, args.container.as_deref());
+            let outcome = template.inject(&mut editor, &sidecar, (args.container.as_deref(), args.replace));
             let named = |Mistake { line, problem }| Mistake { line, problem: format!("{}: {problem}", template.name) };
             found.add(&template.name, &outcome.map_err(named)?);
         }
@@ -146,6 +150,7 @@ impl Found {
         self.notes.push(match outcome {
             Outcome::Injected(None) => format!("{name}: injected"),
             Outcome::Injected(Some(note)) => format!("{name}: injected; {note}"),
+            Outcome::Replaced(version) => format!("{name}: replaced the sidecar injected by {version}"),
             Outcome::Left(reason) => format!("{name}: unchanged, {reason}"),
         });
         self.only_others &= matches!(outcome, Outcome::Left(reason) if *reason == pod::NO_SUCH_CONTAINER);

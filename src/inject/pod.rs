@@ -2,7 +2,7 @@
 
 use super::edit::{Editor, Step};
 use super::shared::check_merged;
-use super::sidecar::{INJECTED, LABEL, Sidecar, has_scrape};
+use super::sidecar::{INJECTED, LABEL, SCRAPE_PORT, Sidecar, has_scrape};
 use super::yaml::{Mistake, Node};
 
 /// Kinds with pods, the groups of their apiVersion, and where their template is. Of other groups a kind of the same name
@@ -29,6 +29,8 @@ pub(super) const NO_SUCH_CONTAINER: &str = "has no such container";
 pub(super) enum Outcome {
     /// The sidecar was added, with something to know.
     Injected(Option<String>),
+    /// The sidecar gave way to another one; by which version it was injected.
+    Replaced(String),
     /// It stays as it is, for this reason.
     Left(&'static str),
 }
@@ -77,19 +79,19 @@ fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, 
 }
 
 impl Template<'_> {
-    /// Adds the sidecar.
+    /// Adds the sidecar; `replace`: also where there is another one that was injected.
     pub(super) fn inject(
         &self,
         editor: &mut Editor<'_>,
         sidecar: &Sidecar,
-        worker: Option<&str>,
+        (worker, replace): (Option<&str>, bool),
     ) -> Result<Outcome, Mistake> {
         for read in [&["metadata", "labels"][..], &["metadata", "annotations"], &["spec"]] {
             check_merged(self.node, read)?;
         }
         let annotations = self.node.at(&["metadata", "annotations"]);
         if let Some(mark) = annotations.and_then(|known| known.get(INJECTED)) {
-            return self.known(mark, sidecar);
+            return self.known(editor, mark, sidecar, replace);
         }
         if self.node.at(&["metadata", "labels", LABEL]).is_some() {
             return Ok(Outcome::Left("has a sidecar of the chart"));
@@ -111,24 +113,87 @@ impl Template<'_> {
         Ok(Outcome::Injected(note))
     }
 
-    /// A template that was injected: with the same sidecar, or there is something to do by hand.
-    fn known(&self, mark: &Node, sidecar: &Sidecar) -> Result<Outcome, Mistake> {
+    /// A template that was injected: with the same sidecar, with one to replace, or there is something to do by hand.
+    fn known(
+        &self,
+        editor: &mut Editor<'_>,
+        mark: &Node,
+        sidecar: &Sidecar,
+        replace: bool,
+    ) -> Result<Outcome, Mistake> {
         let containers = self.node.at(&["spec", "initContainers"]).map(Node::items).unwrap_or_default();
-        let name_of = |container: &&Node| container.get("name").and_then(Node::text) == Some(sidecar.name());
-        match containers.iter().find(name_of) {
-            Some(container) if container.says(&sidecar.container()) => Ok(Outcome::Left("already injected")),
-            Some(container) => Err(wrong(
+        let name_of = |container: &Node| container.get("name").and_then(Node::text) == Some(sidecar.name());
+        let Some((at, container)) = containers.iter().enumerate().find(|(_, container)| name_of(container)) else {
+            let name = sidecar.name();
+            let problem = format!(
+                "{INJECTED} says that it was injected, but there is no container {name}; take the annotation out"
+            );
+            return Err(wrong(mark, &problem));
+        };
+        if container.says(&sidecar.container()) {
+            return Ok(Outcome::Left("already injected"));
+        }
+        if !replace {
+            return Err(wrong(
                 container,
-                "was injected with another image, other settings or by another version, and is not changed; inject the \
-                 manifest as it was before that",
-            )),
-            None => Err(wrong(
-                mark,
-                &format!(
-                    "{INJECTED} says that it was injected, but there is no container {}; take the annotation out",
-                    sidecar.name()
-                ),
-            )),
+                "was injected with another image, other settings or by another version; give --replace to put the new \
+                 sidecar in its place, or inject the manifest as it was before that",
+            ));
+        }
+        self.check_replaced(container, at, sidecar)?;
+        self.put_in_place(editor, container, at, sidecar);
+        Ok(Outcome::Replaced(mark.text().unwrap_or_default().to_owned()))
+    }
+
+    /// Whether all but the sidecar itself may stay as it is.
+    fn check_replaced(&self, old: &Node, at: usize, sidecar: &Sidecar) -> Result<(), Mistake> {
+        let Some(spec) = self.node.get("spec") else { return Ok(()) };
+        check_merged(self.node, &["spec", "containers", "env"])?;
+        check_merged(spec, &["volumes"])?;
+        for list in CONTAINERS {
+            ["ports", "volumeMounts"].iter().try_for_each(|key| check_merged(spec, &[list, key]))?;
+        }
+        let containers = spec.get("containers").map(Node::items).unwrap_or_default();
+        let has = |container: &Node, list, item: &Node| {
+            container.get(list).map(Node::items).unwrap_or_default().iter().any(|own| own.says(item))
+        };
+        let is_worker = |container: &&Node| has(container, "env", &sidecar.env());
+        let finds = |container: &Node| has(container, "volumeMounts", &sidecar.mount());
+        let volume = |own: &Node| own.get("name").and_then(Node::text) == Some(sidecar.volume_name());
+        let volumes = spec.get("volumes").map(Node::items).unwrap_or_default();
+        if !containers.iter().find(is_worker).is_some_and(finds) || !volumes.iter().any(volume) {
+            return Err(wrong(
+                old,
+                "no container has the variable and the mount by which it would find the new sidecar; inject the \
+                 manifest as it was before",
+            ));
+        }
+        for key in CONTAINERS {
+            let others = spec.get(key).map(Node::items).unwrap_or_default().iter();
+            let others = others.filter(|other| other.place.start != old.place.start);
+            others.into_iter().try_for_each(|other| check_ports(spec, other, sidecar))?;
+        }
+        self.check_mounts(spec, sidecar)?;
+        if at < sidecar.place(spec) {
+            return Err(wrong(
+                old,
+                "an init container behind it may write what it is to read, which each would wait for; inject the \
+                 manifest as it was before",
+            ));
+        }
+        Ok(())
+    }
+
+    fn put_in_place(&self, editor: &mut Editor<'_>, old: &Node, at: usize, sidecar: &Sidecar) {
+        let under = |steps: &[Step]| [&self.path[..], steps].concat();
+        editor.replace(under(&[Step::Key("spec"), Step::Key("initContainers"), Step::Item(at)]), sidecar.container());
+        let annotation = |key| under(&[Step::Key("metadata"), Step::Key("annotations"), Step::Key(key)]);
+        editor.replace(annotation(INJECTED), Node::string(env!("CARGO_PKG_VERSION")));
+        // The worker's own annotation, if it has one, names another port.
+        let port = old.get("ports").and_then(|ports| ports.items().first()?.get("containerPort")?.text());
+        let told = self.node.at(&["metadata", "annotations", SCRAPE_PORT]).and_then(Node::text);
+        if port.is_some() && port == told {
+            editor.replace(annotation(SCRAPE_PORT), Node::string(sidecar.admin_port.to_string()));
         }
     }
 

@@ -13,8 +13,10 @@ const ADMIN_PORT: &str = "croupier-admin";
 pub(super) const LABEL: &str = "croupier/sidecar";
 /// The mark of a pod that was injected, with the version that did it.
 pub(super) const INJECTED: &str = "croupier/injected";
-/// Where Prometheus without its operator looks.
-const SCRAPE: [&str; 3] = ["prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"];
+/// Where Prometheus without its operator looks for the port.
+pub(super) const SCRAPE_PORT: &str = "prometheus.io/port";
+/// All that it looks at.
+const SCRAPE: [&str; 3] = ["prometheus.io/scrape", SCRAPE_PORT, "prometheus.io/path"];
 
 /// What is added.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(super) struct Sidecar {
     values: Node,
     /// Port of `/metrics`.
     pub(super) admin_port: u16,
+    /// Whether it listens on IPv6.
+    ipv6: bool,
     image: String,
     settings: Vec<(String, String)>,
     mounts: Vec<(String, String)>,
@@ -36,6 +40,7 @@ impl Sidecar {
             admin_port: args
                 .admin_port
                 .unwrap_or_else(|| text(&values, &["ports", "admin"]).parse().unwrap_or_default()),
+            ipv6: args.ipv6,
             image: args.image(),
             settings: settings(&values, &args.settings),
             mounts: args.mounts.clone(),
@@ -89,8 +94,9 @@ impl Sidecar {
     /// An entry of initContainers.
     pub(super) fn container(&self) -> Node {
         // The worker's connections may take all places at the socket: then it is not ready, but it lives.
+        let loopback = if self.ipv6 { "[::1]" } else { "127.0.0.1" };
         let (socket, admin) =
-            (format!("--addr={}", self.variable().1), format!("--admin=http://127.0.0.1:{}", self.admin_port));
+            (format!("--addr={}", self.variable().1), format!("--admin=http://{loopback}:{}", self.admin_port));
         let port = Node::map([("name", Node::string(ADMIN_PORT)), ("containerPort", Node::plain(self.admin_port))]);
         let mut entries = vec![
             ("name", Node::string(self.name())),
@@ -117,7 +123,8 @@ impl Sidecar {
     fn args(&self) -> Vec<String> {
         let mut args = vec!["serve".to_owned()];
         args.extend(self.settings.iter().map(|(name, value)| format!("--{name}={value}")));
-        args.push(format!("--admin={}:{}", self.value(&["bindAddress"]), self.admin_port));
+        let bind = if self.ipv6 { "[::]" } else { self.value(&["bindAddress"]) };
+        args.push(format!("--admin={bind}:{}", self.admin_port));
         args.push(format!("--drain-timeout={}s", self.value(&["drainTimeoutSeconds"])));
         args.extend(["--listen=none".to_owned(), format!("--uds={}", self.socket()), "--lame-duck=0s".to_owned()]);
         args

@@ -8,10 +8,11 @@ const CALL_SECONDS: &[f64] = &[
     0.013, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8,
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
 ];
-/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds.
+/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds; and up to where a step is in
+/// trouble, so that a quantile still says by how much.
 const STEP_SECONDS: &[f64] = &[
-    5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 0.1,
-    1.0,
+    5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2,
+    0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 /// Message sizes: the buckets of gRFC A66.
 const BYTES: &[f64] = &[
@@ -51,7 +52,8 @@ pub(crate) enum Kind {
 pub(crate) struct Def {
     pub(crate) name: &'static str,
     pub(super) kind: Kind,
-    pub(super) unit: Unit,
+    /// None for shares, 0 to 1.
+    pub(super) unit: Option<Unit>,
     pub(super) help: &'static str,
     pub(crate) buckets: &'static [f64],
 }
@@ -60,15 +62,20 @@ static METADATA: Metadata<'static> = Metadata::new(module_path!(), metrics::Leve
 
 impl Def {
     const fn counter(name: &'static str, unit: Unit, help: &'static str) -> Self {
-        Self { name, kind: Kind::Counter, unit, help, buckets: &[] }
+        Self { name, kind: Kind::Counter, unit: Some(unit), help, buckets: &[] }
     }
 
     const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Self {
-        Self { name, kind: Kind::Gauge, unit, help, buckets: &[] }
+        Self { name, kind: Kind::Gauge, unit: Some(unit), help, buckets: &[] }
     }
 
     const fn histogram(name: &'static str, unit: Unit, buckets: &'static [f64], help: &'static str) -> Self {
-        Self { name, kind: Kind::Histogram, unit, help, buckets }
+        Self { name, kind: Kind::Histogram, unit: Some(unit), help, buckets }
+    }
+
+    /// A histogram of shares.
+    const fn shares(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: Kind::Histogram, unit: None, help, buckets: SHARES }
     }
 
     fn key(&self, labels: &[(&'static str, &str)]) -> Key {
@@ -102,9 +109,9 @@ impl Def {
     pub(super) fn describe(&self, recorder: &dyn Recorder) {
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {
-            Kind::Counter => recorder.describe_counter(name, Some(self.unit), help),
-            Kind::Gauge => recorder.describe_gauge(name, Some(self.unit), help),
-            Kind::Histogram => recorder.describe_histogram(name, Some(self.unit), help),
+            Kind::Counter => recorder.describe_counter(name, self.unit, help),
+            Kind::Gauge => recorder.describe_gauge(name, self.unit, help),
+            Kind::Histogram => recorder.describe_histogram(name, self.unit, help),
         }
     }
 }
@@ -152,7 +159,7 @@ catalog! {
     SHARD_BYTES = Def::gauge("croupier_shard_bytes", Unit::Bytes,
         "Messages of ranks above 0 with columns that are announced and not done with.");
     SHARD_BYTES_CAPACITY = Def::gauge("croupier_shard_capacity_bytes", Unit::Bytes,
-        "Bytes that such messages may take (max_shard_bytes).");
+        "Bytes that messages of ranks above 0 may take while their columns are announced and not done with (max_shard_bytes).");
     SHARD_WAIT = Def::histogram("croupier_shard_wait_seconds", Unit::Seconds, STEP_SECONDS,
         "How long steps waited for their last shard, from when their turn came; steps without all of their shards not counted.");
     SHARD_FAILURES = Def::counter("croupier_shard_failures_total", Unit::Count,
@@ -195,23 +202,25 @@ catalog! {
         "Sequences that ended by themselves, by model label and finish reason.");
     SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,
         "Verifications of at least one draft token, by model label and proposer.");
-    SPEC_DRAFT_TOKENS = Def::counter("croupier_spec_decode_num_draft_tokens_total", Unit::Count, "Draft tokens in them.");
-    SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count, "Draft tokens accepted.");
+    SPEC_DRAFT_TOKENS = Def::counter("croupier_spec_decode_num_draft_tokens_total", Unit::Count,
+        "Draft tokens verified, by model label and proposer.");
+    SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count,
+        "Draft tokens accepted, by model label and proposer.");
     SPEC_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_accepted_tokens_per_pos_total", Unit::Count,
         "Draft tokens accepted, by how many draft tokens stand before them.");
     SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
         "Draft tokens that acceptance came to, by how many draft tokens stand before them.");
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
-        "Tokens emitted by these verifications, and whether they have the target's distribution.");
+        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
-        "Last tokens of these verifications: recovered after a rejection, bonus, or accepted where the sequence ended.");
+        "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
         "First draft tokens of a position rejected among those measured: ruled_out by the target (temperature 0, a filter, a mask), unlikely (below a tenth of the draft's probability), or by chance.");
-    SPEC_EXPECTED = Def::histogram("croupier_spec_decode_expected_acceptance", Unit::Count, SHARES,
+    SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance",
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
         "Draft tokens accepted among those measured, to be held against the expected acceptance.");
-    SPEC_TOTAL_VARIATION = Def::histogram("croupier_spec_decode_total_variation", Unit::Count, SHARES,
+    SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation",
         "Total variation between target and draft distribution of measured draft tokens: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
         "Rank in the target of measured first draft tokens of a position that were rejected.");

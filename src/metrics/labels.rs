@@ -28,7 +28,8 @@ pub(super) const CODES: &[&str] = &[
     OTHER,
 ];
 
-/// Row statuses other than OK: `RowStatus` of the wire in lower case, and the limit of the server that is `history_limit` there.
+/// Row statuses other than OK: `RowStatus` of the wire in lower case; the limit of the server that is `history_limit` there; and
+/// the row of a sequence that its own step could not open, `unknown_sequence` there.
 pub(super) const ROW_STATUSES: &[&str] = &[
     "nan_logits",
     "positive_infinity",
@@ -46,6 +47,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "shard_mismatch",
     "beyond_top_n",
     "state_bytes",
+    "not_opened",
     OTHER,
 ];
 
@@ -124,7 +126,8 @@ mod tests {
     fn the_sets_are_the_wires_enums() {
         let status = |i| RowStatus::try_from(i).ok().map(|s| s.as_str_name());
         let mut statuses = wire("ROW_STATUS_", RowStatus::Ok as i32 + 1, status);
-        statuses.insert(statuses.len() - 1, "state_bytes".to_owned());
+        let causes = ["state_bytes", "not_opened"].map(str::to_owned);
+        statuses.splice(statuses.len() - 1..statuses.len() - 1, causes);
         assert_eq!(statuses, ROW_STATUSES);
         let reason = |i| FinishReason::try_from(i).ok().map(|r| r.as_str_name());
         assert_eq!(wire("FINISH_REASON_", FinishReason::Unspecified as i32 + 1, reason), FINISH_REASONS);

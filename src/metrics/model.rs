@@ -58,7 +58,8 @@ impl ModelMetrics {
         self.by_reason.not_opened[labels::index(labels::OPEN_ERRORS, reason)].increment(1);
     }
 
-    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits", or "state_bytes".
+    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits", or its cause, "state_bytes" or
+    /// "not_opened".
     pub fn row_failed(&self, reason: &'static str) {
         self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(1);
     }

@@ -108,6 +108,19 @@ fn samples_are_counted_once_whether_upkeep_ran_or_not() {
 }
 
 #[test]
+fn steps_in_trouble_are_told_apart() {
+    let metrics = metrics(1);
+    for milliseconds in [40, 80, 200, 400, 800, 2000, 8000] {
+        metrics.stage(Stage::Total, Duration::from_millis(milliseconds));
+    }
+    let text = metrics.render();
+    for (count, edge) in (0..).zip(["0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "10"]) {
+        let line = format!("croupier_step_duration_seconds_bucket{{stage=\"total\",le=\"{edge}\"}} {count}\n");
+        assert!(text.contains(&line), "{line} is missing in:\n{text}");
+    }
+}
+
+#[test]
 fn every_reason_to_hand_a_row_over_has_a_series() {
     let metrics = metrics(1);
     for reason in crate::backend::cuda::ask::NoKernel::ALL {

@@ -168,6 +168,14 @@ impl ThinkingBudget {
         if self.is_off() {
             return Ok(());
         }
+        for (field, tokens) in [("start_token_ids", &self.start_token_ids), ("end_token_ids", &self.end_token_ids)] {
+            if tokens.is_empty() {
+                return Err(FieldError::new(
+                    field,
+                    "is empty; a budget needs start_token_ids and end_token_ids, give both",
+                ));
+            }
+        }
         check_pattern("start_token_ids", &self.start_token_ids, vocab_size)?;
         check_pattern("end_token_ids", &self.end_token_ids, vocab_size)?;
         if self.forced_token_ids.is_empty() {

@@ -55,6 +55,37 @@ impl Accept for UdsListener {
     }
 }
 
+/// Takes sockets. Errors are counted and survived.
+#[derive(Debug, Clone)]
+pub struct Acceptor {
+    metrics: Metrics,
+    complaints: Arc<Complaints>,
+}
+
+impl Acceptor {
+    /// Counts in `metrics`.
+    #[must_use]
+    pub fn new(metrics: Metrics) -> Self {
+        Self { metrics, complaints: Arc::default() }
+    }
+
+    /// The next socket.
+    pub async fn next<L: Accept>(&self, listener: &L) -> L::Io {
+        loop {
+            match listener.accept().await {
+                Ok(io) => return io,
+                Err(error) => {
+                    self.metrics.accept_errors.increment(1);
+                    if let Some(more) = self.complaints.next(Instant::now()) {
+                        tracing::warn!(%error, more, "a connection could not be accepted{}", advice(&error));
+                    }
+                    sleep(PAUSE_AFTER_ERROR).await;
+                }
+            }
+        }
+    }
+}
+
 /// What connections are held to.
 #[derive(Debug, Clone)]
 pub struct Guard {
@@ -68,7 +99,7 @@ pub struct Guard {
     kill: CancellationToken,
     open: Gauge,
     metrics: Metrics,
-    complaints: Arc<Complaints>,
+    acceptor: Acceptor,
 }
 
 impl Guard {
@@ -87,23 +118,8 @@ impl Guard {
             stop,
             kill,
             open: Gauge::noop(),
+            acceptor: Acceptor::new(metrics.clone()),
             metrics,
-            complaints: Arc::default(),
-        }
-    }
-
-    /// For one short request: the whole connection must be over within `timeout`.
-    #[must_use]
-    pub fn one_request(most: usize, timeout: Duration, metrics: Metrics) -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(most)),
-            opening_bytes: usize::MAX,
-            timeout,
-            stop: CancellationToken::new(),
-            kill: CancellationToken::new(),
-            open: Gauge::noop(),
-            metrics,
-            complaints: Arc::default(),
         }
     }
 
@@ -135,28 +151,14 @@ impl Guard {
         &self.metrics
     }
 
-    /// The next connection within the limit.
-    pub async fn next<L: Accept>(&self, listener: &L) -> Connection<L::Io> {
-        let (io, place) = self.admit(listener).await;
-        Connection::new(io, place, self)
-    }
-
-    /// The next socket within the limit. Errors are counted and survived; what is over the limit is closed.
+    /// The next socket within the limit; what is over it is closed.
     async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, Place) {
         loop {
-            match listener.accept().await {
-                Ok(io) => match Arc::clone(&self.permits).try_acquire_owned() {
-                    Ok(permit) => return (io, Place::new(permit, self.open.clone())),
-                    // Closing at once tells the client more than a connection that nobody answers.
-                    Err(_) => self.metrics.refused(Reason::TooManyConnections),
-                },
-                Err(error) => {
-                    self.metrics.accept_errors.increment(1);
-                    if let Some(more) = self.complaints.next(Instant::now()) {
-                        tracing::warn!(%error, more, "a connection could not be accepted{}", advice(&error));
-                    }
-                    sleep(PAUSE_AFTER_ERROR).await;
-                }
+            let io = self.acceptor.next(listener).await;
+            match Arc::clone(&self.permits).try_acquire_owned() {
+                Ok(permit) => return (io, Place::new(permit, self.open.clone())),
+                // Closing at once tells the client more than a connection that nobody answers.
+                Err(_) => self.metrics.refused(Reason::TooManyConnections),
             }
         }
     }
@@ -348,12 +350,13 @@ mod tests {
     async fn accept_errors_are_counted_and_survived() {
         let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
         let metrics = Metrics::new(&Limits::default(), &info);
-        let guard = Guard::one_request(1, Duration::from_secs(60), metrics.clone());
+        let (permits, tokens) = (Arc::new(Semaphore::new(1)), (CancellationToken::new(), CancellationToken::new()));
+        let guard = Guard::grpc(permits, Duration::from_secs(60), tokens, metrics.clone());
         let listener = Exhausted(AtomicUsize::new(0));
-        let connection = guard.next(&listener).await;
+        let admitted = guard.admit(&listener).await;
         assert!(metrics.render().contains("croupier_accept_errors_total 3"));
         assert_eq!(guard.permits.available_permits(), 0);
-        drop(connection);
+        drop(admitted);
         assert_eq!(guard.permits.available_permits(), 1);
     }
 }

@@ -17,6 +17,9 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 /// The protocol that gRPC runs on, in ALPN.
 pub const H2: &[u8] = b"h2";
 
+/// The flags that name the server's files, in the order of [`Files::paths`].
+pub const FLAGS: [&str; 3] = ["--tls-cert", "--tls-key", "--tls-client-ca"];
+
 /// Where the server's files are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
@@ -50,19 +53,22 @@ impl ServerTls {
     /// From certificate, key and, if clients need certificates, their authorities.
     ///
     /// # Errors
-    /// Every mistake in the files.
+    /// Every mistake in the files, each with its flag: one file may stand for several.
     pub fn make(files: &[File]) -> Result<Self, Vec<String>> {
         let [cert, key, authorities @ ..] = files else {
             return Err(vec!["certificate and key belong together".to_owned()]);
         };
         let mut problems = Vec::new();
-        let mut note = |problem: String| problems.push(problem);
-        let chain = certificates(cert).and_then(|chain| Ok((expiry(cert, &chain)?, chain))).map_err(&mut note);
-        let private = private_key(key).map_err(&mut note);
-        let roots = authorities.first().map(roots).transpose().map_err(&mut note);
+        let mut note = |flag: &str, problem: String| problems.push(format!("{flag}: {problem}"));
+        let [of_cert, of_key, of_authorities] = FLAGS;
+        let chain = certificates(cert).and_then(|chain| Ok((expiry(cert, &chain)?, chain)));
+        let chain = chain.map_err(|problem| note(of_cert, problem));
+        let private = private_key(key).map_err(|problem| note(of_key, problem));
+        let roots = authorities.first().map(roots).transpose().map_err(|problem| note(of_authorities, problem));
         let (Ok((expires, chain)), Ok(private), Ok(roots)) = (chain, private, roots) else { return Err(problems) };
         let made = config(chain, private, roots);
-        let wrong = |problem| vec![format!("{} and {}: {problem}", cert.path.display(), key.path.display())];
+        let (certs, keys) = (cert.path.display(), key.path.display());
+        let wrong = |problem| vec![format!("{of_cert} and {of_key}: {certs} and {keys}: {problem}")];
         Ok(Self { config: Arc::new(made.map_err(wrong)?), expires })
     }
 }

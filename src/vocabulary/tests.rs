@@ -151,7 +151,10 @@ fn mistakes_are_told_with_their_places() {
         (b"[\"a\",\n7]", "invalid type: integer `7`, expected a string at line 2 column 1"),
         (b"[\"\xFF\"]", "invalid unicode code point at line 1 column 3"),
         (b"[\"a\"] x", "trailing characters at line 1 column 7"),
-        (b"{}", "missing field `model` at line 1 column 2"),
+        (
+            b"{\"a\": 1}",
+            "has no \"model\", so it is no tokenizer.json of Hugging Face; give one, or a JSON array of texts by token id",
+        ),
         (b"{\"model\": {\"type\": \"BPE\"}}", "missing field `vocab` at line 1 column 25"),
         (
             b"{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}",

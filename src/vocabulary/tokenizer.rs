@@ -17,7 +17,7 @@ use std::fmt;
 /// What texts follow from; all else is skipped.
 #[derive(Deserialize)]
 struct File {
-    model: Model,
+    model: Option<Model>,
     #[serde(default)]
     added_tokens: Vec<Added>,
     #[serde(default)]
@@ -56,6 +56,9 @@ enum Writing {
 /// The texts of a file by token id.
 pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Option<Vec<u8>>>, String> {
     let File { model, added_tokens, decoder, pre_tokenizer } = json(bytes)?;
+    let model = model.ok_or(
+        "has no \"model\", so it is no tokenizer.json of Hugging Face; give one, or a JSON array of texts by token id",
+    )?;
     if let Some(kind) = model.kind.filter(|kind| kind != "BPE" && kind != "Unigram") {
         return Err(format!(
             "model.type is {kind:?}; only BPE and Unigram are known, write others as an array of texts"

@@ -118,6 +118,68 @@ fn nothing_is_written_when_something_stands_against_it() {
     }
 }
 
+/// Flags of the next time.
+const NEXT: [&str; 3] = ["--ipv6", "--setting=max_streams=9", "--memory-request=1Gi"];
+
+#[test]
+fn another_sidecar_takes_the_place_of_the_one_before() {
+    let pod =
+        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "w"}]}}"#;
+    let read = |name: &str| std::fs::read_to_string(file(&format!("{name}.yaml"))).unwrap();
+    let mut manifests: Vec<(String, &[&str])> = MANIFESTS.iter().map(|&(name, flags, _)| (read(name), flags)).collect();
+    manifests.push((pod.to_owned(), &[]));
+    for (manifest, flags) in manifests {
+        let before = text(&inject(flags, &manifest).stdout);
+        let older = before.replace("croupier/injected\": \"0.1.0", "croupier/injected\": \"0.0.9");
+        let older = older.replace("croupier/injected: \"0.1.0", "croupier/injected: \"0.0.9");
+        assert_ne!(older, before);
+        // The port is the pod's business too, in an annotation.
+        let port =
+            if flags.iter().any(|flag| flag.contains("admin-port")) { "--tag=0.2.0" } else { "--admin-port=9555" };
+        let next = [flags, &NEXT, &[port]].concat();
+        let kept = inject(&next, &older);
+        assert_eq!((kept.status.code(), kept.stdout.len()), (Some(1), 0), "{}", text(&kept.stderr));
+        assert!(text(&kept.stderr).contains("give --replace"), "{}", text(&kept.stderr));
+        let replaced = inject(&[&next[..], &["--replace"]].concat(), &older);
+        assert_eq!(text(&replaced.stdout), text(&inject(&next, &manifest).stdout), "as if it were the first");
+        assert!(
+            text(&replaced.stderr).contains(": replaced the sidecar injected by 0.0.9"),
+            "{}",
+            text(&replaced.stderr)
+        );
+        for part in ["--admin=[::]:9", "--admin=http://[::1]:9", "--max-streams=9"] {
+            assert!(text(&replaced.stdout).contains(part), "{part}");
+        }
+        let again = inject(&[&next[..], &["--replace"]].concat(), &text(&replaced.stdout));
+        assert_eq!(again.stdout, replaced.stdout);
+        assert!(text(&again.stderr).contains("unchanged, already injected"), "{}", text(&again.stderr));
+    }
+}
+
+#[test]
+fn nothing_takes_a_place_that_is_not_its_own() {
+    let before = std::fs::read_to_string(file("deployment.injected.yaml")).unwrap();
+    let fetch =
+        "        - name: fetch\n          volumeMounts: [{name: cache-volume, mountPath: /m}]\n      volumes:\n";
+    let behind = before.replace("      volumes:\n", fetch);
+    let taken = before.replace("containerPort: 8000", "containerPort: 9555");
+    assert!(behind != before && taken != before);
+    for (manifest, flag, says) in [
+        (
+            before.replace("value: unix:/run/croupier", "value: unix:/run/c"),
+            "--tag=0.2.0",
+            "no container has the variable",
+        ),
+        (behind, "--mount=cache-volume=/models", "an init container behind it may write"),
+        (before.clone(), "--mount=nothing=/models", "there is no volume nothing"),
+        (taken, "--admin-port=9555", "port 9555 of the pod is taken"),
+    ] {
+        let done = inject(&["--replace", flag], &manifest);
+        let said = text(&done.stderr);
+        assert!(done.status.code() == Some(1) && done.stdout.is_empty() && said.contains(says), "{said}");
+    }
+}
+
 /// The list behind a key of a manifest, where that key comes after another.
 fn listed(manifest: &str, after: &str, key: &str) -> Vec<String> {
     let after = manifest.split(&format!("{after}:\n")).nth(1).unwrap();

@@ -175,7 +175,7 @@ def check(prometheus, workers, buckets):
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
     wrong += [f"{name} recorded nothing" for name in recorded if not prometheus.query(name)]
     waiting = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
-    expected = {"CroupierAcceptanceNotAsExpected", "CroupierBadLogits"}
+    expected = {"CroupierAcceptanceNotAsExpected", "CroupierBadLogits", "CroupierSomeBadLogits"}
     if not expected <= waiting:
         wrong.append(f"alerts waiting or firing are {waiting}, not {expected}")
     print(f"{'':52} {'Prometheus':>12} {'load':>12}", *lines, sep="\n")

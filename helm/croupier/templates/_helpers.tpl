@@ -131,3 +131,12 @@ checksum/config: {{ print (include "croupier.config" .) (include "croupier.prese
 {{- include "croupier.quantity" $limit | float64 | ceil | int64 -}}
 {{- end -}}
 {{- end }}
+
+{{- /* What the Prometheus operator calls the job, if a monitor has it make one. */ -}}
+{{- define "croupier.job" -}}
+{{- if .Values.serviceMonitor.enabled -}}
+{{- include "croupier.fullname" . -}}
+{{- else if .Values.podMonitor.enabled -}}
+{{- printf "%s/%s" .Release.Namespace (include "croupier.fullname" .) -}}
+{{- end -}}
+{{- end }}

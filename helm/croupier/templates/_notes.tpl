@@ -60,6 +60,17 @@ WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 
 container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes{{ end }} or max_bytes_in_flight.
 {{- end }}
 {{- end }}
+{{- if not $threads }}
+
+WARNING: neither resources.limits.cpu nor config.threads is set: the server starts a thread for every core of its node.
+{{- end }}
+{{- with include "croupier.job" . }}
+{{- if not (regexMatch (printf "^(?:%s)$" $.Values.prometheusRule.jobs) .) }}
+
+WARNING: Prometheus will call this job {{ . }}, which prometheusRule.jobs, {{ $.Values.prometheusRule.jobs }}, does not match:
+instances that never come up raise no alert. Change prometheusRule.jobs where the rules are, or the name (fullnameOverride).
+{{- end }}
+{{- end }}
 {{- if and (eq .Values.mode "service") (not .Values.networkPolicy.enabled) (not .Values.tls.clientAuth.enabled) (not .Values.auth.existingSecret) }}
 
 WARNING: networkPolicy is off, and clients need neither a certificate nor a token: whoever reaches the port may use it.

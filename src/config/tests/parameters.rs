@@ -299,7 +299,7 @@ fn what_is_lacking_is_told_once() {
             "repetition_detection = { max_pattern_size = 3, min_count = 1 }",
             "a.repetition_detection.min_count: is 1, must be",
         ),
-        ("thinking_budget = { budget = 5 }", "a.thinking_budget."),
+        ("thinking_budget = { budget = 5 }", "a.thinking_budget.start_token_ids: is empty; a budget needs start"),
         ("thinking_budget = { budget = 5, start_token_ids = [9999999] }", "a.thinking_budget."),
         ("length_penalty = { start = 5 }", "a.length_penalty.factor: is required"),
         ("token_ban_ranges = [{ start = 1 }]", "a.token_ban_ranges[0].length: is 0"),

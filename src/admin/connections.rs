@@ -1,0 +1,236 @@
+//! Connections of the admin port. Each is there for one short request and is closed with its answer, so one that has been
+//! open for long waits for something that does not come. When there is no place left the oldest makes room: a probe is
+//! always heard, and is answered unless as many newer connections as there are places come before that.
+
+use crate::error::Reason;
+use crate::metrics::Metrics;
+use crate::rpc::listener::Acceptor;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// What connections are held to.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// How many there may be. Scrapers and probes need a handful.
+    places: usize,
+    /// How long a request may take to come. It is one packet, and whoever asks for health gives up after a second.
+    request: Duration,
+    /// How long a connection may last. A slow scrape takes milliseconds.
+    whole: Duration,
+}
+
+const BOUNDS: Bounds = Bounds { places: 64, request: Duration::from_secs(2), whole: Duration::from_secs(10) };
+
+/// The admin port's socket, and those of its connections that are open.
+pub(super) struct Listener {
+    socket: TcpListener,
+    acceptor: Acceptor,
+    metrics: Metrics,
+    bounds: Bounds,
+    places: Arc<Semaphore>,
+    /// The oldest first; those that have ended are forgotten when the next one comes.
+    open: VecDeque<Weak<Place>>,
+}
+
+/// What an open connection holds.
+struct Place {
+    /// Told to make room for another one.
+    leave: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Listener {
+    pub(super) fn new(socket: TcpListener, metrics: Metrics) -> Self {
+        Self::within(BOUNDS, socket, metrics)
+    }
+
+    fn within(bounds: Bounds, socket: TcpListener, metrics: Metrics) -> Self {
+        let (acceptor, places) = (Acceptor::new(metrics.clone()), Arc::new(Semaphore::new(bounds.places)));
+        Self { socket, acceptor, metrics, bounds, places, open: VecDeque::new() }
+    }
+
+    /// A place, once there is one.
+    async fn place(&mut self) -> Arc<Place> {
+        let permit = match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                if let Some(oldest) = self.open.iter().find_map(Weak::upgrade) {
+                    oldest.leave.cancel();
+                    self.metrics.refused(Reason::AdminConnections);
+                }
+                // It ends as soon as its task is woken. Until then nobody else is taken, so that the bound holds.
+                Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed")
+            }
+        };
+        let place = Arc::new(Place { leave: CancellationToken::new(), _permit: permit });
+        self.open.retain(|open| open.strong_count() > 0);
+        self.open.push_back(Arc::downgrade(&place));
+        place
+    }
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let io = self.acceptor.next(&self.socket).await;
+        let peer = io.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let place = self.place().await;
+        (Connection::new(io, place, self.bounds, self.metrics.clone()), peer)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+/// A connection for one request.
+pub(super) struct Connection {
+    io: TcpStream,
+    /// Until the answer begins that of the request, then that of the whole connection.
+    deadline: Pin<Box<Sleep>>,
+    /// When it has to end, until its answer begins.
+    end: Option<Instant>,
+    leave: Pin<Box<WaitForCancellationFutureOwned>>,
+    metrics: Metrics,
+    _place: Arc<Place>,
+}
+
+impl Connection {
+    fn new(io: TcpStream, place: Arc<Place>, bounds: Bounds, metrics: Metrics) -> Self {
+        let leave = Box::pin(place.leave.clone().cancelled_owned());
+        let (deadline, end) = (Box::pin(sleep(bounds.request)), Some(Instant::now() + bounds.whole));
+        Self { io, deadline, end, leave, metrics, _place: place }
+    }
+
+    /// An error once the connection has to end; otherwise the task is woken when it has to.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.leave.as_mut().poll(cx).is_ready() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "another connection needs the place"));
+        }
+        if self.deadline.as_mut().poll(cx).is_ready() {
+            self.metrics.refused(Reason::AdminConnections);
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the request or the reading of its answer took too long",
+            ));
+        }
+        Ok(())
+    }
+
+    /// There is nothing to say before a request, or the greeting of HTTP/2, has come: the first byte that is written tells
+    /// that it has.
+    fn answering(&mut self) {
+        if let Some(end) = self.end.take() {
+            self.deadline.as_mut().reset(end);
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.answering();
+        self.check(cx)?;
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.answering();
+        self.check(cx)?;
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::BackendInfo;
+    use crate::limits::Limits;
+    use axum::serve::Listener as _;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const SOON: Duration = Duration::from_millis(50);
+    const LATER: Duration = Duration::from_millis(500);
+
+    async fn listener(request: Duration) -> (Listener, SocketAddr, Metrics) {
+        let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
+        let metrics = Metrics::new(&Limits::default(), &info);
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = socket.local_addr().expect("it is bound");
+        (Listener::within(Bounds { places: 2, request, whole: LATER }, socket, metrics.clone()), address, metrics)
+    }
+
+    fn closed(metrics: &Metrics) -> String {
+        let text = metrics.render();
+        let line = text.lines().find(|line| line.contains("reason=\"admin_connections\""));
+        line.and_then(|line| line.rsplit(' ').next()).expect("the series is there").to_owned()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_leaves_before_another_is_taken() {
+        let (mut listener, address, metrics) = listener(BOUNDS.request).await;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.expect("a connection"));
+        }
+        let (mut first, second) = (listener.accept().await.0, listener.accept().await.0);
+        let (third, said) = tokio::join!(listener.accept(), async move { first.read(&mut [0; 8]).await });
+        assert_eq!(said.expect_err("it has to leave").kind(), io::ErrorKind::ConnectionAborted);
+        assert_eq!((closed(&metrics).as_str(), listener.places.available_permits()), ("1", 0));
+        drop((second, third));
+        assert_eq!(listener.places.available_permits(), 2);
+        clients.push(TcpStream::connect(address).await.expect("a connection"));
+        let _fourth = listener.accept().await;
+        assert_eq!((closed(&metrics).as_str(), listener.open.len()), ("1", 1), "those that ended are forgotten");
+    }
+
+    #[tokio::test]
+    async fn a_request_has_less_time_than_its_answer() {
+        let (mut listener, address, metrics) = listener(SOON).await;
+        let mut ended = async |answer: &[u8]| {
+            let (began, _client) = (Instant::now(), TcpStream::connect(address).await.expect("a connection"));
+            let mut connection = listener.accept().await.0;
+            connection.write_all(answer).await.expect("room");
+            assert_eq!(connection.read(&mut [0; 8]).await.expect_err("nothing came").kind(), io::ErrorKind::TimedOut);
+            began.elapsed()
+        };
+        assert!(ended(&b""[..]).await >= SOON);
+        assert!(ended(&b"HTTP/1.1 200 OK\r\n"[..]).await >= LATER);
+        assert_eq!(closed(&metrics), "2");
+    }
+}
