@@ -17,6 +17,19 @@ struct Shared {
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
 
+// Tells a function that is compiled on its own what it cannot see: that an array which it was handed lies in shared memory.
+template <class T>
+__device__ inline Shared<T> in_shared(Shared<T> array) {
+    __builtin_assume(__isShared(array.at));
+    return array;
+}
+
+// Two neighbours of an array in one read; `i` is even.
+struct alignas(16) Two {
+    u64 a, b;
+};
+__device__ inline Two two_of(Shared<u64> array, u32 i) { return *reinterpret_cast<const Two*>(array.at + i); }
+
 // A struct that was written as words, from word `first` on.
 template <class T>
 __device__ inline const T& whole(Shared<u32> words, u32 first) {

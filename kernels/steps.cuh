@@ -156,7 +156,9 @@ struct Machine : Search<Element> {
         left_need = job.min_p_need;
         memory.cut_list(kept, left_need);
         total = memory.list_total(kept);
-        if (!is_set(kScore)) token = memory.draw_from_list(kept, draw_point(job.uniform, total));
+        if (!is_set(kScore)) {
+            token = memory.draw_from_list(kept, draw_point(job.uniform, total), passes.team.sums(), job.vocab_size);
+        }
         return go(kDrawn);
     }
 
