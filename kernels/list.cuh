@@ -6,7 +6,7 @@
 
 // Sums by chunk, or where only their sum is asked for in one of them; both are sums of the same boxes.
 enum Sink { kToBins, kToChunks, kToTotal, kToList };
-enum Binning { kByDistance, kByValue, kByToken };
+enum Binning { kByDistance, kByValue, kFromOrigin };
 
 struct Pass {
     // Tokens whose keys lie between these, both included ...
@@ -19,7 +19,8 @@ struct Pass {
     bool adjusted;
     bool counts;
     Sink sink;
-    // Bins by distance from the largest logit; by value, (origin - value) >> shift; by token, from `origin` on or not.
+    // Bins by distance from the largest logit, or by value, (origin - value) >> shift. Counts into sums leave out the tokens
+    // before `origin` if it says so.
     Binning binning;
     u32 origin;
     u32 shift;
@@ -53,9 +54,7 @@ struct Pass {
         return binning == kByDistance ? distance_bin(max, from_ascending(ordered)) : (origin - ordered) >> shift;
     }
 
-    __device__ u32 bin_of(u32 token, float x) const {
-        return binning == kByToken ? token >= origin : bin_of_value(ascending(x));
-    }
+    __device__ u32 bin_of(float x) const { return bin_of_value(ascending(x)); }
 };
 
 struct ListMemory {

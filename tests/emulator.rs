@@ -212,6 +212,7 @@ fn planted_faults_are_caught() {
         ("far_read_of_the_ended", "reads shared memory of a block that has ended"),
         ("wait_for_nobody", "FAULT: a thread spins for what never comes"),
         ("global_beyond_its_end", "AddressSanitizer: heap-buffer-overflow"),
+        ("fetch_of_too_much", "bytes are fetched ahead at once"),
         ("undefined_shift", "runtime error: shift exponent 32 is too large"),
         ("nothing", ""),
     ];

@@ -126,6 +126,12 @@ void global_beyond_its_end() {
     memory[threadIdx.x + 1] = 1;
 }
 
+// More than the hardware can count.
+void fetch_of_too_much() {
+    alignas(16) static u8 memory[1 << 20];
+    fetch_ahead(memory, sizeof memory);
+}
+
 void undefined_shift() {
     static volatile u32 by = 32;
     by = 1u << by;
@@ -171,6 +177,7 @@ const Named kPlanted[] = {
     {"far_read_of_the_ended", far_read_of_the_ended},
     {"wait_for_nobody", wait_for_nobody},
     {"global_beyond_its_end", global_beyond_its_end},
+    {"fetch_of_too_much", fetch_of_too_much},
     {"undefined_shift", undefined_shift},
     {"nothing", nothing},
 };
