@@ -5,6 +5,8 @@
 constexpr u32 kWarp = 32;
 constexpr u32 kWarps = kThreads / kWarp;
 constexpr u32 kAllLanes = 0xFFFFFFFFu;
+// Bytes that no one fetch ahead reaches: the hardware counts them by 16, in 16 bits.
+constexpr u32 kFetchEnd = 1 << 20;
 
 // An array in shared memory. The emulator has its own, which checks bounds, first writes and races.
 #ifndef CROUPIER_EMULATOR
@@ -16,6 +18,19 @@ struct Shared {
 
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
+
+// Tells a function that is compiled on its own what it cannot see: that an array which it was handed lies in shared memory.
+template <class T>
+__device__ inline Shared<T> in_shared(Shared<T> array) {
+    __builtin_assume(__isShared(array.at));
+    return array;
+}
+
+// Two neighbours of an array in one read; `i` is even.
+struct alignas(16) Two {
+    u64 a, b;
+};
+__device__ inline Two two_of(Shared<u64> array, u32 i) { return *reinterpret_cast<const Two*>(array.at + i); }
 
 // A struct that was written as words, from word `first` on.
 template <class T>
@@ -47,7 +62,7 @@ __device__ Shared<T> of_block(Shared<T> array, u32 rank) {
     return Shared<T>{reinterpret_cast<T*>(there)};
 }
 
-// Has memory brought to the L2 cache, while nobody waits for it: 16-byte aligned, a multiple of 16 bytes.
+// Has memory brought to the L2 cache, while nobody waits for it: 16-byte aligned, a multiple of 16 bytes, less than kFetchEnd.
 __device__ inline void fetch_ahead(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
@@ -63,7 +78,8 @@ __device__ inline void cluster_barrier() {
 }
 
 // The last one of a cluster: nobody leaves while others read its shared memory. It orders no other memory, so no warp waits
-// for what it has written.
+// for what it has written, nor for reads that are under way. Hence a rule for all barriers: what is read from another block is
+// used before the next barrier. Who has a value is past its read.
 __device__ inline void cluster_leave() {
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -243,8 +259,9 @@ struct Histogram {
     Shared<u32> halves;
     u32 first;  // of its bins in the array
 
+    // Whoever filled or read these sums before is past a barrier: that of the team, which ends a phase, or the last one of
+    // `locate`.
     __device__ void clear(u32 bins) const {
-        __syncthreads();
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < 2 * bins; i += kThreads) halves[2 * first + i] = 0;
         __syncthreads();
@@ -256,6 +273,10 @@ struct Histogram {
         u32 carried = (u32)(weight >> 32) + (old + value < old);
         if (carried > 0) shared_add(halves, at + 1, carried);
     }
+
+    // Adds 1, to sums that stay below 2^32. The sum before is not asked for, so the hardware adds up the lanes of a warp that
+    // mean one bin.
+    __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * (first + bin), 1); }
 
     __device__ u64 get(u32 bin) const { return whole<u64>(halves, 2 * (first + bin)); }
 };

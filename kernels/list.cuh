@@ -6,7 +6,7 @@
 
 // Sums by chunk, or where only their sum is asked for in one of them; both are sums of the same boxes.
 enum Sink { kToBins, kToChunks, kToTotal, kToList };
-enum Binning { kByDistance, kByValue, kByToken };
+enum Binning { kByDistance, kByValue, kFromOrigin };
 
 struct Pass {
     // Tokens whose keys lie between these, both included ...
@@ -19,7 +19,8 @@ struct Pass {
     bool adjusted;
     bool counts;
     Sink sink;
-    // Bins by distance from the largest logit; by value, (origin - value) >> shift; by token, from `origin` on or not.
+    // Bins by distance from the largest logit, or by value, (origin - value) >> shift. Counts into sums leave out the tokens
+    // before `origin` if it says so.
     Binning binning;
     u32 origin;
     u32 shift;
@@ -53,9 +54,7 @@ struct Pass {
         return binning == kByDistance ? distance_bin(max, from_ascending(ordered)) : (origin - ordered) >> shift;
     }
 
-    __device__ u32 bin_of(u32 token, float x) const {
-        return binning == kByToken ? token >= origin : bin_of_value(ascending(x));
-    }
+    __device__ u32 bin_of(float x) const { return bin_of_value(ascending(x)); }
 };
 
 struct ListMemory {
@@ -100,36 +99,18 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it.
-    __device__ u32 draw_from_list(u32 count, u64 point) const {
-        __syncthreads();
-        if (threadIdx.x == 0) block.place[0] = Place{~0u, 0, 0};
-        __syncthreads();
-        each_in_groups(count, [&](u32 i, u32 first, u32 step) {
-            u32 token = i < count ? token_of(list[i]) : 0;
-            u64 before = 0;
-#pragma unroll 4
-            for (u32 j = first; j < count; j += step) before += token_of(list[j]) < token ? (u64)masses[j] : 0;
-            before = sum_of_group(before, step);
-            if (first > 0 || i >= count) return;
-            u64 own = masses[i];
-            if (before <= point && point < before + own) block.place[0] = Place{token, before, own};
-        });
-        __syncthreads();
-        return static_cast<Place>(block.place[0]).index;
+    // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it; behind the barriers of
+    // the list's total. `bins` are free: cleared here, and by whoever fills them next.
+    __device__ u32 draw_from_list(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
+        if (count > kCounted) return draw_by_bins(count, point, bins, vocab_size);
+        return draw_counting(list, masses, block.place, count, point);
     }
 
-    // Brings keys that wait among the masses into the list, in order: a key's place is the number of smaller ones.
+    // Brings keys that wait among the masses into the list, in order.
     __device__ void put_in_order(u32 listed) const {
-        __syncthreads();
-        each_in_groups(listed, [&](u32 i, u32 first, u32 step) {
-            u64 key = i < listed ? (u64)masses[i] : 0, place = 0;
-#pragma unroll 4
-            for (u32 j = first; j < listed; j += step) place += masses[j] < key;
-            place = sum_of_group(place, step);
-            if (first == 0 && i < listed) list[(u32)place] = key;
-        });
-        __syncthreads();
+        if (listed <= kCounted) order_counting(list, masses, listed);
+        else if (listed <= kThreads) sort<1>(list, masses, listed);
+        else sort<kListed / kThreads>(list, masses, listed);
     }
 
     // The key at which the list reaches a weight.
@@ -171,19 +152,152 @@ struct ListMemory {
     }
 
   private:
-    // Calls f(i, first, step) for each of n entries, by as many neighbouring lanes for one as there are threads; each begins
-    // with another `first` below `step`. Whole warps take part, for entries beyond the last one too.
+    // Up to so many tokens are compared with each other, each with all: longer lists are sorted, and drawn from by bins. Short
+    // ones are padded to this, so that four reads at a time need no test.
+    static constexpr u32 kCounted = 128;
+    static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kListed, "groups of lanes read whole fours");
+
+    // Calls f(i, first, step) for each of n entries, at most kCounted, by as many neighbouring lanes for one as there are
+    // threads; each begins with another `first` below `step`. Whole warps take part, for padding too.
     template <class F>
     __device__ static void each_in_groups(u32 n, F f) {
-        u32 step = kWarp;
-        while (step > 1 && n * step > kThreads) step /= 2;
+        // The largest power of two, up to a warp, of which n fit the block.
+        int bits = __clz(n - 1) - __clz(kThreads) - 1;
+        bits = bits < 0 ? 0 : bits < 5 ? bits : 5;
 #pragma unroll 1
-        for (u32 base = 0; base < n; base += kThreads / step) f(base + threadIdx.x / step, threadIdx.x % step, step);
+        for (u32 base = 0; base < n; base += kThreads >> bits) {
+            f(base + (threadIdx.x >> bits), threadIdx.x & ((1u << bits) - 1), 1u << bits);
+        }
     }
 
-    __device__ static u64 sum_of_group(u64 value, u32 lanes) {
+    template <class T>
+    __device__ static T sum_of_group(T value, u32 lanes) {
 #pragma unroll 1
         for (u32 bits = lanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
         return value;
+    }
+
+    // A key's place is the number of smaller ones. Behind them stands padding, which is smaller than none.
+    __device__ CROUPIER_ONCE static void order_counting(Shared<u64> to, Shared<u64> from, u32 listed) {
+#pragma unroll 1
+        for (u32 i = listed + threadIdx.x; i < kCounted; i += kThreads) {
+            in_shared(to)[i] = ~0ull;
+            in_shared(from)[i] = ~0ull;
+        }
+        __syncthreads();
+        each_in_groups(listed, [&](u32 i, u32 first, u32 step) {
+            u64 key = in_shared(from)[i];
+            u32 place = 0;
+#pragma unroll 1
+            for (u32 j = 0; j < listed; j += 4 * step) {
+                Two one = two_of(in_shared(from), j + 2 * first), other = two_of(in_shared(from), j + 2 * (step + first));
+                place += (one.a < key) + (one.b < key) + (other.a < key) + (other.b < key);
+            }
+            place = sum_of_group(place, step);
+            if (first == 0 && i < listed) in_shared(to)[place] = key;
+        });
+        __syncthreads();
+    }
+
+    // Behind the entries stand such as were cut, or the padding of a short list. They have no mass here.
+    __device__ CROUPIER_ONCE static u32 draw_counting(Shared<u64> list, Shared<u64> masses, Shared<Place> drawn, u32 count,
+                                                      u64 point) {
+        if (threadIdx.x == 0) in_shared(drawn)[0] = Place{~0u, 0, 0};
+#pragma unroll 1
+        for (u32 i = count + threadIdx.x; i < kCounted; i += kThreads) in_shared(masses)[i] = 0;
+        __syncthreads();
+        each_in_groups(count, [&](u32 i, u32 first, u32 step) {
+            u32 token = token_of(in_shared(list)[i]);
+            u64 before = 0;
+#pragma unroll 1
+            for (u32 j = 0; j < count; j += 2 * step) {
+                Two keys = two_of(in_shared(list), j + 2 * first), own = two_of(in_shared(masses), j + 2 * first);
+                before += (token_of(keys.a) < token ? own.a : 0) + (token_of(keys.b) < token ? own.b : 0);
+            }
+            before = sum_of_group(before, step);
+            if (first > 0 || i >= count) return;
+            u64 own = in_shared(masses)[i];
+            if (before <= point && point < before + own) in_shared(drawn)[0] = Place{token, before, own};
+        });
+        __syncthreads();
+        return static_cast<Place>(in_shared(drawn)[0]).index;
+    }
+
+    // Sorts keys that wait in `from` into `to`: Batcher's bitonic network over the next power of two, whose upper end are keys
+    // beyond all. A thread holds kRows places throughout. Steps within a warp are shuffles, the others go through the two
+    // arrays in turn: who writes one again is past the barrier behind which the other one is read.
+    template <u32 kRows>
+    __device__ CROUPIER_ONCE static void sort(Shared<u64> to, Shared<u64> from, u32 listed) {
+        u32 padded = 2 * kCounted;
+        while (padded < listed) padded *= 2;
+        u64 keys[kRows], others[kRows];
+        // Where a pair is the wrong way round for its part of the network, its two holders take each other's.
+        auto exchange = [&](u32 size, u32 far) {
+#pragma unroll
+            for (u32 row = 0; row < kRows; ++row) {
+                u32 i = row * kThreads + threadIdx.x;
+                bool wants_smaller = ((i & size) == 0) == ((i & far) == 0);
+                keys[row] = (others[row] < keys[row]) == wants_smaller ? others[row] : keys[row];
+            }
+        };
+        __syncthreads();
+#pragma unroll
+        for (u32 row = 0; row < kRows; ++row) {
+            u32 i = row * kThreads + threadIdx.x;
+            keys[row] = i < listed ? (u64)in_shared(from)[i] : ~0ull;
+        }
+        Shared<u64> between = to, then = from;
+#pragma unroll 1
+        for (u32 size = 2; size <= padded; size *= 2) {
+            u32 far = size / 2;
+#pragma unroll 1
+            for (; far >= kWarp; far /= 2) {
+#pragma unroll
+                for (u32 row = 0; row < kRows; ++row) in_shared(between)[row * kThreads + threadIdx.x] = keys[row];
+                __syncthreads();
+#pragma unroll
+                for (u32 row = 0; row < kRows; ++row) {
+                    others[row] = in_shared(between)[(row * kThreads + threadIdx.x) ^ far];
+                }
+                exchange(size, far);
+                Shared<u64> last = between;
+                between = then;
+                then = last;
+            }
+#pragma unroll 1
+            for (; far > 0; far /= 2) {
+#pragma unroll
+                for (u32 row = 0; row < kRows; ++row) others[row] = __shfl_xor_sync(kAllLanes, keys[row], far);
+                exchange(size, far);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 row = 0; row < kRows; ++row) in_shared(to)[row * kThreads + threadIdx.x] = keys[row];
+        __syncthreads();
+    }
+
+    // Sums of masses over ranges of ids, then over those of the range in which the point lies, until a range is one token: two
+    // rounds for up to 2^18 ids, three for more.
+    __device__ u32 draw_by_bins(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
+        u32 first = 0, bits = 32 - __clz(vocab_size - 1);
+        do {
+            constexpr u32 kBinBits = 9;
+            static_assert(kBins == 1 << kBinBits, "a range is cut into bins");
+            u32 span_bits = bits;
+            bits = bits > kBinBits ? bits - kBinBits : 0;
+            bins.clear(kBins);
+#pragma unroll 1
+            for (u32 i = threadIdx.x; i < count; i += kThreads) {
+                u32 at = token_of(list[i]) - first;
+                if (at >> span_bits == 0) bins.add(at >> bits, masses[i]);
+            }
+            __syncthreads();
+            Place place = block.locate(kBins, point, [&](u32 bin) { return bins.get(bin); });
+            if (place.index == kBins) return ~0u;
+            point -= place.before;
+            first += place.index << bits;
+        } while (bits > 0);
+        return first;
     }
 };

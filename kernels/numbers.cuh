@@ -80,10 +80,6 @@ __device__ inline u64 key_of(u32 token, float x) { return (u64)descending(x) << 
 __device__ inline u32 token_of(u64 key) { return (u32)key; }
 __device__ inline float logit_of(u64 key) { return from_ascending(~(u32)(key >> 32)); }
 
-__device__ inline bool precedes(float x, u32 token, float other, u32 other_token) {
-    return x > other || (x == other && token < other_token);
-}
-
 __device__ inline float exponent(float x, float max, float scale) { return (x - max) * scale; }
 
 // 2^f for f of at most 1/2 either way.

@@ -15,15 +15,17 @@ struct Passes {
     __device__ void run(const Pass& pass) const {
         bool sums = pass.sink == kToChunks || pass.sink == kToTotal;
         u32 sums_used = sums ? row.share : pass.sink == kToBins ? kBins : 0;
+        u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         team.sums().clear(sums_used);
         if (!sums) take_untouched(pass);
         else if (pass.weighs_all()) sum_masses(pass);
-        else if (pass.only_counts()) sum_chunks(pass, [&](u32 token, float x) { return (u64)pass.has(token, x); });
-        else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });
+        else if (pass.only_counts()) {
+            sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
+        } else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });
         if (!sees_all(pass)) {
-            row.each_touched([&](const Touched& touched) {
+            row.each_touched([&](const Touched& touched, u32) {
                 float x = pass.adjusted ? touched.x : touched.raw;
-                if (pass.has(touched.token, x)) take(pass, touched.token, x);
+                if (pass.has(touched.token, x) && touched.token >= from) take(pass, touched.token, x);
             });
         }
         team.sync(sums_used);
@@ -35,8 +37,11 @@ struct Passes {
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             float x = row.delegate(chunk);
-            u64 own = !sees_untouched(pass) || !has_chance(x) ? 0 : by_mass ? pass.mass(x) : 1;
-            if (own > 0) team.sums().add(distance_bin(pass.max, x), own);
+            if (!sees_untouched(pass) || !has_chance(x)) continue;
+            u32 bin = distance_bin(pass.max, x);
+            u64 own = by_mass ? pass.mass(x) : 0;
+            if (own > 0) team.sums().add(bin, own);
+            if (!by_mass) team.sums().add_one(bin);
         }
         team.sync(kBins);
     }
@@ -163,8 +168,10 @@ struct Passes {
     __device__ void take(const Pass& pass, u32 token, float x) const {
         u64 own = pass.weight(token, x);
         if (own == 0) return;
-        if (pass.sink == kToList) team.append(key_of(token, x));
-        else team.sums().add(pass.sink == kToBins ? pass.bin_of(token, x) : token / kChunk - row.first_chunk, own);
+        if (pass.sink == kToList) return team.append(key_of(token, x));
+        u32 bin = pass.sink == kToBins ? pass.bin_of(x) : token / kChunk - row.first_chunk;
+        if (pass.counts) team.sums().add_one(bin);
+        else team.sums().add(bin, own);
     }
 
     // In one chunk: sums by vector, then by warp and vector, which stand in the order of tokens.
@@ -172,7 +179,7 @@ struct Passes {
     __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
         constexpr u32 kVectors = Row<Element>::kVectors;
         u32 warp = threadIdx.x / kWarp;
-        __syncthreads();
+        // Nobody has looked at the masses since the barrier that ended the pass.
 #pragma unroll 1
         for (u32 j = 0; j < kVectors; ++j) {
             u64 of_warp = warp_sum(vector_sum<kAtOnce>(chunk, j, weight));

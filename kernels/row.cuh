@@ -247,12 +247,12 @@ struct Row {
         }
     }
 
-    // Calls f(touched) for the thread's share of the adjusted tokens of the slice.
+    // Calls f(touched, place of its adjust) for the thread's share of the adjusted tokens of the slice.
     template <class F>
     __device__ void each_touched(F f) const {
 #pragma unroll 1
         for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
-            f(i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]) : touched_at(i));
+            f(i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]) : touched_at(i), i);
         }
     }
 
@@ -267,12 +267,14 @@ struct Row {
                                        [[maybe_unused]] const Team& team) {
 #if CROUPIER_CLUSTER
         if (team.leads() && threadIdx.x == kWarp && job.adjust_count > 0) fetch_adjusts(job, inputs);
+        // Not the first warp: what it asks of memory the team's barriers may wait for. The whole slice at once, since lanes would
+        // ask one after the other.
+        static_assert(kSliceChunks * kChunkVectors * 16 < kFetchEnd, "a slice is fetched whole");
+        if (threadIdx.x != kThreads - kWarp) return;
         u32 chunks = (job.vocab_size + kChunk - 1) / kChunk, share = (chunks + team.size - 1) / team.size;
-        // Not the first warp: what it asks of memory the team's barriers may wait for.
-        u32 at = threadIdx.x - (kThreads - kWarp), chunk = team.rank * share + at;
-        if (at >= share || chunk >= chunks) return;
-        u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = chunk * kChunkVectors;
-        u32 last = first + kChunkVectors < end ? first + kChunkVectors : end;
+        u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = team.rank * share * kChunkVectors;
+        u32 last = first + share * kChunkVectors < end ? first + share * kChunkVectors : end;
+        if (first >= last) return;
         fetch_ahead(reinterpret_cast<const uint4*>(inputs + job.logits) + first, (last - first) * 16);
 #endif
     }

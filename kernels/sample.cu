@@ -82,7 +82,7 @@ struct Kernel {
         u32 own = has_untouched ? ascending(best_delegate) : 0, first = own, raw = ascending(raw_max);
         list_memory.block.max_of_two(first, raw);
         u64 best = own > 0 && own == first ? ~key_of(first_of(row, best_chunk, best_delegate), best_delegate) : 0;
-        row.each_touched([&](const Touched& touched) {
+        row.each_touched([&](const Touched& touched, u32) {
             u64 inverted = has_chance(touched.x) ? ~key_of(touched.token, touched.x) : 0;
             best = inverted > best ? inverted : best;
         });
@@ -152,6 +152,7 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
     for (u32 at = blockIdx.y; at < rows; at += gridDim.y) {
+        // Nobody looks at the job of the row before any more, nor at which of its tokens are touched.
         __syncthreads();
         row_memory.bring(jobs[at], 0);
         __syncthreads();

@@ -156,7 +156,9 @@ struct Machine : Search<Element> {
         left_need = job.min_p_need;
         memory.cut_list(kept, left_need);
         total = memory.list_total(kept);
-        if (!is_set(kScore)) token = memory.draw_from_list(kept, draw_point(job.uniform, total));
+        if (!is_set(kScore)) {
+            token = memory.draw_from_list(kept, draw_point(job.uniform, total), passes.team.sums(), job.vocab_size);
+        }
         return go(kDrawn);
     }
 
@@ -201,7 +203,7 @@ struct Machine : Search<Element> {
             }
             case kTopListed: return top_listed();
             case kRanked: {
-                rank = 1 + (has_chance(logit) ? (u32)weighed : token + (u32)passes.team.bin(1));
+                rank = 1 + (u32)weighed + (has_chance(logit) ? 0 : token);
                 return go(kTopWritten);
             }
             case kTopWritten: return top_written();
@@ -225,7 +227,7 @@ struct Machine : Search<Element> {
         }
         // Before a token without a chance stand all that have one and, of its kind, those with smaller ids: that is all
         // smaller ids, and the larger ones with a chance.
-        aim(true, has_chance(logit) ? kToTotal : kToBins, kByToken);
+        aim(true, kToTotal, has_chance(logit) ? kByDistance : kFromOrigin);
         pass.need = 0;
         pass.last_key = has_chance(logit) ? key - 1 : kLastKey;
         pass.origin = token;

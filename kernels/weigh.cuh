@@ -27,19 +27,43 @@ __device__ inline void values_of(const u8* row, u32 format, u32 token, float (&t
     }
 }
 
-// The mass that a draft token's distribution gives to a token with this value in its row.
-__device__ inline u64 drafted_by(const DraftRow& draft, u32 token, float x) {
-    // ceil(x * 2^40): the product is exact.
-    if (draft.format & kSent) return (u64)ceilf(x * 1099511627776.0f);
+// ceil(x * 2^40): the product is exact.
+__device__ inline u64 sent_mass(float x) { return (u64)ceilf(x * 1099511627776.0f); }
+
+// The mass that a draft token's distribution gives to a token of which there is no adjust.
+__device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 token) {
+    if (draft.format == kNoRow || token >= draft.vocab_size) return 0;
+    float x = value_of(inputs + draft.row, draft.format & 3, token);
+    if (draft.format & kSent) return sent_mass(x);
     if (key_of(token, x) > draft.last_key) return 0;
     u64 mass = mass_of_exponent(exponent(x, draft.max, draft.scale));
     return mass < draft.need ? 0 : mass;
 }
 
-// ... to a token of which there is no adjust.
-__device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 token) {
-    if (draft.format == kNoRow || token >= draft.vocab_size) return 0;
-    return drafted_by(draft, token, value_of(inputs + draft.row, draft.format & 3, token));
+// ... to four of them, of which the first is a multiple of four. What is the same for all is read once.
+__device__ inline void drafted_masses(const DraftRow& draft, const u8* inputs, u32 first, u64 (&to)[4]) {
+    u32 format = draft.format, vocab_size = draft.vocab_size;
+    if (format == kNoRow || first >= vocab_size) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) to[i] = 0;
+        return;
+    }
+    float x[4];
+    values_of(inputs + draft.row, format & 3, first, x);
+    if (format & kSent) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) to[i] = first + i < vocab_size ? sent_mass(x[i]) : 0;
+        return;
+    }
+    u64 last_key = draft.last_key, need = draft.need;
+    float max = draft.max, scale = draft.scale;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        // What lies behind the row may be anything.
+        float own = first + i < vocab_size ? x[i] : minus_infinity();
+        u64 mass = mass_of_exponent(exponent(own, max, scale));
+        to[i] = key_of(first + i, own) <= last_key && mass >= need ? mass : 0;
+    }
 }
 
 template <class Element>
@@ -49,7 +73,6 @@ struct Weigher {
     const u8* inputs;
 
     __device__ void run(RowResult& result) const {
-        // Nobody of the row before needs the adjusts' bitmap any more: `find_by` ends with a barrier.
         const Histogram bins = passes.team.sums();
         bins.clear(row.share);
 #pragma unroll 1
@@ -59,8 +82,8 @@ struct Weigher {
             sum = warp_sum(sum);
             if (threadIdx.x % kWarp == 0) bins.add(chunk - row.first_chunk, sum);
         }
-        row.each_touched([&](const Touched& touched) {
-            u64 own = weigh(touched.token, touched.x, row.adjust_of(touched.token));
+        row.each_touched([&](const Touched& touched, u32 adjust) {
+            u64 own = weigh(touched.token, touched.x, adjust);
             bins.add(touched.token / kChunk - row.first_chunk, own);
         });
         passes.team.sync(row.share);
@@ -96,8 +119,8 @@ struct Weigher {
         return weight > 0 ? count((double)weight * (double)-exponent(x, row.job.max, row.job.scale)) : 0;
     }
 
-    __device__ static u64 beyond(u64 weight, u64 drafted, const DraftRow& draft) {
-        double beyond = (double)weight * draft.of_target - (double)drafted * draft.of_draft;
+    __device__ static u64 beyond(u64 weight, u64 drafted, double of_target, double of_draft) {
+        double beyond = (double)weight * of_target - (double)drafted * of_draft;
         return count(beyond > 0.0 ? beyond : 0.0);
     }
 
@@ -109,7 +132,7 @@ struct Weigher {
             u64 drafted = adjust == kNoAdjust ? drafted_mass(draft(i), inputs, token)
                                               : reinterpret_cast<const u64*>(inputs + draft(i).masses)[adjust];
             if (row.job.flags & kDrafted) return drafted;
-            weight = beyond(weight, drafted, draft(i));
+            weight = beyond(weight, drafted, draft(i).of_target, draft(i).of_draft);
         }
         return weight;
     }
@@ -129,15 +152,13 @@ struct Weigher {
         }
 #pragma unroll 1
         for (u32 d = 0; d < row.job.draft_count && any > 0; ++d) {
+            u64 drafted[4];
+            drafted_masses(draft(d), inputs, first, drafted);
             any = 0;
-            float proposed[4] = {};
-            bool has_row = draft(d).format != kNoRow && first < draft(d).vocab_size;
-            if (has_row) values_of(inputs + draft(d).row, draft(d).format & 3, first, proposed);
+            double of_target = draft(d).of_target, of_draft = draft(d).of_draft;
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
-                bool is_one = has_row && first + i < draft(d).vocab_size;
-                u64 drafted = is_one ? drafted_by(draft(d), first + i, proposed[i]) : 0;
-                u64 next = row.job.flags & kDrafted ? drafted : beyond(weight[i], drafted, draft(d));
+                u64 next = row.job.flags & kDrafted ? drafted[i] : beyond(weight[i], drafted[i], of_target, of_draft);
                 weight[i] = weight[i] > 0 ? next : 0;
                 any |= weight[i];
             }

@@ -120,6 +120,37 @@ fn sizes_at_the_boundaries() {
     }
 }
 
+/// Short lists are counted, longer ones are sorted and drawn from by bins: both sides of each bound, tokens that lie together and
+/// apart, the first one drawn, the last one and others, ids that take two rounds of bins and three.
+#[test]
+fn lists_of_every_kind_of_length() {
+    if !built() {
+        return;
+    }
+    let mut rng = Lcg(11);
+    let lengths: &[u32] = &[1, 2, 16, 17, 31, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024];
+    for (build, lengths, vocab, apart) in [
+        ("narrow", lengths, 1500, 1),
+        ("narrow", lengths, 100_000, 97),
+        ("wide", &[128, 129, 600], 40_000, 1),
+        ("wide", &[1024], 270_000, 263),
+    ] {
+        let mut emulator = Emulator::start(build);
+        for (&top_k, cut) in lengths.iter().zip([0.0, 0.01].into_iter().cycle()) {
+            let mut logits: Vec<f32> = (0..vocab).map(|_| -20.0 - rng.below(8) as f32).collect();
+            let first = rng.below(vocab as u64 - 1024 * apart as u64) as usize;
+            (0..1024).for_each(|i| logits[first + i * apart] = rng.below(1000) as f32 / 128.0);
+            let cases = [0, u64::MAX, rng.next(), rng.next()].map(|uniform| Case {
+                filters: Filters { temperature: 1.0, top_k, top_p: 0.99, min_p: cut },
+                action: Action::Draw { uniform },
+                logprobs: Some((top_k, LogprobsMode::Processed, vec![0, first as u32])),
+                ..Case::new(Dtype::F32, &logits)
+            });
+            check(&mut emulator, &cases, Layout { team_size: 3, teams: 2, cached: 1, seed: rng.next() });
+        }
+    }
+}
+
 /// A token that has no chance has a rank too, and searches have to get by with rows of one value.
 #[test]
 fn searches_through_ties_and_ranks_of_the_masked() {
@@ -169,6 +200,7 @@ fn planted_faults_are_caught() {
         ("missing_lane", "FAULT: divergent barrier"),
         ("half_a_warp", "FAULT: a warp operation without all lanes"),
         ("shared_beyond_its_end", "is out of bounds of shared memory"),
+        ("two_at_an_odd_place", "which is no even place"),
         ("more_shared_than_given", "bytes of shared memory are used"),
         ("read_before_write", "reads uninitialised shared memory"),
         ("add_before_write", "reads uninitialised shared memory"),
@@ -180,6 +212,7 @@ fn planted_faults_are_caught() {
         ("far_read_of_the_ended", "reads shared memory of a block that has ended"),
         ("wait_for_nobody", "FAULT: a thread spins for what never comes"),
         ("global_beyond_its_end", "AddressSanitizer: heap-buffer-overflow"),
+        ("fetch_of_too_much", "bytes are fetched ahead at once"),
         ("undefined_shift", "runtime error: shift exponent 32 is too large"),
         ("nothing", ""),
     ];

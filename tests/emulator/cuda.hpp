@@ -149,6 +149,8 @@ inline void fetch_ahead(const void* from, unsigned bytes) {
     if (bytes > 0) seen = static_cast<const unsigned char*>(from)[bytes - 1];
     (void)seen;
     if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fault("what is fetched ahead is not aligned");
+    // kFetchEnd
+    if (bytes >> 20 != 0) emulator::fault("%u bytes are fetched ahead at once, which the hardware cannot count", bytes);
 }
 
 #define EMULATOR_SITE (emulator::Site{__FILE__, __LINE__})

@@ -31,6 +31,14 @@ void shared_beyond_its_end() {
     array[threadIdx.x + 1] = 1;
 }
 
+void two_at_an_odd_place() {
+    Carver memory = carver();
+    Shared<u64> array = memory.take<u64>(2 * kThreads);
+    array[threadIdx.x] = array[kThreads + threadIdx.x] = 0;
+    __syncthreads();
+    (void)two_of(array, threadIdx.x);
+}
+
 void more_shared_than_given() { (void)carver().take<u64>(1 << 20); }
 
 void read_before_write() {
@@ -118,6 +126,12 @@ void global_beyond_its_end() {
     memory[threadIdx.x + 1] = 1;
 }
 
+// More than the hardware can count.
+void fetch_of_too_much() {
+    alignas(16) static u8 memory[1 << 20];
+    fetch_ahead(memory, sizeof memory);
+}
+
 void undefined_shift() {
     static volatile u32 by = 32;
     by = 1u << by;
@@ -151,6 +165,7 @@ const Named kPlanted[] = {
     {"missing_lane", missing_lane},
     {"half_a_warp", half_a_warp},
     {"shared_beyond_its_end", shared_beyond_its_end},
+    {"two_at_an_odd_place", two_at_an_odd_place},
     {"more_shared_than_given", more_shared_than_given},
     {"read_before_write", read_before_write},
     {"add_before_write", add_before_write},
@@ -162,6 +177,7 @@ const Named kPlanted[] = {
     {"far_read_of_the_ended", far_read_of_the_ended},
     {"wait_for_nobody", wait_for_nobody},
     {"global_beyond_its_end", global_beyond_its_end},
+    {"fetch_of_too_much", fetch_of_too_much},
     {"undefined_shift", undefined_shift},
     {"nothing", nothing},
 };

@@ -126,6 +126,19 @@ inline void shared_or(Shared<unsigned> shared, unsigned i, unsigned value) {
     memcpy(&shared.array->bytes[i * sizeof old], &old, sizeof old);
 }
 
+template <class T>
+Shared<T> in_shared(Shared<T> array) {
+    return array;
+}
+
+struct Two {
+    unsigned long long a, b;
+};
+inline Two two_of(Shared<unsigned long long> array, unsigned i) {
+    if (i % 2 != 0) emulator::fault("two are read from %u on, which is no even place", i);
+    return Two{array[i], array[i + 1]};
+}
+
 // Every thread cuts the same arrays in the same order; the first one makes them.
 struct Carver {
     unsigned taken = 0;
