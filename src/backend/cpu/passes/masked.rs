@@ -24,12 +24,13 @@ pub(in crate::backend::cpu) unsafe fn masked<S: Simd, F: Format>(row: &[u8], mas
             if bits == u128::MAX {
                 continue;
             }
-            let mut max = S::splat(f32::NEG_INFINITY);
-            if bits != 0 {
-                let at = rows.get(b);
-                for v in 0..BLOCK / S::LANES {
-                    max = S::max(max, S::only(load::<S, F>(at, v), lanes::<S>(bits, v)));
-                }
+            if bits == 0 {
+                *most = f32::NEG_INFINITY;
+                continue;
+            }
+            let (at, mut max) = (rows.get(b), S::splat(f32::NEG_INFINITY));
+            for v in 0..BLOCK / S::LANES {
+                max = S::max(max, S::only(load::<S, F>(at, v), lanes::<S>(bits, v)));
             }
             *most = S::reduce_max(max);
         }

@@ -16,7 +16,7 @@
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32, −∞ for those that a mask removes |
-//! | [`masked`] | blocks of which a mask leaves some | maxima of the blocks behind the mask |
+//! | [`masked()`] | blocks of which a mask leaves some | maxima of the blocks behind the mask |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
 //! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
 //! | [`terms`] | blocks with mass | entropy terms and the total |

@@ -72,7 +72,7 @@ pub(in crate::backend::cpu) trait Sums: Real {
     unsafe fn weight(share: Self::Float, x: Self::Float) -> Self::Float;
 
     /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents of at least
-    /// [`Y_FLOOR`], which have these shares.
+    /// [`Y_FLOOR`](crate::sampling::mass::Y_FLOOR), which have these shares.
     unsafe fn terms_add(terms: Self::Mass, y: [Self::Float; GROUP], shares: [Self::Float; GROUP]) -> Self::Mass;
 }
 

@@ -35,10 +35,17 @@ impl ViewStore {
         self.maxima.extend_from_slice(&self.before);
         self.side_maxima.clear();
         let changes = std::mem::take(&mut self.changes);
-        for (block, bits, of_block) in touched_blocks(raw.blocks(), spec.mask, &changes) {
-            self.plain[block] = f32::NEG_INFINITY;
-            self.maxima[block] = self.touch_block(raw, (block, bits), of_block, from);
+        let mut changed = by_block(&changes).peekable();
+        if let Some(mask) = spec.mask {
+            for block in 0..raw.blocks() {
+                let bits = mask.block(block);
+                let of_block = changed.next_if(|changes| block_of(changes[0].token) == block).unwrap_or_default();
+                if bits != u128::MAX || !of_block.is_empty() {
+                    self.touch_block(raw, (block, bits), of_block, from);
+                }
+            }
         }
+        changed.for_each(|of_block| self.touch_block(raw, (block_of(of_block[0].token), u128::MAX), of_block, from));
         self.changes = changes;
     }
 
@@ -75,12 +82,16 @@ impl ViewStore {
         select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
     }
 
-    /// Puts a block on the side with the values whose bits are set and its changes, if it may have a value from here on, as it
-    /// was or as it becomes. Returns its maximum, or −∞.
-    fn touch_block(&mut self, raw: &View<'_>, (block, bits): (usize, u128), changes: &[Change], from: f32) -> f32 {
+    /// Hides a block, and puts it on the side with the values whose bits are set and its changes, if it may have a value from
+    /// here on, as it was or as it becomes.
+    fn touch_block(&mut self, raw: &View<'_>, (block, bits): (usize, u128), changes: &[Change], from: f32) {
+        (self.plain[block], self.maxima[block]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        if bits == 0 {
+            return;
+        }
         let (least, most) = reach(self.before[block], changes);
-        if most < from || bits == 0 {
-            return f32::NEG_INFINITY;
+        if most < from {
+            return;
         }
         let start = self.side_blocks.len() * BLOCK;
         if self.side_values.len() < start + BLOCK {
@@ -94,7 +105,7 @@ impl ViewStore {
         let max = if least == most { most } else { maximum(values) };
         self.side_blocks.push(block as u32);
         self.side_maxima.push(max);
-        max
+        self.maxima[block] = max;
     }
 
     /// Adjusts the side values, which are the whole row.
@@ -191,27 +202,6 @@ pub(super) struct Change {
 /// Changes, which ascend, by the block that they are in.
 fn by_block(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     changes.chunk_by(|one, next| block_of(one.token) == block_of(next.token))
-}
-
-/// Blocks that are not as they arrived, ascending, each with the bits of the values that a mask leaves and its changes.
-fn touched_blocks<'a>(
-    blocks: usize,
-    mask: Option<TokenMask<'a>>,
-    changes: &'a [Change],
-) -> impl Iterator<Item = (usize, u128, &'a [Change])> {
-    // Without a mask only those that have changes are gone through.
-    let masked = (0..if mask.is_some() { blocks } else { 0 }).filter_map(move |block| {
-        let bits = mask?.block(block);
-        (bits != u128::MAX).then_some((block, bits))
-    });
-    let (mut masked, mut changed) = (masked.peekable(), by_block(changes).peekable());
-    std::iter::from_fn(move || {
-        let next = changed.peek().map_or(usize::MAX, |changes| block_of(changes[0].token));
-        let masked = masked.next_if(|&(block, _)| block <= next);
-        let changes = changed.next_if(|_| masked.is_none_or(|(block, _)| block == next));
-        let (block, bits) = masked.unwrap_or((next, u128::MAX));
-        (masked.is_some() || changes.is_some()).then(|| (block, bits, changes.unwrap_or_default()))
-    })
 }
 
 /// What a block's maximum is at least and at most behind these changes, without a look at the block. The two differ only where
