@@ -56,26 +56,26 @@ fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) -> usize {
     for (case, got) in cases.iter().zip(results) {
         match got {
             Ok(got) => assert_eq!(bits(&got), bits(&case.expected()), "{layout:?} on {}", summary(case)),
-            Err(reason) => {
-                let is_late = |row: &Row| {
-                    let spec = row.job(Action::Score { token: 0 }).spec;
-                    spec.adjusts.are_late(&spec.penalties)
-                };
-                let reasons = [
-                    (has_chain(case), NoKernel::Chain),
-                    (case.rows.iter().any(|row| row.mark.is_some()), NoKernel::Watermark),
-                    (case.rows.iter().any(is_late), NoKernel::LateDry),
-                ];
-                let expected = reasons.into_iter().find(|reason| reason.0).map(|(_, reason)| reason);
-                assert_eq!(Some(reason), expected, "{}", summary(case));
-            }
+            Err(reason) => assert_eq!(Some(reason), case.rows.iter().find_map(no_kernel), "{}", summary(case)),
         }
     }
     launches
 }
 
-fn has_chain(case: &Case) -> bool {
-    case.rows.iter().any(|row| row.chain.is_some() && row.filters.temperature != 0.0)
+/// Why a row is not for kernels.
+fn no_kernel(row: &Row) -> Option<NoKernel> {
+    let spec = row.job(Action::Score { token: 0 }).spec;
+    let left = spec.mask.map_or(1, |mask| {
+        let listed = |token: &u32| spec.allowed.is_none_or(|allowed| allowed.contains(token));
+        mask.tokens().filter(listed).count()
+    });
+    let reasons = [
+        (row.chain.is_some() && row.filters.temperature != 0.0, NoKernel::Chain),
+        (row.mark.is_some(), NoKernel::Watermark),
+        (left == 0 || left > 4096, NoKernel::TokenMask),
+        (spec.adjusts.are_late(&spec.penalties), NoKernel::LateDry),
+    ];
+    reasons.into_iter().find(|reason| reason.0).map(|(_, reason)| reason)
 }
 
 /// Most targets without chains, which have no kernel; drafts may have them.
