@@ -6,6 +6,8 @@ use croupier::proto::vocab_shard::Columns;
 const NUMBERS: [u32; 5] = [1, 2, 3, 4, 8];
 const TEXTS: [u64; 3] = [11, 12, 13];
 const COUNT: u64 = 8;
+/// The text that has a mask.
+const MASKED: usize = 1;
 
 /// How a rank brings its columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,8 +34,11 @@ fn rows(position: u64) -> Vec<Vec<f32>> {
     TEXTS.iter().map(|&text| logits(text, position)).collect()
 }
 
+/// One of them behind a mask of the whole vocabulary, which leaves tokens of even ids.
 fn works() -> Vec<Work> {
-    TEXTS.iter().map(|&text| sample_work(text)).collect()
+    let mut works: Vec<Work> = TEXTS.iter().map(|&text| sample_work(text)).collect();
+    works[MASKED].token_masks = vec![0x55; VOCAB.div_ceil(32) as usize * 4].into();
+    works
 }
 
 fn tokens_of(result: StepResult) -> Vec<Vec<Token>> {
@@ -51,6 +56,7 @@ async fn whole(server: &TestServer, dtype: Dtype) -> Vec<Vec<Vec<Token>>> {
         let logits = Some(step::Logits::Inline(InlineLogits { data: data.into(), row_stride: 0 }));
         tokens.push(tokens_of(worker.step(Step { work: works(), logits, ..Default::default() }).await));
     }
+    assert!(tokens.iter().all(|texts| texts[MASKED][0].token_id % 2 == 0));
     tokens
 }
 
