@@ -1,10 +1,11 @@
 //! Where the last tokens of a text stood before: chains of positions by hash, as in LZ77 compressors.
 //!
 //! A *position* is a number of tokens, and names the place behind them: what stands before it is its context, the
-//! token at it what followed. For a few lengths of context, the *levels*, positions whose contexts have the same hash
-//! are chained, the latest first. A search walks at most [`CANDIDATES`] positions of a level, compares each with
-//! the end of the text, and goes to shorter contexts only if it found none. So it finds the longest match, unless more
-//! than [`CANDIDATES`] positions share the hash of a level's context; then the longest among the latest of them.
+//! token at it what followed. For a few lengths of context, the *levels*, positions whose contexts share a bucket of a
+//! hash table are chained, the latest first. A search walks at most [`CANDIDATES`] positions of a level, compares each
+//! with the end of the text, and goes to shorter contexts only if it found none. So it finds the longest match, unless
+//! more than [`CANDIDATES`] positions share the bucket of a level's context: then the longest among the latest of them,
+//! or none on this level where all of those are others (a long loop, in one text of thousands).
 //!
 //! | | worst case |
 //! |---|---|
