@@ -89,10 +89,10 @@ proptest! {
         chain in prop::option::weighted(0.5, chained()),
         uniform in any::<u64>(),
         penalised in any::<bool>(),
-        masking in prop::option::of(masking()),
+        (masking, mark) in (prop::option::of(masking()), prop::option::weighted(0.2, mark())),
     ) {
         let mut case = Case::new(dtype, &row(shape, vocab, seed));
-        (case.filters, case.chain) = (filters, chain);
+        (case.filters, case.chain, case.mark) = (filters, chain, mark);
         case.mask = masking.map(|masking| masking.words(vocab));
         case.action = Action::Draw { uniform };
         if penalised {
@@ -237,7 +237,8 @@ proptest! {
     #![proptest_config(config(200))]
 
     /// Rows of which only the first tokens are asked for, marked or not, behind short texts and long ones: tokens are raised and
-    /// adjusted where that may matter, and what is largest may be banned or touched otherwise.
+    /// adjusted where that may matter, and what is largest may be banned or touched otherwise, or lie far above all others behind a
+    /// mask.
     #[test]
     fn first_tokens_of_touched_rows_are_those_of_the_specification(
         vocab in 150..9000usize,
@@ -247,17 +248,27 @@ proptest! {
         filters in filters(),
         top_k in prop_oneof![3 => 1..20u32, 1 => 20..70u32],
         mark in prop::option::weighted(0.5, mark()),
+        hidden in prop::option::weighted(0.4, (1..300usize, 0.0f32..40.0, masking())),
         touched in prop::collection::vec((0..30usize, any::<bool>(), -9.0f32..9.0), 0..8),
         seen in prop_oneof![prop::collection::vec(any::<u32>(), 0..20), prop::collection::vec(any::<u32>(), 100..1500)],
         (repetition, frequency) in (0.5f32..2.0, -1.0f32..2.0),
         shown in prop::option::weighted(0.3, Just((3, LogprobsMode::Raw, vec![0]))),
     ) {
-        let logits = row(shape, vocab, seed);
-        let mut case = Case::new(dtype, &logits);
-        (case.filters, case.mark, case.logprobs) = (Filters { top_k, ..filters }, mark, shown);
-        case.penalties = Penalties { repetition, frequency, ..Penalties::OFF };
+        let mut logits = row(shape, vocab, seed);
         let mut order: Vec<usize> = (0..vocab).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let mask = hidden.map(|(largest, above, masking)| {
+            let mut words = masking.words(vocab);
+            for &token in order.iter().take(largest) {
+                logits[token] += above;
+                words[token / 8] &= !(1 << (token % 8));
+            }
+            words
+        });
+        let mut case = Case::new(dtype, &logits);
+        (case.filters, case.mark, case.logprobs) = (Filters { top_k, ..filters }, mark, shown);
+        case.mask = mask;
+        case.penalties = Penalties { repetition, frequency, ..Penalties::OFF };
         let touched: BTreeMap<u32, _> =
             touched.into_iter().map(|(at, ban, bias)| (order[at] as u32, (ban, bias))).collect();
         case.banned = touched.iter().filter(|(_, (ban, _))| *ban).map(|(&token, _)| token).collect();

@@ -6,9 +6,11 @@ use crate::rows::{ascending, masking};
 use croupier::backend::RowJob;
 use croupier::params::Decay;
 use croupier::params::report::ReportParams;
+use croupier::params::watermark::KgwParams;
 use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
+use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
@@ -230,6 +232,13 @@ pub(crate) fn nudges(drawn: Nudged, known: &[TokenAdjust], vocab: usize) -> Vec<
     nudges
 }
 
+/// A greenlist to which the first tokens of a block do not belong.
+fn greens() -> Greenlist {
+    let params = KgwParams { bias: 2.0, ..KgwParams::default() };
+    let of = |seed| Greenlist::new(&params, Seeds::new(&params, vec![seed]));
+    (0..).map(of).find(|greens| (128..131).all(|token| greens.raise(token, 0.0) == 0.0)).expect("one of eight")
+}
+
 /// What the property tests once found, by name, and edges that they could miss.
 pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
     let flat = |filters| Case { filters, ..Case::new(Dtype::F32, &vec![1.0; 5000]) };
@@ -249,6 +258,16 @@ pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
                 action: Action::Score { token: 299 },
                 logprobs: processed(5),
                 ..Case::new(Dtype::Bf16, &row(0, 300, 1))
+            },
+        ),
+        (
+            "greens behind a mask that hides what lies far above them",
+            Case {
+                filters: Filters { temperature: 0.0, ..off },
+                mask: Some([[0; 16], [0xFF; 16]].concat()),
+                mark: Some(Mark::Green(greens())),
+                logprobs: None,
+                ..Case::new(Dtype::F32, &[vec![100.0], vec![0.0; 127], vec![1.0; 128]].concat())
             },
         ),
         (

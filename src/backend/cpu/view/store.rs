@@ -123,11 +123,14 @@ impl ViewStore {
     }
 
     /// A value below which it is all the same what raised tokens become: if only the first of the order are asked for, so many
-    /// blocks that nothing else touches have one that reaches it, and raising takes nothing away.
+    /// blocks that nothing else touches have one that reaches it behind the mask, and raising takes nothing away.
     fn raised_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
         let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
         self.maxima.extend_from_slice(raw.maxima);
+        if let Some(mask) = spec.mask {
+            raw.passes.masked(raw.row.bytes(), mask, &mut self.maxima);
+        }
         touched(spec).for_each(|block| self.maxima[block] = f32::NEG_INFINITY);
         select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
     }
