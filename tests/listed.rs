@@ -10,7 +10,8 @@ mod rows;
 use cases::{Case, bits, case, row, summary};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
-use croupier::sampling::listed::{Beyond, Listed, MAX_LISTED};
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::listed::{Beyond, Listed, MAX_LISTED, Reach};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, RowError, RowOutput, RowResult};
@@ -183,6 +184,34 @@ fn check_marked(thin: &Thin, marked: &RowResult) {
 }
 
 /// What workers do: a list of the 64 largest is enough for each of these.
+/// What a mask removes is no more a rival of what is listed than what a list does not allow.
+#[test]
+fn masked_tokens_that_are_not_listed_refuse_no_row() {
+    const OTHER: u32 = 9;
+    let logits = [vec![5.0, 4.0], vec![1.0; 14]].concat();
+    let adjust = |flags, bias| vec![TokenAdjust { token: OTHER, flags, bias, output_count: 0 }];
+    let longer = Penalties { length: 1.0, ..Penalties::OFF };
+    let greedy = Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let plain = Case { filters: greedy, logprobs: None, ..Case::new(Dtype::F32, &logits) };
+    let cases = [
+        ("a bias", Case { adjusts: adjust(2, 5.0), ..plain.clone() }),
+        (
+            "a penalty on long texts",
+            Case { adjusts: adjust(TokenAdjust::END, 0.0), penalties: longer, ..plain.clone() },
+        ),
+        ("an allowed list", Case { adjusts: adjust(2, 5.0), allowed: Some(vec![0, 1, OTHER]), ..plain }),
+    ];
+    for (name, case) in cases {
+        let thin = |case| Thin { case, n: 2, ties_in_order: true };
+        let open = thin(case.clone());
+        assert_eq!(open.result(Beyond::Refuse), Err(RowError::Beyond(Reach::First)), "{name}, without a mask");
+        // Token 2 is left and not listed.
+        let masked = thin(Case { mask: Some(vec![0b111, 0]), ..case });
+        assert_eq!(bits(&masked.result(Beyond::Refuse)), bits(&masked.expected()), "{name}");
+        assert!(masked.result(Beyond::Refuse).is_ok(), "{name}");
+    }
+}
+
 #[test]
 fn usual_parameters_never_reach_beyond_usual_lists() {
     let plain = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };

@@ -152,7 +152,7 @@ fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
         found.known += 1.0;
         adjusted.push(token);
         if banned.peek() != Some(&&token)
-            && is_allowed(token)
+            && !spec.forbids(token)
             && let Some(logit) = highest(&adjust, spec, least)
         {
             let logit = spec.greens().map_or(logit, |greens| greens.raise(token, logit));
@@ -171,7 +171,8 @@ fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
         let more = row.entries.iter().map(|entry| &entry.token).chain(&adjusted).chain(more);
         let only_allowed = allowed.len() - more.filter(|&&token| is_allowed(token)).count();
         let most = spec.greens().map_or(least, |greens| least + greens.parts().3);
-        let first = first_of(allowed.iter().copied().filter(|&token| !is_more(token)), raise, most);
+        let others = allowed.iter().copied().filter(|&token| !spec.is_masked(token) && !is_more(token));
+        let first = first_of(others, raise, most);
         if let Some(first) = first {
             found.add(first, 0);
             found.each.push((least, only_allowed));
