@@ -11,7 +11,8 @@ use croupier::sampling::kept::{Form, Kept};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::mark::Mark;
 use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
-use croupier::sampling::row::{Action, Filters};
+use croupier::sampling::philox::{Purpose, uniform};
+use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
 use croupier::speculative::draft::DraftError;
 use croupier::speculative::job::VerifyFailure;
@@ -289,6 +290,27 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
         }
     }
     assert!(ranks > 60 && accepted > 9, "{ranks} {accepted}");
+}
+
+/// A block whose rows, behind masks, take more together than may be set aside: the others are prepared again.
+#[test]
+fn a_block_of_more_rows_than_are_set_aside() {
+    const DRAFTS: u64 = 20;
+    let vocab = 128_256;
+    let mut rng = Lcg(5);
+    let mask = (0..vocab / 8).map(|_| !(u8::from(rng.below(3) == 0) << rng.below(8))).collect();
+    let target = Row { mask: Some(mask), ..Row::new(Dtype::Bf16, &row(1, vocab, 5), OFF) };
+    let spec = target.job(Action::Draw { uniform: 0 });
+    let drawn = |i: u64| {
+        let uniform = uniform(5, i, Purpose::Draft);
+        let draw = RowJob { spec: RowSpec { action: Action::Draw { uniform }, ..spec.spec }, ..spec };
+        sample_row(&draw.logits, &draw.spec).expect("a fine row").token
+    };
+    let drafts = (0..DRAFTS).map(|i| (drawn(i), Source::Kept(target.clone()))).collect();
+    let rows = vec![target.clone(); DRAFTS as usize + 1];
+    let case = Case { rows, rule: AcceptanceRule::Block, ..Case::new(drafts) };
+    let verified = check("a long block", &case).expect("the rows are fine");
+    assert_eq!(verified.accepted_path.len(), DRAFTS as usize);
 }
 
 proptest! {

@@ -63,6 +63,15 @@ pub(super) struct ViewStore {
     side_maxima: Vec<f32>,
 }
 
+impl ViewStore {
+    /// Memory of what it holds.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = [&self.before, &self.plain, &self.maxima, &self.side_values, &self.side_maxima];
+        let lists: usize = lists.into_iter().map(|list| size_of_val(list.as_slice())).sum();
+        size_of_val(self.changes.as_slice()) + size_of_val(self.side_blocks.as_slice()) + lists
+    }
+}
+
 /// Whether a row is taken as it is.
 pub(super) fn untouched(spec: &RowSpec<'_>) -> bool {
     let is_listed = !spec.adjusts.is_empty() || !spec.banned.is_empty() || spec.allowed.is_some();

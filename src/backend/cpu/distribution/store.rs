@@ -22,6 +22,11 @@ impl Store {
         std::mem::take(&mut self.sums)
     }
 
+    /// Memory of what would be taken.
+    pub(in crate::backend::cpu) fn sum_bytes(&self) -> usize {
+        size_of_val(self.sums.as_slice())
+    }
+
     /// Puts back what was taken.
     pub(in crate::backend::cpu) fn give_sums(&mut self, sums: Vec<u64>) {
         self.sums = sums;

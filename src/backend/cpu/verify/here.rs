@@ -40,8 +40,11 @@ pub(super) struct Weighed {
 /// Longer lists of a row are made again rather than set aside.
 const MOST_ASIDE: usize = 2048;
 
-/// A row that was left, with what the stores held of it: a tenth of a byte a token, the blocks that masks, bias and
-/// penalties touch, and a list of at most [`MOST_ASIDE`] tokens. Bounded by the rows of one job, and gone with it.
+/// What all rows of a job on the side may take, in bytes; further ones are made again.
+pub(super) const MOST_ASIDE_BYTES: usize = 8 << 20;
+
+/// A row that was left, with what the stores held of it: a fifth of a byte a token, the blocks that masks, bias and
+/// penalties touch, and a list of at most [`MOST_ASIDE`] tokens. It goes with the job.
 pub(super) struct Aside {
     pub(super) here: Here,
     maxima: Vec<f32>,
@@ -72,6 +75,15 @@ impl Here {
     pub(super) fn is_small(&self) -> bool {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
         seen <= MOST_ASIDE && self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
+    }
+
+    /// What it takes on the side, about, with what the stores hold of it.
+    pub(super) fn bytes(&self, maxima: &[f32], view: &ViewStore, store: &Store) -> usize {
+        let listed = self.list.as_ref().map_or(0, |[target, _]| target.entries().len());
+        let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
+        // Both lists of weights, what is drawn from along, and what was seen.
+        let lists = (3 * listed + seen) * size_of::<(u32, u64)>();
+        size_of_val(maxima) + view.bytes() + store.sum_bytes() + lists + size_of::<Aside>()
     }
 
     /// What samplers learn from a token.

@@ -1,6 +1,6 @@
 //! What the rules ask, answered from rows as they are.
 
-use super::here::{Aside, Here, Weighed, view};
+use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed, view};
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, is_far};
@@ -37,8 +37,10 @@ pub(super) struct Walk<'a> {
     /// Whether rows are read from memory.
     far: bool,
     here: Option<Here>,
-    /// Rows that will be come to again.
-    aside: Vec<Aside>,
+    /// Rows that will be come to again, and their bytes.
+    aside: Vec<(usize, Aside)>,
+    /// Bytes that there is room for beside them.
+    room_aside: usize,
     states: States,
     /// Whether draws follow a key.
     raced: bool,
@@ -53,8 +55,8 @@ impl<'a> Walk<'a> {
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
         let (far, aside, states) = (is_far(job), Vec::new(), States::new(job));
-        let (store, here, raced) = (processed, None, job.is_raced());
-        Self { level, job, drafts, maxima, view, store, other, keys, left, far, here, aside, states, raced }
+        let (store, here, room_aside, raced) = (processed, None, MOST_ASIDE_BYTES, job.is_raced());
+        Self { level, job, drafts, maxima, view, store, other, keys, left, far, here, aside, room_aside, states, raced }
     }
 
     fn here(&self) -> &Here {
@@ -105,8 +107,20 @@ impl<'a> Walk<'a> {
     /// Leaves the row come to. Block verification comes to rows again, and to prepare one is most of its price.
     fn leave(&mut self) {
         let comes_again = self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain();
-        let here = self.here.take().filter(|here| comes_again && here.is_small());
-        self.aside.extend(here.map(|here| Aside::new(here, self.maxima, self.view, self.store)));
+        let Some(here) = self.here.take().filter(|here| comes_again && here.is_small()) else { return };
+        let bytes = here.bytes(self.maxima, self.view, self.store);
+        if bytes <= self.room_aside {
+            self.room_aside -= bytes;
+            self.aside.push((bytes, Aside::new(here, self.maxima, self.view, self.store)));
+        }
+    }
+
+    /// Takes a row back that was set aside.
+    fn taken_back(&mut self, row: usize) -> Option<Here> {
+        let at = self.aside.iter().position(|(_, aside)| aside.here.row == row)?;
+        let (bytes, aside) = self.aside.swap_remove(at);
+        self.room_aside += bytes;
+        Some(aside.back(self.maxima, self.view, self.store))
     }
 
     /// The sum of what is left beyond a draft, of blocks.
@@ -150,8 +164,8 @@ impl Positions for Walk<'_> {
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         if self.here.as_ref().is_none_or(|here| here.row != row) {
             self.leave();
-            let here = match self.aside.iter().position(|aside| aside.here.row == row) {
-                Some(at) => self.aside.swap_remove(at).back(self.maxima, self.view, self.store),
+            let here = match self.taken_back(row) {
+                Some(here) => here,
                 None => {
                     let max = prepare(self.level, &self.looked_at(row), self.far, self.maxima, self.view)?;
                     let spec = self.states.spec(self.job, row);
