@@ -65,7 +65,9 @@ impl Listener {
         let permit = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                if let Some(oldest) = self.open.iter().find_map(Weak::upgrade) {
+                // It may have been told already and not ended yet, where another one's place was free first.
+                let oldest = self.open.iter().find_map(Weak::upgrade);
+                if let Some(oldest) = oldest.filter(|oldest| !oldest.leave.is_cancelled()) {
                     oldest.leave.cancel();
                     self.metrics.refused(Reason::AdminConnections);
                 }

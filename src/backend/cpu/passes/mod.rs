@@ -66,7 +66,7 @@ pub(super) const BLOCK: usize = 128;
 /// Block maxima and other float lists are padded with −∞ to a multiple of this.
 pub(super) const PAD: usize = 16;
 /// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
-/// them that meet in one lane fit an i32.
+/// them that meet in one lane fit a u32.
 pub(super) const NARROW_Y: f32 = -13.0;
 /// Exponents above 0, of values that are taken out of a sum again, are at most this.
 pub(super) const MOST_Y: f32 = 4.0;

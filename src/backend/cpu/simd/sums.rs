@@ -14,7 +14,7 @@ use crate::backend::cpu::passes::NARROW_Y;
 pub(in crate::backend::cpu) const GROUP: usize = 4;
 /// Blocks whose sums are added up before lanes are: as many as sums of lanes have room for.
 pub(in crate::backend::cpu) const LOT: usize = 8;
-/// Sixteen masses of less than 2^20, with a little more, are less than 2^23.
+/// The eight masses of a block that meet in a lane of AVX-512, each of at most 2^19.5 and a little more, are less than 2^23 together.
 pub(in crate::backend::cpu) const SURELY_SMALL_Y: f32 = -20.5;
 
 /// What weighs a block.

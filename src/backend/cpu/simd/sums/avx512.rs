@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::{EXTRA, GROUP, SHIFT, Sums};
+use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::simd::Simd;
 use crate::backend::cpu::simd::avx512::{Avx512, scaled_exp2_of};
 use crate::backend::cpu::simd::real::Real;
@@ -20,6 +21,8 @@ pub(in crate::backend::cpu) struct Lot {
     small: u32,
 }
 
+/// What [`SURELY_SMALL_Y`](super::SURELY_SMALL_Y) counts on.
+const _: () = assert!(BLOCK / <Avx512<false> as Simd>::LANES <= 8);
 const UNIT_BITS: u32 = 20;
 /// Where sums of units begin, and those of small masses.
 const UNITS: f32 = (1 << 23) as f32;
