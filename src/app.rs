@@ -212,7 +212,8 @@ impl App {
             presets: self.config.presets.clone(),
             vocabulary: self.config.vocabulary.clone(),
         };
-        let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone());
+        let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone())
+            .with_max_age(self.config.max_connection_age);
         let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
         let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
         let (tracer, exporting) = traces.unzip();

@@ -8,9 +8,12 @@ use croupier::backend::Backend;
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -97,4 +100,58 @@ async fn a_device_lost_in_the_drain_is_told_by_the_exit_code() {
 async fn the_end_of_the_engine_in_the_drain_is_told_by_the_exit_code() {
     let error = broken_in_the_drain(Box::new(Fatal)).await;
     assert!(matches!(error, Error::Engine) && error.exit_code() == 70, "{error}");
+}
+
+/// Whether the server's answer to a step without rows asks the worker to leave.
+async fn asks_to_leave(sender: &mpsc::Sender<DecodeRequest>, replies: &mut Streaming<DecodeResponse>, id: u64) -> bool {
+    let step = Step { step_id: id, ..Default::default() };
+    sender.send(DecodeRequest { request: Some(decode_request::Request::Step(step)) }).await.expect("room");
+    match replies.message().await.expect("an answer").expect("not the end").response {
+        Some(decode_response::Response::Step(result)) => result.go_away,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A stream that has had its first answer.
+async fn stream(server: &Running) -> (mpsc::Sender<DecodeRequest>, Streaming<DecodeResponse>) {
+    let mut client = SamplerClient::new(channel(server).await);
+    let (sender, messages) = mpsc::channel(2);
+    let [config, _] = requests(8, SamplingParams::default(), 1);
+    sender.send(config).await.expect("room");
+    let mut replies = client.decode(ReceiverStream::new(messages)).await.expect("a stream").into_inner();
+    replies.message().await.expect("an answer").expect("not the end");
+    (sender, replies)
+}
+
+#[tokio::test]
+async fn open_streams_are_asked_to_leave_once_no_others_are_taken() {
+    let server = start(Config { lame_duck: Duration::from_millis(300), ..patient() }).await;
+    let address = server.tcp();
+    let (sender, mut replies) = stream(&server).await;
+    assert!(!asks_to_leave(&sender, &mut replies, 1).await);
+    let drained = tokio::spawn(server.shut_down());
+    let mut told = 2;
+    while !asks_to_leave(&sender, &mut replies, told).await {
+        assert!(told < 3000, "never");
+        told += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // As a lame duck it still takes whoever has not heard: who leaves at once would come back to it.
+    assert!(told > 2);
+    until("others are not taken", async || TcpStream::connect(address).await.is_err()).await;
+    drop((sender, replies));
+    assert_eq!(drained.await.expect("no panic").expect("a clean end"), Drained::Clean);
+}
+
+#[tokio::test]
+async fn a_stream_as_old_as_connections_get_is_asked_to_leave() {
+    let server = start(Config { max_connection_age: Duration::from_millis(200), ..patient() }).await;
+    let started = Instant::now();
+    let (sender, mut replies) = stream(&server).await;
+    let is_old = asks_to_leave(&sender, &mut replies, 1).await;
+    assert!(!is_old || started.elapsed() >= Duration::from_millis(200));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(asks_to_leave(&sender, &mut replies, 2).await);
+    // It goes on.
+    assert!(asks_to_leave(&sender, &mut replies, 3).await);
 }

@@ -101,10 +101,17 @@ class Access:
     def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
         """What a call says of itself. None and not empty: gRPC for threads takes both, the one for asyncio only this."""
         said = [("traceparent", traceparent)] if traceparent else []
-        token = self.auth_token() if callable(self.auth_token) else self.auth_token
-        if token:
+        if token := self._token():
             said.append(("authorization", f"Bearer {token.strip()}"))
         return tuple(said) or None
+
+    def _token(self) -> str | None:
+        if not callable(self.auth_token):
+            return self.auth_token
+        try:
+            return self.auth_token()
+        except Exception as error:
+            raise CroupierError(f"auth_token: the function raised {error!r}") from error
 
     def _read(self, name: str) -> bytes | None:
         path = getattr(self, name)

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from ._regions import Region
-from .client import PART_WITHIN
+from ._call import PART_WITHIN
 
 #: What ends a call, or says that it has ended.
 ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)

@@ -14,7 +14,8 @@ from ._aio_call import begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
-from .client import no_answer, said
+from ._call import no_answer
+from .client import said
 from .errors import CroupierError
 
 if TYPE_CHECKING:

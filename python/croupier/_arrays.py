@@ -135,6 +135,20 @@ def writable(array: Any) -> Any:
     return array.view(Bf16Array) if isinstance(array, np.ndarray) and array.dtype == _BITS else array
 
 
+class _Held:
+    """Memory that knows whose it is. It is no array, since numpy has arrays of arrays look at the innermost one."""
+
+    def __init__(self, array: np.ndarray, by: Any) -> None:
+        self.array, self.by, self.__array_interface__ = array, by, array.__array_interface__
+
+
+def held(array: Any, by: Any) -> Any:
+    """The same memory, which keeps `by` as long as an array looks at it."""
+    if not isinstance(array, np.ndarray):
+        return array.held(by)
+    return np.asarray(_Held(array, by)).view(type(array))
+
+
 def dtype_of(array: Any) -> str:
     """The name of the number format of rows."""
     return next(name for name, (_, own) in DTYPES.items() if own == array.dtype)
@@ -144,7 +158,7 @@ def filled(place: Any, array: Any, count: int | None = None) -> Any:
     """Rows of `place`, which gives and takes them back, with these values in them."""
     rows = place.rows(len(array) if count is None else count)
     try:
-        rows.array[:] = array
+        rows.raw[:] = array
     except BaseException:
         place.discard(rows)
         raise

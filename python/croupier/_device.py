@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,15 @@ class DeviceArray:
 
     def __init__(self, mapping: Mapping, address: int, dtype: np.dtype, shape: tuple[int, int], stride: int) -> None:
         self._mapping, self._address, self._row = mapping, address, stride * dtype.itemsize
+        self._by: Any = None
         self.dtype, self.shape, self.device = dtype, shape, mapping.device
         """The GPU's ordinal in this process is `device`."""
+
+    def held(self, by: Any) -> DeviceArray:
+        """The same memory, which keeps `by` as long as it is there."""
+        array = copy.copy(self)
+        array._by = by
+        return array
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ._access import access_of
-from ._arrays import as_array, in_dtype
+from ._arrays import as_rows, in_dtype
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+#: What a server that asks to leave is stayed with, where there is no other yet, before that is looked for again: so many seconds at
+#: least, and so many times as long as it took to look.
+_STAY_SECONDS, _STAY_TIMES = 1.0, 5
 #: The first pause between two tries to connect, and the longest, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -71,11 +74,23 @@ class Front:
         # Never connected, and nobody told that it takes long.
         self._is_new = True
         self._traceparent = traceparent
+        # From when on another server may be looked for. Behind a socket there is no other.
+        self._leave_from = math.inf if address.startswith("unix") else 0.0
         self._owner = os.getpid()
 
     def _is_forked(self) -> bool:
         """Whether this is a fork of the process that has the stream: nothing may be said on it here."""
         return os.getpid() != self._owner
+
+    def _is_to_leave(self) -> bool:
+        """Whether to look for another server now."""
+        return self._session.may_leave() and time.monotonic() >= self._leave_from
+
+    def _stay(self, began: float, why: str) -> None:
+        """Where no other was found."""
+        now = time.monotonic()
+        self._leave_from = now + max(_STAY_SECONDS, _STAY_TIMES * (now - began))
+        LOG.info("the server at %s asks to leave, and there is no other yet: %s", self._address, why)
 
     def _given_up(self, why: str) -> CroupierError:
         """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
@@ -149,7 +164,7 @@ class Front:
         """The `n` largest of each row, for links that are too thin: give them to `sample` or `step` in the place of the rows.
         Tokens are those of the whole rows, or refused where parameters reach beyond. `step` takes `(rows, top_n)` too."""
         dtype = self._session.dtype
-        rows = in_dtype(np.atleast_2d(as_array(logits, dtype)), dtype)
+        rows = as_rows(logits, self._session.vocab_size, dtype)
         # What is sent is chosen, not what it is rounded from.
         rows = in_dtype(rows, "f32") if dtype == "bf16" else rows
         return largest(rows.astype(self._session.numpy if dtype == "f16" else "<f4"), n, beyond)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import as_array
+from ._arrays import as_array, is_on_device
 from ._types import Sequence
 from .schema import pb
 
@@ -23,17 +23,26 @@ def masked(sequences: list[Sequence], token_masks: Any, vocab_size: int) -> list
 
 
 def _rows(given: Any) -> list[Any]:
-    array = as_array(given, "f32")
+    array = _array(given)
     if array.ndim != 2:
         raise ValueError(f"token_masks have the shape {array.shape}, must be (rows, words of 32 bits), or (rows, vocab_size) of bool")
     return list(array)
+
+
+def _array(given: Any) -> np.ndarray:
+    if is_on_device(given):
+        raise ValueError("token_masks are on a GPU; give a copy on the host, for a tensor token_masks.cpu()")
+    if isinstance(given, (bytes, bytearray)):
+        # As they go over the wire.
+        return np.frombuffer(given, np.uint8 if len(given) % _WORD.itemsize else _WORD)
+    return as_array(given, "f32")
 
 
 def _wire(at: int, row: Any, vocab_size: int) -> bytes:
     """A mask as it is sent; empty where it removes nothing."""
     if row is None:
         return b""
-    words = _words(at, as_array(row, "f32"), vocab_size)
+    words = _words(at, _array(row), vocab_size)
     rest = vocab_size % 32
     there = np.full(len(words), 0xFFFFFFFF, _WORD)
     if rest:

@@ -127,7 +127,7 @@ class RankSession:
         if not self.taken.take(rows):
             raise CroupierError(NO_SLOT)
         flat = np.frombuffer(self.region.memory, self.numpy, count * stride, first + rows.slot * slot_bytes)
-        rows.array = writable(flat.reshape(count, stride)[:, self.start : self.start + self.columns])
+        rows.raw = writable(flat.reshape(count, stride)[:, self.start : self.start + self.columns])
         return rows
 
     def discard(self, rows: Rows) -> None:
@@ -154,7 +154,7 @@ class RankSession:
             region_id, generation, first, slot_bytes, stride = self.group.region
             shard.region.region_id, shard.region.generation = region_id, generation
             shard.region.offset = first + rows.slot * slot_bytes
-            shard.region.rows, shard.region.row_stride = len(rows.array), stride
+            shard.region.rows, shard.region.row_stride = len(rows.raw), stride
         message = pb.AttachRequest(shard=shard).SerializeToString()
         announced, unsent = Announced(message, None if rows.slot is None else rows), Unsent(message)
         # Nothing is called from here on: a signal's handler finds all of it done or nothing.
@@ -165,10 +165,10 @@ class RankSession:
         return number
 
     def _data(self, rows: Rows) -> bytes:
-        data = rows.array.tobytes()
+        data = rows.raw.tobytes()
         most = getattr(self.group, "max_message_bytes", 0)
         if most and len(data) + SPARE > most:
-            raise ValueError(f"{len(rows.array)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "
+            raise ValueError(f"{len(rows.raw)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "
                              "ranks is not split, since all ranks count its rows as one: send fewer")
         return data
 

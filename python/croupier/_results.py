@@ -20,9 +20,8 @@ _FINISH = {
 }
 
 
-def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Callable[[Sequence], None]) -> None:
-    """Appends tokens to their texts, once, and closes those that have ended. `remembers`: whether samplers of any of them say
-    what they learned."""
+def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence], None]) -> None:
+    """Appends tokens to their texts, once, and closes those that have ended."""
     if part.is_applied:
         return
     part.is_applied, step, result = True, part.step, part.result
@@ -48,7 +47,7 @@ def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Ca
             sequence.finish_reason = _FINISH.get(finish, "other")
             # Nothing can be done with it any more; it would take up room here and there.
             close(sequence)
-        if remembers and sequence.params.return_sampler_state and emitting.HasField("sampler_state"):
+        if emitting.HasField("sampler_state"):
             sequence.state = emitting.sampler_state
     for sequence, opened in zip(part.open, result.open):
         if opened.status != _OPEN:
@@ -58,11 +57,11 @@ def apply(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Ca
                 del sequences[sequence.id]
 
 
-def apply_for_now(part: Part, sequences: dict[int, Sequence], remembers: bool, close: Callable[[Sequence], None]) -> None:
+def apply_for_now(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence], None]) -> None:
     """As `apply`, but to be taken back where the rest of its step is given up."""
     if not part.is_applied:
         part.before = [(s, len(s.tokens), s.finish_reason, s.state, sequences.get(s.id) is s) for s in part.emits if s is not None]
-        apply(part, sequences, remembers, close)
+        apply(part, sequences, close)
 
 
 def take_back(part: Part, sequences: dict[int, Sequence]) -> None:

@@ -79,12 +79,25 @@ class Session(Texts, StepMaker, Sharing):
         self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
         self.places: dict[tuple[int, int], bytes] = {}
         self.lost = False
+        # Whether the server asked to leave, and texts with a draft that it keeps: what their last work was emitted nothing.
+        self.is_asked_to_leave = False
+        self.drafted: set[int] = set()
 
     # Connecting.
 
     def offered(self, ready: Any) -> None:
         """Takes in what the server offers."""
         self.offer, self.limits = ready.shard_offer, Limits(ready.limits)
+        self.is_asked_to_leave = False
+        self.drafted.clear()
+
+    def may_leave(self) -> bool:
+        """Whether the server asked for it and nothing is there that only it has: steps under way, drafts, memory that is shared with it, or
+        other ranks."""
+        if not self.is_asked_to_leave or self.steps or self.region is not None or self.shards:
+            return False
+        self.drafted &= self.sequences.keys()
+        return not self.drafted
 
     def lease(self, ready: Any, address: str) -> Region | str:
         """A region where one is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
@@ -179,8 +192,8 @@ class Session(Texts, StepMaker, Sharing):
         if rows.region.on_device:
             # What a GPU was still to write there when the server went nobody knows.
             raise LogitsLost(_LOST)
-        kept = self.rows(len(rows.array))
-        kept.array[:] = rows.array if rows.saved is None else rows.saved
+        kept = self.rows(len(rows.raw))
+        kept.raw[:] = rows.raw if rows.saved is None else rows.saved
         # Looked at last: what was copied before the pages went is whole.
         if rows.saved is None and rows.region.is_lost():
             self.discard(kept)
@@ -197,7 +210,7 @@ class Session(Texts, StepMaker, Sharing):
         for part in unanswered:
             if part.result is not None:
                 # The texts go on from here.
-                apply_for_now(part, self.sequences, self.remembers, self.close)
+                apply_for_now(part, self.sequences, self.close)
         unanswered = [part for part in unanswered if part.result is None and not part.refused]
         with self.changing:
             fresh = {id(sequence) for part in unanswered for sequence in part.open}
@@ -229,7 +242,7 @@ class Session(Texts, StepMaker, Sharing):
         """Settles what was opened again, and keeps these to be tried once more."""
         others = [(text, opened) for text, opened in zip(part.open, part.result.open) if text not in texts]
         settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
-        apply(settled, self.sequences, self.remembers, self.close)
+        apply(settled, self.sequences, self.close)
         part.open, part.result = texts, None
         part.fixed = b"".join(one for _, wire in self._openings(texts, CroupierError) for one in wire)
         self.waiting.appendleft(part)
@@ -258,7 +271,7 @@ class Session(Texts, StepMaker, Sharing):
         if not self.taken.take(rows):
             raise CroupierError(self._no_slot())
         offset = self.region.first + rows.slot * self.slot_bytes
-        rows.array = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
+        rows.raw = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
         return rows
 
     @property
@@ -277,9 +290,9 @@ class Session(Texts, StepMaker, Sharing):
         parts = [part for step in self.steps for part in step.parts if part.result is None]
         for rows in {id(part.logits): part.logits for part in parts if part.logits is not None}.values():
             if rows.slot is None:
-                rows.array = np.array(rows.array)
+                rows.raw = np.array(rows.raw)
             elif not rows.region.on_device and rows.saved is None:
-                copy = np.array(rows.array)
+                copy = np.array(rows.raw)
                 rows.saved = None if rows.region.is_lost() else copy
         for part in parts:
             if isinstance(part.source, np.ndarray):
@@ -324,7 +337,7 @@ class Session(Texts, StepMaker, Sharing):
             return message(part.fixed, [])
         is_sharded = bool(self.shards)
         if rows.slot is None:
-            return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.array[part.first:part.end]), is_sharded))
+            return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.raw[part.first:part.end]), is_sharded))
         offset = self.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
         key = (offset, part.end - part.first)
         if key not in self.places:
@@ -340,6 +353,7 @@ class Session(Texts, StepMaker, Sharing):
         """Takes in an answer. Gives a part that was refused and has to be sent again, and after how many seconds."""
         result = pb.DecodeResponse.FromString(reply).step
         part = self.waiting[0]
+        self.is_asked_to_leave |= result.go_away
         if result.step_id != part.step_id:
             raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
         self.waiting.popleft()
@@ -384,7 +398,14 @@ class Session(Texts, StepMaker, Sharing):
                 self.put_back(part.open, part.close)
                 step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.emits if s is not None})
             else:
-                apply(part, self.sequences, self.remembers, self.close)
+                apply(part, self.sequences, self.close)
+                if not part.is_plain:
+                    self._note_drafts(part)
+
+    def _note_drafts(self, part: Part) -> None:
+        for text, emitting in zip(part.texts, part.emits):
+            if text is not None:
+                (self.drafted.add if emitting is None else self.drafted.discard)(text.id)
 
     def take(self) -> tuple[Step, Any]:
         """The oldest step, which has all its answers, and its result."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _device
-from ._arrays import as_rows, bf16, filled, is_on_device
+from ._arrays import as_rows, filled, is_on_device
 from ._checks import below
 from ._masks import masked
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
@@ -48,7 +48,7 @@ class _Asked:
         """How many whole rows there are."""
         if self.source is not None:
             return _device.count_of(self.source)
-        return 0 if self.rows is None else len(self.rows.array)
+        return 0 if self.rows is None else len(self.rows.raw)
 
 
 class StepMaker:
@@ -262,7 +262,7 @@ class StepMaker:
         return asked.numbers + _WITHOUT_SHARDS if self.shards else asked.numbers
 
     def _listed(self, top_n: TopN | None) -> bytes:
-        return b"" if top_n is None else top_n.encode(self.numpy, bf16 if self.dtype == "bf16" else None)
+        return b"" if top_n is None else top_n.encode(self.dtype)
 
     def _works(self, work: list[Any]) -> _Works:
         # The same texts step after step: what is sent about them is the same too.

@@ -17,11 +17,6 @@ from .schema import pb
 _ID = 5
 
 
-def _remembers(params: Any) -> bool:
-    """Whether a sampler that is on learns from each token."""
-    return params.mirostat > 0 or (params.HasField("adaptive_target") and params.adaptive_target >= 0)
-
-
 class Texts:
     """The part of a session that knows its texts."""
 
@@ -35,8 +30,6 @@ class Texts:
         # Texts may be opened and closed by other threads than the one that takes a step.
         self.changing = threading.RLock()
         self.ids = 0
-        # Whether a text's samplers say what they learned.
-        self.remembers = False
 
     def open(self, params: Any, prompt: Any, output: Any, sequence_id: int | None, state: Any = None) -> Sequence:
         """All that can be wrong with it is told here: in a step it would stop the other texts too."""
@@ -44,7 +37,7 @@ class Texts:
         if state is not None and not isinstance(state, pb.SamplerState):
             raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
         sequence_id = None if sequence_id is None else checked_id(sequence_id)
-        self._choose(params, state)
+        self._choose(params)
         with self.changing:
             return self._opened(params, prompt, output, sequence_id, state)
 
@@ -57,7 +50,6 @@ class Texts:
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)
-            self.remembers |= params.return_sampler_state or self.config.default_params.return_sampler_state
         # First, and nothing is called behind it: no other text gets its id, whatever a signal's handler interrupts.
         self.ids = max(self.ids, sequence.id)
         if not sequence.finish_reason:
@@ -94,10 +86,11 @@ class Texts:
             self.opening = {text.id: text for text in opening if self.sequences.get(text.id) is text} | self.opening
             self.closing = [*closing, *self.closing]
 
-    def _choose(self, params: Any, state: Any) -> None:
+    def _choose(self, params: Any) -> None:
         """What the client says where nobody else has."""
         defaults = self.config.default_params
-        if state is not None or _remembers(params) or _remembers(defaults):
+        if not params.HasField("return_sampler_state") and not defaults.HasField("return_sampler_state"):
+            # Samplers that learn from each token say what they learned; presets and the server's defaults have some too. Others say nothing.
             params.return_sampler_state = True
         if not params.HasField("seed") and not defaults.HasField("seed"):
             # Chosen here, so that a text can go on whatever becomes of the server.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arrays import DTYPES, as_array, in_dtype
 from .schema import pb
 
 _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
@@ -17,7 +18,8 @@ _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
 class TopN:
     """The largest logits of each row with their token ids, and the log-sum-exp of the others.
 
-    ids and logits: arrays of the shape (rows, n), or lists of rows of any lengths. No other token may have a larger logit.
+    ids and logits: arrays of the shape (rows, n), or lists of rows of any lengths; uint16 is bf16 here too. No other token may have a
+    larger logit.
     rest_logsumexp: of each row the natural logarithm of the sum of exp over all others, -inf where there are none.
     ties_in_order: tokens as large as the least that is listed are listed by their ids; then top_k n is certain too.
     beyond: "refuse" or "mark", for all rows or for each: what becomes of a row where parameters reach beyond it.
@@ -36,10 +38,10 @@ class TopN:
             if choice not in _BEYOND:
                 raise ValueError(f"beyond is {choice!r}, must be one of {', '.join(_BEYOND)}")
 
-    def encode(self, dtype: np.dtype, narrow: Any = None) -> bytes:
-        """Its part of a step. `narrow` makes values of the dtype where numpy cannot."""
+    def encode(self, dtype: str) -> bytes:
+        """Its part of a step, of a stream with logits of that dtype."""
         ids = [_ids(row, at) for at, row in enumerate(self.ids)]
-        logits = [np.asarray(row) for row in self.logits]
+        logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:
             raise ValueError("ids and logits differ in shape")
         rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
@@ -48,9 +50,7 @@ class TopN:
         beyond = [self.beyond] * len(ids) if isinstance(self.beyond, str) else list(self.beyond)
         if len(beyond) != len(ids):
             raise ValueError(f"beyond has {len(beyond)} entries for {len(ids)} rows")
-        if narrow is not None:
-            logits = [row if row.dtype == dtype else narrow(row) for row in logits]
-        rows = pb.TopNRows(counts=map(len, ids), logits=b"".join(row.astype(dtype).tobytes() for row in logits),
+        rows = pb.TopNRows(counts=map(len, ids), logits=b"".join(row.tobytes() for row in logits),
                            rest_logsumexp=rest.tolist(), ties_in_order=self.ties_in_order,
                            beyond=[_BEYOND[choice] for choice in beyond])
         for row in ids:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import as_rows, dtype_of, is_on_device
+from ._arrays import as_rows, dtype_of, held, is_on_device
 from ._device import DeviceArray
 from ._regions import Region
 from .errors import Failure
@@ -29,7 +29,8 @@ class Sequence:
     finish_reason: str | None = None
     """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too."""
     state: Any = None
-    """What its samplers remember, a `SamplerState`; with `params.return_sampler_state`."""
+    """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
+    unless somebody says otherwise."""
     refused: str | None = None
     """Why the server would not open it."""
 
@@ -38,10 +39,8 @@ class Sequence:
 class Rows:
     """Rows of a step, in shared or device memory where there is some: `write` logits, or compute them in `array`, then send them."""
 
-    array: Any
-    """A numpy array, in device memory a `DeviceArray`, whose types have too little in common for one that fits where either goes.
-    Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
-    write must be. In device memory it has `__cuda_array_interface__`."""
+    raw: Any
+    """Their memory, which does not know whose it is."""
     slot: int | None = None
     region: Region | None = None
     users: int = 0
@@ -55,6 +54,14 @@ class Rows:
     is_back: bool = False
     """Whether the place is free again."""
 
+    @property
+    def array(self) -> Any:
+        """A numpy array, in device memory a `DeviceArray`, whose types have too little in common for one that fits where either goes.
+        Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
+        write must be. In device memory it has `__cuda_array_interface__`. The place is these rows' as long as it or a view of it is there,
+        until they are sent."""
+        return self.raw if self.slot is None else held(self.raw, self)
+
     def give_back(self) -> None:
         """Gives up the place, once for all."""
         self.is_spent = self.is_back = True
@@ -62,11 +69,11 @@ class Rows:
     def write(self, logits: Any) -> None:
         """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""
         self.check()
-        if not (is_on_device(logits) and isinstance(self.array, DeviceArray)):
-            logits = as_rows(logits, self.array.shape[1], dtype_of(self.array))
-            if len(logits) != len(self.array):
-                raise ValueError(f"logits have {len(logits)} rows, these are {len(self.array)}")
-        self.array[:] = logits
+        if not (is_on_device(logits) and isinstance(self.raw, DeviceArray)):
+            logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
+            if len(logits) != len(self.raw):
+                raise ValueError(f"logits have {len(logits)} rows, these are {len(self.raw)}")
+        self.raw[:] = logits
 
     def check_owner(self, session: Any) -> None:
         """Whether they are of this stream or rank."""

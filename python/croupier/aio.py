@@ -15,7 +15,8 @@ from ._front import Front, Turn, backing_off
 from ._options import StreamOptions
 from ._types import Rows, Sequence, Step
 from ._wire import METHOD
-from .client import check_patience, is_gone, may_pass, no_answer, said, sampled, try_within
+from ._call import no_answer
+from .client import check_patience, is_gone, may_pass, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -77,8 +78,9 @@ class Stream(Front):
     async def sample(self, logits: Any, sequences: Iterable[Sequence], *, token_masks: Any = None, traceparent: str = "",
                      deadline_ms: int = 0) -> list[int]:
         """As of `croupier.Stream`."""
-        work = list(sequences) if token_masks is None else self.masked(sequences, token_masks)
-        return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0])
+        texts = list(sequences)
+        work = texts if token_masks is None else self.masked(texts, token_masks)
+        return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0], texts)
 
     async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
         """As of `croupier.Stream`."""
@@ -142,6 +144,8 @@ class Stream(Front):
         self._check_not_ended()
         if self._is_down:
             await self._reconnect()
+        elif self._is_to_leave():
+            await self._move_on()
         # Here it would hold up the loop; nothing has happened yet if it is cancelled.
         if logits is not None and session.wanted == "device_memory":
             await asyncio.to_thread(session.synchronize)
@@ -224,11 +228,37 @@ class Stream(Front):
         await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
         return pb.DecodeResponse.FromString(await self._read()).ready
 
+    async def _move_on(self) -> None:
+        """As of `croupier.Stream`."""
+        channel, call, began = self._channel, self._call, time.monotonic()
+        self._is_down = True
+        try:
+            await self._connect(began)
+        except CroupierError as error:
+            self._channel, self._call = channel, call
+            self._stay(began, said(error))
+            self._is_down = False
+            return
+        except BaseException:
+            await channel.close()
+            raise
+        try:
+            await end_in_order(call)
+        finally:
+            await channel.close()
+        try:
+            await self._reopen(time.monotonic() + self._patience)
+        except (CroupierError, *ENDED):
+            await self._reconnect()
+        super()._check_not_ended()
+        self._is_down = False
+
     async def _reconnect(self) -> None:
         await self._channel.close()
         try:
             await self._keep_trying(self._reopen)
         except CroupierError as error:
+            self._check_not_ended()
             raise self._given_up(said(error)) from error
         self._is_down = False
         self._session.raise_if_lost()
@@ -239,8 +269,11 @@ class Stream(Front):
         while True:
             try:
                 await self._connect(give_up)
+                # Another task may have ended it meanwhile.
+                super()._check_not_ended()
                 if then is not None:
                     await then(give_up)
+                    super()._check_not_ended()
                 self._is_new = False
                 return
             except (CroupierError, *ENDED) as error:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from ._call import Limit, dial, end_in_order, following, hang_up, no_answer
 from ._front import Front, Turn, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from .errors import CroupierError, RowError
+from .errors import CroupierError, Failure, RowError
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 #: A try to connect has so many seconds at least: with a patience of nothing there would be none.
 _TRY_WITHIN = 2.0
-#: Seconds that the server has to end a stream in order.
-PART_WITHIN = 1.0
-# How long gRPC's threads may take to end; they take some milliseconds.
-_END_WITHIN = 2.0
-_DIALLING = threading.Lock()
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
@@ -46,7 +42,9 @@ class Stream(Front):
     device: the UUID of that GPU, as `nvidia-smi -L` shows it, with "device_memory": another one is refused. Default: the server's.
     max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory.
     reconnect_within: seconds to try when the server is not there yet, or gone later. Then sequences are opened again with their tokens
-    so far, and steps without a result are sent again: the tokens are those that would have come.
+    so far, and steps without a result are sent again: the tokens are those that would have come. A server that asks to leave, since it
+    drains or has had the stream for `max_connection_age`, is left in the same way between two steps, once HOST:PORT leads to another;
+    with shared memory, ranks, or drafts that it keeps, only when it goes.
     vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
     `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
     tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three name files, PEM: the
@@ -58,7 +56,9 @@ class Stream(Front):
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
         self._turn = Turn("thread")
+        # Of the connection, and of one that it moved away from.
         self._hang_up: Callable[[], Any] = lambda: None
+        self._left = self._hang_up
         # Whether an answer is being taken in.
         self._is_torn = False
         self._keep_trying(lambda _: None)
@@ -80,11 +80,15 @@ class Stream(Front):
                 end_in_order(self._outbox, self._replies)
         finally:
             self._session.leave_region()
+            self._left()
             self._hang_up()
 
     def rows(self, count: int) -> Rows:
-        self._be_connected()
-        return super().rows(count)
+        with self._turn.mine():
+            self._be_connected()
+            # Taken by name: a signal's handler that comes behind the last call of a `with` may find it left and not ended.
+            rows = super().rows(count)
+        return rows
 
     rows.__doc__ = Front.rows.__doc__
 
@@ -96,8 +100,9 @@ class Stream(Front):
         rounded up), bit i % 32 of word i / 32 for token i; or bool of shape (rows, vocab_size); or a list with a row or None for each
         sequence.
         deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
-        work = list(sequences) if token_masks is None else self.masked(sequences, token_masks)
-        return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0])
+        texts = list(sequences)
+        work = texts if token_masks is None else self.masked(texts, token_masks)
+        return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0], texts)
 
     def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
@@ -221,14 +226,41 @@ class Stream(Front):
             raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
         if self._is_down:
             self._reconnect()
+        elif self._is_to_leave():
+            self._move_on()
+
+    def _move_on(self) -> None:
+        """Goes over to the server that the address leads to now, since this one asked to leave. While there is none it stays."""
+        outbox, channel, replies, hang_up, began = self._outbox, self._channel, self._replies, self._hang_up, time.monotonic()
+        # As in a reconnect, for whoever interrupts it. Nobody hangs up before that is over: what a signal's handler raised may hold locks
+        # of gRPC's for which its threads wait.
+        self._is_down, self._left = True, hang_up
+        try:
+            self._connect(began)
+        except CroupierError as error:
+            self._outbox, self._channel, self._replies, self._hang_up = outbox, channel, replies, hang_up
+            self._stay(began, said(error))
+            self._is_down = False
+            return
+        # Before texts are opened there: it may be the same server, which has no room for them twice.
+        end_in_order(outbox, replies)
+        hang_up()
+        try:
+            self._reopen(time.monotonic() + self._patience)
+        except (CroupierError, grpc.RpcError, StopIteration):
+            self._reconnect()
+        self._check_not_ended()
+        self._is_down = False
 
     def _reconnect(self) -> None:
         # Until it is done: who interrupts it finds no half of a connection.
         self._is_down = True
+        self._left()
         self._hang_up()
         try:
             self._keep_trying(self._reopen)
         except (CroupierError, grpc.RpcError, StopIteration) as error:
+            self._check_not_ended()
             raise self._given_up(said(error)) from error
         self._is_down = False
         self._session.raise_if_lost()
@@ -239,7 +271,10 @@ class Stream(Front):
         while True:
             try:
                 self._connect(give_up)
+                # Another thread may have ended it meanwhile.
+                self._check_not_ended()
                 then(give_up)
+                self._check_not_ended()
                 self._is_new = False
                 return
             except (CroupierError, grpc.RpcError, StopIteration) as error:
@@ -262,51 +297,6 @@ class Stream(Front):
             self._outbox.put(self._session.encode(part))
 
 
-def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
-    """Begins a call. `threads` get those that gRPC runs for it."""
-    # One after another, so that none takes the threads of another's call for its own.
-    with _DIALLING:
-        before = set(threading.enumerate())
-        replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
-        threads += [thread for thread in threading.enumerate() if thread.daemon and thread not in before]
-        return replies
-
-
-def following(replies: Iterator[bytes]) -> bytes:
-    """The next reply. Where a signal's handler ends the wait for it at the wrong moment, Python says that a lock of gRPC's is not held;
-    this says what the handler did."""
-    try:
-        return next(replies)
-    except RuntimeError as error:
-        if error.__context__ is not None:
-            raise error.__context__ from None
-        raise
-
-
-class Limit:
-    """Cancels a call that has not answered within so many seconds."""
-
-    def __init__(self, call: Any, seconds: float) -> None:
-        self._call, self._seconds, self._is_over = call, seconds, False
-        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Limit:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def said(self) -> str:
-        """What to say where it was cancelled for that."""
-        return no_answer(self._seconds) if self._is_over else ""
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._call.cancel()
-
-
 def check_patience(part: Part, until: float) -> None:
     """Whether what is opened again may be tried once more."""
     if time.monotonic() > until:
@@ -318,41 +308,13 @@ def try_within(until: float) -> float:
     return max(until - time.monotonic(), _TRY_WITHIN)
 
 
-def no_answer(seconds: float) -> str:
-    """What is said of a server that took a connection and nothing else."""
-    return f"the server did not answer within {seconds:.3g} s"
-
-
-def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
-    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
-    outbox.put(None)
-    try:
-        with Limit(replies, PART_WITHIN):
-            for _ in replies:
-                pass
-    except grpc.RpcError:
-        pass
-
-
-def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
-    """Ends a call and its connection, and waits for gRPC's threads: one that the interpreter stops at its end may hold a lock for which
-    the call waits when it is freed after that, and the program would never end. Only the process `owner` does so: in a fork of it there
-    are no such threads, and it would wait for ever."""
-    if os.getpid() != owner:
-        return
-    outbox.put(None)
-    channel.close()
-    give_up = time.monotonic() + _END_WITHIN
-    for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, give_up - time.monotonic()))
-
-
-def sampled(step: Step) -> list[int]:
-    """The tokens of a step that samples."""
-    if step.failures:
-        raise RowError(step.failures)
-    return [sequence.tokens[-1] for sequence in step.emits]
+def sampled(step: Step, sequences: list[Sequence]) -> list[int]:
+    """The tokens of a step that samples these."""
+    closed = Failure("another thread closed it before its step", "CLOSED")
+    gone = {sequence.id: closed for sequence, emitting in zip(sequences, step.emits) if emitting is None}
+    if failures := gone | step.failures:
+        raise RowError(failures)
+    return [sequence.tokens[-1] for sequence in sequences]
 
 
 def is_gone(error: BaseException | None) -> bool:

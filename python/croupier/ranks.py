@@ -15,7 +15,8 @@ from ._access import access_of
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
-from .client import Limit, connect, dial, end_in_order, following, hang_up, said
+from ._call import Limit, dial, end_in_order, following, hang_up, is_active
+from .client import connect, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Rank(RankFront):
             self._answer()
         while (tokens := self._session.tokens(step_id, until, timeout)) is None:
             # What came before the end of the call, and then why it ended.
-            while not self._replies.is_active():
+            while not is_active(self._replies):
                 self._answer()
         return tokens
 

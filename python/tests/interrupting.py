@@ -113,14 +113,14 @@ async def _awaited(doing):
     return await doing
 
 
-def each_point(attempt, least):
-    """Makes an attempt for each point: it is given what may interrupt a call. There are so many at least."""
+def each_point(attempt, least, every=1):
+    """Makes an attempt for each point, or for one of some: it is given what may interrupt a call. There are so many at least."""
     if sys.version_info >= (3, 13):
         pytest.skip("from Python 3.13 on not all opcodes of a function are traced")
     # What is here already is not looked through each time.
     gc.freeze()
     try:
-        for count in itertools.count(1):
+        for count in itertools.count(1, every):
             points = Points(count)
             attempt(points)
             gc.collect()

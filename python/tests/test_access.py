@@ -165,3 +165,25 @@ def test_tries_to_connect_grow_apart():
             most = min(0.1 * 2 ** at, 2.0)
             assert most / 2 <= pause <= most
     assert len({tuple(pauses) for pauses in many}) == 5
+
+
+def test_a_function_that_gives_no_token_is_told_by_name_and_asked_again(secured):
+    given = [TOKEN]
+
+    def token():
+        return given[0] if given else open("/nowhere/token").read()
+
+    with croupier.connect(secured.address, VOCAB, **{**secured.options, "auth_token": token}) as stream:
+        text = stream.open(**params(1))
+        stream.sample(logits(1, 0), [text])
+        given.clear()
+        secured.again()
+        for _ in range(2):
+            with pytest.raises(croupier.CroupierError, match="auth_token: the function raised FileNotFoundError"):
+                stream.sample(logits(1, 1), [text])
+        given.append(TOKEN)
+        stream.sample(logits(1, 1), [text])
+        assert len(text.tokens) == 2
+    given.clear()
+    with pytest.raises(croupier.CroupierError, match="auth_token: the function raised"):
+        croupier.connect(secured.address, VOCAB, **{**secured.options, "auth_token": token})

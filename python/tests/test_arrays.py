@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import gc
 import sys
 import types
 
@@ -229,3 +230,18 @@ def test_rows_take_what_sample_takes(server, torch, dtype, form, path):
         stream.discard(rows)
         with pytest.raises(ValueError, match="discarded"):
             rows.write(ROWS[:2])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_an_array_keeps_its_place_without_its_rows(server, dtype):
+    with croupier.connect(server.uds, VOCAB, dtype=dtype, slots=2) as stream:
+        first, second = stream.rows(1).array, stream.rows(1).array[:, 1:]
+        assert not np.shares_memory(first, second) and type(first) is type(stream.rows(0).array)
+        with pytest.raises(croupier.CroupierError, match="every slot"):
+            stream.rows(1)
+        del first
+        gc.collect()
+        assert len(stream._session.free) == 1
+        del second
+        gc.collect()
+        assert len(stream._session.free) == 2

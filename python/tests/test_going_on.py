@@ -229,3 +229,55 @@ def test_rows_of_an_interrupted_step_stay_what_they_were(server):
         server.start()
         stream.result()
         assert text.tokens == expected
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_is_ended_while_it_connects_again_stays_ended(serve, kind):
+    server = serve()
+
+    async def run():
+        module = croupier if kind == "sync" else croupier.aio
+        stream = module.connect(server.uds, VOCAB)
+        if kind == "asyncio":
+            await stream.__aenter__()
+        text = stream.open(seed=1)
+        await do(kind, stream.sample(rows(1, 0), [text]))
+        server.kill()
+
+        async def sample():
+            if kind == "sync":
+                return await asyncio.to_thread(stream.sample, rows(1, 1), [text])
+            return await stream.sample(rows(1, 1), [text])
+
+        sampling = asyncio.ensure_future(sample())
+        await asyncio.sleep(0.5)
+        await do(kind, stream.end())
+        server.start()
+        with pytest.raises(croupier.CroupierError, match="was ended; connect another$"):
+            await sampling
+        assert server.regions() == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["text", "stream", "server"])
+def test_what_samplers_learned_goes_on_whoever_turned_them_on(serve, where, tmp_path):
+    settings = tmp_path / "croupier.toml"
+    settings.write_text("[defaults]\nmirostat = 2\n" if where == "server" else "")
+    server = serve(f"--config={settings}")
+    given = {"mirostat": 2}
+
+    def tokens(die):
+        with croupier.connect(server.uds, VOCAB, default_params=given if where == "stream" else None) as stream:
+            text = stream.open(seed=1, **(given if where == "text" else {}))
+            for position in range(40):
+                if position == 20:
+                    die()
+                stream.sample(rows(1, position), [text])
+            return text.tokens
+
+    def die():
+        server.kill()
+        server.start()
+
+    assert tokens(lambda: None) == tokens(die)

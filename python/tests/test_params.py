@@ -119,11 +119,13 @@ def test_mistakes_name_their_field(given, kind, said):
 
 def test_streams_take_them_in_every_form(server):
     chosen = {"seed": 7, "temperature": 0.9, "top_k": 40}
-    whole = croupier.SamplingParams(**chosen, engine_order=croupier.EngineOrder.VLLM, logit_bias=[croupier.LogitBias(token_id=3, bias=9.0)])
+    whole = croupier.SamplingParams(**chosen, engine_order=croupier.EngineOrder.VLLM, logit_bias=[croupier.LogitBias(token_id=3, bias=9.0)],
+                                    return_sampler_state=True)
     forms = [
         {"params": whole},
         {"params": whole.to_pb()},
         {"params": dataclasses.replace(whole, seed=8, temperature=1.5), "seed": 7, "temperature": 0.9},
+        # Which is so by itself.
         {**chosen, "engine_order": "vllm", "logit_bias": [{"token_id": 3, "bias": 9.0}]},
         {**chosen, "engine_order": "ENGINE_ORDER_VLLM", "logit_bias": [pb.LogitBias(token_id=3, bias=9.0)]},
     ]

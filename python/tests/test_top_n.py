@@ -52,14 +52,14 @@ def test_whole_and_listed_rows_go_together(server):
 
 def test_rows_of_one_s_own_may_differ_in_length():
     top_n = croupier.TopN([[3, 1], [7]], [[1.0, 0.5], [2.0]], [0.0, -np.inf], beyond=["refuse", "mark"])
-    rows = pb.Step.FromString(top_n.encode(np.dtype("<f4"))).top_n
+    rows = pb.Step.FromString(top_n.encode("f32")).top_n
     assert list(rows.counts) == [2, 1] and list(rows.token_ids) == [3, 1, 7]
     assert rows.logits == np.array([1.0, 0.5, 2.0], "<f4").tobytes()
     assert list(rows.beyond) == [pb.BEYOND_TOP_N_REFUSE, pb.BEYOND_TOP_N_MARK]
     with pytest.raises(ValueError, match="differ in shape"):
-        croupier.TopN([[1, 2]], [[1.0]], [0.0]).encode(np.dtype("<f4"))
+        croupier.TopN([[1, 2]], [[1.0]], [0.0]).encode("f32")
     with pytest.raises(ValueError, match="entries for 1 rows"):
-        croupier.TopN([[1]], [[1.0]], []).encode(np.dtype("<f4"))
+        croupier.TopN([[1]], [[1.0]], []).encode("f32")
 
 
 def test_asyncio_takes_them_too(server):
@@ -71,3 +71,14 @@ def test_asyncio_takes_them_too(server):
 
     whole, thin = asyncio.run(run())
     assert whole == thin
+
+
+def test_rows_of_another_width_and_bits_are_told(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        with pytest.raises(ValueError, match=rf"must be \(rows, {VOCAB}\)"):
+            stream.top_n(np.zeros((1, VOCAB // 2), np.float32), 8)
+        # 5.0 and -4.0 as bf16.
+        bits = np.array([[0x40A0, 0xC080]], np.uint16)
+        assert pb.Step.FromString(croupier.TopN([[1, 2]], bits, [0.0]).encode("f32")).top_n.logits == np.array([5, -4], "<f4").tobytes()
+        two = stream.top_n(np.zeros((2, VOCAB), np.float32).tobytes(), 1)
+        assert len(two.ids) == 2

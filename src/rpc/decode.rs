@@ -227,6 +227,13 @@ impl DecodeStream {
         Ok(response)
     }
 
+    fn message(&self, mut response: Response) -> proto::DecodeResponse {
+        if let Response::Step(result) = &mut response {
+            result.go_away = self.shared.asks_to_leave(self.started);
+        }
+        proto::DecodeResponse { response: Some(response) }
+    }
+
     /// Reads one more request; `None` when none will come.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
@@ -278,7 +285,7 @@ impl Stream for DecodeStream {
             }
             if let Poll::Ready(due) = this.poll_due(context) {
                 this.ended = due.as_ref().err().map(Status::code);
-                let message = due.map(|response| proto::DecodeResponse { response: Some(response) });
+                let message = due.map(|response| this.message(response));
                 message.iter().for_each(|message| this.shared.sent(message));
                 return Poll::Ready(Some(message));
             }

@@ -48,7 +48,7 @@ use prost::Message;
 use receive::Mark;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -81,6 +81,8 @@ struct Shared {
     metrics: Metrics,
     seeds: SeedSource,
     draining: CancellationToken,
+    /// Streams that are older are asked to leave; zero is never.
+    max_age: Duration,
     side: Option<RegionSide>,
     shards: Arc<Shards>,
     tracer: Option<Tracer>,
@@ -109,7 +111,8 @@ impl Service {
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
         let shards = Shards::new(&limits, metrics.clone());
-        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, side: None, shards, tracer: None };
+        let (max_age, side, tracer) = (Duration::ZERO, None, None);
+        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, max_age, side, shards, tracer };
         Self { shared: Arc::new(shared) }
     }
 
@@ -120,6 +123,16 @@ impl Service {
     #[must_use]
     pub fn with_regions(mut self, side: RegionSide) -> Self {
         Arc::get_mut(&mut self.shared).expect("regions are offered from the start; this is a bug").side = Some(side);
+        self
+    }
+
+    /// Asks streams to leave that are as old as connections may get, if that is not zero.
+    ///
+    /// # Panics
+    /// If the service has been cloned.
+    #[must_use]
+    pub fn with_max_age(mut self, max_age: Duration) -> Self {
+        Arc::get_mut(&mut self.shared).expect("the age is known from the start; this is a bug").max_age = max_age;
         self
     }
 
@@ -134,7 +147,7 @@ impl Service {
         self
     }
 
-    /// Cancel it to drain: new calls get UNAVAILABLE, open streams go on.
+    /// Cancel it to drain: new calls get UNAVAILABLE, open streams are asked to leave and go on.
     #[must_use]
     pub fn drain_token(&self) -> CancellationToken {
         self.shared.draining.clone()
@@ -158,6 +171,12 @@ impl Shared {
 
     fn admit(&self) -> Result<(), Error> {
         if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
+    }
+
+    /// Whether a stream is asked to leave: from about when its connection hears GOAWAY, which says nothing to open streams.
+    fn asks_to_leave(&self, started: Instant) -> bool {
+        let is_old = !self.max_age.is_zero() && started.elapsed() >= self.max_age;
+        is_old || self.draining.is_cancelled()
     }
 
     /// Counts an error that refuses a call or ends it, and gives its status.

@@ -22,6 +22,7 @@ pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
         work: if in_slots { Vec::new() } else { reply.work.into_iter().map(work_result).collect() },
         refusal: None,
         in_slots,
+        go_away: false,
     }
 }
 
