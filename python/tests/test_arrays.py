@@ -236,7 +236,7 @@ def test_rows_take_what_sample_takes(server, torch, dtype, form, path):
 def test_an_array_keeps_its_place_without_its_rows(server, dtype):
     with croupier.connect(server.uds, VOCAB, dtype=dtype, slots=2) as stream:
         first, second = stream.rows(1).array, stream.rows(1).array[:, 1:]
-        assert not np.shares_memory(first, second) and type(first) is type(stream.rows(0).array)
+        assert not np.shares_memory(first, second)
         with pytest.raises(croupier.CroupierError, match="every slot"):
             stream.rows(1)
         del first

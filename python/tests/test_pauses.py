@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import _aio_ranks, _regions, client, ranks
+from croupier import _aio_ranks, _call, _regions, ranks
 from interrupting import Alarm, each_point, each_wait, in_time  # noqa: F401
 from test_client import PATHS, VOCAB, logits, params
 from test_interrupted import interrupted  # noqa: F401
@@ -361,7 +361,7 @@ def test_an_attach_that_is_cancelled_gives_its_region_back(server, in_time, monk
 
 
 def test_an_end_that_is_interrupted_is_one(server, interrupted, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(client, "PART_WITHIN", 60)
+    monkeypatch.setattr(_call, "PART_WITHIN", 60)
     stream = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
     rank = croupier.attach(stream.shard_token, 1)
     regions = [each._session.region for each in (rank, stream)]
