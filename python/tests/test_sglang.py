@@ -170,6 +170,26 @@ def test_custom_params(sglang, server, caplog):
     assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
 
 
+def test_a_seed_in_custom_params_gives_each_position_a_number_of_its_own(sglang, server):
+    flat, plain = np.zeros((2, VOCAB), np.float32), [(1.0, TOP_K_ALL, 1.0, 0.0)] * 2
+
+    def drawn(turned=False):
+        sampler, seen = sglang.CroupierSampler(server.uds), []
+        for at in range(30):
+            custom, places = [{"croupier": {"seed": 7}}, None], [at, 0]
+            given = info(plain, custom=custom[::-1] if turned else custom)
+            seen.append(forward(sampler, flat, given, places[::-1] if turned else places)[0][1 if turned else 0])
+        return seen
+
+    first = drawn()
+    assert len(set(first)) > 10 and drawn() == drawn(turned=True) == first
+    # It stands above the seed that SGLang has for the request.
+    sampler = sglang.CroupierSampler(server.uds)
+    assert forward(sampler, flat, info(plain, [5, 5], [{"croupier": {"seed": "7"}}] * 2), [0, 1])[0] == first[:2]
+    with croupier.connect(server.uds, VOCAB) as stream:
+        assert stream.sample(flat[:1], [stream.open(seed=sglang.mixed(7, 0))]) == first[:1]
+
+
 def test_a_text_that_cannot_be_opened_leaves_none_open(sglang, serve):
     sampler, rows = sglang.CroupierSampler(serve("--max-message-bytes=65536").uds), logits(2)
     custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}}]

@@ -21,6 +21,7 @@ from ..errors import CroupierError, LogitsLost, OpenError, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._extra import parsed
+from ._seeds import MASK, mixed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
 _log = logging.getLogger(__name__)
@@ -29,15 +30,6 @@ _WITHOUT_HISTORY = frozenset((
     "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
     "smoothing_curve typical_p tfs top_a top_n_sigma epsilon_cutoff eta_cutoff top_h xtc_probability xtc_threshold xtc_ignore_token_ids "
     "min_keep sampler_order engine_order p_less logit_bias skew xtc_expected").split())
-_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
-
-
-def mixed(seed: int, number: int) -> int:
-    """A seed of 64 bits for one row: splitmix64 of a seed and a position."""
-    value = (seed + (number + 1) * _GOLDEN) & _MASK
-    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
-    return value ^ value >> 31
 
 
 def extra_params(custom: Any) -> Any:
@@ -56,7 +48,8 @@ class CroupierSampler(_sampler.Sampler):
     """Takes the place of SGLang's `Sampler`.
 
     Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
-    and position, whatever else is in the batch; the others that of `random_seed`, the same on all ranks, and the number of the step.
+    and position, whatever else is in the batch, and so do those with a seed in their custom_params; the others that of `random_seed`,
+    the same on all ranks, and the number of the step.
     """
 
     def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0) -> None:
@@ -91,9 +84,9 @@ class CroupierSampler(_sampler.Sampler):
         if not count:
             return self.torch.tensor([], dtype=self.torch.int64, device=logits.device)
         stream = self.__dict__["_stream"] or self._connect(count, logits.shape[-1])
-        plain = self._params(count, logits.shape[-1], info, positions)
         custom = [*(info.custom_params or ()), *[None] * count][:count]
         extra = [self._extra(each) for each in custom]
+        plain = self._params(logits.shape[-1], info, self._seeds(info, positions, extra))
         tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
         # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
         left = [row for row, token in enumerate(tokens) if token is None]
@@ -134,14 +127,20 @@ class CroupierSampler(_sampler.Sampler):
                                            **self._options)
         return self.__dict__["_stream"]
 
-    def _params(self, count: int, vocab_size: int, info: Any, positions: Any) -> list[Any]:
+    def _seeds(self, info: Any, positions: Any, extra: list[Any]) -> list[int]:
+        """That of each row, which is a text of its own: a request's own seed has to give another one at each position."""
+        own = [None] * len(extra) if info.sampling_seed is None else info.sampling_seed.tolist()
+        own = [each.seed if each is not None and each.HasField("seed") else seed for each, seed in zip(extra, own)]
+        # They are on the GPU, so they are looked at only where one is needed.
+        places = [0] * len(own) if own.count(None) == len(own) else positions.tolist()
+        step = mixed(self._seed, self._steps)
+        return [mixed(step, row) if seed is None else mixed(seed & MASK, place) for row, (seed, place) in enumerate(zip(own, places))]
+
+    def _params(self, vocab_size: int, info: Any, seeds: list[int]) -> list[Any]:
         temperatures, top_ks = info.temperatures.reshape(-1).tolist(), info.top_ks.tolist()
         top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
-        seeds = None if info.sampling_seed is None else info.sampling_seed.tolist()
-        places = positions.tolist() if seeds is not None else None
         params = []
-        for row in range(count):
-            seed = mixed(seeds[row] & _MASK, places[row]) if seeds is not None else mixed(mixed(self._seed, self._steps), row)
+        for row, seed in enumerate(seeds):
             own = pb.SamplingParams(seed=seed, temperature=temperatures[row], top_p=top_ps[row], min_p=min_ps[row])
             # SGLang filters by top_k, then top_p of what that leaves; 1 is greedy, and what the vocabulary does not have is all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
@@ -174,7 +173,7 @@ def _clear(stream: Stream) -> None:
 
 
 def _merged(plain: Any, extra: Any) -> Any:
-    """Fields of the second take the place of those of the first."""
+    """Fields of the second take the place of those of the first, but for the seed, which the first has of this position."""
     if extra is None:
         return plain
     params = pb.SamplingParams()
@@ -182,6 +181,7 @@ def _merged(plain: Any, extra: Any) -> Any:
     for descriptor, _ in extra.ListFields():
         params.ClearField(descriptor.name)
     params.MergeFrom(extra)
+    params.seed = plain.seed
     return params
 
 
