@@ -8,6 +8,8 @@ import threading
 from types import SimpleNamespace
 
 import croupier
+import engines
+import numpy as np
 import pytest
 from croupier.integrations import huggingface
 from test_waiting import stop
@@ -92,6 +94,29 @@ def test_nothing_is_loaded_before_it_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="croupier_generate needs torch"):
         huggingface.croupier_generate(None, None, None, None, None)
+
+
+def sampler_of(where, params):
+    """That of one text, on a stand-in for torch."""
+    return huggingface._Sampler(engines.fake_torch(), where, params, 1, [PROMPT], SimpleNamespace(eos_token_id=None, pad_token_id=0))
+
+
+def test_what_a_preset_s_sampler_learned_outlives_the_server(serve, tmp_path):
+    presets = tmp_path / "presets.toml"
+    presets.write_text("[learning]\ndescription = \"learns\"\nmirostat = 2\nmirostat_tau = 2\n")
+    server, texts = serve(f"--presets={presets}"), []
+    rows = np.random.default_rng(1).normal(size=(40, 1, VOCAB)).astype(np.float32) * 3
+    for killed_at in (None, 20):
+        sampler = sampler_of(server.uds, croupier.pb.SamplingParams(preset="learning"))
+        sampler._open(VOCAB)
+        for step, row in enumerate(rows):
+            if step == killed_at:
+                server.kill()
+                server.start()
+            sampler._sample(row, sampler.texts)
+        texts.append(sampler.texts[0].tokens)
+        sampler.close()
+    assert texts[0] == texts[1]
 
 
 # With transformers.

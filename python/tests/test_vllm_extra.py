@@ -148,6 +148,24 @@ def test_what_a_sampler_learned_is_kept_when_a_text_is_opened_again(vllm, server
     assert each["true"] == text.tokens
 
 
+def test_what_a_sampler_of_the_server_s_defaults_learned_outlives_the_server(vllm, serve, tmp_path):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nmirostat = 2\nmirostat_tau = 2\n")
+    server, texts = serve(f"--config={config}"), []
+    for killed_at in (None, 20):
+        each = new([1], seed=1, temperature=1.5)
+        engine = Engine(vllm, processor(vllm, server))
+        engine.add(each)
+        for step in range(40):
+            if step == killed_at:
+                server.kill()
+                server.start()
+            engine.step()
+        texts.append(each["true"])
+    assert texts[0] == texts[1]
+    assert texts[0] == alone(serve(), each, seed=1, temperature=1.5, mirostat=2, mirostat_tau=2.0, sampler_order=ORDER)
+
+
 @pytest.mark.parametrize(("extra", "says"), [
     ({"dryness": 1}, "dryness"), ("{", "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM"),
     ({"min_tokens": 5}, "min_tokens, which is for vLLM"), ({"ignore_eos": True}, "ignore_eos, which is for vLLM"),

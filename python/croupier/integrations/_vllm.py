@@ -52,12 +52,12 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
         params.temperature = 0
     if request.seed is not None:
         params.seed = request.seed % 2**64
-    if chosen.preset:
-        # It may turn on a sampler that learns, and the text may have to be opened again.
-        params.return_sampler_state = True
     for descriptor, _ in chosen.ListFields():
         params.ClearField(descriptor.name)
     params.MergeFrom(chosen)
+    # A preset or the server's defaults may turn on a sampler that learns, and the text may have to be opened again. Where none is on
+    # the server has nothing to send.
+    params.return_sampler_state = True
     return params
 
 

@@ -315,7 +315,8 @@ class _Sampler:
                                  f"{vocab_size} and {self.eos}")
             self.stream = self.where
         for at, prompt in enumerate(self.prompts):
-            own = pb.SamplingParams(seed=(self.seed + at) % 2**64)
+            # A preset or the server's defaults may turn on a sampler that learns, and the server may be killed.
+            own = pb.SamplingParams(seed=(self.seed + at) % 2**64, return_sampler_state=True)
             # A seed among croupier_params is for all texts.
             own.MergeFrom(self.params)
             self.texts.append(self.stream.open(prompt=prompt, params=own))
