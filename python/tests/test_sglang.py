@@ -99,6 +99,34 @@ def test_rows_are_sampled_with_the_requests_parameters(sglang, server):
     assert sglang._sampler.synced == seen
 
 
+def test_top_k_and_top_p_cut_one_distribution_but_with_min_p(sglang, server):
+    """As in `Sampler._sample_from_probs` of 0.5.23, whose FlashInfer has filter_apply_order "joint", and renormalizes where min_p is needed."""
+    row = np.full(VOCAB, -np.inf, np.float32)
+    row[:4] = np.log([0.4, 0.3, 0.2, 0.1])
+    sampler, kept = sglang.CroupierSampler(server.uds), {}
+    for given in ((1.0, 2, 0.5, 0.0), (1.0, 2, 0.5, 0.01), (1.0, 3, 0.65, 0.6), (1.0, TOP_K_ALL, 0.75, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 2, 1.0, 0.8)):
+        kept[given[1:]] = set(forward(sampler, np.array([row] * 100), info([given] * 100))[0])
+    # 0.4 of all is less than 0.5, and 4/7 of the first two is not.
+    assert kept == {(2, 0.5, 0.0): {0, 1}, (2, 0.5, 0.01): {0}, (3, 0.65, 0.6): {0, 1}, (TOP_K_ALL, 0.75, 0.0): {0, 1, 2},
+                    (3, 1.0, 0.0): {0, 1, 2}, (2, 1.0, 0.8): {0}}
+    # A request may name an order, whose rules are its own.
+    for extra, left in (({"sampler_order": ["SAMPLER_KIND_TOP_K", "SAMPLER_KIND_TOP_P"]}, {0}), ({"min_p": 0.01}, {0}),
+                        ({"engine_order": "ENGINE_ORDER_CROUPIER"}, {0}), ({"top_a": 0.01}, {0, 1})):
+        custom = [{"croupier": extra}] * 100
+        assert set(forward(sampler, np.array([row] * 100), info([(1.0, 2, 0.5, 0.0)] * 100, custom=custom))[0]) == left
+
+
+def test_an_order_in_the_server_s_defaults_is_not_sglang_s(sglang, serve, tmp_path, caplog):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nengine_order = \"vllm\"\n")
+    sampler, plain, rows = (sglang.CroupierSampler(serve(f"--config={config}").uds), sglang.CroupierSampler(serve().uds), logits(4))
+    custom = [{"croupier": {"top_a": 0.01}}] * 4
+    for step in range(20):
+        both = [forward(each, rows, info(ROWS, [5] * 4, custom), [step] * 4)[0] for each in (sampler, plain)]
+        assert both[0] == both[1]
+    assert not caplog.records
+
+
 def test_a_seed_and_a_position_give_one_token_in_any_batch(sglang, server):
     sampler, rows = sglang.CroupierSampler(server.uds), logits(4)
     plain = [(1.0, TOP_K_ALL, 1.0, 0.0)] * 4

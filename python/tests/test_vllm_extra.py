@@ -62,7 +62,7 @@ def test_every_sampler_has_a_place_in_the_orders_that_are_sent():
     kinds = {getattr(croupier.pb, name) for name in vars(croupier.pb) if name.startswith("SAMPLER_KIND_")}
     # Dynamic temperature takes the place of temperature.
     kinds -= {croupier.pb.SAMPLER_KIND_UNSPECIFIED, croupier.pb.SAMPLER_KIND_DYNAMIC_TEMPERATURE}
-    for order in (_orders.CROUPIER, _orders.TRANSFORMERS, _orders.VLLM):
+    for order in (_orders.CROUPIER, _orders.TRANSFORMERS, _orders.VLLM, _orders.SGLANG):
         assert len(order) == len(kinds) and set(order) == kinds
     assert list(croupier.SamplingParams(sampler_order=ORDER).to_pb().sampler_order) == list(_orders.VLLM)
 

@@ -94,7 +94,7 @@ class CroupierSampler(_sampler.Sampler):
             for row in left:
                 if extra[row] is not None:
                     _abort(custom[row], why[row])
-            again, _ = self._tokens(stream, logits[left], [plain[row] for row in left], False)
+            again, _ = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], False)
             tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
@@ -123,7 +123,7 @@ class CroupierSampler(_sampler.Sampler):
 
     def _connect(self, count: int, vocab_size: int) -> Stream:
         # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
-        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), default_params=_orders.without_ends(),
+        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), default_params=_stream_params(),
                                            **self._options)
         return self.__dict__["_stream"]
 
@@ -142,7 +142,7 @@ class CroupierSampler(_sampler.Sampler):
         params = []
         for row, seed in enumerate(seeds):
             own = pb.SamplingParams(seed=seed, temperature=temperatures[row], top_p=top_ps[row], min_p=min_ps[row])
-            # SGLang filters by top_k, then top_p of what that leaves; 1 is greedy, and what the vocabulary does not have is all.
+            # 1 is greedy, and what the vocabulary does not have is all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
             if top_ks[row] == 1:
                 own.temperature = 0
@@ -172,16 +172,24 @@ def _clear(stream: Stream) -> None:
         stream.close(text)
 
 
+def _stream_params() -> Any:
+    """What holds where a request says nothing else: SGLang's order with a place for every sampler, whatever the server's defaults say."""
+    params = _orders.without_ends()
+    params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_CROUPIER, sampler_order=_orders.SGLANG))
+    return params
+
+
 def _merged(plain: Any, extra: Any) -> Any:
     """Fields of the second take the place of those of the first, but for the seed, which the first has of this position."""
-    if extra is None:
-        return plain
     params = pb.SamplingParams()
     params.CopyFrom(plain)
-    for descriptor, _ in extra.ListFields():
-        params.ClearField(descriptor.name)
-    params.MergeFrom(extra)
-    params.seed = plain.seed
+    if extra is not None:
+        for descriptor, _ in extra.ListFields():
+            params.ClearField(descriptor.name)
+        params.MergeFrom(extra)
+        params.seed = plain.seed
+    if params.min_p > 0 and not params.sampler_order and not params.engine_order:
+        params.sampler_order.extend(_orders.SGLANG_WITH_MIN_P)
     return params
 
 
