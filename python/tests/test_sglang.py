@@ -157,6 +157,19 @@ def test_ranks_agree_without_seeds_and_after_the_server_was_killed(sglang, serve
     assert not ranks[0].__dict__["_stream"].sequences
 
 
+def test_replicas_of_data_parallelism_differ_without_seeds(sglang, server, monkeypatch):
+    def drawn(**ranks):
+        monkeypatch.setattr(sglang._sampler, "get_parallel", lambda: types.SimpleNamespace(**ranks), raising=False)
+        sglang.register(server.uds)
+        sampler = sglang._sampler.factories["croupier"]()
+        return [tuple(forward(sampler, logits(4, step), info(ROWS))[0]) for step in range(10)]
+
+    replicas = [drawn(dp_rank=rank, attn_dp_rank=within) for rank in (0, 1) for within in (0, 1)]
+    assert len({tuple(each) for each in replicas}) == 4
+    # Without a controller, and in versions that do not say.
+    assert drawn(dp_rank=None, attn_dp_rank=0) == drawn() == replicas[0]
+
+
 def test_logprobs_are_written_as_sglang_does(sglang, server):
     sampler, rows = sglang.CroupierSampler(server.uds), logits(2)
     if "torch" in sys.modules and not hasattr(sys.modules["torch"], "nn"):

@@ -12,12 +12,11 @@ from ..schema import pb
 from . import _orders, needed
 from ._ahead import refusal
 from ._extra import parsed
+from ._seeds import MASK, mixed
 
 _log = logging.getLogger(__name__)
 _EXTRA = "croupier"
 _ADDRESS = "CROUPIER_VLLM_ADDRESS"
-#: Between seeds of requests that have none.
-_STRIDE = 0x9E3779B97F4A7C15
 #: What vLLM has too, and its defaults.
 _FILTERS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 _PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
@@ -51,7 +50,7 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
     if request.temperature < 1e-5:
         params.temperature = 0
     if request.seed is not None:
-        params.seed = request.seed % 2**64
+        params.seed = request.seed & MASK
     for descriptor, _ in chosen.ListFields():
         params.ClearField(descriptor.name)
     params.MergeFrom(chosen)
@@ -93,6 +92,14 @@ def _ending(request: Any) -> int:
     return eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
 
 
+def _replica(vllm_config: Any) -> int:
+    """Which of the engines of data parallelism this is. They share their seed."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    # Of a dense model each engine is told that its rank is 0; the index stays.
+    found = getattr(parallel, "data_parallel_index", None)
+    return int(found if found is not None else getattr(parallel, "data_parallel_rank", None) or 0)
+
+
 class Request:
     """What is known of one request."""
 
@@ -111,8 +118,8 @@ class Chooser:
     address: the server; else `additional_config["croupier_address"]` of vLLM's configuration, else the variable CROUPIER_VLLM_ADDRESS.
     data_path: as of `croupier.Stream`. "device_memory" leaves logits on the GPU, where the server samples on the same one.
 
-    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number
-    and the engine's seed. When the server cannot be reached for `reconnect_within` seconds the engine fails.
+    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number,
+    the engine's seed and its data-parallel rank. When the server cannot be reached for `reconnect_within` seconds the engine fails.
 
     Where Croupier has no token for a row, such as one with a NaN, or refuses a request, it is logged as an error. A request without
     `extra_args["croupier"]` is left to vLLM's sampler then, one with them is ended: it is never sampled without what it asked for.
@@ -143,7 +150,8 @@ class Chooser:
             raise ValueError("watermark_config is set, but vLLM cannot mark what Croupier draws: leave it out, and give requests "
                              f'extra_args["{_EXTRA}"]["watermark"], or the server one in its [defaults]')
         self._address = address
-        self._seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
+        seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
+        self._seed = mixed(seed & MASK, _replica(vllm_config))
         self._max_rows = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
         self._connected: Stream | None = None
         self._requests: dict[int, Any] = {}
@@ -154,7 +162,7 @@ class Chooser:
         self._seen += 1
         own = sampling_params(request, self.has_penalties)
         if not own.HasField("seed"):
-            own.seed = (self._seed + self._seen * _STRIDE) % 2**64
+            own.seed = mixed(self._seed, self._seen)
         return own
 
     def _stream(self, vocab_size: int) -> Stream:

@@ -49,7 +49,7 @@ class CroupierSampler(_sampler.Sampler):
 
     Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
     and position, whatever else is in the batch, and so do those with a seed in their custom_params; the others that of `random_seed`,
-    the same on all ranks, and the number of the step.
+    the same on all tensor-parallel ranks, and the number of the step.
     """
 
     def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0) -> None:
@@ -212,8 +212,20 @@ def register(address: str, name: str = "croupier", **options: Any) -> None:
 
 
 def _random_seed() -> int:
-    """SGLang's own, which all ranks share."""
+    """SGLang's own, which all ranks share, mixed with which of the replicas of data parallelism this is: their batches have other rows."""
     try:
-        return int(_sampler.get_server_args().random_seed or 0)
+        seed = int(_sampler.get_server_args().random_seed or 0)
     except (AttributeError, TypeError, ValueError):
-        return 0
+        seed = 0
+    for rank in ("dp_rank", "attn_dp_rank"):
+        seed = mixed(seed & MASK, _parallel(rank) or 0)
+    return seed
+
+
+def _parallel(name: str) -> int | None:
+    """What SGLang knows of its ranks; None where it does not, as in versions that have them elsewhere."""
+    try:
+        found = getattr(_sampler.get_parallel(), name)
+        return None if found is None else int(found)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
