@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from typing import Any
 
-from ..client import Stream, connect
+from ..client import Stream
 from ..errors import CroupierError, LogitsLost, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._ahead import refusal
 from ._extra import parsed
+from ._logits import connected, rows_of
 from ._seeds import MASK, mixed
 
 _log = logging.getLogger(__name__)
@@ -100,6 +102,13 @@ def _replica(vllm_config: Any) -> int:
     return int(found if found is not None else getattr(parallel, "data_parallel_rank", None) or 0)
 
 
+def _ranks(vllm_config: Any) -> int:
+    """How many ranks there are on this machine, each with a stream of its own."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    ranks = (getattr(parallel, name, None) or 1 for name in ("tensor_parallel_size", "data_parallel_size_local"))
+    return math.prod(ranks)
+
+
 class Request:
     """What is known of one request."""
 
@@ -117,6 +126,7 @@ class Chooser:
 
     address: the server; else `additional_config["croupier_address"]` of vLLM's configuration, else the variable CROUPIER_VLLM_ADDRESS.
     data_path: as of `croupier.Stream`. "device_memory" leaves logits on the GPU, where the server samples on the same one.
+    max_rows: rows of one message; larger batches are sent as several. Default: vLLM's max_num_seqs, as far as the server has room for them.
 
     Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number,
     the engine's seed and its data-parallel rank. When the server cannot be reached for `reconnect_within` seconds the engine fails.
@@ -127,6 +137,7 @@ class Chooser:
 
     address: str | None = None
     data_path = "auto"
+    max_rows: int | None = None
     reconnect_within = 30.0
     #: Whether penalties are Croupier's.
     has_penalties = True
@@ -152,7 +163,8 @@ class Chooser:
         self._address = address
         seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
         self._seed = mixed(seed & MASK, _replica(vllm_config))
-        self._max_rows = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
+        self._wanted = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
+        self._streams = _ranks(vllm_config)
         self._connected: Stream | None = None
         self._requests: dict[int, Any] = {}
         self._seen = 0
@@ -168,8 +180,9 @@ class Chooser:
     def _stream(self, vocab_size: int) -> Stream:
         if self._connected is None:
             # Not before: vLLM makes processors in processes that it forks.
-            self._connected = connect(self._address, vocab_size, data_path=self.data_path, max_rows=self._max_rows,
-                                      reconnect_within=self.reconnect_within, default_params=stream_params())
+            self._connected, self._max_rows = connected(
+                self._address, vocab_size, self._wanted, self._streams, max_rows=self.max_rows, data_path=self.data_path,
+                reconnect_within=self.reconnect_within, default_params=stream_params())
         return self._connected
 
     def _open(self, request: Request, prompt: list[int], output: list[int]) -> None:
@@ -206,7 +219,7 @@ class Chooser:
         texts = [request.text for request in requests]
         while True:
             try:
-                self._connected.sample(self._rows(logits), texts)
+                self._connected.sample(rows_of(self.torch, self._connected, self._address, logits, self._max_rows), texts)
             except LogitsLost:
                 continue
             except RowError as error:
@@ -225,14 +238,6 @@ class Chooser:
         _log.error("Croupier: a request is %s: %s", what, why)
         self._close(request)
         request.is_refused, request.text = True, None
-
-    def _rows(self, logits: Any) -> Any:
-        if self._connected.data_path == "device_memory":
-            return logits.contiguous()
-        rows = self._connected.rows(len(logits))
-        # From the GPU to where the server reads it.
-        self.torch.from_numpy(rows.array).copy_(logits)
-        return rows
 
     def _close(self, request: Any) -> None:
         if request.text is not None:

@@ -307,7 +307,8 @@ class _Sampler:
     def _open(self, vocab_size: int) -> None:
         if isinstance(self.where, str):
             order = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, sampler_order=_orders.TRANSFORMERS)
-            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), default_params=order)
+            # A step's tokens are taken before the next is written.
+            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), slots=1, default_params=order)
         else:
             config = self.where._session.config
             if config.vocab_size != vocab_size or sorted(config.eos_token_ids) != sorted(self.eos):

@@ -16,11 +16,12 @@ import http
 import logging
 from typing import Any
 
-from ..client import Stream, connect
+from ..client import Stream
 from ..errors import CroupierError, LogitsLost, OpenError, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._extra import parsed
+from ._logits import connected, rows_of
 from ._seeds import MASK, mixed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
@@ -50,13 +51,17 @@ class CroupierSampler(_sampler.Sampler):
     Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
     and position, whatever else is in the batch, and so do those with a seed in their custom_params; the others that of `random_seed`,
     the same on all tensor-parallel ranks, and the number of the step.
+
+    max_rows: rows of one message; larger batches are sent as several. Default: those of the first batch and at least 256, as far as the
+    server has room for them.
     """
 
-    def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0) -> None:
+    def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0,
+                 max_rows: int | None = None) -> None:
         super().__init__()
         self.torch = needed("torch", "torch", type(self).__name__)
-        self._address, self._options = address, dict(data_path=data_path, reconnect_within=reconnect_within)
-        self._seed, self._steps = random_seed, 0
+        self._address, self._options = address, dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
+        self._seed, self._steps, self._is_amid = random_seed, 0, False
         # Connected in the process that samples; not an attribute that torch.nn looks into.
         self.__dict__["_stream"] = None
 
@@ -83,10 +88,11 @@ class CroupierSampler(_sampler.Sampler):
         self._steps += 1
         if not count:
             return self.torch.tensor([], dtype=self.torch.int64, device=logits.device)
-        stream = self.__dict__["_stream"] or self._connect(count, logits.shape[-1])
+        stream = self._stream_for(count, logits.shape[-1])
         custom = [*(info.custom_params or ()), *[None] * count][:count]
         extra = [self._extra(each) for each in custom]
         plain = self._params(logits.shape[-1], info, self._seeds(info, positions, extra))
+        self._is_amid = True
         tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
         # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
         left = [row for row, token in enumerate(tokens) if token is None]
@@ -96,6 +102,7 @@ class CroupierSampler(_sampler.Sampler):
                     _abort(custom[row], why[row])
             again, _ = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], False)
             tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
+        self._is_amid = False
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
     def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
@@ -121,11 +128,18 @@ class CroupierSampler(_sampler.Sampler):
             _abort(custom, str(error))
             return None
 
-    def _connect(self, count: int, vocab_size: int) -> Stream:
-        # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
-        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), default_params=_stream_params(),
-                                           **self._options)
-        return self.__dict__["_stream"]
+    def _stream_for(self, count: int, vocab_size: int) -> Stream:
+        stream, self.__dict__["_stream"] = self.__dict__["_stream"], None
+        if stream is not None and self._is_amid:
+            # Whoever handles what has interrupted the step may hold its rows, and with them the only slot.
+            stream.end()
+            stream = None
+        if stream is None:
+            # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
+            ranks = (_parallel("tp_size") or 1) * (_parallel("dp_size") or 1)
+            stream, self._max_rows = connected(self._address, vocab_size, max(count, 256), ranks, default_params=_stream_params(), **self._options)
+        self._is_amid, self.__dict__["_stream"] = False, stream
+        return stream
 
     def _seeds(self, info: Any, positions: Any, extra: list[Any]) -> list[int]:
         """That of each row, which is a text of its own: a request's own seed has to give another one at each position."""
@@ -151,14 +165,8 @@ class CroupierSampler(_sampler.Sampler):
 
     def _sample(self, stream: Stream, logits: Any, texts: list[Any]) -> None:
         while True:
-            if stream.data_path == "device_memory":
-                rows = logits.contiguous()
-            else:
-                rows = stream.rows(len(texts))
-                # From the GPU to where the server reads it, as float32.
-                self.torch.from_numpy(rows.array).copy_(logits)
             try:
-                stream.sample(rows, texts)
+                stream.sample(rows_of(self.torch, stream, self._address, logits, self._max_rows), texts)
                 return
             except LogitsLost:
                 continue
