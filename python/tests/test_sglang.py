@@ -231,15 +231,51 @@ def test_a_seed_in_custom_params_gives_each_position_a_number_of_its_own(sglang,
         assert stream.sample(flat[:1], [stream.open(seed=sglang.mixed(7, 0))]) == first[:1]
 
 
-def test_a_text_that_cannot_be_opened_leaves_none_open(sglang, serve):
+def test_a_text_that_cannot_be_opened_is_aborted_and_leaves_none_open(sglang, serve, caplog):
     sampler, rows = sglang.CroupierSampler(serve("--max-message-bytes=65536").uds), logits(2)
-    custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}}]
-    for _ in range(2):
-        with pytest.raises(ValueError, match="max_message_bytes is 65536"):
-            forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))
-        assert not sampler._stream.sequences
+    for asked in (types.SimpleNamespace(to_finish=None), None):
+        caplog.clear()
+        custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}} | ({"__req__": asked} if asked else {})]
+        assert forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))[0] == rows.argmax(1).tolist()
+        assert not sampler._stream.sequences and "max_message_bytes is 65536" in caplog.text
+        assert asked is None or "max_message_bytes is 65536" in asked.to_finish.message and asked.to_finish.status_code == 400
+    # Alone in its batch.
+    assert forward(sampler, rows[:1], info(ROWS[:1], custom=custom[1:]))[0] == rows[:1].argmax(1).tolist()
+    caplog.clear()
     assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
+    assert not sampler._stream.sequences and not caplog.records
+
+
+def test_a_row_without_a_token_ends_its_request_or_goes_on_with_another(sglang, server, caplog):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(6)
+    expected = rows.argmax(1).tolist()
+    rows[1, 3], rows[1, 4] = np.nan, 99
+    rows[2] = np.nan
+    rows[3] = -np.inf
+    # A grammar's row, whose only token is a NaN.
+    rows[4] = -np.inf
+    rows[4, 7] = np.nan
+    expected[1:5] = [4, 0, 0, 7]
+    asked = [types.SimpleNamespace(to_finish=None) for _ in range(6)]
+    for custom in (None, [{"__req__": each} for each in asked], [{"__req__": each, "croupier": {"top_a": 0.1}} for each in asked]):
+        caplog.clear()
+        for each in asked:
+            each.to_finish = None
+        assert forward(sampler, rows, info(ROWS[:1] * 6, custom=custom))[0] == expected
+        ended = [each.to_finish for each in asked]
+        if custom:
+            assert [each is None for each in ended] == [True, False, False, False, False, True]
+            assert all("there is no token for a row" in each.message and each.status_code == 500 for each in ended[1:5])
+        else:
+            assert caplog.text.count("goes on with the largest logit") == 4
+        assert [record.levelname for record in caplog.records] == ["ERROR"] * 4 and "NaN" in caplog.text
     assert not sampler._stream.sequences
+
+
+def test_a_server_that_opens_no_text_is_an_error(sglang, serve):
+    """Greedy tokens in place of all that was asked for would be a mistake that nobody sees."""
+    with pytest.raises(croupier.OpenError):
+        forward(sglang.CroupierSampler(serve("--max-sequences-per-stream=1").uds), logits(4), info(ROWS))
 
 
 def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(sglang, server, in_time):  # noqa: F811

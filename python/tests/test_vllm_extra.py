@@ -246,6 +246,13 @@ def test_what_vllm_can_sample_is_left_to_it_where_croupier_has_no_room(vllm, ser
     assert {record.levelname for record in caplog.records} == {"ERROR"}
 
 
+def test_a_request_that_no_message_has_room_for_is_refused(vllm, serve, caplog):
+    large = ended_by(eos=5, extra_args={"croupier": {"banned_token_ids": [1] * 65536}})
+    finite, outputs = run(vllm, processor(vllm, serve("--max-message-bytes=65536")), [large, request(temperature=0.0)], lambda step: [row([step])] * 2, 3)
+    assert finite == [[1, 1]] * 3 and outputs[0] == [5] * 3 and outputs[1] == [int(row([step]).argmax()) for step in range(3)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"] and "max_message_bytes is 65536" in caplog.text
+
+
 def test_vllm_s_own_watermark_is_refused(vllm, server):
     with pytest.raises(ValueError, match="watermark_config is set"):
         processor(vllm, server, watermark_config=object())

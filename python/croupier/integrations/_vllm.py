@@ -190,7 +190,11 @@ class Chooser:
         # Amid a prompt vLLM throws tokens away, and what was learned from them has to go too.
         state = request.text.state if request.text is not None and output else None
         self._close(request)
-        request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
+        try:
+            request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
+        except ValueError as error:
+            # It is larger than a message may be.
+            self._refuse(request, str(error))
 
     def _choose(self, logits: Any, rows: list[int], requests: list[Any]) -> Any:
         """Leaves one token of each of these rows, but where the request is left to vLLM's sampler."""

@@ -16,8 +16,10 @@ import http
 import logging
 from typing import Any
 
+import numpy as np
+
 from ..client import Stream
-from ..errors import CroupierError, LogitsLost, OpenError, RowError
+from ..errors import LogitsLost, OpenError, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._extra import parsed
@@ -93,32 +95,42 @@ class CroupierSampler(_sampler.Sampler):
         extra = [self._extra(each) for each in custom]
         plain = self._params(logits.shape[-1], info, self._seeds(info, positions, extra))
         self._is_amid = True
-        tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
-        # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
+        tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)])
         left = [row for row, token in enumerate(tokens) if token is None]
         if left:
-            for row in left:
-                if extra[row] is not None:
+            # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
+            again, still = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], is_plain=True)
+            for row, token, reason in zip(left, again, still):
+                tokens[row] = _largest(logits[row : row + 1]) if token is None else token
+                if token is None:
+                    _make_do(custom[row], reason)
+                elif extra[row] is not None:
                     _abort(custom[row], why[row])
-            again, _ = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], False)
-            tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
         self._is_amid = False
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
-    def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
-        """The token of each row, and why it has none."""
-        texts: list[Any] = []
-        failures: dict[int, Any] = {}
+    def _tokens(self, stream: Stream, logits: Any, params: list[Any], is_plain: bool = False) -> tuple[list[int | None], list[str]]:
+        """The token of each row, and why it has none. Raises where the server opens no text at all, not even a plain one."""
+        texts: dict[int, Any] = {}
+        why, failures = ["no token"] * len(params), {}
         try:
-            texts = [stream.open(params=each) for each in params]
-            self._sample(stream, logits, texts)
-        except CroupierError as error:
-            if not may_fail or not isinstance(error, (OpenError, RowError)):
+            for row, each in enumerate(params):
+                try:
+                    texts[row] = stream.open(params=each)
+                except ValueError as error:
+                    # It is larger than a message may be.
+                    why[row] = str(error)
+            if texts:
+                self._sample(stream, logits if len(texts) == len(params) else logits[list(texts)], list(texts.values()))
+        except (OpenError, RowError) as error:
+            if is_plain and isinstance(error, OpenError):
                 raise
             failures = dict(error.failures)
         finally:
             _clear(stream)
-        return [text.tokens[0] if text.tokens else None for text in texts], [str(failures.get(text.id, "no token")) for text in texts]
+        for row, text in texts.items():
+            why[row] = str(failures.get(text.id, why[row]))
+        return [texts[row].tokens[0] if row in texts and texts[row].tokens else None for row in range(len(params))], why
 
     @staticmethod
     def _extra(custom: Any) -> Any:
@@ -202,16 +214,39 @@ def _merged(plain: Any, extra: Any) -> Any:
 
 
 def _abort(custom: Any, why: str) -> None:
-    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one."""
-    request, why = custom.get("__req__"), f'custom_params["croupier"]: {why}'
+    """Ends a request whose custom_params are wrong."""
+    why = f'custom_params["croupier"]: {why}'
+    if _end(custom, why, http.HTTPStatus.BAD_REQUEST, "BadRequestError"):
+        _log.error("a request is aborted: %s", why)
+    else:
+        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
+
+
+def _make_do(custom: Any, why: str) -> None:
+    """Ends a request whose row has no token, such as one with a NaN, if it is known. SGLang names it only with custom_params and a logit
+    processor of its own, so that others have to go on."""
+    if _end(custom, f"there is no token for a row: {why}", http.HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"):
+        _log.error("a request is aborted, since there is no token for a row: %s", why)
+    else:
+        _log.error("there is no token for a row, and SGLang does not say of which request it is, which goes on with the largest logit: %s", why)
+
+
+def _end(custom: Any, why: str, status: http.HTTPStatus, kind: str) -> bool:
+    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one. Gives
+    whether there was one."""
     try:
-        reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, http.HTTPStatus.BAD_REQUEST, "BadRequestError")
+        request = custom["__req__"]
+        reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, status, kind)
         # It is ended with this step already perhaps.
         request.to_finish = request.to_finish or reason
-    except (ImportError, AttributeError, ReferenceError):
-        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
-    else:
-        _log.error("a request is aborted: %s", why)
+        return True
+    except (ImportError, AttributeError, KeyError, ReferenceError, TypeError):
+        return False
+
+
+def _largest(row: Any) -> int:
+    """The token of the largest logit. Those that are NaN come before those that are masked, of which a grammar wants none."""
+    return int(np.nan_to_num(row.float().cpu().numpy(), nan=-1e30).argmax())
 
 
 def register(address: str, name: str = "croupier", **options: Any) -> None:
