@@ -119,6 +119,27 @@ def test_what_a_preset_s_sampler_learned_outlives_the_server(serve, tmp_path):
     assert texts[0] == texts[1]
 
 
+def test_logits_that_were_lost_are_sent_again_on_every_way():
+    sent = []
+
+    class Stream:
+        def sample(self, rows, texts):
+            sent.append(rows)
+            if len(sent) % 2:
+                raise croupier.LogitsLost("the region is gone")
+
+        def rows(self, count):
+            return SimpleNamespace(array=np.zeros((count, VOCAB), np.float32))
+
+    scores = np.ones((2, VOCAB), np.float32).view(engines.Tensor)
+    for way in ("device_memory", "shared_memory", "inline"):
+        sampler = sampler_of("", croupier.pb.SamplingParams())
+        sampler.stream = Stream()
+        sampler.stream.data_path = way
+        sampler._sample(scores, [None, None])
+    assert [np.asarray(getattr(rows, "array", rows)).sum() for rows in sent] == [2 * VOCAB] * 6
+
+
 # With transformers.
 
 

@@ -323,19 +323,20 @@ class _Sampler:
             self.texts.append(self.stream.open(prompt=prompt, params=own))
 
     def _sample(self, scores: Any, texts: list[Any]) -> None:
-        if self.stream.data_path == "device_memory":
-            self.stream.sample(scores.contiguous(), texts)
-            return
         while True:
-            rows = self.stream.rows(len(texts))
-            if rows.array.dtype == np.float32:
-                # From wherever it is to where the server reads it.
-                self.torch.from_numpy(rows.array).copy_(scores)
-            else:
-                self.stream.discard(rows)
-                rows = scores.float().cpu().numpy()
             try:
-                self.stream.sample(rows, texts)
+                self.stream.sample(self._rows(scores), texts)
                 return
             except LogitsLost:
                 continue
+
+    def _rows(self, scores: Any) -> Any:
+        if self.stream.data_path == "device_memory":
+            return scores.contiguous()
+        rows = self.stream.rows(len(scores))
+        if rows.array.dtype == np.float32:
+            # From wherever it is to where the server reads it.
+            self.torch.from_numpy(rows.array).copy_(scores)
+            return rows
+        self.stream.discard(rows)
+        return scores.float().cpu().numpy()
