@@ -148,6 +148,27 @@ def test_what_a_sampler_learned_is_kept_when_a_text_is_opened_again(vllm, server
     assert each["true"] == text.tokens
 
 
+def test_what_a_sampler_learned_from_tokens_that_were_thrown_away_is_forgotten(vllm, server):
+    """After a preemption the prompt and the tokens so far are computed again, perhaps in several steps, and all but the last one's token goes."""
+    learns = {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 1.0}
+    each = new([1], seed=1, temperature=1.5, extra_args={"croupier": learns})
+    other, engine = new([2], seed=2), Engine(vllm, processor(vllm, server))
+    engine.add(each)
+    engine.add(other)
+    for step in range(40):
+        if step == 20:
+            engine.remove(each)
+        if step == 22:
+            engine.add(each)
+        engine.step(thrown_away=[each] if step in (22, 23, 24) else ())
+    assert len(each["true"]) == 35
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=[1], output=each["true"][:20], seed=1, temperature=1.5, engine_order="vllm", sampler_order=ORDER, **learns)
+        while len(text.tokens) < 35:
+            stream.sample(row([1, *text.tokens]), [text])
+    assert each["true"] == text.tokens
+
+
 def test_what_a_sampler_of_the_server_s_defaults_learned_outlives_the_server(vllm, serve, tmp_path):
     config = tmp_path / "croupier.toml"
     config.write_text("[defaults]\nmirostat = 2\nmirostat_tau = 2\n")

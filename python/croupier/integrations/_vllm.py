@@ -187,8 +187,10 @@ class Chooser:
 
     def _open(self, request: Request, prompt: list[int], output: list[int]) -> None:
         """Opens a request's text, or opens it again with other tokens."""
-        # Amid a prompt vLLM throws tokens away, and what was learned from them has to go too.
-        state = request.text.state if request.text is not None and output else None
+        # Amid a prompt, and amid what is computed again after a preemption, vLLM throws tokens away, and what was learned from them has
+        # to go too. Where it has another token in the place of one the state is the nearest that there is.
+        learned = request.text is not None and len(request.text.tokens) == len(output)
+        state = request.text.state if learned else None
         self._close(request)
         try:
             request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
