@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .._params import as_message
 from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
@@ -166,8 +167,8 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
 
     croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
-    croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says. With a preset, the
-    config's fields that have transformers' default are not sent; do_sample and lengths are.
+    croupier_params: a `SamplingParams`, or its fields as a dict, as `Stream.open` takes them, which win over what the generation config
+    says. With a preset, the config's fields that have transformers' default are not sent; do_sample and lengths are.
     croupier_seed: of the first text; the others have those that follow. Default: drawn by torch, so `torch.manual_seed` decides.
     """
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
@@ -179,7 +180,7 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
         raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
-    _merge(params, croupier_params if isinstance(croupier_params, pb.SamplingParams) else pb.SamplingParams(**(croupier_params or {})))
+    _merge(params, as_message({} if croupier_params is None else croupier_params, "SamplingParams"))
     if croupier_seed is None:
         croupier_seed = int(torch.randint(2**62, ()).item())
     mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
