@@ -207,7 +207,7 @@ def test_ranks_without_a_seed_agree(vllm, server):
 
 
 def test_engines_of_data_parallelism_differ_without_a_seed(vllm, server):
-    """As in vllm/config/parallel.py: `reconfigure_for_independent_dp_rank` has each engine of a dense model be rank 0 and keeps
+    """As of vllm 0.32.0 (config/parallel.py): `reconfigure_for_independent_dp_rank` has each engine of a dense model be rank 0 and keeps
     `data_parallel_index`."""
     def run(seed=None, **parallel):
         engine, each = Engine(vllm, processor(vllm, server, parallel_config=types.SimpleNamespace(**parallel))), new([1], seed=seed)

@@ -28,7 +28,8 @@ def rows_that_fit(limits: Any, vocab_size: int, wanted: int, streams: int, on_de
     return max(min(wanted, (room // _PAGE - 1) * _PAGE // (-(-4 * vocab_size // _ALIGNED) * _ALIGNED)), 1)
 
 
-def connected(address: str, vocab_size: int, wanted: int, streams: int, *, max_rows: int | None, data_path: str, **options: Any) -> tuple[Stream, int]:
+def connected(address: str, vocab_size: int, wanted: int, streams: int, *, max_rows: int | None, data_path: str,
+              **options: Any) -> tuple[Stream, int]:
     """A stream and the rows of its largest step. One slot is enough: the adapters take a step's result before they write the next."""
     if max_rows is None:
         limits = limits_of(address) or pb.Limits()

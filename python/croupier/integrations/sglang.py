@@ -62,7 +62,8 @@ class CroupierSampler(_sampler.Sampler):
                  max_rows: int | None = None) -> None:
         super().__init__()
         self.torch = needed("torch", "torch", type(self).__name__)
-        self._address, self._options = address, dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
+        self._address = address
+        self._options: dict[str, Any] = dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
         self._seed, self._steps, self._is_amid = random_seed, 0, False
         # Connected in the process that samples; not an attribute that torch.nn looks into.
         self.__dict__["_stream"] = None
@@ -149,7 +150,8 @@ class CroupierSampler(_sampler.Sampler):
         if stream is None:
             # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
             ranks = (_parallel("tp_size") or 1) * (_parallel("dp_size") or 1)
-            stream, self._max_rows = connected(self._address, vocab_size, max(count, 256), ranks, default_params=_stream_params(), **self._options)
+            stream, self._max_rows = connected(self._address, vocab_size, max(count, 256), ranks, default_params=_stream_params(),
+                                               **self._options)
         self._is_amid, self.__dict__["_stream"] = False, stream
         return stream
 
