@@ -8,8 +8,10 @@ import threading
 from types import SimpleNamespace
 
 import croupier
+import engines
+import numpy as np
 import pytest
-from croupier.integrations import huggingface
+from croupier.integrations import _orders, huggingface
 from test_waiting import stop
 
 try:
@@ -92,6 +94,83 @@ def test_nothing_is_loaded_before_it_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="croupier_generate needs torch"):
         huggingface.croupier_generate(None, None, None, None, None)
+
+
+@pytest.mark.parametrize("given", [
+    dict(engine_order="vllm", logit_bias={5: 2.0}, sampler_order=["temperature", "top_k"], top_k=np.int64(7)),
+    croupier.SamplingParams(engine_order="vllm", logit_bias={5: 2.0}, sampler_order=["temperature", "top_k"], top_k=7),
+    croupier.pb.SamplingParams(engine_order=croupier.pb.ENGINE_ORDER_VLLM, logit_bias=[croupier.pb.LogitBias(token_id=5, bias=2.0)],
+                               sampler_order=[croupier.pb.SAMPLER_KIND_TEMPERATURE, croupier.pb.SAMPLER_KIND_TOP_K], top_k=7),
+], ids=["a dict", "a SamplingParams", "a message"])
+def test_croupier_params_may_be_what_the_client_takes(given, monkeypatch):
+    seen = []
+
+    class Model:
+        config = SimpleNamespace(is_encoder_decoder=False)
+
+        def _sample(self, *_, logits_processor, **rest):
+            seen.append(logits_processor[-1].params)
+
+    monkeypatch.setitem(sys.modules, "torch", engines.fake_torch())
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(LogitsProcessorList=list, StoppingCriteriaList=list))
+
+    def generate(given):
+        own = config(do_sample=True, temperature=0.5, pad_token_id=0)
+        huggingface.croupier_generate(Model(), np.array([PROMPT]), [], [], own, croupier="unix:/x", croupier_params=given, croupier_seed=1)
+        return seen[-1]
+
+    pb = croupier.pb
+    assert generate(given) == pb.SamplingParams(
+        engine_order=pb.ENGINE_ORDER_VLLM, logit_bias=[pb.LogitBias(token_id=5, bias=2.0)], temperature=0.5, top_k=7, min_tokens=0, max_tokens=0,
+        sampler_order=[pb.SAMPLER_KIND_TEMPERATURE, pb.SAMPLER_KIND_TOP_K])
+    assert generate(None) == generate({}) and list(generate({}).sampler_order) == list(_orders.TRANSFORMERS)
+    # A field that does not exist is refused by name.
+    with pytest.raises(TypeError, match="temprature"):
+        generate({"temprature": 1.0})
+
+
+def sampler_of(where, params):
+    """That of one text, on a stand-in for torch."""
+    return huggingface._Sampler(engines.fake_torch(), where, params, 1, [PROMPT], SimpleNamespace(eos_token_id=None, pad_token_id=0))
+
+
+def test_what_a_preset_s_sampler_learned_outlives_the_server(serve, tmp_path):
+    presets = tmp_path / "presets.toml"
+    presets.write_text("[learning]\ndescription = \"learns\"\nmirostat = 2\nmirostat_tau = 2\n")
+    server, texts = serve(f"--presets={presets}"), []
+    rows = np.random.default_rng(1).normal(size=(40, 1, VOCAB)).astype(np.float32) * 3
+    for killed_at in (None, 20):
+        sampler = sampler_of(server.uds, croupier.pb.SamplingParams(preset="learning"))
+        sampler._open(VOCAB)
+        for step, row in enumerate(rows):
+            if step == killed_at:
+                server.kill()
+                server.start()
+            sampler._sample(row, sampler.texts)
+        texts.append(sampler.texts[0].tokens)
+        sampler.close()
+    assert texts[0] == texts[1]
+
+
+def test_logits_that_were_lost_are_sent_again_on_every_way():
+    sent = []
+
+    class Stream:
+        def sample(self, rows, texts):
+            sent.append(rows)
+            if len(sent) % 2:
+                raise croupier.LogitsLost("the region is gone")
+
+        def rows(self, count):
+            return SimpleNamespace(array=np.zeros((count, VOCAB), np.float32))
+
+    scores = np.ones((2, VOCAB), np.float32).view(engines.Tensor)
+    for way in ("device_memory", "shared_memory", "inline"):
+        sampler = sampler_of("", croupier.pb.SamplingParams())
+        sampler.stream = Stream()
+        sampler.stream.data_path = way
+        sampler._sample(scores, [None, None])
+    assert [np.asarray(getattr(rows, "array", rows)).sum() for rows in sent] == [2 * VOCAB] * 6
 
 
 # With transformers.

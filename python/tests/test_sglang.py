@@ -99,6 +99,34 @@ def test_rows_are_sampled_with_the_requests_parameters(sglang, server):
     assert sglang._sampler.synced == seen
 
 
+def test_top_k_and_top_p_cut_one_distribution_but_with_min_p(sglang, server):
+    """As in `Sampler._sample_from_probs` of 0.5.23, whose FlashInfer has filter_apply_order "joint", and renormalizes where min_p is needed."""
+    row = np.full(VOCAB, -np.inf, np.float32)
+    row[:4] = np.log([0.4, 0.3, 0.2, 0.1])
+    sampler, kept = sglang.CroupierSampler(server.uds), {}
+    for given in ((1.0, 2, 0.5, 0.0), (1.0, 2, 0.5, 0.01), (1.0, 3, 0.65, 0.6), (1.0, TOP_K_ALL, 0.75, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 2, 1.0, 0.8)):
+        kept[given[1:]] = set(forward(sampler, np.array([row] * 100), info([given] * 100))[0])
+    # 0.4 of all is less than 0.5, and 4/7 of the first two is not.
+    assert kept == {(2, 0.5, 0.0): {0, 1}, (2, 0.5, 0.01): {0}, (3, 0.65, 0.6): {0, 1}, (TOP_K_ALL, 0.75, 0.0): {0, 1, 2},
+                    (3, 1.0, 0.0): {0, 1, 2}, (2, 1.0, 0.8): {0}}
+    # A request may name an order, whose rules are its own.
+    for extra, left in (({"sampler_order": ["SAMPLER_KIND_TOP_K", "SAMPLER_KIND_TOP_P"]}, {0}), ({"min_p": 0.01}, {0}),
+                        ({"engine_order": "ENGINE_ORDER_CROUPIER"}, {0}), ({"top_a": 0.01}, {0, 1})):
+        custom = [{"croupier": extra}] * 100
+        assert set(forward(sampler, np.array([row] * 100), info([(1.0, 2, 0.5, 0.0)] * 100, custom=custom))[0]) == left
+
+
+def test_an_order_in_the_server_s_defaults_is_not_sglang_s(sglang, serve, tmp_path, caplog):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nengine_order = \"vllm\"\n")
+    sampler, plain, rows = (sglang.CroupierSampler(serve(f"--config={config}").uds), sglang.CroupierSampler(serve().uds), logits(4))
+    custom = [{"croupier": {"top_a": 0.01}}] * 4
+    for step in range(20):
+        both = [forward(each, rows, info(ROWS, [5] * 4, custom), [step] * 4)[0] for each in (sampler, plain)]
+        assert both[0] == both[1]
+    assert not caplog.records
+
+
 def test_a_seed_and_a_position_give_one_token_in_any_batch(sglang, server):
     sampler, rows = sglang.CroupierSampler(server.uds), logits(4)
     plain = [(1.0, TOP_K_ALL, 1.0, 0.0)] * 4
@@ -127,6 +155,19 @@ def test_ranks_agree_without_seeds_and_after_the_server_was_killed(sglang, serve
             server.start()
     assert len(set(drawn)) > 3
     assert not ranks[0].__dict__["_stream"].sequences
+
+
+def test_replicas_of_data_parallelism_differ_without_seeds(sglang, server, monkeypatch):
+    def drawn(**ranks):
+        monkeypatch.setattr(sglang._sampler, "get_parallel", lambda: types.SimpleNamespace(**ranks), raising=False)
+        sglang.register(server.uds)
+        sampler = sglang._sampler.factories["croupier"]()
+        return [tuple(forward(sampler, logits(4, step), info(ROWS))[0]) for step in range(10)]
+
+    replicas = [drawn(dp_rank=rank, attn_dp_rank=within) for rank in (0, 1) for within in (0, 1)]
+    assert len({tuple(each) for each in replicas}) == 4
+    # Without a controller, and in versions that do not say.
+    assert drawn(dp_rank=None, attn_dp_rank=0) == drawn() == replicas[0]
 
 
 def test_logprobs_are_written_as_sglang_does(sglang, server):
@@ -170,15 +211,71 @@ def test_custom_params(sglang, server, caplog):
     assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
 
 
-def test_a_text_that_cannot_be_opened_leaves_none_open(sglang, serve):
+def test_a_seed_in_custom_params_gives_each_position_a_number_of_its_own(sglang, server):
+    flat, plain = np.zeros((2, VOCAB), np.float32), [(1.0, TOP_K_ALL, 1.0, 0.0)] * 2
+
+    def drawn(turned=False):
+        sampler, seen = sglang.CroupierSampler(server.uds), []
+        for at in range(30):
+            custom, places = [{"croupier": {"seed": 7}}, None], [at, 0]
+            given = info(plain, custom=custom[::-1] if turned else custom)
+            seen.append(forward(sampler, flat, given, places[::-1] if turned else places)[0][1 if turned else 0])
+        return seen
+
+    first = drawn()
+    assert len(set(first)) > 10 and drawn() == drawn(turned=True) == first
+    # It stands above the seed that SGLang has for the request.
+    sampler = sglang.CroupierSampler(server.uds)
+    assert forward(sampler, flat, info(plain, [5, 5], [{"croupier": {"seed": "7"}}] * 2), [0, 1])[0] == first[:2]
+    with croupier.connect(server.uds, VOCAB) as stream:
+        assert stream.sample(flat[:1], [stream.open(seed=sglang.mixed(7, 0))]) == first[:1]
+
+
+def test_a_text_that_cannot_be_opened_is_aborted_and_leaves_none_open(sglang, serve, caplog):
     sampler, rows = sglang.CroupierSampler(serve("--max-message-bytes=65536").uds), logits(2)
-    custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}}]
-    for _ in range(2):
-        with pytest.raises(ValueError, match="max_message_bytes is 65536"):
-            forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))
-        assert not sampler._stream.sequences
+    for asked in (types.SimpleNamespace(to_finish=None), None):
+        caplog.clear()
+        custom = [None, {"croupier": {"allowed_token_ids": [1] * 65536}} | ({"__req__": asked} if asked else {})]
+        assert forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))[0] == rows.argmax(1).tolist()
+        assert not sampler._stream.sequences and "max_message_bytes is 65536" in caplog.text
+        assert asked is None or "max_message_bytes is 65536" in asked.to_finish.message and asked.to_finish.status_code == 400
+    # Alone in its batch.
+    assert forward(sampler, rows[:1], info(ROWS[:1], custom=custom[1:]))[0] == rows[:1].argmax(1).tolist()
+    caplog.clear()
     assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
+    assert not sampler._stream.sequences and not caplog.records
+
+
+def test_a_row_without_a_token_ends_its_request_or_goes_on_with_another(sglang, server, caplog):
+    sampler, rows = sglang.CroupierSampler(server.uds), logits(6)
+    expected = rows.argmax(1).tolist()
+    rows[1, 3], rows[1, 4] = np.nan, 99
+    rows[2] = np.nan
+    rows[3] = -np.inf
+    # A grammar's row, whose only token is a NaN.
+    rows[4] = -np.inf
+    rows[4, 7] = np.nan
+    expected[1:5] = [4, 0, 0, 7]
+    asked = [types.SimpleNamespace(to_finish=None) for _ in range(6)]
+    for custom in (None, [{"__req__": each} for each in asked], [{"__req__": each, "croupier": {"top_a": 0.1}} for each in asked]):
+        caplog.clear()
+        for each in asked:
+            each.to_finish = None
+        assert forward(sampler, rows, info(ROWS[:1] * 6, custom=custom))[0] == expected
+        ended = [each.to_finish for each in asked]
+        if custom:
+            assert [each is None for each in ended] == [True, False, False, False, False, True]
+            assert all("there is no token for a row" in each.message and each.status_code == 500 for each in ended[1:5])
+        else:
+            assert caplog.text.count("goes on with the largest logit") == 4
+        assert [record.levelname for record in caplog.records] == ["ERROR"] * 4 and "NaN" in caplog.text
     assert not sampler._stream.sequences
+
+
+def test_a_server_that_opens_no_text_is_an_error(sglang, serve):
+    """Greedy tokens in place of all that was asked for would be a mistake that nobody sees."""
+    with pytest.raises(croupier.OpenError):
+        forward(sglang.CroupierSampler(serve("--max-sequences-per-stream=1").uds), logits(4), info(ROWS))
 
 
 def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(sglang, server, in_time):  # noqa: F811

@@ -206,6 +206,23 @@ def test_ranks_without_a_seed_agree(vllm, server):
     assert run() == first and len({tuple(each) for each in first}) == 3
 
 
+def test_engines_of_data_parallelism_differ_without_a_seed(vllm, server):
+    """As of vllm 0.32.0 (config/parallel.py): `reconfigure_for_independent_dp_rank` has each engine of a dense model be rank 0 and keeps
+    `data_parallel_index`."""
+    def run(seed=None, **parallel):
+        engine, each = Engine(vllm, processor(vllm, server, parallel_config=types.SimpleNamespace(**parallel))), new([1], seed=seed)
+        engine.add(each)
+        for _ in range(10):
+            engine.step()
+        return tuple(each["true"])
+
+    dense = [run(data_parallel_index=index, data_parallel_rank=0) for index in range(3)]
+    assert len(set(dense)) == 3 and dense[1] == run(data_parallel_index=1, data_parallel_rank=1)
+    # Where there is no index yet, or nothing at all.
+    assert [run(data_parallel_rank=rank) for rank in range(3)] == dense and run() == dense[0]
+    assert run(5, data_parallel_index=0) == run(5, data_parallel_index=1)
+
+
 def test_a_limit_or_a_loop_in_the_server_s_defaults_or_a_preset_ends_no_text(vllm, serve, tmp_path):
     config = tmp_path / "croupier.toml"
     config.write_text("[defaults]\nmax_tokens = 2\nrepetition_detection = {max_pattern_size = 1, min_count = 2}\n")

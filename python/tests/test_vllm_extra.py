@@ -62,7 +62,7 @@ def test_every_sampler_has_a_place_in_the_orders_that_are_sent():
     kinds = {getattr(croupier.pb, name) for name in vars(croupier.pb) if name.startswith("SAMPLER_KIND_")}
     # Dynamic temperature takes the place of temperature.
     kinds -= {croupier.pb.SAMPLER_KIND_UNSPECIFIED, croupier.pb.SAMPLER_KIND_DYNAMIC_TEMPERATURE}
-    for order in (_orders.CROUPIER, _orders.TRANSFORMERS, _orders.VLLM):
+    for order in (_orders.CROUPIER, _orders.TRANSFORMERS, _orders.VLLM, _orders.SGLANG):
         assert len(order) == len(kinds) and set(order) == kinds
     assert list(croupier.SamplingParams(sampler_order=ORDER).to_pb().sampler_order) == list(_orders.VLLM)
 
@@ -148,6 +148,45 @@ def test_what_a_sampler_learned_is_kept_when_a_text_is_opened_again(vllm, server
     assert each["true"] == text.tokens
 
 
+def test_what_a_sampler_learned_from_tokens_that_were_thrown_away_is_forgotten(vllm, server):
+    """After a preemption the prompt and the tokens so far are computed again, perhaps in several steps, and all but the last one's token goes."""
+    learns = {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 1.0}
+    each = new([1], seed=1, temperature=1.5, extra_args={"croupier": learns})
+    other, engine = new([2], seed=2), Engine(vllm, processor(vllm, server))
+    engine.add(each)
+    engine.add(other)
+    for step in range(40):
+        if step == 20:
+            engine.remove(each)
+        if step == 22:
+            engine.add(each)
+        engine.step(thrown_away=[each] if step in (22, 23, 24) else ())
+    assert len(each["true"]) == 35
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=[1], output=each["true"][:20], seed=1, temperature=1.5, engine_order="vllm", sampler_order=ORDER, **learns)
+        while len(text.tokens) < 35:
+            stream.sample(row([1, *text.tokens]), [text])
+    assert each["true"] == text.tokens
+
+
+def test_what_a_sampler_of_the_server_s_defaults_learned_outlives_the_server(vllm, serve, tmp_path):
+    config = tmp_path / "croupier.toml"
+    config.write_text("[defaults]\nmirostat = 2\nmirostat_tau = 2\n")
+    server, texts = serve(f"--config={config}"), []
+    for killed_at in (None, 20):
+        each = new([1], seed=1, temperature=1.5)
+        engine = Engine(vllm, processor(vllm, server))
+        engine.add(each)
+        for step in range(40):
+            if step == killed_at:
+                server.kill()
+                server.start()
+            engine.step()
+        texts.append(each["true"])
+    assert texts[0] == texts[1]
+    assert texts[0] == alone(serve(), each, seed=1, temperature=1.5, mirostat=2, mirostat_tau=2.0, sampler_order=ORDER)
+
+
 @pytest.mark.parametrize(("extra", "says"), [
     ({"dryness": 1}, "dryness"), ("{", "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM"),
     ({"min_tokens": 5}, "min_tokens, which is for vLLM"), ({"ignore_eos": True}, "ignore_eos, which is for vLLM"),
@@ -226,6 +265,13 @@ def test_what_vllm_can_sample_is_left_to_it_where_croupier_has_no_room(vllm, ser
     assert finite == [[1, VOCAB, 1]] * 3 and outputs[2] == [5] * 3 and outputs[0] == outputs[1]
     assert caplog.text.count("left to vLLM's sampler") == 1 and caplog.text.count("a request is ended") == 1
     assert {record.levelname for record in caplog.records} == {"ERROR"}
+
+
+def test_a_request_that_no_message_has_room_for_is_refused(vllm, serve, caplog):
+    large = ended_by(eos=5, extra_args={"croupier": {"banned_token_ids": [1] * 65536}})
+    finite, outputs = run(vllm, processor(vllm, serve("--max-message-bytes=65536")), [large, request(temperature=0.0)], lambda step: [row([step])] * 2, 3)
+    assert finite == [[1, 1]] * 3 and outputs[0] == [5] * 3 and outputs[1] == [int(row([step]).argmax()) for step in range(3)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"] and "max_message_bytes is 65536" in caplog.text
 
 
 def test_vllm_s_own_watermark_is_refused(vllm, server):

@@ -1,4 +1,4 @@
-"""Asks a server whether it would open a text, before there is one."""
+"""Asks a server what it has room for, and whether it would open a text, before there is a stream."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ class _Server:
         return str(answer.message) if answer.status == pb.ROW_STATUS_INVALID_WORK else ""
 
 
+    def limits(self) -> Any:
+        """Its limits, or None where it gives no answer."""
+        try:
+            return self._info(pb.GetServerInfoRequest(), timeout=_WITHIN).limits
+        except grpc.RpcError:
+            return None
+
+
 @functools.lru_cache(maxsize=8)
 def _server(address: str, _process: int) -> _Server:
     return _Server(address)
@@ -53,3 +61,8 @@ def refusal(address: str, params: Any, defaults: Any) -> str:
     """Why the server would not open a text with these parameters on a stream with these defaults; empty if it would, or gives no answer."""
     # A fork has no use for the connection of the process that it is of.
     return _server(address, os.getpid()).refusal(params, defaults)
+
+
+def limits_of(address: str) -> Any:
+    """The server's `Limits`, or None where it gives no answer."""
+    return _server(address, os.getpid()).limits()

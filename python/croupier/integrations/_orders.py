@@ -21,6 +21,11 @@ def with_all(own: tuple[int, ...]) -> tuple[int, ...]:
 #: Transformers has its samplers in the order of Croupier's default.
 TRANSFORMERS = CROUPIER
 VLLM = with_all((pb.SAMPLER_KIND_TEMPERATURE, pb.SAMPLER_KIND_MIN_P, pb.SAMPLER_KIND_TOP_K, pb.SAMPLER_KIND_TOP_P))
+#: Where it needs no min_p SGLang cuts by top_k and top_p of one distribution: a token stays where both keep it. Top_p goes first, since
+#: top_k renormalizes what it leaves.
+SGLANG = with_all((pb.SAMPLER_KIND_TEMPERATURE, pb.SAMPLER_KIND_TOP_P, pb.SAMPLER_KIND_TOP_K, pb.SAMPLER_KIND_MIN_P))
+#: Where it does, FlashInfer has top_k, top_p of what that leaves, and min_p.
+SGLANG_WITH_MIN_P = CROUPIER
 
 
 def without_ends() -> Any:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from typing import Any
 
-from ..client import Stream, connect
+from ..client import Stream
 from ..errors import CroupierError, LogitsLost, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._ahead import refusal
 from ._extra import parsed
+from ._logits import connected, rows_of
+from ._seeds import MASK, mixed
 
 _log = logging.getLogger(__name__)
 _EXTRA = "croupier"
 _ADDRESS = "CROUPIER_VLLM_ADDRESS"
-#: Between seeds of requests that have none.
-_STRIDE = 0x9E3779B97F4A7C15
 #: What vLLM has too, and its defaults.
 _FILTERS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 _PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
@@ -51,13 +52,13 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
     if request.temperature < 1e-5:
         params.temperature = 0
     if request.seed is not None:
-        params.seed = request.seed % 2**64
-    if chosen.preset:
-        # It may turn on a sampler that learns, and the text may have to be opened again.
-        params.return_sampler_state = True
+        params.seed = request.seed & MASK
     for descriptor, _ in chosen.ListFields():
         params.ClearField(descriptor.name)
     params.MergeFrom(chosen)
+    # A preset or the server's defaults may turn on a sampler that learns, and the text may have to be opened again. Where none is on
+    # the server has nothing to send.
+    params.return_sampler_state = True
     return params
 
 
@@ -93,6 +94,21 @@ def _ending(request: Any) -> int:
     return eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
 
 
+def _replica(vllm_config: Any) -> int:
+    """Which of the engines of data parallelism this is. They share their seed."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    # Of a dense model each engine is told that its rank is 0; the index stays.
+    found = getattr(parallel, "data_parallel_index", None)
+    return int(found if found is not None else getattr(parallel, "data_parallel_rank", None) or 0)
+
+
+def _ranks(vllm_config: Any) -> int:
+    """How many ranks there are on this machine, each with a stream of its own."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    ranks = (getattr(parallel, name, None) or 1 for name in ("tensor_parallel_size", "data_parallel_size_local"))
+    return math.prod(ranks)
+
+
 class Request:
     """What is known of one request."""
 
@@ -110,9 +126,10 @@ class Chooser:
 
     address: the server; else `additional_config["croupier_address"]` of vLLM's configuration, else the variable CROUPIER_VLLM_ADDRESS.
     data_path: as of `croupier.Stream`. "device_memory" leaves logits on the GPU, where the server samples on the same one.
+    max_rows: rows of one message; larger batches are sent as several. Default: vLLM's max_num_seqs, as far as the server has room for them.
 
-    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number
-    and the engine's seed. When the server cannot be reached for `reconnect_within` seconds the engine fails.
+    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number,
+    the engine's seed and its data-parallel rank. When the server cannot be reached for `reconnect_within` seconds the engine fails.
 
     Where Croupier has no token for a row, such as one with a NaN, or refuses a request, it is logged as an error. A request without
     `extra_args["croupier"]` is left to vLLM's sampler then, one with them is ended: it is never sampled without what it asked for.
@@ -120,6 +137,7 @@ class Chooser:
 
     address: str | None = None
     data_path = "auto"
+    max_rows: int | None = None
     reconnect_within = 30.0
     #: Whether penalties are Croupier's.
     has_penalties = True
@@ -143,8 +161,10 @@ class Chooser:
             raise ValueError("watermark_config is set, but vLLM cannot mark what Croupier draws: leave it out, and give requests "
                              f'extra_args["{_EXTRA}"]["watermark"], or the server one in its [defaults]')
         self._address = address
-        self._seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
-        self._max_rows = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
+        seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
+        self._seed = mixed(seed & MASK, _replica(vllm_config))
+        self._wanted = getattr(getattr(vllm_config, "scheduler_config", None), "max_num_seqs", None) or 256
+        self._streams = _ranks(vllm_config)
         self._connected: Stream | None = None
         self._requests: dict[int, Any] = {}
         self._seen = 0
@@ -154,22 +174,29 @@ class Chooser:
         self._seen += 1
         own = sampling_params(request, self.has_penalties)
         if not own.HasField("seed"):
-            own.seed = (self._seed + self._seen * _STRIDE) % 2**64
+            own.seed = mixed(self._seed, self._seen)
         return own
 
     def _stream(self, vocab_size: int) -> Stream:
         if self._connected is None:
             # Not before: vLLM makes processors in processes that it forks.
-            self._connected = connect(self._address, vocab_size, data_path=self.data_path, max_rows=self._max_rows,
-                                      reconnect_within=self.reconnect_within, default_params=stream_params())
+            self._connected, self._max_rows = connected(
+                self._address, vocab_size, self._wanted, self._streams, max_rows=self.max_rows, data_path=self.data_path,
+                reconnect_within=self.reconnect_within, default_params=stream_params())
         return self._connected
 
     def _open(self, request: Request, prompt: list[int], output: list[int]) -> None:
         """Opens a request's text, or opens it again with other tokens."""
-        # Amid a prompt vLLM throws tokens away, and what was learned from them has to go too.
-        state = request.text.state if request.text is not None and output else None
+        # Amid a prompt, and amid what is computed again after a preemption, vLLM throws tokens away, and what was learned from them has
+        # to go too. Where it has another token in the place of one the state is the nearest that there is.
+        learned = request.text is not None and len(request.text.tokens) == len(output)
+        state = request.text.state if learned else None
         self._close(request)
-        request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
+        try:
+            request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
+        except ValueError as error:
+            # It is larger than a message may be.
+            self._refuse(request, str(error))
 
     def _choose(self, logits: Any, rows: list[int], requests: list[Any]) -> Any:
         """Leaves one token of each of these rows, but where the request is left to vLLM's sampler."""
@@ -198,7 +225,7 @@ class Chooser:
         texts = [request.text for request in requests]
         while True:
             try:
-                self._connected.sample(self._rows(logits), texts)
+                self._connected.sample(rows_of(self.torch, self._connected, self._address, logits, self._max_rows), texts)
             except LogitsLost:
                 continue
             except RowError as error:
@@ -217,14 +244,6 @@ class Chooser:
         _log.error("Croupier: a request is %s: %s", what, why)
         self._close(request)
         request.is_refused, request.text = True, None
-
-    def _rows(self, logits: Any) -> Any:
-        if self._connected.data_path == "device_memory":
-            return logits.contiguous()
-        rows = self._connected.rows(len(logits))
-        # From the GPU to where the server reads it.
-        self.torch.from_numpy(rows.array).copy_(logits)
-        return rows
 
     def _close(self, request: Any) -> None:
         if request.text is not None:

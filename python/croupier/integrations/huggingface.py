@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .._params import as_message
 from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
@@ -166,8 +167,8 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
 
     croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
-    croupier_params: fields of `SamplingParams` as a dict, or one, which win over what the generation config says. With a preset, the
-    config's fields that have transformers' default are not sent; do_sample and lengths are.
+    croupier_params: a `SamplingParams`, or its fields as a dict, as `Stream.open` takes them, which win over what the generation config
+    says. With a preset, the config's fields that have transformers' default are not sent; do_sample and lengths are.
     croupier_seed: of the first text; the others have those that follow. Default: drawn by torch, so `torch.manual_seed` decides.
     """
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
@@ -179,7 +180,7 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
         raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
-    _merge(params, croupier_params if isinstance(croupier_params, pb.SamplingParams) else pb.SamplingParams(**(croupier_params or {})))
+    _merge(params, as_message({} if croupier_params is None else croupier_params, "SamplingParams"))
     if croupier_seed is None:
         croupier_seed = int(torch.randint(2**62, ()).item())
     mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
@@ -307,7 +308,8 @@ class _Sampler:
     def _open(self, vocab_size: int) -> None:
         if isinstance(self.where, str):
             order = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, sampler_order=_orders.TRANSFORMERS)
-            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), default_params=order)
+            # A step's tokens are taken before the next is written.
+            self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), slots=1, default_params=order)
         else:
             config = self.where._session.config
             if config.vocab_size != vocab_size or sorted(config.eos_token_ids) != sorted(self.eos):
@@ -315,25 +317,27 @@ class _Sampler:
                                  f"{vocab_size} and {self.eos}")
             self.stream = self.where
         for at, prompt in enumerate(self.prompts):
-            own = pb.SamplingParams(seed=(self.seed + at) % 2**64)
+            # A preset or the server's defaults may turn on a sampler that learns, and the server may be killed.
+            own = pb.SamplingParams(seed=(self.seed + at) % 2**64, return_sampler_state=True)
             # A seed among croupier_params is for all texts.
             own.MergeFrom(self.params)
             self.texts.append(self.stream.open(prompt=prompt, params=own))
 
     def _sample(self, scores: Any, texts: list[Any]) -> None:
-        if self.stream.data_path == "device_memory":
-            self.stream.sample(scores.contiguous(), texts)
-            return
         while True:
-            rows = self.stream.rows(len(texts))
-            if rows.array.dtype == np.float32:
-                # From wherever it is to where the server reads it.
-                self.torch.from_numpy(rows.array).copy_(scores)
-            else:
-                self.stream.discard(rows)
-                rows = scores.float().cpu().numpy()
             try:
-                self.stream.sample(rows, texts)
+                self.stream.sample(self._rows(scores), texts)
                 return
             except LogitsLost:
                 continue
+
+    def _rows(self, scores: Any) -> Any:
+        if self.stream.data_path == "device_memory":
+            return scores.contiguous()
+        rows = self.stream.rows(len(scores))
+        if rows.array.dtype == np.float32:
+            # From wherever it is to where the server reads it.
+            self.torch.from_numpy(rows.array).copy_(scores)
+            return rows
+        self.stream.discard(rows)
+        return scores.float().cpu().numpy()

@@ -16,11 +16,15 @@ import http
 import logging
 from typing import Any
 
-from ..client import Stream, connect
-from ..errors import CroupierError, LogitsLost, OpenError, RowError
+import numpy as np
+
+from ..client import Stream
+from ..errors import LogitsLost, OpenError, RowError
 from ..schema import pb
 from . import _orders, needed
 from ._extra import parsed
+from ._logits import connected, rows_of
+from ._seeds import MASK, mixed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
 _log = logging.getLogger(__name__)
@@ -29,15 +33,6 @@ _WITHOUT_HISTORY = frozenset((
     "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
     "smoothing_curve typical_p tfs top_a top_n_sigma epsilon_cutoff eta_cutoff top_h xtc_probability xtc_threshold xtc_ignore_token_ids "
     "min_keep sampler_order engine_order p_less logit_bias skew xtc_expected").split())
-_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
-
-
-def mixed(seed: int, number: int) -> int:
-    """A seed of 64 bits for one row: splitmix64 of a seed and a position."""
-    value = (seed + (number + 1) * _GOLDEN) & _MASK
-    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
-    return value ^ value >> 31
 
 
 def extra_params(custom: Any) -> Any:
@@ -56,14 +51,20 @@ class CroupierSampler(_sampler.Sampler):
     """Takes the place of SGLang's `Sampler`.
 
     Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
-    and position, whatever else is in the batch; the others that of `random_seed`, the same on all ranks, and the number of the step.
+    and position, whatever else is in the batch, and so do those with a seed in their custom_params; the others that of `random_seed`,
+    the same on all tensor-parallel ranks, and the number of the step.
+
+    max_rows: rows of one message; larger batches are sent as several. Default: those of the first batch and at least 256, as far as the
+    server has room for them.
     """
 
-    def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0) -> None:
+    def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0,
+                 max_rows: int | None = None) -> None:
         super().__init__()
         self.torch = needed("torch", "torch", type(self).__name__)
-        self._address, self._options = address, dict(data_path=data_path, reconnect_within=reconnect_within)
-        self._seed, self._steps = random_seed, 0
+        self._address = address
+        self._options: dict[str, Any] = dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
+        self._seed, self._steps, self._is_amid = random_seed, 0, False
         # Connected in the process that samples; not an attribute that torch.nn looks into.
         self.__dict__["_stream"] = None
 
@@ -90,35 +91,47 @@ class CroupierSampler(_sampler.Sampler):
         self._steps += 1
         if not count:
             return self.torch.tensor([], dtype=self.torch.int64, device=logits.device)
-        stream = self.__dict__["_stream"] or self._connect(count, logits.shape[-1])
-        plain = self._params(count, logits.shape[-1], info, positions)
+        stream = self._stream_for(count, logits.shape[-1])
         custom = [*(info.custom_params or ()), *[None] * count][:count]
         extra = [self._extra(each) for each in custom]
-        tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)], any(extra))
-        # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
+        plain = self._params(logits.shape[-1], info, self._seeds(info, positions, extra))
+        self._is_amid = True
+        tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)])
         left = [row for row, token in enumerate(tokens) if token is None]
         if left:
-            for row in left:
-                if extra[row] is not None:
+            # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
+            again, still = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], is_plain=True)
+            for row, token, reason in zip(left, again, still):
+                tokens[row] = _largest(logits[row : row + 1]) if token is None else token
+                if token is None:
+                    _make_do(custom[row], reason)
+                elif extra[row] is not None:
                     _abort(custom[row], why[row])
-            again, _ = self._tokens(stream, logits[left], [plain[row] for row in left], False)
-            tokens = [again[left.index(row)] if token is None else token for row, token in enumerate(tokens)]
+        self._is_amid = False
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
-    def _tokens(self, stream: Stream, logits: Any, params: list[Any], may_fail: bool) -> tuple[list[int | None], list[str]]:
-        """The token of each row, and why it has none."""
-        texts: list[Any] = []
-        failures: dict[int, Any] = {}
+    def _tokens(self, stream: Stream, logits: Any, params: list[Any], is_plain: bool = False) -> tuple[list[int | None], list[str]]:
+        """The token of each row, and why it has none. Raises where the server opens no text at all, not even a plain one."""
+        texts: dict[int, Any] = {}
+        why, failures = ["no token"] * len(params), {}
         try:
-            texts = [stream.open(params=each) for each in params]
-            self._sample(stream, logits, texts)
-        except CroupierError as error:
-            if not may_fail or not isinstance(error, (OpenError, RowError)):
+            for row, each in enumerate(params):
+                try:
+                    texts[row] = stream.open(params=each)
+                except ValueError as error:
+                    # It is larger than a message may be.
+                    why[row] = str(error)
+            if texts:
+                self._sample(stream, logits if len(texts) == len(params) else logits[list(texts)], list(texts.values()))
+        except (OpenError, RowError) as error:
+            if is_plain and isinstance(error, OpenError):
                 raise
             failures = dict(error.failures)
         finally:
             _clear(stream)
-        return [text.tokens[0] if text.tokens else None for text in texts], [str(failures.get(text.id, "no token")) for text in texts]
+        for row, text in texts.items():
+            why[row] = str(failures.get(text.id, why[row]))
+        return [texts[row].tokens[0] if row in texts and texts[row].tokens else None for row in range(len(params))], why
 
     @staticmethod
     def _extra(custom: Any) -> Any:
@@ -128,22 +141,36 @@ class CroupierSampler(_sampler.Sampler):
             _abort(custom, str(error))
             return None
 
-    def _connect(self, count: int, vocab_size: int) -> Stream:
-        # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
-        self.__dict__["_stream"] = connect(self._address, vocab_size, max_rows=max(count, 256), default_params=_orders.without_ends(),
-                                           **self._options)
-        return self.__dict__["_stream"]
+    def _stream_for(self, count: int, vocab_size: int) -> Stream:
+        stream, self.__dict__["_stream"] = self.__dict__["_stream"], None
+        if stream is not None and self._is_amid:
+            # Whoever handles what has interrupted the step may hold its rows, and with them the only slot.
+            stream.end()
+            stream = None
+        if stream is None:
+            # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
+            ranks = (_parallel("tp_size") or 1) * (_parallel("dp_size") or 1)
+            stream, self._max_rows = connected(self._address, vocab_size, max(count, 256), ranks, default_params=_stream_params(),
+                                               **self._options)
+        self._is_amid, self.__dict__["_stream"] = False, stream
+        return stream
 
-    def _params(self, count: int, vocab_size: int, info: Any, positions: Any) -> list[Any]:
+    def _seeds(self, info: Any, positions: Any, extra: list[Any]) -> list[int]:
+        """That of each row, which is a text of its own: a request's own seed has to give another one at each position."""
+        own = [None] * len(extra) if info.sampling_seed is None else info.sampling_seed.tolist()
+        own = [each.seed if each is not None and each.HasField("seed") else seed for each, seed in zip(extra, own)]
+        # They are on the GPU, so they are looked at only where one is needed.
+        places = [0] * len(own) if own.count(None) == len(own) else positions.tolist()
+        step = mixed(self._seed, self._steps)
+        return [mixed(step, row) if seed is None else mixed(seed & MASK, place) for row, (seed, place) in enumerate(zip(own, places))]
+
+    def _params(self, vocab_size: int, info: Any, seeds: list[int]) -> list[Any]:
         temperatures, top_ks = info.temperatures.reshape(-1).tolist(), info.top_ks.tolist()
         top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
-        seeds = None if info.sampling_seed is None else info.sampling_seed.tolist()
-        places = positions.tolist() if seeds is not None else None
         params = []
-        for row in range(count):
-            seed = mixed(seeds[row] & _MASK, places[row]) if seeds is not None else mixed(mixed(self._seed, self._steps), row)
+        for row, seed in enumerate(seeds):
             own = pb.SamplingParams(seed=seed, temperature=temperatures[row], top_p=top_ps[row], min_p=min_ps[row])
-            # SGLang filters by top_k, then top_p of what that leaves; 1 is greedy, and what the vocabulary does not have is all.
+            # 1 is greedy, and what the vocabulary does not have is all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
             if top_ks[row] == 1:
                 own.temperature = 0
@@ -152,14 +179,8 @@ class CroupierSampler(_sampler.Sampler):
 
     def _sample(self, stream: Stream, logits: Any, texts: list[Any]) -> None:
         while True:
-            if stream.data_path == "device_memory":
-                rows = logits.contiguous()
-            else:
-                rows = stream.rows(len(texts))
-                # From the GPU to where the server reads it, as float32.
-                self.torch.from_numpy(rows.array).copy_(logits)
             try:
-                stream.sample(rows, texts)
+                stream.sample(rows_of(self.torch, stream, self._address, logits, self._max_rows), texts)
                 return
             except LogitsLost:
                 continue
@@ -173,29 +194,61 @@ def _clear(stream: Stream) -> None:
         stream.close(text)
 
 
+def _stream_params() -> Any:
+    """What holds where a request says nothing else: SGLang's order with a place for every sampler, whatever the server's defaults say."""
+    params = _orders.without_ends()
+    params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_CROUPIER, sampler_order=_orders.SGLANG))
+    return params
+
+
 def _merged(plain: Any, extra: Any) -> Any:
-    """Fields of the second take the place of those of the first."""
-    if extra is None:
-        return plain
+    """Fields of the second take the place of those of the first, but for the seed, which the first has of this position."""
     params = pb.SamplingParams()
     params.CopyFrom(plain)
-    for descriptor, _ in extra.ListFields():
-        params.ClearField(descriptor.name)
-    params.MergeFrom(extra)
+    if extra is not None:
+        for descriptor, _ in extra.ListFields():
+            params.ClearField(descriptor.name)
+        params.MergeFrom(extra)
+        params.seed = plain.seed
+    if params.min_p > 0 and not params.sampler_order and not params.engine_order:
+        params.sampler_order.extend(_orders.SGLANG_WITH_MIN_P)
     return params
 
 
 def _abort(custom: Any, why: str) -> None:
-    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one."""
-    request, why = custom.get("__req__"), f'custom_params["croupier"]: {why}'
+    """Ends a request whose custom_params are wrong."""
+    why = f'custom_params["croupier"]: {why}'
+    if _end(custom, why, http.HTTPStatus.BAD_REQUEST, "BadRequestError"):
+        _log.error("a request is aborted: %s", why)
+    else:
+        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
+
+
+def _make_do(custom: Any, why: str) -> None:
+    """Ends a request whose row has no token, such as one with a NaN, if it is known. SGLang names it only with custom_params and a logit
+    processor of its own, so that others have to go on."""
+    if _end(custom, f"there is no token for a row: {why}", http.HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"):
+        _log.error("a request is aborted, since there is no token for a row: %s", why)
+    else:
+        _log.error("there is no token for a row, and SGLang does not say of which request it is, which goes on with the largest logit: %s", why)
+
+
+def _end(custom: Any, why: str, status: http.HTTPStatus, kind: str) -> bool:
+    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one. Gives
+    whether there was one."""
     try:
-        reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, http.HTTPStatus.BAD_REQUEST, "BadRequestError")
+        request = custom["__req__"]
+        reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, status, kind)
         # It is ended with this step already perhaps.
         request.to_finish = request.to_finish or reason
-    except (ImportError, AttributeError, ReferenceError):
-        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
-    else:
-        _log.error("a request is aborted: %s", why)
+        return True
+    except (ImportError, AttributeError, KeyError, ReferenceError, TypeError):
+        return False
+
+
+def _largest(row: Any) -> int:
+    """The token of the largest logit. Those that are NaN come before those that are masked, of which a grammar wants none."""
+    return int(np.nan_to_num(row.float().cpu().numpy(), nan=-1e30).argmax())
 
 
 def register(address: str, name: str = "croupier", **options: Any) -> None:
@@ -204,8 +257,20 @@ def register(address: str, name: str = "croupier", **options: Any) -> None:
 
 
 def _random_seed() -> int:
-    """SGLang's own, which all ranks share."""
+    """SGLang's own, which all ranks share, mixed with which of the replicas of data parallelism this is: their batches have other rows."""
     try:
-        return int(_sampler.get_server_args().random_seed or 0)
+        seed = int(_sampler.get_server_args().random_seed or 0)
     except (AttributeError, TypeError, ValueError):
-        return 0
+        seed = 0
+    for rank in ("dp_rank", "attn_dp_rank"):
+        seed = mixed(seed & MASK, _parallel(rank) or 0)
+    return seed
+
+
+def _parallel(name: str) -> int | None:
+    """What SGLang knows of its ranks; None where it does not, as in versions that have them elsewhere."""
+    try:
+        found = getattr(_sampler.get_parallel(), name)
+        return None if found is None else int(found)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
