@@ -298,6 +298,38 @@ fn rows_without_a_distribution() {
     }
 }
 
+/// A block ends before a row that is no distribution, so that the row fails texts as often as it would without a draft:
+/// only those that come there.
+#[test]
+fn a_block_ends_before_a_row_without_a_distribution() {
+    let by_hand = |seed, tokens: &[u32], behind: &[f32]| {
+        let (rule, tree) = (Block, Tree::chain(tokens.len()));
+        verify_tree(&flat(tokens), &tree, &rule, &Numbers { seed, start: 0 }, &mut Given::new(&[A, behind, A]))
+    };
+    let (nan, masked) = ([f32::NAN, 0.1, 0.1, 0.1], [0.0; 4]);
+    for (bad, error) in [(nan, RowError::Nan), (masked, RowError::AllMasked)] {
+        let (mut failed, mut first) = (0, [0; 4]);
+        let texts = 20_000;
+        for seed in 0..texts {
+            // A flat draft. Behind token 2, which the target emits in a tenth of the texts, there is no distribution.
+            let token = seed as u32 % 4;
+            match by_hand(seed, &[token, 0], if token == 2 { &bad } else { B }) {
+                Ok(verified) => first[verified.emitted[0] as usize] += 1,
+                Err(found) => {
+                    assert_eq!((found, token), (VerifyError { row: 1, error }, 2));
+                    failed += 1;
+                }
+            }
+        }
+        assert_eq!((first[2], first[3]), (0, 0), "after 2 nothing can be emitted, so it does not come with anything");
+        // By chance alone each would be so far off once in 100,000.
+        for (count, share) in [(failed, 0.1), (first[0], 0.6), (first[1], 0.3)] {
+            let (expected, deviation) = (share * texts as f64, f64::sqrt(texts as f64 * share * (1.0 - share)));
+            assert!((f64::from(count) - expected).abs() < 4.5 * deviation, "{failed} failed, {first:?} came first");
+        }
+    }
+}
+
 /// What the target removed is never emitted, however it was drafted.
 #[test]
 fn removed_tokens_stay_removed() {
