@@ -211,7 +211,7 @@ catalog! {
     SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
         "Draft tokens that acceptance came to, by how many draft tokens stand before them.");
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
-        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution.");
+        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution, which those from rows cut to their list have not.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
         "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,

@@ -11,7 +11,7 @@ pub struct Verified {
     /// The tokens to emit: the accepted ones and, unless the sequence ends with the last of them, one more:
     /// recovered after a rejection, the bonus otherwise. Never empty.
     pub emitted: Vec<u32>,
-    /// Whether they have the target's distribution.
+    /// Whether they have the target's distribution: the rule is lossless, or was here, and no row was cut.
     pub lossless: bool,
     /// The tests that were made, in order.
     pub trials: Vec<Trial>,
