@@ -235,6 +235,8 @@ fn judges_take_the_longest_path() {
     assert_eq!(verified.emitted[..3], [1, 1, 1]);
     let judged: Vec<_> = verified.trials.iter().map(|trial| (trial.index, trial.accepted)).collect();
     assert_eq!(judged, [(0, true), (1, true), (2, false), (3, true), (4, true)], "all that was judged is told");
+    let firsts: Vec<_> = verified.trials.iter().filter(|trial| trial.is_first).map(|trial| trial.index).collect();
+    assert_eq!(firsts, [0, 2, 3, 4], "1 is a later sibling");
 }
 
 #[test]
