@@ -183,7 +183,8 @@ impl Position {
     }
 }
 
-/// Values of the label `reason`: what a rejection points to.
+/// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so
+/// far behind that its mass is 0; which of them, the ratio does not say.
 const REASONS: [&str; 3] = ["ruled_out", "unlikely", "chance"];
 /// A token that the target finds less likely than this share of what the draft did is no bad luck.
 const UNLIKELY: f64 = 0.1;
