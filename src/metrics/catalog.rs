@@ -216,6 +216,8 @@ catalog! {
         "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
         "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), or by chance.");
+    SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
+        "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance",
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,

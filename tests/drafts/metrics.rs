@@ -124,6 +124,36 @@ async fn a_judged_tree_counts_its_path() {
     }
 }
 
+/// Draft work whose token nothing verified: the worker may have looked at it and not liked it.
+#[tokio::test]
+async fn drawn_tokens_that_nobody_verifies_are_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let row = logits(1, 1);
+    let mut unverified = 0.0;
+    for (drawn, verified) in [(3, Some(3)), (3, Some(1)), (2, Some(0)), (2, None)] {
+        let mut tokens = Vec::new();
+        for at in 0..drawn {
+            tokens.push(worker.draft(1, DraftWork { restart: at == 0, ..Default::default() }, row.clone()).await);
+        }
+        match verified {
+            Some(len) => drop(worker.verify(1, chain(&tokens[..len], kept()), &vec![row.clone(); len + 1]).await),
+            None => drop(worker.step(sample_step(&[(1, row.clone())])).await),
+        }
+        unverified += f64::from(drawn) - verified.unwrap_or(0) as f64;
+        let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
+        server.expect_series(series, unverified).await;
+    }
+    // Begun anew, and closed with the sequence: the latter has no text that it could bias.
+    for restart in [true, false, true] {
+        worker.draft(1, DraftWork { restart, ..Default::default() }, row.clone()).await;
+    }
+    worker.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
+    server.expect_series(series, unverified + 2.0).await;
+}
+
 #[tokio::test]
 async fn what_a_rejection_points_to_is_told_apart() {
     let server = TestServer::start().await;
