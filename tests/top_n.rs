@@ -94,6 +94,28 @@ async fn a_marked_row_is_that_of_minus_infinity_elsewhere() {
 }
 
 #[tokio::test]
+async fn drafts_on_cut_rows_are_not_lossless() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(8)), open(2, top_k(3, 8))])).await;
+    let rows = [logits(9, 0), logits(9, 1)];
+    // Of the second sequence the listed tokens are all that may be drawn.
+    for (id, whole) in [(1, false), (2, true)] {
+        let from = verify_work::DraftDistribution::Deterministic(DeterministicDraft {});
+        let verify = VerifyWork { draft_token_ids: vec![7], draft_distribution: Some(from), ..Default::default() };
+        let kind = Some(work::Kind::Verify(verify));
+        let work = vec![Work { sequence_id: Some(id), kind, ..Default::default() }];
+        let top_n = Some(top_n(&rows, 10, BeyondTopN::Mark));
+        let result = worker.step(Step { work, top_n, ..Default::default() }).await;
+        let [done] = &result.work[..] else { panic!("one result for one work") };
+        assert_eq!((done.truncated, done.verify.as_ref().unwrap().lossless), (!whole, whole), "{}", done.message);
+        let labels = format!("model=\"default\",proposer=\"deterministic\",lossless=\"{whole}\"");
+        let emitted = done.tokens.len() as f64;
+        server.expect_series(&format!("croupier_spec_decode_num_emitted_tokens_total{{{labels}}}"), emitted).await;
+    }
+}
+
+#[tokio::test]
 async fn scores_and_logprobs_count_the_others() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;

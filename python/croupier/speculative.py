@@ -126,20 +126,33 @@ class _Plan:
 
     def __init__(self, stream: Stream | aio.Stream) -> None:
         self.stream = stream
-        self._told: dict[int, Any] = {}
+        #: What was told last of each text, and how many tokens it had then.
+        self._told: dict[int, tuple[Any, int]] = {}
 
     def proposed(self, sequences: Iterable[Sequence]) -> list[Draft]:
-        """Drafts of the proposer in the sidecar, as of the last verification; empty before the first, and without a proposer."""
+        """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step that `told` was given the
+        result of. Empty before the first, without a proposer, and where the text has tokens since, from `sample` for example."""
         drafts = []
         for sequence in sequences:
-            told = self._told.get(sequence.id)
-            found = list(told.proposed_token_ids) if told else []
+            told, tokens = self._told.get(sequence.id, (None, 0))
+            # What followed the text then does not follow it now.
+            found = list(told.proposed_token_ids) if told and tokens == len(sequence.tokens) else []
             drafts.append(Draft(sequence, found[: self.length(sequence, len(found))]))
         return drafts
 
+    def told(self, sequences: Iterable[Sequence], result: Any) -> None:
+        """Takes the proposals and the advice of sample work: `result` is what `stream.step(logits, sequences)` gave. `sample` gives
+        tokens alone, and what is proposed with them is lost."""
+        sequences = list(sequences)
+        if len(result.work) != len(sequences):
+            raise ValueError(f"the result is of {len(result.work)} works, must be one for each of {len(sequences)} texts")
+        for sequence, told in zip(sequences, result.work):
+            if told.status == pb.ROW_STATUS_OK:
+                self._told[sequence.id] = told, len(sequence.tokens)
+
     def length(self, sequence: Sequence, at_most: int) -> int:
-        """How many tokens to draft: `at_most`, or fewer where that is the advice."""
-        told = self._told.get(sequence.id)
+        """How many tokens to draft: `at_most`, or fewer where that was the advice last."""
+        told, _ = self._told.get(sequence.id, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most
         return min(at_most, told.advised_draft_length)
@@ -200,7 +213,7 @@ class _Plan:
                 failures[draft.sequence.id] = failure_of(told)
                 verified.append(None)
                 continue
-            self._told[draft.sequence.id] = told
+            self._told[draft.sequence.id] = told, len(draft.sequence.tokens)
             tokens, found = [token.token_id for token in told.tokens], told.verify
             verified.append(Verified(draft, tokens, list(found.accepted_path), _LAST.get(found.last_token, "other"), found.lossless, told))
         for number in [n for n in self._told if n not in self.stream.sequences]:

@@ -97,6 +97,25 @@ def test_proposed_in_the_sidecar_not_one_token_changes(server, kind):
         assert [text.finish_reason for text in texts] == ["max_tokens"] * 3
 
 
+def test_a_proposal_is_of_the_text_as_it_was(server):
+    """After tokens that the helper was not told of nothing is proposed; told of them, it proposes what follows them."""
+    fields = dict(proposer=croupier.pb.ProposerParams(kind=croupier.pb.PROPOSER_KIND_NGRAM, min_match=1))
+    row = lambda: np.where(np.arange(VOCAB) == 5, 60, 0).astype(np.float32)[None]  # noqa: E731
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, speculation = stream.open(seed=1, prompt=[5, 6, 7, 8, 9, 5, 6, 7], temperature=0.0, **fields), Speculation(stream)
+        speculation.verify([Draft(text)], row())
+        [draft] = speculation.proposed([text])
+        assert draft.token_ids[:2] == [6, 7]
+        stream.sample(row(), [text])
+        assert speculation.proposed([text]) == [Draft(text)]
+        result = stream.step(row(), [text])
+        speculation.told([text], result)
+        [draft] = speculation.proposed([text])
+        assert text.tokens == [5, 5, 5] and draft.token_ids == list(result.work[0].proposed_token_ids) != []
+        with pytest.raises(ValueError, match="is of 1 works, must be one for each of 2 texts"):
+            speculation.told([text, text], result)
+
+
 def test_a_chain_of_the_worker_s_own_tokens_is_certain(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         texts, speculation = opened(stream), Speculation(stream)

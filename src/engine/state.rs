@@ -172,7 +172,10 @@ impl Stream {
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
             let sequence = asked.sequence_id;
+            let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
+            let before = kept(&self.table);
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
+            self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.model, &done);
             work.push(done);
@@ -186,6 +189,16 @@ impl Stream {
         // is gone, and then nobody waits for the reply.
         let _ = self.replies.try_send(reply);
     }
+}
+
+/// How many kept draft tokens a work forgot that no verification was about.
+fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u64 {
+    let (drawn, verified) = match done {
+        Ok(Done::Drafted { .. }) => (1, 0),
+        Ok(Done::Verified { verification, .. }) => (0, verification.kept_verified()),
+        _ => (0, 0),
+    };
+    (before + drawn).saturating_sub(after + verified) as u64
 }
 
 fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailure>) {

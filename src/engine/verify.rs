@@ -153,6 +153,11 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
 }
 
 impl Verification {
+    /// How many kept draft tokens it was about.
+    pub(super) fn kept_verified(&self) -> usize {
+        if self.proposer == Proposer::Kept { self.drafted } else { 0 }
+    }
+
     /// What metrics are to know of it.
     pub(super) fn round(&self) -> Round<'_> {
         Round {

@@ -207,21 +207,23 @@ catalog! {
     SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count,
         "Draft tokens accepted, by model label and proposer.");
     SPEC_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens accepted, by how many draft tokens stand before them.");
+        "Draft tokens accepted, by how many draft tokens stand before them; they sum to those accepted.");
     SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
-        "Draft tokens that acceptance came to, by how many draft tokens stand before them.");
+        "Draft tokens that acceptance came to, all siblings tested in a tree included, by how many draft tokens stand before them.");
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
-        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution.");
+        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution, which those from rows cut to their list have not.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
         "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
-        "First draft tokens of a position rejected among those measured: ruled_out by the target (temperature 0, a filter, a mask), unlikely (below a tenth of the draft's probability), or by chance.");
+        "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), or by chance.");
+    SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
+        "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance",
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens accepted among those measured, to be held against the expected acceptance.");
+        "Draft tokens that passed their test among those measured, to be held against the expected acceptance; in a tree also those off the path that was taken.");
     SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation",
-        "Total variation between target and draft distribution of measured draft tokens: 0 equal, 1 disjoint.");
+        "Total variation between target and draft distribution of measured first draft tokens of a position: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
         "Rank in the target of measured first draft tokens of a position that were rejected.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,

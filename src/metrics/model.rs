@@ -18,6 +18,8 @@ pub struct ModelMetrics {
     pub tokens: Counter,
     /// Works that were cut to the tokens that their rows list.
     pub truncated: Counter,
+    /// Kept draft tokens that were forgotten without being verified.
+    pub unverified: Counter,
     by_reason: Arc<ByReason>,
     pub(super) speculation: Arc<Speculation>,
 }
@@ -38,6 +40,7 @@ impl ModelMetrics {
         Self {
             tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
+            unverified: cat::SPEC_UNVERIFIED.as_counter(r, &[("model", model)]),
             by_reason: Arc::new(ByReason {
                 rows: each(cat::ROWS, "kind", &KINDS),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),

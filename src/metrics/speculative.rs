@@ -107,16 +107,13 @@ impl Speculation {
         handles.accepted.increment(round.accepted as u64);
         handles.emitted[usize::from(round.lossless)].increment(round.emitted as u64);
         handles.lasts[round.last as usize].increment(1);
-        let mut depth = None;
-        for trial in round.trials {
-            // A block says of tokens behind the rejected one too how it judged them; acceptance did not come there.
-            if trial.depth <= round.accepted {
-                handles.trial(r, labels, trial, round.one_by_one);
-            }
-            // What later siblings are held against is what the first one left.
-            if depth.replace(trial.depth) != Some(trial.depth) {
-                handles.rejection(trial);
-            }
+        // A block says of tokens behind the rejected one too how it judged them; acceptance did not come there.
+        for trial in round.trials.iter().filter(|trial| trial.depth <= round.accepted) {
+            handles.trial(r, labels, trial, round.one_by_one);
+        }
+        // One at each depth of the path that was taken. Tests of a tree may have accepted others beside it.
+        for depth in 0..round.accepted {
+            handles.position(r, labels, depth).accepted.increment(1);
         }
     }
 }
@@ -144,22 +141,27 @@ impl Handles {
     }
 
     fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, one_by_one: bool) {
-        let at = trial.depth.min(POSITIONS);
-        let position = self.positions[at].get_or_init(|| Position::register(r, labels, at));
+        let position = self.position(r, labels, trial.depth);
         position.tested.increment(1);
-        if trial.accepted {
-            position.accepted.increment(1);
-        }
         if let Some(expected) = trial.expected.filter(|_| one_by_one) {
             position.expected.record(expected);
             position.measured_accepted.increment(u64::from(trial.accepted));
         }
-        if let Some(total_variation) = trial.total_variation {
-            self.total_variation.record(total_variation);
+        // What later siblings are held against is what the first one left.
+        if trial.is_first {
+            self.held_against_the_target(trial);
         }
     }
 
-    fn rejection(&self, trial: &Trial) {
+    fn position(&self, r: &dyn Recorder, labels: Labels<'_>, depth: usize) -> &Position {
+        let at = depth.min(POSITIONS);
+        self.positions[at].get_or_init(|| Position::register(r, labels, at))
+    }
+
+    fn held_against_the_target(&self, trial: &Trial) {
+        if let Some(total_variation) = trial.total_variation {
+            self.total_variation.record(total_variation);
+        }
         if let (Some(rank), Some(ratio)) = (trial.rejected_rank, trial.ratio) {
             self.rejected_rank.record(rank);
             self.rejected[reason(ratio)].increment(1);
@@ -181,7 +183,8 @@ impl Position {
     }
 }
 
-/// Values of the label `reason`: what a rejection points to.
+/// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so
+/// far behind that its mass is 0; which of them, the ratio does not say.
 const REASONS: [&str; 3] = ["ruled_out", "unlikely", "chance"];
 /// A token that the target finds less likely than this share of what the draft did is no bad luck.
 const UNLIKELY: f64 = 0.1;

@@ -104,7 +104,8 @@ mod tests {
     }
 
     fn trial(depth: usize, accepted: bool) -> Trial {
-        Trial { index: depth, depth, accepted, expected: None, total_variation: None, ratio: None, rejected_rank: None }
+        let (expected, total_variation, ratio, rejected_rank) = (None, None, None, None);
+        Trial { index: depth, depth, is_first: true, accepted, expected, total_variation, ratio, rejected_rank }
     }
 
     #[test]

@@ -13,8 +13,13 @@
 //! The last `i` that passes its test is accepted with all before it. If it is not the last of the draft, the
 //! recovered token has the weights `max(p_i * t_(i+1) - d_(i+1), 0)`.
 //!
-//! A draft token that ends the sequence ends the block. That is exact: it is as if behind it target and draft
-//! had agreed, where `z` is 0 and `p` does not change.
+//! **Where a block ends.** A draft token that ends the sequence ends the block, and so does one behind which the target's
+//! row has no distribution (a NaN, a mask that leaves nothing): the block is then the draft tokens before that row, and
+//! only if all of them are accepted is the row drawn from, and the verification fails. That is exact wherever a block
+//! ends by what tokens and rows are and not by accept numbers: at the end `h = p`, so that over all drafts a text is
+//! accepted up to there with the target's probability, whatever comes next, a plain row, the end or a failure. To put
+//! it another way, it is as if behind the end target and draft had agreed, where `z` is 0 and `p` does not change. So
+//! a row fails a sequence as often as it fails one that does not speculate, and not because a draft strayed there.
 //!
 //! The tests are made from the last to the first, and since `z_i <= p_i` makes `h_i <= p_i`, `z` is summed only where
 //! a test needs it.
@@ -60,12 +65,16 @@ struct Block {
 }
 
 impl Block {
-    /// Makes the tests of the first `len` draft tokens. Behind a token that the target rules out nothing can be
-    /// accepted, so the rows there, which may well have no distribution, are not come to.
+    /// Makes the tests of the first `len` draft tokens, or of those before a row without a distribution. Behind a token
+    /// that the target rules out nothing can be accepted, so the rows there are not come to.
     fn test(plan: &Plan<'_>, len: usize, positions: &mut impl Positions) -> Result<Self, VerifyError> {
-        let mut factors = vec![1.0];
+        let (mut factors, mut end) = (vec![1.0], len);
         for node in 0..len {
-            come_to(positions, node)?;
+            // Whoever accepts all before it comes to it again, and fails.
+            if positions.come_to(node).is_err() {
+                end = node;
+                break;
+            }
             let ratio = positions.share(positions.token(node)) / positions.proposed(node);
             let factor = f64::min(factors[node] * ratio, 1.0);
             factors.push(factor);
@@ -77,7 +86,7 @@ impl Block {
         let mut accepted = last;
         while accepted > 0 {
             let number = unit(plan.numbers.accept(plan.tree.spot(accepted - 1)));
-            let left = if accepted == len { Left::Nothing } else { Left::Beyond(accepted) };
+            let left = if accepted == end { Left::Nothing } else { Left::Beyond(accepted) };
             // No `h` is larger than its `p`.
             if number < factors[accepted] && number < left.test(factors[accepted], positions)? {
                 break;

@@ -98,7 +98,9 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
     let mut rows = Rows { job, states: States::new(job), truncated: false };
     let verified = plain::verify(&drafts, &job.plan(), &mut rows)?;
-    Ok(Verified { truncated: rows.truncated, ..verified })
+    // What a list leaves out, the target has and the text cannot.
+    let lossless = verified.lossless && !rows.truncated;
+    Ok(Verified { lossless, truncated: rows.truncated, ..verified })
 }
 
 impl<'a> VerifyJob<'a> {

@@ -97,9 +97,9 @@ impl<P: Positions> Walk<'_, P> {
             return Ok(longest);
         }
         let verdict = self.verdict(path)?;
-        for &node in children {
+        for (nth, &node) in children.iter().enumerate() {
             self.accepted[node] = self.judge(&verdict, node);
-            let trial = Trial::new(node, path.len(), self.accepted[node]);
+            let trial = Trial { is_first: nth == 0, ..Trial::new(node, path.len(), self.accepted[node]) };
             let trial = if self.plan.measure { self.measured(trial, &verdict) } else { trial };
             self.trials.push(trial);
         }

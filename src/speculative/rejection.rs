@@ -41,13 +41,13 @@ pub(super) fn deal(
 ) -> Dealt {
     let certain = siblings.iter().all(|&node| here.is_certain(node));
     let plain = certain.then(|| here.draw(plan.numbers.sample(depth)));
-    for &node in siblings {
+    for (nth, &node) in siblings.iter().enumerate() {
         let token = here.token(node);
         let accepted = match plain {
             Some(plain) => plain == token,
             None => unit(plan.numbers.accept(plan.tree.spot(node))) * here.proposed(node) < here.share(token),
         };
-        trials.push(plan.trial(here, (node, depth), 1.0, accepted));
+        trials.push(Trial { is_first: nth == 0, ..plan.trial(here, (node, depth), 1.0, accepted) });
         if accepted {
             return Dealt::Accepted(node);
         }

@@ -11,7 +11,7 @@ pub struct Verified {
     /// The tokens to emit: the accepted ones and, unless the sequence ends with the last of them, one more:
     /// recovered after a rejection, the bonus otherwise. Never empty.
     pub emitted: Vec<u32>,
-    /// Whether they have the target's distribution.
+    /// Whether they have the target's distribution: the rule is lossless, or was here, and no row was cut.
     pub lossless: bool,
     /// The tests that were made, in order.
     pub trials: Vec<Trial>,
@@ -37,7 +37,9 @@ pub struct Trial {
     pub index: usize,
     /// How many tokens of the draft stand before it.
     pub depth: usize,
-    /// Whether it was accepted.
+    /// Whether no sibling was tested before it: what it is held against is the whole target.
+    pub is_first: bool,
+    /// Whether it was accepted. Rules that judge each token by itself accept some off the path that is taken, too.
     pub accepted: bool,
     /// The probability that a token from its draft distribution is accepted here. Rejection: the sum of
     /// min(target, draft). Block verification: of being accepted given the draft tokens before it. As what follows
@@ -48,14 +50,17 @@ pub struct Trial {
     pub total_variation: Option<f64>,
     /// The token's probability in what was to be drawn, over that in its draft distribution.
     pub ratio: Option<f64>,
-    /// For the token at which acceptance stopped: 1 + the number of tokens before it in the target's order, after
-    /// masks, bias and penalties. So a token that top-k 50 removed shows how far behind it was.
+    /// For a rejected token, also where a later sibling was accepted; of a block for the token at which acceptance
+    /// stopped. 1 + the number of tokens before it in the target's order, after masks, bias and penalties. So a token that
+    /// top-k 50 removed shows how far behind it was.
     pub rejected_rank: Option<u32>,
 }
 
 impl Trial {
+    /// Of the first of its position.
     pub(super) fn new(index: usize, depth: usize, accepted: bool) -> Self {
-        Self { index, depth, accepted, expected: None, total_variation: None, ratio: None, rejected_rank: None }
+        let (expected, total_variation, ratio, rejected_rank) = (None, None, None, None);
+        Self { index, depth, is_first: true, accepted, expected, total_variation, ratio, rejected_rank }
     }
 
     /// With what was measured where the positions are.

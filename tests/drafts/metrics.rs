@@ -90,6 +90,70 @@ async fn a_scripted_run_counts_what_it_did() {
     assert_eq!(server.series("croupier_rows_total{model=\"m\",kind=\"verify\"}"), 9.0);
 }
 
+/// Of a tree that is judged token by token, what is accepted is counted along the path that was taken, and what is said of
+/// the models by the first token of each position.
+#[tokio::test]
+async fn a_judged_tree_counts_its_path() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let typical = AcceptanceParams { rule: AcceptanceRule::Typical.into(), ..Default::default() };
+    worker.step(open_step(vec![open(1, SamplingParams { acceptance: Some(typical), ..seeded(1) })])).await;
+    // Both children of the root pass. Below the first nothing does, below the second two more.
+    let verify = VerifyWork { parents: vec![-1, -1, 0, 1, 3], ..measured(chain(&[0, 1, 0, 0, 1], deterministic())) };
+    let rows = [&[0, 1][..], &[1], &[0], &[5], &[1], &[5]].map(among);
+    let work = worker.verify(1, verify, &rows).await;
+    assert_eq!(ids(&work), [1, 0, 1, 5]);
+    let told = [(0, true, 1.0, 0.5, 0), (1, true, 1.0, 0.5, 0), (2, false, 0.0, 1.0, 2), (3, true, 1.0, 0.0, 0)];
+    assert_eq!(tests(&work)[..4], told);
+    let expected = [
+        ("num_accepted_tokens_total", "", 3.0),
+        ("num_accepted_tokens_per_pos_total", ",position=\"0\"", 1.0),
+        ("num_accepted_tokens_per_pos_total", ",position=\"1\"", 1.0),
+        ("num_accepted_tokens_per_pos_total", ",position=\"2\"", 1.0),
+        ("num_tested_tokens_per_pos_total", ",position=\"0\"", 2.0),
+        ("num_tested_tokens_per_pos_total", ",position=\"1\"", 2.0),
+        ("num_measured_accepted_tokens_per_pos_total", ",position=\"0\"", 2.0),
+        ("num_measured_rejected_tokens_total", ",reason=\"ruled_out\"", 1.0),
+        ("total_variation_count", "", 4.0),
+        ("total_variation_sum", "", 0.5 + 1.0),
+        ("rejected_rank_sum", "", 2.0),
+    ];
+    for (name, more, value) in expected {
+        let labels = format!("model=\"default\",proposer=\"deterministic\"{more}");
+        assert_eq!(server.series(&format!("croupier_spec_decode_{name}{{{labels}}}")), value, "{name}{more}");
+    }
+}
+
+/// Draft work whose token nothing verified: the worker may have looked at it and not liked it.
+#[tokio::test]
+async fn drawn_tokens_that_nobody_verifies_are_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let row = logits(1, 1);
+    let mut unverified = 0.0;
+    for (drawn, verified) in [(3, Some(3)), (3, Some(1)), (2, Some(0)), (2, None)] {
+        let mut tokens = Vec::new();
+        for at in 0..drawn {
+            tokens.push(worker.draft(1, DraftWork { restart: at == 0, ..Default::default() }, row.clone()).await);
+        }
+        match verified {
+            Some(len) => drop(worker.verify(1, chain(&tokens[..len], kept()), &vec![row.clone(); len + 1]).await),
+            None => drop(worker.step(sample_step(&[(1, row.clone())])).await),
+        }
+        unverified += f64::from(drawn) - verified.unwrap_or(0) as f64;
+        let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
+        server.expect_series(series, unverified).await;
+    }
+    // Begun anew, and closed with the sequence: the latter has no text that it could bias.
+    for restart in [true, false, true] {
+        worker.draft(1, DraftWork { restart, ..Default::default() }, row.clone()).await;
+    }
+    worker.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
+    server.expect_series(series, unverified + 2.0).await;
+}
+
 #[tokio::test]
 async fn what_a_rejection_points_to_is_told_apart() {
     let server = TestServer::start().await;

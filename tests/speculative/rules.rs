@@ -235,6 +235,8 @@ fn judges_take_the_longest_path() {
     assert_eq!(verified.emitted[..3], [1, 1, 1]);
     let judged: Vec<_> = verified.trials.iter().map(|trial| (trial.index, trial.accepted)).collect();
     assert_eq!(judged, [(0, true), (1, true), (2, false), (3, true), (4, true)], "all that was judged is told");
+    let firsts: Vec<_> = verified.trials.iter().filter(|trial| trial.is_first).map(|trial| trial.index).collect();
+    assert_eq!(firsts, [0, 2, 3, 4], "1 is a later sibling");
 }
 
 #[test]
@@ -295,6 +297,38 @@ fn rows_without_a_distribution() {
         }
         let fine = chain(&flat(&[3, 0]), rule, &mut Given::new(&[A, nan, nan]));
         assert_eq!(fine.emitted.len(), 1, "{rule:?}");
+    }
+}
+
+/// A block ends before a row that is no distribution, so that the row fails texts as often as it would without a draft:
+/// only those that come there.
+#[test]
+fn a_block_ends_before_a_row_without_a_distribution() {
+    let by_hand = |seed, tokens: &[u32], behind: &[f32]| {
+        let (rule, tree) = (Block, Tree::chain(tokens.len()));
+        verify_tree(&flat(tokens), &tree, &rule, &Numbers { seed, start: 0 }, &mut Given::new(&[A, behind, A]))
+    };
+    let (nan, masked) = ([f32::NAN, 0.1, 0.1, 0.1], [0.0; 4]);
+    for (bad, error) in [(nan, RowError::Nan), (masked, RowError::AllMasked)] {
+        let (mut failed, mut first) = (0, [0; 4]);
+        let texts = 20_000;
+        for seed in 0..texts {
+            // A flat draft. Behind token 2, which the target emits in a tenth of the texts, there is no distribution.
+            let token = seed as u32 % 4;
+            match by_hand(seed, &[token, 0], if token == 2 { &bad } else { B }) {
+                Ok(verified) => first[verified.emitted[0] as usize] += 1,
+                Err(found) => {
+                    assert_eq!((found, token), (VerifyError { row: 1, error }, 2));
+                    failed += 1;
+                }
+            }
+        }
+        assert_eq!((first[2], first[3]), (0, 0), "after 2 nothing can be emitted, so it does not come with anything");
+        // By chance alone each would be so far off once in 100,000.
+        for (count, share) in [(failed, 0.1), (first[0], 0.6), (first[1], 0.3)] {
+            let (expected, deviation) = (share * texts as f64, f64::sqrt(texts as f64 * share * (1.0 - share)));
+            assert!((f64::from(count) - expected).abs() < 4.5 * deviation, "{failed} failed, {first:?} came first");
+        }
     }
 }
 
