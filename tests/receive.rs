@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/call.rs"]
+mod call;
 mod support;
 
-use axum::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
+use call::{Call, LONG};
 use croupier::proto::*;
-use h2::{RecvStream, SendStream, client::ResponseFuture};
 use prost::Message;
 use std::time::{Duration, Instant};
 use support::*;
@@ -17,69 +18,6 @@ const SAMPLE: &str = "Sample";
 const DECODE: &str = "Decode";
 /// As little as a test can wait for.
 const SHORT: Duration = Duration::from_millis(300);
-/// Longer than anything here takes, on a busy machine too.
-const LONG: Duration = Duration::from_secs(60);
-
-/// A call whose bytes are sent by hand.
-struct Call {
-    bytes: SendStream<Bytes>,
-    answer: ResponseFuture,
-}
-
-impl Call {
-    async fn open(server: &TestServer, method: &str) -> Self {
-        let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
-        let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
-        tokio::spawn(connection);
-        let request = Request::post(format!("http://server/croupier.v1.Sampler/{method}"))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())
-            .unwrap();
-        let (answer, bytes) = client.send_request(request, false).unwrap();
-        Self { bytes, answer }
-    }
-
-    /// Sends a message of so many bytes, but only the first `sent` of them.
-    fn begin(&mut self, len: usize, sent: &[u8]) {
-        let mut prefix = vec![0];
-        prefix.extend(u32::try_from(len).unwrap().to_be_bytes());
-        prefix.extend(sent);
-        self.bytes.send_data(prefix.into(), false).unwrap();
-    }
-
-    fn send(&mut self, message: &impl Message) {
-        let message = message.encode_to_vec();
-        self.begin(message.len(), &message);
-    }
-
-    /// Sends a message, and that it is the last one.
-    fn send_alone(&mut self, message: &impl Message) {
-        self.send(message);
-        self.finish();
-    }
-
-    fn finish(&mut self) {
-        self.bytes.send_data(Bytes::new(), true).unwrap();
-    }
-
-    /// How the call ends, and after how many bytes of replies.
-    async fn end(self) -> (Status, usize) {
-        let read = async {
-            let answer: Response<RecvStream> = self.answer.await.unwrap();
-            let (head, mut body) = answer.into_parts();
-            let mut bytes = 0;
-            while let Some(data) = body.data().await {
-                let data = data.unwrap();
-                bytes += data.len();
-                body.flow_control().release_capacity(data.len()).unwrap();
-            }
-            let trailers: Option<HeaderMap> = body.trailers().await.unwrap();
-            (Status::from_header_map(&trailers.unwrap_or(head.headers)).unwrap(), bytes)
-        };
-        tokio::time::timeout(LONG, read).await.expect("it ends")
-    }
-}
 
 fn ended(status: &Status) -> (Code, String) {
     (status.code(), violation(status).1)

@@ -291,12 +291,6 @@ impl StreamHandle {
         self.engine.send(Command::Step { stream: self.stream, queued: Box::new(queued) })
     }
 
-    /// Whether a reply waits to be taken.
-    #[must_use]
-    pub fn has_reply(&self) -> bool {
-        !self.replies.is_empty()
-    }
-
     /// The next reply, in step order; `None` when the engine has stopped.
     pub fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Option<StepReply>> {
         self.replies.poll_recv(context)

@@ -1,9 +1,11 @@
 //! The life of one `Attach` call: a rank above 0 that announces its columns, step by step.
 //!
-//! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call, and when it is
-//! dropped the rank has left its group.
+//! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call but the watch on a rank
+//! that does not read, and when it is dropped the rank has left its group.
 
 use super::convert::shards;
+use super::receive::Requests;
+use super::unread::Answers;
 use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
 use crate::error::Error;
@@ -19,14 +21,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio_stream::Stream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 /// Answers to one rank.
 #[derive(Debug)]
 pub struct AttachStream {
     shared: Arc<Shared>,
     /// `None` once the rank has ended its side or made a mistake.
-    requests: Option<Streaming<RawAttachRequest>>,
+    requests: Option<Requests<RawAttachRequest>>,
     phase: Phase,
     /// What is answered at once: a greeting, refusals, and the end.
     due: VecDeque<Result<Response, Status>>,
@@ -45,7 +47,7 @@ enum Phase {
 impl AttachStream {
     pub(super) fn new(
         shared: Arc<Shared>,
-        requests: Streaming<RawAttachRequest>,
+        requests: Requests<RawAttachRequest>,
         permit: Permit,
         started: Instant,
     ) -> Self {
@@ -131,6 +133,24 @@ impl AttachStream {
         self.due.push_back(Err(status));
     }
 
+    /// Nothing comes after this, which the rank may not hear of for long.
+    fn finish(&mut self, code: Code) {
+        self.ended = Some(code);
+        self.requests = None;
+        self.leave();
+    }
+
+    /// Leaves the group. The rank's place goes with it, and is taken again for what HTTP/2 has of the call.
+    fn leave(&mut self) {
+        self.phase = Phase::Unknown(None);
+        self.phase = Phase::Unknown(self.shared.shards.admit().ok());
+    }
+
+    /// The end that the rank has not heard of, if there is one.
+    fn untold(&self) -> Option<Status> {
+        self.due.iter().find_map(|due| due.as_ref().err().cloned())
+    }
+
     /// The next answer; `None` when the group has ended.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, Status>>> {
         if let Some(due) = self.due.pop_front() {
@@ -154,7 +174,7 @@ impl AttachStream {
     /// Reads one more request; `None` when none will come.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
-        match ready!(Pin::new(requests).poll_next(context)) {
+        match ready!(requests.poll(context)) {
             Some(Ok(request)) => self.accept(request),
             Some(Err(status)) => self.end(status),
             None => self.requests = None,
@@ -171,16 +191,18 @@ impl Stream for AttachStream {
         while this.ended.is_none() {
             match this.poll_answer(context) {
                 Poll::Ready(Some(answer)) => {
-                    this.ended = answer.as_ref().err().map(Status::code);
+                    if let Err(status) = &answer {
+                        this.finish(status.code());
+                    }
                     let message = answer.map(|response| proto::AttachResponse { response: Some(response) });
                     message.iter().for_each(|message| this.shared.sent(message));
                     return Poll::Ready(Some(message));
                 }
-                Poll::Ready(None) => this.ended = Some(Code::Ok),
+                Poll::Ready(None) => this.finish(Code::Ok),
                 Poll::Pending if !this.has_room() => return Poll::Pending,
                 Poll::Pending => match this.poll_request(context) {
                     Poll::Ready(Some(())) => {}
-                    Poll::Ready(None) => this.ended = Some(Code::Ok),
+                    Poll::Ready(None) => this.finish(Code::Ok),
                     Poll::Pending => return Poll::Pending,
                 },
             }
@@ -189,9 +211,25 @@ impl Stream for AttachStream {
     }
 }
 
+impl Answers for AttachStream {
+    fn is_holding(&self) -> bool {
+        !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part)
+    }
+
+    fn give_up(&mut self) {
+        self.leave();
+        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        tracing::debug!("a rank does not read its answers; its call ends");
+        let status = self.untold().unwrap_or(unread);
+        self.due.clear();
+        self.end(status);
+    }
+}
+
 impl Drop for AttachStream {
     fn drop(&mut self) {
-        let code = self.ended.unwrap_or(Code::Cancelled);
+        let untold = self.untold().map(|status| status.code());
+        let code = self.ended.or(untold).unwrap_or(Code::Cancelled);
         tracing::debug!(code = status::code_name(code), "a rank has left");
         self.shared.finished("Attach", self.started, code);
     }

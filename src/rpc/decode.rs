@@ -8,7 +8,9 @@
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
+use super::receive::Requests;
 use super::traces::{self, MaybeSpan};
+use super::unread::Answers;
 use super::{Received, RegionSide, Shared, info};
 use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
@@ -26,16 +28,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio_stream::Stream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 /// Replies of one stream, in the order of its requests.
 #[derive(Debug)]
-pub(super) struct DecodeStream {
+pub struct DecodeStream {
     shared: Arc<Shared>,
     /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
     place: Arc<Permit>,
     /// `None` once the worker has ended its side or made a mistake.
-    requests: Option<Streaming<RawDecodeRequest>>,
+    requests: Option<Requests<RawDecodeRequest>>,
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
@@ -68,7 +70,7 @@ enum Due {
 impl DecodeStream {
     pub(super) fn new(
         shared: Arc<Shared>,
-        requests: Streaming<RawDecodeRequest>,
+        requests: Requests<RawDecodeRequest>,
         permit: Permit,
         parent: Option<TraceContext>,
         started: Instant,
@@ -164,22 +166,17 @@ impl DecodeStream {
         self.due.push_back(Due::End(status));
     }
 
-    /// Whether a reply is here for the worker.
-    pub(super) fn has_reply(&self) -> bool {
-        match (self.due.front(), &self.phase) {
-            (Some(Due::Engine(_)), Phase::Configured(_, stream)) => stream.has_reply(),
-            (due, _) => due.is_some(),
-        }
+    /// Nothing comes after this, which the worker may not hear of for long.
+    fn finish(&mut self, code: Code) {
+        self.ended = Some(code);
+        self.requests = None;
+        self.free();
     }
 
-    /// Ends the stream without the replies that are due, and frees everything that it holds but its place.
-    pub(super) fn give_up(&mut self) {
+    /// Frees all that the engine has of it.
+    fn free(&mut self) {
         self.held = Held::default();
         self.phase = Phase::Unconfigured;
-        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
-        tracing::debug!("a worker does not read its replies; its stream ends");
-        let status = self.leave().unwrap_or(unread);
-        self.end(status);
     }
 
     /// Drops what is due; gives the end that the worker has not heard of, if there is one.
@@ -237,7 +234,7 @@ impl DecodeStream {
     /// Reads one more request; `None` when none will come.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
-        match ready!(Pin::new(requests).poll_next(context)) {
+        match ready!(requests.poll(context)) {
             Some(Ok(request)) => self.accept(request),
             Some(Err(status)) => self.end(status),
             None => self.requests = None,
@@ -284,7 +281,9 @@ impl Stream for DecodeStream {
                 this.held.poll(stream, context);
             }
             if let Poll::Ready(due) = this.poll_due(context) {
-                this.ended = due.as_ref().err().map(Status::code);
+                if let Err(status) = &due {
+                    this.finish(status.code());
+                }
                 let message = due.map(|response| this.message(response));
                 message.iter().for_each(|message| this.shared.sent(message));
                 return Poll::Ready(Some(message));
@@ -294,11 +293,25 @@ impl Stream for DecodeStream {
             }
             match this.poll_request(context) {
                 Poll::Ready(Some(())) => {}
-                Poll::Ready(None) if this.due.is_empty() => this.ended = Some(Code::Ok),
+                Poll::Ready(None) if this.due.is_empty() => this.finish(Code::Ok),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }
         Poll::Ready(None)
+    }
+}
+
+impl Answers for DecodeStream {
+    fn is_holding(&self) -> bool {
+        !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part)
+    }
+
+    fn give_up(&mut self) {
+        self.free();
+        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        tracing::debug!("a worker does not read its replies; its stream ends");
+        let status = self.leave().unwrap_or(unread);
+        self.end(status);
     }
 }
 

@@ -45,7 +45,7 @@ use convert::params::SeedSource;
 use decode::DecodeStream;
 use info::Offered;
 use prost::Message;
-use receive::Mark;
+use receive::{Mark, Requests};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -213,17 +213,21 @@ impl Shared {
 
 #[tonic::async_trait]
 impl Sampler for Service {
-    type DecodeStream = Replies;
-    type AttachStream = AttachStream;
+    type DecodeStream = Replies<DecodeStream>;
+    type AttachStream = Replies<AttachStream>;
 
-    async fn decode(&self, request: Request<Streaming<RawDecodeRequest>>) -> Result<Response<Replies>, Status> {
+    async fn decode(
+        &self,
+        request: Request<Streaming<RawDecodeRequest>>,
+    ) -> Result<Response<Self::DecodeStream>, Status> {
         Mark::heard(&request);
         let started = Instant::now();
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
             Ok(permit) => {
                 let parent = self.shared.context(request.metadata());
-                let stream = DecodeStream::new(Arc::clone(&self.shared), request.into_inner(), permit, parent, started);
+                let requests = Requests::of(request);
+                let stream = DecodeStream::new(Arc::clone(&self.shared), requests, permit, parent, started);
                 Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
             }
             Err(error) => {
@@ -234,13 +238,17 @@ impl Sampler for Service {
         }
     }
 
-    async fn attach(&self, request: Request<Streaming<RawAttachRequest>>) -> Result<Response<AttachStream>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<RawAttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
         Mark::heard(&request);
         let started = Instant::now();
         let admitted = self.shared.admit().and_then(|()| self.shared.shards.admit().map_err(Error::Refused));
         match admitted {
             Ok(permit) => {
-                Ok(Response::new(AttachStream::new(Arc::clone(&self.shared), request.into_inner(), permit, started)))
+                let stream = AttachStream::new(Arc::clone(&self.shared), Requests::of(request), permit, started);
+                Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
             }
             Err(error) => {
                 let status = self.shared.refuse(&error);

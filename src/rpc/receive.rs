@@ -3,6 +3,8 @@
 //! A call takes memory from its first byte on, and whoever stops in the middle of a message keeps it. So each message has a time
 //! within which it has to come, the first one counted from the beginning of its call. A stream has its place on the server before it is read
 //! (`max_streams`, `max_attached_ranks`); a stateless call has none, and takes room for its message once its length is known.
+//! The time of a message passes only while somebody asks for it, which nobody does on a stream whose worker takes no replies: that is
+//! for the watch on these to end (`unread`), which is told here of messages that are not whole.
 //! Calls that end before the service hears of them are counted here.
 
 use super::Shared;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::service::Routes;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -51,9 +53,11 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
             return status.into_http::<Body>().into_response();
         }
     };
-    let (heard, left) = (call.heard.clone(), call.left.clone());
+    let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
     request.extensions_mut().insert(heard);
-    let request = request.map(|body| Body::from_stream(Incoming::new(body.into_data_stream(), &shared, place, left)));
+    request.extensions_mut().insert(part.clone());
+    let marks = (left, part);
+    let request = request.map(|body| Body::from_stream(Incoming::new(body.into_data_stream(), &shared, place, marks)));
     let response = next.run(request).await;
     // To tonic a call that was left is a request without a message, an internal error.
     if !call.left.is_set() {
@@ -80,6 +84,34 @@ impl Mark {
 
     fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a call has sent part of a message so far.
+#[derive(Debug, Clone, Default)]
+struct Part(Arc<AtomicBool>);
+
+/// The messages of a stream's worker.
+#[derive(Debug)]
+pub(super) struct Requests<T> {
+    messages: Streaming<T>,
+    part: Part,
+}
+
+impl<T> Requests<T> {
+    pub(super) fn of(request: tonic::Request<Streaming<T>>) -> Self {
+        let part = request.extensions().get::<Part>().cloned().unwrap_or_default();
+        Self { messages: request.into_inner(), part }
+    }
+
+    /// Whether they hold part of a message, of which the rest has not come.
+    pub(super) fn hold_part(&self) -> bool {
+        self.part.0.load(Ordering::Relaxed)
+    }
+
+    /// The next one.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
+        Pin::new(&mut self.messages).poll_next(context)
     }
 }
 
@@ -121,6 +153,7 @@ struct Incoming {
     /// The place of a stateless call, and the room of its message.
     alone: Option<(Permit, Option<Permit>)>,
     left: Mark,
+    part: Part,
     ended: bool,
 }
 
@@ -136,10 +169,10 @@ enum Framing {
 const BETWEEN: Framing = Framing::Prefix([0; PREFIX], 0);
 
 impl Incoming {
-    fn new(body: BodyDataStream, shared: &Arc<Shared>, place: Option<Permit>, left: Mark) -> Self {
+    fn new(body: BodyDataStream, shared: &Arc<Shared>, place: Option<Permit>, (left, part): (Mark, Part)) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
         let due = from_now(&shared);
-        Self { body, shared, framing: BETWEEN, due, timer: None, alone, left, ended: false }
+        Self { body, shared, framing: BETWEEN, due, timer: None, alone, left, part, ended: false }
     }
 
     /// Takes note of bytes that have come.
@@ -209,10 +242,14 @@ impl Incoming {
         Poll::Pending
     }
 
+    /// Whether all messages that have begun are whole.
+    fn is_between(&self) -> bool {
+        matches!(self.framing, Framing::Prefix(_, 0))
+    }
+
     /// Whether what has come ends in the middle, or is not enough.
     fn is_awaiting(&self) -> bool {
-        let is_between = matches!(self.framing, Framing::Prefix(_, 0));
-        !is_between || self.alone.as_ref().is_some_and(|(_, room)| room.is_none())
+        !self.is_between() || self.alone.as_ref().is_some_and(|(_, room)| room.is_none())
     }
 
     /// The client has left the call, or the connection is gone.
@@ -244,7 +281,10 @@ impl Stream for Incoming {
         }
         match Pin::new(&mut this.body).poll_next(context) {
             Poll::Ready(Some(Ok(bytes))) => match this.see(&bytes) {
-                Ok(()) => Poll::Ready(Some(Ok(bytes))),
+                Ok(()) => {
+                    this.part.0.store(!this.is_between(), Ordering::Relaxed);
+                    Poll::Ready(Some(Ok(bytes)))
+                }
                 Err(error) => this.fail(&error),
             },
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),

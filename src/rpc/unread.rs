@@ -1,72 +1,88 @@
-//! The watch on replies that a worker does not take.
+//! The watch on answers that a worker does not take.
 //!
-//! Nobody asks for the replies of a stream while HTTP/2 has no room for what was there before. They and what they hold
+//! Nobody asks for the answers of a stream while HTTP/2 has no room for what was there before. So nothing of the stream happens
+//! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards. All of it
 //! would stay for as long as the worker likes, so this is looked at from beside the call.
 
-use super::decode::DecodeStream;
-use crate::proto;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_stream::Stream;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::Status;
 
 /// Looks in each timeout.
 const LOOKS: u32 = 4;
 
-/// The replies of a `Decode` stream, which end when the worker does not take them in time.
+/// The answers of a call, and what the server holds for it.
+pub trait Answers: Stream + Unpin + Send + 'static {
+    /// Whether it holds something that goes on only when it is asked: an answer that is due, or part of a message.
+    fn is_holding(&self) -> bool;
+
+    /// Ends it without the answers that are due, and frees everything that it holds but its place.
+    fn give_up(&mut self);
+}
+
+/// The answers of a `Decode` stream or an `Attach` call, which end when the worker does not take them in time.
 #[derive(Debug)]
-pub struct Replies {
-    stream: Arc<Mutex<Watched>>,
+pub struct Replies<S> {
+    stream: Arc<Mutex<Watched<S>>>,
     _watch: Option<AbortOnDropHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Watched {
-    replies: DecodeStream,
-    /// When a reply was first seen waiting, since the last time that anybody asked for one.
-    waits: Option<Instant>,
+struct Watched<S> {
+    answers: S,
+    /// Looks that found it holding something, since the last time that anybody asked for an answer. Looks and not time, so
+    /// that a server that stood still for a while takes nobody's silence for its worker's.
+    unasked: u32,
+    /// Has it asked again. A stream whose answers are taken always does.
+    waker: Option<Waker>,
 }
 
-impl Replies {
+impl<S: Answers> Replies<S> {
     /// Watches, unless `timeout` is zero.
-    pub(super) fn new(replies: DecodeStream, timeout: Duration) -> Self {
-        let stream = Arc::new(Mutex::new(Watched { replies, waits: None }));
+    pub(super) fn new(answers: S, timeout: Duration) -> Self {
+        let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, waker: None }));
         let watch = (!timeout.is_zero()).then(|| tokio::spawn(watch(Arc::downgrade(&stream), timeout)));
         Self { stream, _watch: watch.map(AbortOnDropHandle::new) }
     }
 }
 
-impl Stream for Replies {
-    type Item = Result<proto::DecodeResponse, Status>;
+impl<S: Answers> Stream for Replies<S> {
+    type Item = S::Item;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let mut watched = lock(&self.stream);
-        watched.waits = None;
-        Pin::new(&mut watched.replies).poll_next(context)
+        watched.unasked = 0;
+        match &mut watched.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Pin::new(&mut watched.answers).poll_next(context)
     }
 }
 
 /// Looks until the stream is gone, or has to be.
-async fn watch(stream: Weak<Mutex<Watched>>, timeout: Duration) {
+async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
     loop {
         sleep((timeout / LOOKS).max(Duration::from_millis(1))).await;
         let Some(stream) = stream.upgrade() else { return };
         let mut watched = lock(&stream);
-        if !watched.replies.has_reply() {
+        if !watched.answers.is_holding() {
+            watched.unasked = 0;
             continue;
         }
-        let since = *watched.waits.get_or_insert_with(Instant::now);
-        if since.elapsed() >= timeout {
-            return watched.replies.give_up();
+        watched.unasked += 1;
+        if watched.unasked > LOOKS {
+            return watched.answers.give_up();
         }
+        watched.waker.iter().for_each(Waker::wake_by_ref);
     }
 }
 
 /// A panic while it was held ended its call; what is left is only dropped.
-fn lock(stream: &Mutex<Watched>) -> MutexGuard<'_, Watched> {
+fn lock<S>(stream: &Mutex<Watched<S>>) -> MutexGuard<'_, Watched<S>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
