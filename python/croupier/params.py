@@ -484,8 +484,8 @@ class SamplingParams(Params):
     """Keep tokens with a probability of at least top_a times the square of the largest. Range 0 .. 1e4; 0: off. Server
     default 0."""
     top_n_sigma: float | None = None
-    """Keep logits of at least the largest minus this many standard deviations. Range 0 .. 1e4; 0: off. Server default
-    0."""
+    """Keep logits of at least the largest minus this many standard deviations. Range -1e4 .. 1e4; 0 and less: off.
+    Server default 0."""
     epsilon_cutoff: float | None = None
     """Keep probabilities of at least this. Range 0 .. 1; 0: off. Server default 0."""
     eta_cutoff: float | None = None
@@ -522,7 +522,7 @@ class SamplingParams(Params):
     """Mirostat's learning rate. Range 0 .. 100. Server default 0.1."""
     adaptive_target: float | None = None
     """Adaptive-p: favours tokens whose probability is near this target, corrected for the probabilities that the tokens
-    before had. Put a min_p before it. Range 0 .. 1, or -1: off. Server default -1."""
+    before had. Put a min_p before it. Range 0 .. 1, or below 0, down to -1: off. Server default -1."""
     adaptive_decay: float | None = None
     """The share of adaptive-p's average that is left after a token. Range 0 .. 0.99. Server default 0.9."""
     top_p_decay: float | None = None

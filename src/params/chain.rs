@@ -158,7 +158,8 @@ impl SamplerParams {
         in_range("typical_p", self.typical_p, 0.0, 1.0, "")?;
         in_range("tfs", self.tfs, 0.0, 1.0, "")?;
         in_range("top_a", self.top_a, 0.0, MAX_CUTOFF, "")?;
-        in_range("top_n_sigma", self.top_n_sigma, 0.0, MAX_CUTOFF, "")?;
+        // llama.cpp's default is -1, and its server says so of each request.
+        in_range("top_n_sigma", self.top_n_sigma, -MAX_CUTOFF, MAX_CUTOFF, " (0 and less are off)")?;
         in_range("epsilon_cutoff", self.epsilon_cutoff, 0.0, 1.0, "")?;
         in_range("eta_cutoff", self.eta_cutoff, 0.0, 1.0, "")?;
         in_range("top_h", self.top_h, 0.0, 1.0, "")?;
@@ -179,9 +180,7 @@ impl SamplerParams {
         in_range("mirostat", self.mirostat, 0, 2, "")?;
         in_range("mirostat_tau", self.mirostat_tau, 0.0, MAX_MIROSTAT, "")?;
         in_range("mirostat_eta", self.mirostat_eta, 0.0, MAX_MIROSTAT, "")?;
-        if self.adaptive_target != ADAPTIVE_OFF {
-            in_range("adaptive_target", self.adaptive_target, 0.0, 1.0, " (or -1 for off)")?;
-        }
+        in_range("adaptive_target", self.adaptive_target, ADAPTIVE_OFF, 1.0, " (below 0 is off)")?;
         in_range("adaptive_decay", self.adaptive_decay, 0.0, MAX_ADAPTIVE_DECAY, "")?;
         in_range("top_p_decay", self.top_p_decay, 0.0, 1.0, "")?;
         in_range("top_p_min", self.top_p_min, 0.0, 1.0, "")?;

@@ -237,7 +237,7 @@ mod tests {
             ("mirostat", |p| p.samplers.mirostat = 3),
             ("mirostat_tau", |p| p.samplers.mirostat_tau = -1.0),
             ("mirostat_eta", |p| p.samplers.mirostat_eta = f32::NAN),
-            ("adaptive_target", |p| p.samplers.adaptive_target = -0.5),
+            ("adaptive_target", |p| p.samplers.adaptive_target = -1.5),
             ("adaptive_decay", |p| p.samplers.adaptive_decay = 1.0),
             ("top_p_decay", |p| p.samplers.top_p_decay = 1.1),
             ("top_p_min", |p| p.samplers.top_p_min = -0.1),

@@ -214,20 +214,19 @@ const XTC_IGNORED: &str = "xtc_ignore_token_ids";
 
 impl SamplingParams {
     /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; in
-    /// text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind them.
+    /// text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind them, in whatever order.
     pub(super) fn order(&self) -> &[Sampler] {
         let order = self.samplers.sampler_order.samplers();
         let until = |last| order.iter().position(|&s| s == last).map_or(order, |at| &order[..=at]);
+        let engine = self.samplers.sampler_order.engine();
         match self.samplers.sampler_order {
             SamplerOrder::Engine(EngineOrder::LlamaCpp) if self.samplers.mirostat > 0 => {
                 &[Sampler::Temperature, Sampler::Mirostat]
             }
-            SamplerOrder::Engine(EngineOrder::TextGenerationWebui) if self.samplers.adaptive_target >= 0.0 => {
+            _ if engine == EngineOrder::TextGenerationWebui && self.samplers.adaptive_target >= 0.0 => {
                 until(Sampler::AdaptiveP)
             }
-            SamplerOrder::Engine(EngineOrder::TextGenerationWebui) if self.samplers.mirostat > 0 => {
-                until(Sampler::Mirostat)
-            }
+            _ if engine == EngineOrder::TextGenerationWebui && self.samplers.mirostat > 0 => until(Sampler::Mirostat),
             _ => order,
         }
     }

@@ -149,6 +149,8 @@ fn fates(
         let removed = before_samplers.or(cut).or((mass == 0).then_some(Removed::Precision));
         let before = left.iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
         let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
+        // The loser of a race has a mass, and no chance.
+        let mass = if removed.is_some() { 0 } else { mass };
         WhyNot { token, removed, raw, adjusted, probability: (mass as f64 / total as f64) as f32, rank }
     };
     asked.iter().zip(cut).map(fate).collect()

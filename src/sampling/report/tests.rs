@@ -104,6 +104,7 @@ fn a_watermark_removes_by_its_key() {
         expected[winner as usize] = None;
         assert_eq!(removed(&report), expected);
         assert_eq!((report.why_not[winner as usize].rank > 0, report.support_size), (true, 4));
+        assert!(report.why_not.iter().all(|told| (told.probability > 0.0) == (told.token == winner)));
         winners.insert(winner);
     }
     assert!(winners.len() > 1, "each context has its own winner");
