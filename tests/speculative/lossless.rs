@@ -15,9 +15,9 @@ const MANY_TEXTS: u64 = 1_000_000;
 const TWO_SIDED: f64 = 4.891_638;
 /// "Ended before" in counts of tokens.
 const NONE: u32 = VOCAB;
-const CELLS: usize = VOCAB as usize + 1;
+pub const CELLS: usize = VOCAB as usize + 1;
 /// Two children of the root, two and one of theirs.
-const TREE: [i32; 5] = [-1, -1, 0, 0, 1];
+pub const TREE: [i32; 5] = [-1, -1, 0, 0, 1];
 
 /// What many texts of a world show.
 struct Seen {
@@ -57,16 +57,16 @@ fn observe_against(world: &World, model: &Model, texts: u64) -> Seen {
     }
 }
 
-fn cell(text: [u32; 3]) -> usize {
+pub fn cell(text: [u32; 3]) -> usize {
     text.iter().fold(0, |cell, &token| cell * CELLS + token as usize)
 }
 
 /// Single tokens and pairs of neighbours.
-const VIEWS: [[bool; 3]; 5] =
+pub const VIEWS: [[bool; 3]; 5] =
     [[true, false, false], [false, true, false], [false, false, true], [true, true, false], [false, true, true]];
 
 /// Sums over the tokens that a view does not see.
-fn seen_by<T: Copy + std::ops::AddAssign + Default>(view: &[bool; 3], cells: &[T]) -> Vec<T> {
+pub fn seen_by<T: Copy + std::ops::AddAssign + Default>(view: &[bool; 3], cells: &[T]) -> Vec<T> {
     let mut seen = vec![T::default(); cells.len()];
     for (at, &count) in cells.iter().enumerate() {
         let tokens = [at / (CELLS * CELLS), at / CELLS % CELLS, at % CELLS];

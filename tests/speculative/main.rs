@@ -4,7 +4,8 @@
 //!
 //! Read [`reference`] (the papers), [`world`] (models, workers, rounds of drafting and verifying), [`rounds`] (of
 //! drafts whose shapes alternate), then the proofs: [`lossless`] (chi-square, and that [`planted`] errors are seen),
-//! [`papers`] (decision by decision), [`replay`] (texts that do not change), [`rules`] (those that are not lossless, stops, bad input).
+//! [`papers`] (decision by decision), [`replay`] (texts that do not change), [`rules`] (those that are not lossless, stops, bad input),
+//! [`stateful`] (chi-square where rows depend on more than counts of tokens).
 
 #![allow(clippy::print_stdout)] // what was measured is worth reading
 #![allow(clippy::unwrap_used, unreachable_pub)] // a test program may stop at the first surprise, and has no users
@@ -18,4 +19,5 @@ mod reference;
 mod replay;
 mod rounds;
 mod rules;
+mod stateful;
 mod world;
