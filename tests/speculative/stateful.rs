@@ -76,7 +76,7 @@ impl Case {
     fn mask(text: &[u32]) -> [u8; 4] {
         let last = text.last().copied().unwrap_or(0);
         let banned = 1 << ((last + 1) % VOCAB) | 1 << ((last * 2 + text.len() as u32) % VOCAB);
-        (u32::MAX & !banned).to_le_bytes()
+        u32::to_le_bytes(!banned)
     }
 
     fn masked<'a>(&self, spec: RowSpec<'a>, mask: &'a [u8; 4]) -> RowSpec<'a> {
@@ -157,7 +157,9 @@ impl Worker<'_> {
         let mut aheads = Vec::new();
         for (path, _) in &drafted {
             let mut ahead = sequence.ahead();
-            path[text.len()..].iter().for_each(|&token| drop(sequence.grow(&mut ahead, token)));
+            for &token in &path[text.len()..] {
+                sequence.grow(&mut ahead, token);
+            }
             aheads.push(ahead);
         }
         let paths: Vec<&[u32]> = [text].into_iter().chain(drafted.iter().map(|(path, _)| &path[..])).collect();
