@@ -5,9 +5,13 @@
 mod support;
 
 use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::limits::Limits;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
+use croupier::sampling::row::RowResult;
+use std::sync::mpsc;
+use std::time::Duration;
 use support::*;
 
 #[tokio::test]
@@ -190,6 +194,52 @@ async fn replies_come_in_order_and_all_of_them_after_a_half_close() {
     assert!(worker.reply().await.unwrap().is_none());
     drop(worker);
     server.expect_sequences(0).await;
+}
+
+/// Says that it has a batch, and runs it when it is told to, on whatever thread brings it.
+struct Told(mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Backend for Told {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn runs_anywhere(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.0.send(()).unwrap();
+        self.1.recv_timeout(Duration::from_secs(60)).expect("it is told");
+        CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        CpuBackend::new(1).verify(jobs)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reply_does_not_wait_for_the_step_behind_it() {
+    let ((has_batch, batches), (run, told)) = (mpsc::channel(), mpsc::channel());
+    let server = TestServer::with_backend(Told(has_batch, told), |_| ()).await;
+    let next_batch = || tokio::task::block_in_place(|| batches.recv_timeout(Duration::from_secs(60)).unwrap());
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    for position in 0..10 {
+        let steps = [2 * position, 2 * position + 1];
+        worker.send_step(sample_step(&[(1, logits(1, steps[0]))])).await;
+        next_batch();
+        worker.send_step(sample_step(&[(1, logits(1, steps[1]))])).await;
+        // It has come when the first is done.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        run.send(()).unwrap();
+        next_batch();
+        // That is the second, which runs until the first is answered.
+        token(&worker.step_reply().await.expect("the first is answered").work[0]);
+        run.send(()).unwrap();
+        token(&worker.step_reply().await.unwrap().work[0]);
+    }
 }
 
 #[tokio::test]

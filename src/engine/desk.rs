@@ -2,8 +2,8 @@
 //! engine may run it on the spot. Two threads less are woken for it, which is most of what a small step costs.
 //! Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
 
-use super::Pulse;
 use super::state::{Command, State};
+use super::{HERE_BYTES, Pulse};
 use crate::backend::Backend;
 use crate::metrics::{Metrics, Stage};
 use std::any::Any;
@@ -20,6 +20,8 @@ pub(super) struct Core {
     pub(super) backend: Box<dyn Backend>,
     pub(super) metrics: Metrics,
     pub(super) pulse: Pulse,
+    /// The most that the rows of waiting steps have. Less when some of these were dropped with their stream; none wait then soon.
+    pub(super) waiting_bytes: usize,
 }
 
 /// What a turn leaves.
@@ -33,18 +35,18 @@ enum Left {
 }
 
 impl Core {
-    /// Takes in what arrived and runs one batch of what waits.
-    fn turn(&mut self) -> Left {
-        let ended = loop {
-            match self.inbox.try_recv() {
-                Ok(command) => self.state.apply(command),
-                Err(TryRecvError::Empty) => break false,
-                Err(TryRecvError::Disconnected) => break true,
-            }
-        };
+    /// Takes in what arrived and runs one batch of what waits, unless the rows of all that waits have more than `most` bytes.
+    fn turn(&mut self, most: usize) -> Left {
+        let ended = self.take_in();
         if self.state.has_work() {
+            if self.waiting_bytes > most {
+                return Left::Work;
+            }
             self.pulse.beat();
             self.batch();
+        }
+        if !self.state.has_work() {
+            self.waiting_bytes = 0;
         }
         match (self.state.has_work(), ended) {
             (true, _) => return Left::Work,
@@ -54,6 +56,22 @@ impl Core {
         Left::Nothing
     }
 
+    /// Whether nobody is left who could bring more.
+    fn take_in(&mut self) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(command) => {
+                    if let Command::Step { queued, .. } = &command {
+                        self.waiting_bytes = self.waiting_bytes.saturating_add(queued.step.row_bytes());
+                    }
+                    self.state.apply(command);
+                }
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
     fn batch(&mut self) {
         let Self { state, backend, metrics, .. } = self;
         let started = Instant::now();
@@ -61,6 +79,8 @@ impl Core {
         if batch.steps.is_empty() {
             return;
         }
+        let taken = batch.steps.iter().map(|taken| taken.step.row_bytes()).fold(0, usize::saturating_add);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(taken);
         metrics.batch_steps.record(batch.steps.len() as f64);
         metrics.batch_rows.record(batch.rows as f64);
         if batch.rows > 0 {
@@ -110,7 +130,7 @@ impl Desk {
     pub(super) fn drive(&self) {
         loop {
             // The lock is given back before this thread sleeps.
-            let left = turn(&mut self.lock());
+            let left = turn(&mut self.lock(), usize::MAX);
             match left {
                 Some(Left::Work) => {}
                 Some(Left::Nothing) => std::thread::park(),
@@ -122,14 +142,14 @@ impl Desk {
         }
     }
 
-    /// Runs what waits on this thread if nobody else is at it. Whether the engine's own thread has to look all the same.
+    /// Runs what waits on this thread if nobody else is at it and it is little: others may have left large steps there. Whether the engine's own thread has to look all the same.
     pub(super) fn run_here(&self) -> bool {
         let mut place = match self.0.try_lock() {
             Ok(place) => place,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return true,
         };
-        turn(&mut place) != Some(Left::Nothing)
+        turn(&mut place, HERE_BYTES) != Some(Left::Nothing)
     }
 
     fn lock(&self) -> MutexGuard<'_, Place> {
@@ -139,9 +159,9 @@ impl Desk {
 }
 
 /// One turn; `None` when there is nothing to run. After a panic the core is gone, and with it every stream's end of its replies.
-fn turn(place: &mut Place) -> Option<Left> {
+fn turn(place: &mut Place, most: usize) -> Option<Left> {
     let Place::Core(core) = place else { return None };
-    match catch_unwind(AssertUnwindSafe(|| core.turn())) {
+    match catch_unwind(AssertUnwindSafe(|| core.turn(most))) {
         Ok(left) => Some(left),
         Err(panic) => {
             *place = Place::Broken(panic);

@@ -46,7 +46,7 @@ use std::thread::{JoinHandle, Thread};
 use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
-/// Steps whose rows have at most this are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
+/// Steps whose rows have at most this, with those of all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
 /// being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
 const HERE_BYTES: usize = 2 << 20;
 
@@ -72,7 +72,8 @@ impl Engine {
         let (commands, inbox) = thread_channel::channel();
         let pulse = Pulse::new();
         let runs_anywhere = backend.runs_anywhere();
-        let desk = Arc::new(Desk::new(Core { state, inbox, backend, metrics, pulse: pulse.clone() }));
+        let core = Core { state, inbox, backend, metrics, pulse: pulse.clone(), waiting_bytes: 0 };
+        let desk = Arc::new(Desk::new(core));
         let own = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
             .name("croupier-engine".to_owned())

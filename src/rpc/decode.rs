@@ -1,7 +1,7 @@
 //! The life of one `Decode` stream.
 //!
 //! The stream of replies drives everything: polled, it hands out the reply whose turn it is, and reads
-//! the next request when there is room for one more step in flight. So a worker that does not read its
+//! the next request when that is out and there is room for one more step in flight. So a worker that does not read its
 //! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
 //! (`unread`), and when the call is dropped everything it held is freed with it.
 
@@ -30,6 +30,13 @@ use std::time::Instant;
 use tokio_stream::Stream;
 use tonic::{Code, Status};
 
+/// How often it rests after a reply, so that the reply is out before another step runs here. tonic asks for more while it has the
+/// reply, and hyper once it has passed that on, both in the same turn of the task; the connection, which writes it, has the next.
+///
+/// The worker waits no longer for it: a rest costs nothing but the turn after it, which comes behind the connection's, and which does
+/// what was done in each of these two before: it finds that no request is there, if its worker waits for this reply to send one.
+const RESTS: u8 = 2;
+
 /// Replies of one stream, in the order of its requests.
 #[derive(Debug)]
 pub struct DecodeStream {
@@ -45,6 +52,8 @@ pub struct DecodeStream {
     held: Held,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
+    /// Rests to be had.
+    rests: u8,
     started: Instant,
     ended: Option<Code>,
 }
@@ -77,7 +86,7 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
-        Self { shared, place, requests, phase, due, held, parent, started, ended: None }
+        Self { shared, place, requests, phase, due, held, parent, rests: 0, started, ended: None }
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -231,6 +240,17 @@ impl DecodeStream {
         proto::DecodeResponse { response: Some(response) }
     }
 
+    /// Nothing is run before it is out, unless it is the end.
+    fn hand_out(&mut self, due: Result<Response, Status>) -> Result<proto::DecodeResponse, Status> {
+        self.rests = RESTS;
+        if let Err(status) = &due {
+            self.finish(status.code());
+        }
+        let message = due.map(|response| self.message(response));
+        message.iter().for_each(|message| self.shared.sent(message));
+        message
+    }
+
     /// Reads one more request; `None` when none will come.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
@@ -277,16 +297,19 @@ impl Stream for DecodeStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         while this.ended.is_none() {
-            if let Phase::Configured(_, stream) = &this.phase {
-                this.held.poll(stream, context);
-            }
             if let Poll::Ready(due) = this.poll_due(context) {
-                if let Err(status) = &due {
-                    this.finish(status.code());
-                }
-                let message = due.map(|response| this.message(response));
-                message.iter().for_each(|message| this.shared.sent(message));
-                return Poll::Ready(Some(message));
+                return Poll::Ready(Some(this.hand_out(due)));
+            }
+            if let Some(rests) = this.rests.checked_sub(1) {
+                this.rests = rests;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            // One at a time: it may be answered already.
+            if let Phase::Configured(_, stream) = &this.phase
+                && this.held.poll(stream, context)
+            {
+                continue;
             }
             if this.due.len() >= this.shared.limits.max_steps_in_flight_per_stream.max(1) {
                 return Poll::Pending;

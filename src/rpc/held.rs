@@ -36,24 +36,26 @@ impl Held {
         Ok(())
     }
 
-    /// Hands over every step that need not wait. The task is woken when the next may go.
-    pub(super) fn poll(&mut self, stream: &StreamHandle, context: &mut Context<'_>) {
+    /// Hands over the next step if it need not wait, which may run it; whether it did. If not, the task is woken when it may go.
+    pub(super) fn poll(&mut self, stream: &StreamHandle, context: &mut Context<'_>) -> bool {
         while let Some(first) = self.steps.front_mut() {
             let step = first.step();
             let deadline = step.deadline;
             let sharded = step.logits.sharded();
             if let Some(until) = sharded.and_then(|sharded| sharded.join(Instant::now(), deadline, context)) {
                 if self.wait(until, context) {
-                    return;
+                    return false;
                 }
                 continue;
             }
             if let Some(admitted) = self.steps.pop_front() {
                 // Fails only when the engine has stopped; then no reply comes, and that is told in its turn.
                 let _ = stream.hand_over(admitted);
+                return true;
             }
         }
         self.timer = None;
+        false
     }
 
     /// Whether it is too early.

@@ -11,11 +11,13 @@ struct Told {
     anywhere: bool,
     is_lost: bool,
     threads: Arc<Mutex<Vec<ThreadId>>>,
+    /// Those that drove it with a row of more than `HERE_BYTES`.
+    at_large: Arc<Mutex<Vec<ThreadId>>>,
 }
 
 impl Told {
     fn new() -> Self {
-        Self { anywhere: true, is_lost: false, threads: Arc::default() }
+        Self { anywhere: true, is_lost: false, threads: Arc::default(), at_large: Arc::default() }
     }
 
     fn threads(&self) -> Vec<ThreadId> {
@@ -33,7 +35,11 @@ impl Backend for Told {
     }
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        self.threads.lock().expect("no panic").push(std::thread::current().id());
+        let here = std::thread::current().id();
+        self.threads.lock().expect("no panic").push(here);
+        if jobs.iter().any(|job| job.logits.byte_len() > HERE_BYTES) {
+            self.at_large.lock().expect("no panic").push(here);
+        }
         if self.is_lost {
             std::panic::panic_any(DeviceLost);
         }
@@ -55,8 +61,13 @@ fn start(backend: impl Backend + 'static) -> (Handle, StreamHandle, std::thread:
 
 /// The engine's thread looks at a new stream, so it may be at the desk for a moment.
 fn until_run_here(told: &Told, stream: &mut StreamHandle) {
+    until_run_here_from(1, told, stream);
+}
+
+fn until_run_here_from(first: u64, told: &Told, stream: &mut StreamHandle) {
     let here = std::thread::current().id();
-    for id in 1.. {
+    told.threads();
+    for id in first.. {
         submit(stream, step(id, vec![], &[1]), if id == 1 { opens(&[1]) } else { vec![] }).expect("room");
         assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
         if told.threads() == [here] {
@@ -85,6 +96,38 @@ fn a_large_message_and_a_backend_that_stays_where_it_is_go_to_the_engines_thread
         }
         assert_eq!(told.threads(), vec![thread.thread().id(); 99], "{anywhere} {message_bytes}");
     }
+}
+
+/// Leaves a step at the desk, and tells nobody.
+fn leave(stream: &StreamHandle, step: Step) {
+    let place = stream.place(step.message_bytes, false).expect("room");
+    let Admitted { queued, .. } = stream.admit(place, step, vec![].into_iter()).expect("room");
+    let left = Command::Step { stream: stream.stream, queued: Box::new(queued) };
+    stream.engine.line.leave(left).expect("the engine runs");
+}
+
+/// Who brings a small step finds what others have left, before the engine's thread has come for it.
+#[test]
+fn large_steps_that_others_left_are_run_by_the_engines_thread() {
+    let told = Told::new();
+    let (handle, mut stream, thread) = start(told.clone());
+    until_run_here(&told, &mut stream);
+    let vocab_size = (HERE_BYTES / size_of::<f32>() + 1) as u32;
+    let row = || LogitsBlock::new(vec![0; HERE_BYTES + 4].into(), Dtype::F32, vocab_size, 0).expect("one row");
+    for id in (1_000_000..1_000_040).step_by(2) {
+        leave(&stream, Step { logits: row(), ..step(id, vec![], &[1]) });
+        submit(&stream, step(id + 1, vec![], &[]), vec![]).expect("room");
+        for id in [id, id + 1] {
+            assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
+        }
+    }
+    assert_eq!(*told.at_large.lock().expect("no panic"), vec![thread.thread().id(); 20]);
+    // Then small ones are run here as before, also when a large one went with its stream.
+    let permit = Arc::new(handle.admit_stream().expect("room"));
+    let gone = handle.open_stream(permit, Metrics::noop().model("test"), 1).expect("a stream");
+    leave(&gone, Step { logits: row(), ..step(1, vec![], &[1]) });
+    drop(gone);
+    until_run_here_from(2_000_000, &told, &mut stream);
 }
 
 /// Steps from many threads at once: none is lost, whoever runs it.
