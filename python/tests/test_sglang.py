@@ -99,6 +99,14 @@ def test_rows_are_sampled_with_the_requests_parameters(sglang, server):
     assert sglang._sampler.synced == seen
 
 
+def test_temperatures_beyond_the_server_s_are_the_nearest_that_it_has(sglang, server):
+    sampler = sglang.CroupierSampler(server.uds)
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[0, 7] = 1
+    tokens = [forward(sampler, logits, info([(5e-6, TOP_K_ALL, 1, 0), (2e5, TOP_K_ALL, 1, 0)]))[0] for _ in range(20)]
+    assert {int(of[0]) for of in tokens} == {7} and len({int(of[1]) for of in tokens}) > 5
+
+
 def test_top_k_and_top_p_cut_one_distribution_but_with_min_p(sglang, server):
     """As in `Sampler._sample_from_probs` of 0.5.23, whose FlashInfer has filter_apply_order "joint", and renormalizes where min_p is needed."""
     row = np.full(VOCAB, -np.inf, np.float32)

@@ -75,6 +75,9 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
 #: What such a processor has beside that, and what generate makes it.
 _USUAL: dict[str, Any] = {"prompt_ignore_length": None, "min_tokens_to_keep": 1, "filter_value": -float("inf")}
 _WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+#: What is off in Transformers, which has such a warper only between 0 and 1, or below 1, has to be said so here.
+_AS_OFF = {"top_p": lambda value: min(value, 1.0), "typical_p": lambda value: min(value, 1.0),
+           "epsilon_cutoff": lambda value: value if 0 < value < 1 else 0.0, "eta_cutoff": lambda value: value if 0 < value < 1 else 0.0}
 #: What generate takes where nobody says anything, or what becomes of that: no reason to leave out what a preset says.
 _DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
              "repetition_penalty": 1.0, "min_tokens": 0}
@@ -95,7 +98,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
         for name in _WARPERS:
             value = getattr(config, name, None)
             if value is not None:
-                setattr(params, name, value)
+                setattr(params, name, _AS_OFF.get(name, lambda value: value)(value))
     else:
         params.temperature = 0
     _lengths(params, config, input_length)

@@ -28,6 +28,8 @@ from ._seeds import MASK, mixed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
 _log = logging.getLogger(__name__)
+#: Temperatures above 0 that the server takes.
+_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-5, 1e5
 #: What needs no tokens before the row's.
 _WITHOUT_HISTORY = frozenset((
     "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
@@ -169,7 +171,9 @@ class CroupierSampler(_sampler.Sampler):
         top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
         params = []
         for row, seed in enumerate(seeds):
-            own = pb.SamplingParams(seed=seed, temperature=temperatures[row], top_p=top_ps[row], min_p=min_ps[row])
+            # SGLang takes any number above 0, Croupier the nearest that it has: at those ends there is one token left, or no difference.
+            temperature = min(max(temperatures[row], _LEAST_TEMPERATURE), _MOST_TEMPERATURE)
+            own = pb.SamplingParams(seed=seed, temperature=temperature, top_p=top_ps[row], min_p=min_ps[row])
             # 1 is greedy, and what the vocabulary does not have is all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
             if top_ks[row] == 1:
