@@ -142,7 +142,8 @@ impl Desk {
         }
     }
 
-    /// Runs what waits on this thread if nobody else is at it and it is little: others may have left large steps there. Whether the engine's own thread has to look all the same.
+    /// Runs what waits on this thread if nobody else is at it and it is little: others may have left large steps there. Whether
+    /// the engine's own thread has to look all the same.
     pub(super) fn run_here(&self) -> bool {
         let mut place = match self.0.try_lock() {
             Ok(place) => place,
