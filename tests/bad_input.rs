@@ -186,7 +186,7 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
         ("params.mirostat", SamplingParams { mirostat: Some(3), ..p() }),
         ("params.mirostat_tau", SamplingParams { mirostat_tau: Some(INF), ..p() }),
         ("params.mirostat_eta", SamplingParams { mirostat_eta: Some(-0.1), ..p() }),
-        ("params.adaptive_target", SamplingParams { adaptive_target: Some(-0.5), ..p() }),
+        ("params.adaptive_target", SamplingParams { adaptive_target: Some(-1.5), ..p() }),
         ("params.adaptive_decay", SamplingParams { adaptive_decay: Some(1.0), ..p() }),
         ("params.top_p_decay", SamplingParams { top_p_decay: Some(NAN), ..p() }),
         ("params.top_p_min", SamplingParams { top_p_min: Some(1.5), ..p() }),

@@ -235,6 +235,8 @@ class Stream(Front):
         try:
             await self._connect(began)
         except CroupierError as error:
+            if self._channel is not channel:
+                await self._channel.close()
             self._channel, self._call = channel, call
             self._stay(began, said(error))
             self._is_down = False

@@ -238,6 +238,8 @@ class Stream(Front):
         try:
             self._connect(began)
         except CroupierError as error:
+            if self._hang_up is not hang_up:
+                self._hang_up()
             self._outbox, self._channel, self._replies, self._hang_up = outbox, channel, replies, hang_up
             self._stay(began, said(error))
             self._is_down = False

@@ -1,6 +1,7 @@
 """Streams that leave a server which asks for it: one that drains, or that has had them for long."""
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -107,7 +108,7 @@ class Worker:
 def expected(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         texts = opened(stream)
-        for position in range(12):
+        for position in range(100):
             stream.sample(rows(position), texts)
         return [text.tokens for text in texts]
 
@@ -121,20 +122,22 @@ def test_a_stream_leaves_a_server_that_drains_once_there_is_another(serve, front
             worker.sample(rows(position), texts)
         first.process.send_signal(signal.SIGTERM)
         front.behind = None
-        for position in range(3, 6):
-            # It stays as long as there is no other, and is not stopped by that.
-            worker.sample(rows(position), texts)
-        assert worker.stream._session.is_asked_to_leave and first.process.poll() is None
+        positions = iter(range(3, 100))
+        while not worker.stream._session.is_asked_to_leave:
+            worker.sample(rows(next(positions)), texts)
+            time.sleep(0.02)
+        # It stays as long as there is no other, and is not stopped by that.
+        worker.sample(rows(next(positions)), texts)
+        assert worker.stream._leave_from > 0 and first.process.poll() is None
         front.behind = serve()
         worker.stream._leave_from = 0.0
-        for position in range(6, 9):
-            worker.sample(rows(position), texts)
+        for _ in range(3):
+            worker.sample(rows(next(positions)), texts)
         # Nothing was cut.
         assert first.process.wait(timeout=30) == 0
         assert not worker.stream._session.is_asked_to_leave
-        for position in range(9, 12):
-            worker.sample(rows(position), texts)
-        assert [text.tokens for text in texts] == expected
+        worker.sample(rows(next(positions)), texts)
+        assert [text.tokens for text in texts] == [tokens[: len(texts[0].tokens)] for tokens in expected]
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -148,7 +151,7 @@ def test_a_stream_that_is_old_connects_anew(serve, front, expected, kind):
             worker.sample(rows(position), texts)
             time.sleep(AGE)
             connections.append(front.connections)
-        assert [text.tokens for text in texts] == expected
+        assert [text.tokens for text in texts] == [tokens[:12] for tokens in expected]
     assert len(set(connections)) > 3
 
 
@@ -187,6 +190,32 @@ def test_on_a_socket_there_is_no_other(serve):
             stream.sample(rows(position), texts)
             time.sleep(AGE)
         assert stream._session.is_asked_to_leave and stream._channel is channel
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_tries_that_fail_leave_nothing_behind(serve, front, kind):
+    front.behind = serve(OLD)
+    given = ["token"]
+
+    def token():
+        return given[0]
+
+    with Worker(kind, front.address, auth_token=token) as worker:
+        texts = opened(worker.stream)
+        worker.sample(rows(0), texts)
+        time.sleep(AGE)
+        worker.sample(rows(1), texts)
+        assert worker.stream._session.is_asked_to_leave
+        before, count = (worker.stream._channel, len(os.listdir("/proc/self/fd")))
+        given.clear()
+        for _ in range(20):
+            worker.stream._leave_from = 0.0
+            worker.sample(rows(2), texts)
+        assert worker.stream._channel is before and len(os.listdir("/proc/self/fd")) < count + 10
+        given.append("token")
+        worker.stream._leave_from = 0.0
+        worker.sample(rows(3), texts)
+        assert worker.stream._channel is not before
 
 
 def test_a_move_may_be_interrupted_anywhere(serve, front, in_time):
