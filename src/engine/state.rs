@@ -171,13 +171,13 @@ impl Stream {
             .for_each(|error| self.model.open_failed(error.label()));
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in step.work.into_iter().zip(plan) {
-            let sequence = asked.sequence_id;
+            let (sequence, rows) = (asked.sequence_id, asked.rows());
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
             let before = kept(&self.table);
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             sequence.into_iter().for_each(|id| self.table.settle(id));
-            record(metrics, &self.model, &done);
+            record(metrics, &self.model, rows, &done);
             work.push(done);
         }
         // Room first, so that who sees the reply, or the tokens, also sees the room.
@@ -201,7 +201,8 @@ fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u
     (before + drawn).saturating_sub(after + verified) as u64
 }
 
-fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailure>) {
+/// Counts what became of a work that asked for so many rows.
+fn record(metrics: &Metrics, model: &ModelMetrics, rows: usize, done: &Result<Done, RowFailure>) {
     if done.as_ref().is_ok_and(Done::is_truncated) {
         model.truncated.increment(1);
     }
@@ -227,7 +228,8 @@ fn record(metrics: &Metrics, model: &ModelMetrics, done: &Result<Done, RowFailur
             if failure.status == RowStatus::Internal {
                 tracing::error!(message = %failure.message, "a row failed by a fault of the server");
             }
-            model.row_failed(failure.label());
+            // A work that cannot be read asks for none, and is answered with an error all the same.
+            model.rows_failed(failure.label(), rows.max(1) as u64);
         }
     }
 }

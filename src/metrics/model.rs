@@ -61,10 +61,10 @@ impl ModelMetrics {
         self.by_reason.not_opened[labels::index(labels::OPEN_ERRORS, reason)].increment(1);
     }
 
-    /// A row failed; `reason` is the wire's row status in lower case, such as "nan_logits", or its cause, "state_bytes" or
+    /// Rows failed; `reason` is the wire's row status in lower case, such as "nan_logits", or its cause, "state_bytes" or
     /// "not_opened".
-    pub fn row_failed(&self, reason: &'static str) {
-        self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(1);
+    pub fn rows_failed(&self, reason: &'static str, rows: u64) {
+        self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(rows);
     }
 
     /// A sequence ended; `reason` is the wire's finish reason in lower case.

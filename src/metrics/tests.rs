@@ -44,7 +44,7 @@ fn unknown_reasons_count_as_other() {
     let metrics = metrics(1);
     metrics.call_finished("Decode", "Ok", Duration::from_millis(1));
     metrics.call_finished("/attack", "??", Duration::from_millis(1));
-    metrics.model("m").row_failed("nan_logits");
+    metrics.model("m").rows_failed("nan_logits", 1);
     let text = metrics.render();
     assert!(text.contains("croupier_requests_total{method=\"Decode\",code=\"OK\"} 1"), "{text}");
     assert!(text.contains("croupier_requests_total{method=\"other\",code=\"other\"} 1"), "{text}");
@@ -72,6 +72,7 @@ fn every_reason_has_a_series_of_its_own_and_is_documented() {
 fn every_reason_not_to_open_a_sequence_has_a_series_of_its_own_and_is_documented() {
     let errors = [
         OpenError::Invalid(FieldError::new("params.top_k", "is wrong")),
+        OpenError::Unimplemented(FieldError::new("params.91", "is new")),
         OpenError::AlreadyExists,
         OpenError::HistoryLimit { tokens: 2, limit: 1 },
         OpenError::StreamLimit { open: 1 },

@@ -108,6 +108,8 @@ async fn rows_behind_a_rejection_are_not_looked_at() {
         worker.step(step_of(verify_work(1, chain(&[4, 5], deterministic())), &[sure(4), spoilt.clone(), spoilt])).await;
     assert_eq!(bad.work[0].status(), RowStatus::NanLogits);
     assert!(bad.work[0].message.starts_with("target row 1"), "{}", bad.work[0].message);
+    let failed = "croupier_rows_invalid_total{model=\"default\",reason=\"nan_logits\"}";
+    assert_eq!(server.series(failed), 3.0, "a work's error is that of all its rows");
 }
 
 #[tokio::test]
