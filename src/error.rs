@@ -69,6 +69,8 @@ reasons! {
     ReplyTimeout = "REPLY_TIMEOUT";
     /// [`Error::NotReceived`].
     ReceiveTimeout = "RECEIVE_TIMEOUT";
+    /// [`Error::DeadlineExceeded`].
+    DeadlineExceeded = "DEADLINE_EXCEEDED";
     /// [`Error::Invalid`].
     InvalidField = "INVALID_FIELD";
     /// [`Error::Unimplemented`].
@@ -144,6 +146,9 @@ pub enum Error {
         "no message came whole within {0:?} (receive_timeout); send the first one when the call begins, and each without a pause"
     )]
     NotReceived(Duration),
+    /// The time that the client gave the call is over.
+    #[error("the call's deadline passed before its answer; it left nothing behind, and may be sent again")]
+    DeadlineExceeded,
 }
 
 /// What there is no room for.
@@ -206,6 +211,7 @@ impl Error {
             Self::EngineStopped => Reason::EngineStopped,
             Self::Unread(_) => Reason::ReplyTimeout,
             Self::NotReceived(_) => Reason::ReceiveTimeout,
+            Self::DeadlineExceeded => Reason::DeadlineExceeded,
         }
     }
 }

@@ -10,6 +10,7 @@ use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::proto::*;
 use croupier::sampling::row::RowResult;
+use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
@@ -86,7 +87,6 @@ async fn outcome(server: &TestServer, path: &'static str, messages: Vec<Vec<u8>>
 const DECODE: &str = "/croupier.v1.Sampler/Decode";
 
 fn encoded(request: decode_request::Request) -> Vec<u8> {
-    use prost::Message;
     DecodeRequest { request: Some(request) }.encode_to_vec()
 }
 
@@ -154,14 +154,90 @@ async fn a_message_of_very_many_parts_is_refused_undecoded() {
     assert_eq!(server.series("croupier_rejected_total{reason=\"too_many_items\"}"), 1.0);
 }
 
+/// A message with one more field, of a later schema.
+fn newer(message: &impl prost::Message, number: u32) -> Vec<u8> {
+    [message.encode_to_vec(), encoded_field(number, &[1, 2])].concat()
+}
+
 #[tokio::test]
-async fn fields_from_the_future_are_ignored() {
+async fn an_opening_or_work_of_a_later_schema_fails_alone() {
     let server = TestServer::start().await;
-    let mut configured = encoded(decode_request::Request::Config(config()));
-    // Field 1000: a number, and one of bytes.
-    configured.extend([0xC0, 0x3E, 0x01, 0xC2, 0x3E, 0x02, 0x41, 0x42]);
-    let (replies, status) = outcome(&server, DECODE, vec![configured]).await;
-    assert_eq!((replies, status.code()), (1, Code::Ok));
+    let configured = encoded(decode_request::Request::Config(config()));
+    // Sequence 2 asks for a sampler that does not exist yet; the others and their work are as ever.
+    let asking = [vec![8, 2], encoded_field(2, &newer(&seeded(5), 91))].concat();
+    let opens = [open(1, seeded(5)).encode_to_vec(), asking, open(3, seeded(5)).encode_to_vec()];
+    let works = [sample_work(1).encode_to_vec(), sample_work(2).encode_to_vec(), newer(&sample_work(3), 8)];
+    let rest = Step { logits: inline(&[logits(5, 0), logits(5, 0), logits(5, 0)]), ..Default::default() };
+    let fields = opens.iter().map(|open| encoded_field(3, open)).chain(works.iter().map(|work| encoded_field(4, work)));
+    let step = [fields.collect::<Vec<_>>().concat(), rest.encode_to_vec()].concat();
+    let again = encoded(decode_request::Request::Step(sample_step(&[(3, logits(5, 0))])));
+    let mut replies =
+        call(&server, DECODE, vec![configured, encoded_field(2, &step), again]).await.unwrap().into_inner();
+    let mut results = Vec::new();
+    while let Some(reply) = replies.message().await.unwrap() {
+        match DecodeResponse::decode(reply).unwrap().response {
+            Some(decode_response::Response::Step(result)) => results.push(result),
+            other => assert!(matches!(other, Some(decode_response::Response::Ready(_))), "{other:?}"),
+        }
+    }
+    use OpenStatus::{Ok as Open, Unimplemented};
+    let statuses: Vec<OpenStatus> = results[0].open.iter().map(|open| open.status()).collect();
+    assert_eq!(statuses, [Open, Unimplemented, Open]);
+    assert_eq!(results[0].open[1].error.as_ref().unwrap().field, "params.91");
+    let statuses: Vec<RowStatus> = results[0].work.iter().map(|work| work.status()).collect();
+    assert_eq!(statuses, [RowStatus::Ok, RowStatus::UnknownSequence, RowStatus::Unimplemented]);
+    assert!(results[0].work[2].message.starts_with("8: "), "{}", results[0].work[2].message);
+    assert_eq!(token(&results[1].work[0]), token(&results[0].work[0]), "nothing was sampled for sequence 3 before");
+    let failed = "croupier_openings_failed_total{model=\"default\",reason=\"unimplemented\"}";
+    assert_eq!(server.series(failed), 1.0);
+}
+
+#[tokio::test]
+async fn a_row_of_a_later_schema_fails_alone() {
+    let server = TestServer::start().await;
+    let row = SampleRow { params: Some(seeded(5)), ..Default::default() };
+    let Some(step::Logits::Inline(logits)) = inline(&[logits(5, 0), logits(5, 0)]) else { unreachable!() };
+    let rest = SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        logits: Some(logits),
+        ..Default::default()
+    };
+    let rows = [encoded_field(6, &row.encode_to_vec()), encoded_field(6, &newer(&row, 7))].concat();
+    let message = [rows, rest.encode_to_vec()].concat();
+    let mut replies = call(&server, "/croupier.v1.Sampler/Sample", vec![message]).await.unwrap().into_inner();
+    let answer = SampleResponse::decode(replies.message().await.unwrap().unwrap()).unwrap();
+    let statuses: Vec<RowStatus> = answer.rows.iter().map(|row| row.status()).collect();
+    assert_eq!(statuses, [RowStatus::Ok, RowStatus::Unimplemented]);
+}
+
+#[tokio::test]
+async fn other_fields_of_a_later_schema_end_the_call() {
+    let server = TestServer::start().await;
+    let configured = encoded(decode_request::Request::Config(config()));
+    let rows = Step { logits: inline(&[logits(5, 0)]), ..Default::default() };
+    let unknown_work = [encoded_field(4, &encoded_field(9, &[])), rows.encode_to_vec()].concat();
+    for (messages, replies, path) in [
+        (vec![encoded_field(1, &newer(&config(), 1000))], 0, "config.1000"),
+        (vec![configured.clone(), newer(&DecodeRequest::default(), 9)], 1, "9"),
+        (vec![configured.clone(), encoded_field(2, &newer(&Step::default(), 10))], 1, "step.10"),
+        (vec![configured, encoded_field(2, &unknown_work)], 1, "step.work[0].9"),
+    ] {
+        let (count, status) = outcome(&server, DECODE, messages).await;
+        assert_eq!(
+            (count, status.code(), violation(&status).0.as_str()),
+            (replies, Code::Unimplemented, path),
+            "{status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_what_the_server_knows_may_be_newer() {
+    let server = TestServer::start().await;
+    let (replies, status) =
+        outcome(&server, "/croupier.v1.Sampler/GetServerInfo", vec![encoded_field(1000, b"AB")]).await;
+    assert_eq!((replies, status.code()), (1, Code::Ok), "{status}");
 }
 
 #[tokio::test]

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/call.rs"]
+mod call;
 mod support;
 
+use call::Call;
 use croupier::proto::*;
-use std::time::Duration;
 use support::*;
-use tonic::{Code, Request};
+use tonic::Code;
 
 fn request(rows: Vec<SampleRow>, logits: &[Vec<f32>]) -> SampleRequest {
     let Some(step::Logits::Inline(inline)) = inline(logits) else { unreachable!() };
@@ -146,16 +148,36 @@ async fn a_misshapen_batch_is_refused_whole() {
 }
 
 #[tokio::test]
-async fn a_call_past_its_deadline_leaves_nothing() {
+async fn a_call_past_its_deadline_is_told_so_and_leaves_nothing() {
     let gate = Gate::default();
     let server = TestServer::with_backend(gate.clone(), |limits| limits.max_queued_steps = 1).await;
-    let mut client = server.client().await;
-    let mut call = Request::new(request(vec![row(seeded(1))], &[logits(1, 0)]));
-    call.set_timeout(Duration::from_millis(100));
-    let status = client.sample(call).await.unwrap_err();
-    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+    let mut call = Call::within(&server, "Sample", "100m").await;
+    call.send_alone(&request(vec![row(seeded(1))], &[logits(1, 0)]));
+    let (status, _) = call.end().await;
+    assert_eq!(
+        (status.code(), violation(&status).1.as_str()),
+        (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        "{status}"
+    );
+    server.expect_series("croupier_requests_total{method=\"Sample\",code=\"DEADLINE_EXCEEDED\"}", 1.0).await;
     gate.open();
     server.expect_sequences(0).await;
+    let mut client = server.client().await;
     let answer = client.sample(request(vec![row(seeded(1))], &[logits(1, 0)])).await.unwrap().into_inner();
     assert_eq!(answer.rows[0].status(), RowStatus::Ok);
+}
+
+#[tokio::test]
+async fn a_message_that_does_not_come_by_the_deadline_is_not_awaited() {
+    let server = TestServer::with_backend(Gate::default(), |limits| limits.receive_timeout = call::LONG).await;
+    let mut call = Call::within(&server, "Sample", "100000u").await;
+    call.begin(1000, &[0; 10]);
+    let (status, _) = call.end().await;
+    assert_eq!(
+        (status.code(), violation(&status).1.as_str()),
+        (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        "{status}"
+    );
+    server.expect_series("croupier_requests_total{method=\"Sample\",code=\"DEADLINE_EXCEEDED\"}", 1.0).await;
+    server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }

@@ -7,6 +7,7 @@ use super::{Address, BenchError};
 use crate::config::Config;
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
+use crate::message::look::Unknown;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
@@ -96,7 +97,7 @@ impl Sampler for Bare {
 }
 
 /// Token 0 for every work, so that the client counts alike on both sides.
-fn answer(request: DecodeRequest) -> DecodeResponse {
+fn answer((request, _): (DecodeRequest, Unknown)) -> DecodeResponse {
     let response = match request.request {
         Some(Ask::Step(step)) => Answer::Step(proto::StepResult {
             step_id: step.step_id,

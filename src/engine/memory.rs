@@ -52,7 +52,7 @@ fn proposed(next: &NextDraft) -> usize {
 
 fn text(error: &OpenError) -> usize {
     match error {
-        OpenError::Invalid(field) => field.field.len() + field.message.len(),
+        OpenError::Invalid(field) | OpenError::Unimplemented(field) => field.field.len() + field.message.len(),
         OpenError::AlreadyExists
         | OpenError::HistoryLimit { .. }
         | OpenError::StreamLimit { .. }

@@ -1,7 +1,8 @@
 //! The codec of the generated service: messages as they were received, to be read where the limits are known.
 
 use super::buffers::{self, Buffers};
-use super::shape::{ATTACH_REQUEST, DECODE_REQUEST, LEAF, SAMPLE_REQUEST, Shape, look, malformed};
+use super::look::{Unknown, look, malformed};
+use super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, SAMPLE_REQUEST, Shape};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::proto;
@@ -17,13 +18,13 @@ pub(crate) trait Looked: Message + Default {
     /// Its sub-messages.
     const SHAPE: &'static Shape;
 
-    /// The message that was received.
+    /// The message that was received, and what is unknown in its openings and works.
     ///
     /// # Errors
-    /// When it is none, or has more parts than one may have.
-    fn read(raw: Raw<Self>, limits: &Limits) -> Result<Self, Error> {
-        look(&raw.0, Self::SHAPE, limits)?;
-        buffers::decode(raw.0).map_err(malformed)
+    /// When it is none, has more parts than one may have, or an unknown field elsewhere.
+    fn read(raw: Raw<Self>, limits: &Limits) -> Result<(Self, Unknown), Error> {
+        let unknown = look(&raw.0, Self::SHAPE, limits)?;
+        Ok((buffers::decode(raw.0).map_err(malformed)?, unknown))
     }
 }
 
@@ -37,7 +38,7 @@ impl Looked for proto::AttachRequest {
     const SHAPE: &'static Shape = &ATTACH_REQUEST;
 }
 impl Looked for proto::GetServerInfoRequest {
-    const SHAPE: &'static Shape = &LEAF;
+    const SHAPE: &'static Shape = &ANY;
 }
 
 /// A request as it was received.

@@ -2,4 +2,5 @@
 
 mod buffers;
 pub(crate) mod codec;
+pub(crate) mod look;
 mod shape;

@@ -54,6 +54,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
 /// Why a sequence was not opened: `sequence::OpenError`.
 pub(super) const OPEN_ERRORS: &[&str] = &[
     "invalid_argument",
+    "unimplemented",
     "already_exists",
     "history_limit",
     "too_many_sequences_per_stream",

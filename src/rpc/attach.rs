@@ -10,6 +10,7 @@ use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
 use crate::error::Error;
 use crate::message::codec::{Looked, RawAttachRequest};
+use crate::message::look::Unknown;
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::attach_request::Request;
@@ -56,16 +57,16 @@ impl AttachStream {
     }
 
     fn accept(&mut self, request: RawAttachRequest) {
-        let accepted =
-            proto::AttachRequest::read(request, &self.shared.limits).and_then(|request| self.take_in(request));
+        let accepted = proto::AttachRequest::read(request, &self.shared.limits)
+            .and_then(|(request, unknown)| self.take_in(request, unknown));
         if let Err(error) = accepted {
             let status = self.shared.refuse(&error);
             self.end(status);
         }
     }
 
-    fn take_in(&mut self, request: proto::AttachRequest) -> Result<(), Error> {
-        let bytes = self.shared.received(&request).bytes;
+    fn take_in(&mut self, request: proto::AttachRequest, unknown: Unknown) -> Result<(), Error> {
+        let bytes = self.shared.received(&request, unknown).bytes;
         match request.request {
             None => Err(Error::invalid("request", "is not set; the first message has rank, every later one shard")),
             Some(Request::Rank(rank)) => self.attach(&rank),

@@ -16,6 +16,7 @@ use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
 use crate::error::Error;
 use crate::message::codec::{Looked, RawDecodeRequest};
+use crate::message::look::Unknown;
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;
@@ -91,7 +92,9 @@ impl DecodeStream {
 
     /// Takes in one request; what it calls for is due then.
     fn accept(&mut self, request: RawDecodeRequest) {
-        match proto::DecodeRequest::read(request, &self.shared.limits).and_then(|request| self.take_in(request)) {
+        match proto::DecodeRequest::read(request, &self.shared.limits)
+            .and_then(|(request, unknown)| self.take_in(request, unknown))
+        {
             Ok(due) => self.due.push_back(due),
             Err(error) => {
                 let status = self.shared.refuse(&error);
@@ -100,8 +103,8 @@ impl DecodeStream {
         }
     }
 
-    fn take_in(&mut self, request: proto::DecodeRequest) -> Result<Due, Error> {
-        let received = self.shared.received(&request);
+    fn take_in(&mut self, request: proto::DecodeRequest, unknown: Unknown) -> Result<Due, Error> {
+        let received = self.shared.received(&request, unknown);
         match request.request {
             None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
             Some(Request::Config(config)) => self.configure(config),
@@ -135,20 +138,22 @@ impl DecodeStream {
         }))))
     }
 
-    fn submit(&mut self, wire: proto::Step, received: Received) -> Result<Due, Error> {
+    fn submit(&mut self, wire: proto::Step, mut received: Received) -> Result<Due, Error> {
         let Phase::Configured(config, stream) = &self.phase else {
             return Err(Error::invalid("config", "must be the first message of the stream"));
         };
         let (shared, step_id) = (&self.shared, wire.step_id);
-        let mut span = shared.step_span(&wire.traceparent, self.parent, received);
+        let mut span = shared.step_span(&wire.traceparent, self.parent, &received);
         traces::tell(&mut span, |facts| traces::named(facts, &config.model, step_id));
         let sharded = matches!(wire.logits, Some(proto::step::Logits::Sharded(_)));
         let taken = self.held.place(received.bytes, sharded, stream).and_then(|place| {
-            let (step, open) = step::step(wire, config, received).map_err(|e| e.within("step"))?;
+            let mut unknown = std::mem::take(&mut received.unknown);
+            let (step, open) = step::step(wire, config, (received, &mut unknown)).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
-            let open = open.into_iter().map(|wire| step::open(wire, config, &shared.seeds));
+            let open = open.into_iter().enumerate();
+            let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), config, &shared.seeds));
             self.held.admit(place, step, open, stream)?;
             Ok(path)
         });
@@ -193,7 +198,7 @@ impl DecodeStream {
         let mut end = None;
         for due in self.due.drain(..) {
             match due {
-                Due::Engine(span) => self.shared.end_left(span),
+                Due::Engine(span) => self.shared.end_left(span, Code::Cancelled),
                 Due::Ready(_) => {}
                 Due::End(status) => end = Some(status),
             }

@@ -8,6 +8,7 @@ mod attach;
 pub mod auth;
 mod complaints;
 mod convert;
+mod deadline;
 mod decode;
 pub mod handshake;
 pub mod health;
@@ -32,6 +33,7 @@ use crate::engine::shards::Shards;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
+use crate::message::look::Unknown;
 use crate::metrics::{Metrics, Stage};
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
@@ -98,11 +100,13 @@ pub struct RegionSide {
 }
 
 /// What is known of a message before it is read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Received {
     at: Instant,
     /// Its encoded size.
     bytes: usize,
+    /// What is unknown in its openings and works.
+    unknown: Unknown,
 }
 
 impl Service {
@@ -186,10 +190,10 @@ impl Shared {
     }
 
     /// Takes note of a message of Decode or Sample that came in.
-    fn received(&self, message: &impl Message) -> Received {
+    fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
         let bytes = message.encoded_len();
         self.metrics.request_bytes.record(bytes as f64);
-        Received { at: Instant::now(), bytes }
+        Received { at: Instant::now(), bytes, unknown }
     }
 
     /// Records a message of Decode or Sample that goes out.
@@ -260,7 +264,8 @@ impl Sampler for Service {
 
     async fn sample(&self, request: Request<RawSampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
         Mark::heard(&request);
-        let mut call = sample::Call::start(Arc::clone(&self.shared), self.shared.context(request.metadata()));
+        let deadline = request.extensions().get().copied().unwrap_or_default();
+        let mut call = sample::Call::start(Arc::clone(&self.shared), self.shared.context(request.metadata()), deadline);
         let result = sample::run(&mut call, request.into_inner()).await;
         call.finish(result)
     }
@@ -272,7 +277,7 @@ impl Sampler for Service {
         Mark::heard(&request);
         let (started, shared) = (Instant::now(), &self.shared);
         let read = proto::GetServerInfoRequest::read(request.into_inner(), &shared.limits);
-        let info = read.map(|proto::GetServerInfoRequest {}| {
+        let info = read.map(|(proto::GetServerInfoRequest {}, _)| {
             info::server_info(&shared.info, &shared.limits, &shared.given, shared.offered())
         });
         let info = info.map_err(|error| shared.refuse(&error));

@@ -8,6 +8,7 @@
 //! Calls that end before the service hears of them are counted here.
 
 use super::Shared;
+use super::deadline::Deadline;
 use super::server::split;
 use crate::error::Error;
 use crate::permits::Permit;
@@ -53,12 +54,16 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
             return status.into_http::<Body>().into_response();
         }
     };
+    // A stream lasts as long as it lasts: tonic bounds the time until it begins.
+    let deadline = if stateless { Deadline::of(request.headers()) } else { Deadline::default() };
     let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
     request.extensions_mut().insert(heard);
     request.extensions_mut().insert(part.clone());
+    request.extensions_mut().insert(deadline);
     let marks = (left, part);
     let request = request.map(|body| Body::from_stream(Incoming::new(body.into_data_stream(), &shared, place, marks)));
-    let response = next.run(request).await;
+    let answer = deadline.bound(next.run(request)).await;
+    let response = answer.unwrap_or_else(|error| shared.refuse(&error).into_http::<Body>().into_response());
     // To tonic a call that was left is a request without a message, an internal error.
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());

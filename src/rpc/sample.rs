@@ -3,6 +3,7 @@
 
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
+use super::deadline::Deadline;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::StreamHandle;
@@ -20,16 +21,18 @@ use tonic::{Response, Status};
 pub(super) struct Call {
     shared: Arc<Shared>,
     started: Instant,
-    code: tonic::Code,
+    /// Of its answer, once there is one.
+    code: Option<tonic::Code>,
+    deadline: Deadline,
     /// The trace it belongs to.
     parent: Option<Context>,
     span: MaybeSpan,
 }
 
 impl Call {
-    /// A call that starts now. Until it finishes it counts as cancelled.
-    pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>) -> Self {
-        Self { shared, started: Instant::now(), code: tonic::Code::Cancelled, parent, span: None }
+    /// A call that starts now.
+    pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>, deadline: Deadline) -> Self {
+        Self { shared, started: Instant::now(), code: None, deadline, parent, span: None }
     }
 
     /// The call's answer.
@@ -38,15 +41,16 @@ impl Call {
             self.shared.end_refused(self.span.take(), error, true);
         }
         let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
-        self.code = result.as_ref().err().map_or(tonic::Code::Ok, Status::code);
+        self.code = Some(result.as_ref().err().map_or(tonic::Code::Ok, Status::code));
         result
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.shared.end_left(self.span.take());
-        self.shared.finished("Sample", self.started, self.code);
+        let code = self.code.unwrap_or_else(|| self.deadline.unanswered());
+        self.shared.end_left(self.span.take(), code);
+        self.shared.finished("Sample", self.started, code);
     }
 }
 
@@ -56,9 +60,10 @@ impl Drop for Call {
 /// A mistake in the message's shape, or no room.
 pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<proto::SampleResponse, Error> {
     let (shared, span) = (&call.shared, &mut call.span);
-    let request = proto::SampleRequest::read(request, &shared.limits)?;
-    let received = shared.received(&request);
-    *span = shared.sample_span(call.parent, received);
+    let (request, unknown) = proto::SampleRequest::read(request, &shared.limits)?;
+    let received = shared.received(&request, unknown);
+    let arrived = received.at;
+    *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
     let mut stream = begin(shared, span, request, received)?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
@@ -67,7 +72,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let rows = answer.open.into_iter().zip(answer.work);
     let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
     let response = proto::SampleResponse { rows };
-    let now = shared.replied(received.at, finished);
+    let now = shared.replied(arrived, finished);
     shared.end_answered(span.take(), now, Some(tonic::Code::Ok));
     shared.sent(&response);
     Ok(response)
@@ -78,14 +83,18 @@ fn begin(
     shared: &Shared,
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
-    received: Received,
+    mut received: Received,
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
+    let mut unknown = std::mem::take(&mut received.unknown);
     let (config, step, rows) = read(shared, request, received)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open = rows.into_iter().enumerate();
-    let open = open.map(|(id, row)| step::open(opening(id as u64, row), &config, &shared.seeds));
+    let open = open.map(|(id, row)| {
+        let unknown = unknown.of_opening(id);
+        step::open(opening(id as u64, row), unknown, &config, &shared.seeds)
+    });
     shared.engine.run_alone(place, step, open, shared.metrics.model(&config.model))
 }
 
@@ -122,7 +131,7 @@ fn read(
     });
     let work = work.collect();
     let (close, open) = (Vec::new(), Vec::new());
-    let Received { at: received, bytes: message_bytes } = received;
+    let Received { at: received, bytes: message_bytes, .. } = received;
     let step = Step { id: 0, close, open, work, logits, message_bytes, received, deadline: None, slots: None };
     Ok((config, step, request.rows))
 }

@@ -22,6 +22,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::RankTaken(field) => (Code::AlreadyExists, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
         Error::Unread(_) | Error::NotReceived(_) => (Code::Aborted, None, None),
+        Error::DeadlineExceeded => (Code::DeadlineExceeded, None, None),
         Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),
         Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),
         Error::EngineStopped => (Code::Unavailable, None, None),

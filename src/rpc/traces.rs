@@ -23,13 +23,13 @@ impl Shared {
     }
 
     /// The span of a step, if it is recorded.
-    pub(super) fn step_span(&self, own: &str, stream: Option<Context>, received: Received) -> MaybeSpan {
+    pub(super) fn step_span(&self, own: &str, stream: Option<Context>, received: &Received) -> MaybeSpan {
         let span = self.tracer.as_ref()?.step(own, stream, received.at);
         of_message(span, received)
     }
 
     /// The span of a call of Sample, if it is recorded.
-    pub(super) fn sample_span(&self, parent: Option<Context>, received: Received) -> MaybeSpan {
+    pub(super) fn sample_span(&self, parent: Option<Context>, received: &Received) -> MaybeSpan {
         let span = self.tracer.as_ref()?.begin(Of::Sample, parent, received.at);
         of_message(span, received)
     }
@@ -47,9 +47,9 @@ impl Shared {
         });
     }
 
-    /// Ends the span of a step or call whose worker left before the answer.
-    pub(super) fn end_left(&self, span: MaybeSpan) {
-        let name = status::code_name(Code::Cancelled);
+    /// Ends the span of a step or call without an answer: its worker left, or its deadline passed.
+    pub(super) fn end_left(&self, span: MaybeSpan, code: Code) {
+        let name = status::code_name(code);
         self.end(span, || End { at: Instant::now(), code: Some(name), reason: Some(name) });
     }
 
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-fn of_message(mut span: MaybeSpan, received: Received) -> MaybeSpan {
+fn of_message(mut span: MaybeSpan, received: &Received) -> MaybeSpan {
     tell(&mut span, |facts| facts.message_bytes = received.bytes);
     span
 }

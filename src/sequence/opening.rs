@@ -10,6 +10,8 @@ use std::fmt;
 pub enum OpenError {
     /// A parameter or token is out of range.
     Invalid(FieldError),
+    /// It asks for something that this server does not know.
+    Unimplemented(FieldError),
     /// The id is open already.
     AlreadyExists,
     /// The history is longer than `max_history_tokens`.
@@ -34,6 +36,7 @@ impl OpenError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid_argument",
+            Self::Unimplemented(_) => "unimplemented",
             Self::AlreadyExists => "already_exists",
             Self::HistoryLimit { .. } => "history_limit",
             Self::StreamLimit { .. } => "too_many_sequences_per_stream",
@@ -51,7 +54,7 @@ impl From<FieldError> for OpenError {
 impl From<OpenError> for FieldError {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::Invalid(field) => field,
+            OpenError::Invalid(field) | OpenError::Unimplemented(field) => field,
             OpenError::AlreadyExists => {
                 Self::new("sequence_id", "is open already on this stream; close it first or use another id")
             }
@@ -72,7 +75,7 @@ impl From<OpenError> for FieldError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid(field) => field.fmt(f),
+            Self::Invalid(field) | Self::Unimplemented(field) => field.fmt(f),
             limit => FieldError::from(limit.clone()).fmt(f),
         }
     }

@@ -24,23 +24,28 @@ pub struct Call {
 
 impl Call {
     pub async fn open(server: &TestServer, method: &str) -> Self {
-        Self::with(server, method, &Builder::new()).await
+        Self::with(server, method, &Builder::new(), &[]).await
     }
 
     /// One whose server may send no more than one byte, and does not hear that there is room again until [`Self::end`].
     pub async fn closed(server: &TestServer, method: &str) -> Self {
-        Self::with(server, method, Builder::new().initial_window_size(1)).await
+        Self::with(server, method, Builder::new().initial_window_size(1), &[]).await
     }
 
-    async fn with(server: &TestServer, method: &str, http2: &Builder) -> Self {
+    /// One that says for how long it waits, and waits longer.
+    pub async fn within(server: &TestServer, method: &str, timeout: &str) -> Self {
+        Self::with(server, method, &Builder::new(), &[("grpc-timeout", timeout)]).await
+    }
+
+    async fn with(server: &TestServer, method: &str, http2: &Builder, headers: &[(&str, &str)]) -> Self {
         let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
         let (mut client, connection) = http2.handshake(socket).await.unwrap();
         tokio::spawn(connection);
         let request = Request::post(format!("http://server/croupier.v1.Sampler/{method}"))
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())
-            .unwrap();
+            .header("te", "trailers");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(()).unwrap();
         let (answer, bytes) = client.send_request(request, false).unwrap();
         Self { bytes, answer, begun: None }
     }

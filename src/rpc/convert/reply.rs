@@ -51,6 +51,7 @@ fn open_result(opened: Opened) -> proto::OpenResult {
     };
     let status = match &error {
         OpenError::Invalid(_) => Wire::InvalidArgument,
+        OpenError::Unimplemented(_) => Wire::Unimplemented,
         OpenError::AlreadyExists => Wire::AlreadyExists,
         OpenError::HistoryLimit { .. } | OpenError::StreamLimit { .. } | OpenError::Refused(_) => {
             Wire::ResourceExhausted
@@ -134,6 +135,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         Err(error) => {
             let status = match &error {
                 OpenError::HistoryLimit { .. } => RowStatus::HistoryLimit,
+                OpenError::Unimplemented(_) => RowStatus::Unimplemented,
                 _ => RowStatus::InvalidWork,
             };
             let status = row_status(status);

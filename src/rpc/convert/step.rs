@@ -9,6 +9,7 @@ use crate::engine::step::{
     VerifyWork, Work, WorkKind,
 };
 use crate::error::{Error, Refusal};
+use crate::message::look::Unknown;
 use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
@@ -29,7 +30,7 @@ use std::time::Duration;
 pub(in crate::rpc) fn step(
     wire: proto::Step,
     config: &Config,
-    received: Received,
+    (received, unknown): (Received, &mut Unknown),
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     let limits = &config.limits;
     check_closed(wire.close_sequence_ids.len(), limits.max_sequences)?;
@@ -48,10 +49,10 @@ pub(in crate::rpc) fn step(
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
     let logits = with_listed(logits, wire.top_n, config)?;
-    let work = works(wire.work, &logits, config)?;
+    let work = works(wire.work, unknown, &logits, config)?;
     let slots =
         wire.token_slots.map(|wire| slots(&wire, &work, config).map_err(|e| e.within("token_slots"))).transpose()?;
-    let Received { at: received, bytes: message_bytes } = received;
+    let Received { at: received, bytes: message_bytes, .. } = received;
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let (id, close, open) = (wire.step_id, wire.close_sequence_ids, Vec::new());
     Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
@@ -126,9 +127,19 @@ fn region(regions: &StreamRegions, id: u64, generation: u64) -> Result<Arc<Regio
 }
 
 /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded
-/// too.
-pub(in crate::rpc) fn open(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Open {
-    Open { sequence_id: wire.sequence_id, sequence: sequence(wire, config, seeds) }
+/// too. With a field that is `unknown` it is none: it would be sampled as if it had not asked for that.
+pub(in crate::rpc) fn open(
+    wire: proto::OpenSequence,
+    unknown: Option<FieldError>,
+    config: &Config,
+    seeds: &SeedSource,
+) -> Open {
+    let sequence_id = wire.sequence_id;
+    let sequence = match unknown {
+        Some(field) => Err(OpenError::Unimplemented(field)),
+        None => sequence(wire, config, seeds),
+    };
+    Open { sequence_id, sequence }
 }
 
 fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Charged, OpenError> {
@@ -166,16 +177,26 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
 }
 
 /// The works with the rows they use. Work without a row of its own starts after the one before it.
-fn works(wire: Vec<proto::Work>, logits: &LogitsBlock, config: &Config) -> Result<Vec<Work>, Error> {
+fn works(
+    wire: Vec<proto::Work>,
+    unknown: &mut Unknown,
+    logits: &LogitsBlock,
+    config: &Config,
+) -> Result<Vec<Work>, Error> {
     let (mut next_row, mut used, mut bytes) = (0, 0, 0usize);
     let mut works = Vec::with_capacity(wire.len());
     for (at, wire) in wire.into_iter().enumerate() {
         let first_row = wire.first_row.map_or(next_row, u64::from);
+        let unknown = unknown.of_work(at);
         let Some(kind) = wire.kind else {
             // Not a mistake of this work alone: how many rows it uses decides where the next ones start.
-            return Err(Error::invalid(format!("work[{at}].kind"), "is not set, or a kind this server does not know"));
+            return Err(match unknown {
+                Some(field) => Error::Unimplemented(field).within(&format!("work[{at}]")),
+                None => Error::invalid(format!("work[{at}].kind"), "is not set"),
+            });
         };
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
+        let kind = unknown.map_or(kind, |field| Err(RowFailure::new(RowStatus::Unimplemented, field.to_string())));
         next_row = first_row + rows as u64;
         used += rows.max(1);
         bytes = bytes.saturating_add(logits.bytes_of(first_row, rows.max(1)));

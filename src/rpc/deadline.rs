@@ -1,0 +1,82 @@
+//! The time that a client gives a stateless call (`grpc-timeout`).
+//!
+//! tonic ends such a call too, but with `CANCELLED`, as one that its client has left. This comes first, and says what it was.
+
+use crate::error::Error;
+use axum::http::HeaderMap;
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
+
+const HEADER: &str = "grpc-timeout";
+/// How long before tonic, whose timers go by whole milliseconds and begin a little earlier.
+const AHEAD: Duration = Duration::from_millis(2);
+
+/// When a call has to be answered, if it says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// That of a call which begins now.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let timeout = headers.get(HEADER).and_then(|value| value.to_str().ok()).and_then(timeout);
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout - AHEAD.min(timeout / 4))))
+    }
+
+    /// An answer in time, or the error of a call without.
+    pub(super) async fn bound<T>(self, answer: impl Future<Output = T>) -> Result<T, Error> {
+        match self.0 {
+            Some(deadline) => timeout_at(deadline, answer).await.map_err(|_| Error::DeadlineExceeded),
+            None => Ok(answer.await),
+        }
+    }
+
+    /// The code of a call that ends now, without an answer: who leaves at the deadline leaves because of it.
+    pub(super) fn unanswered(self) -> Code {
+        match self.0 {
+            Some(deadline) if deadline <= Instant::now() => Code::DeadlineExceeded,
+            _ => Code::Cancelled,
+        }
+    }
+}
+
+/// At most eight digits and a unit, as gRPC over HTTP/2 has it.
+fn timeout(value: &str) -> Option<Duration> {
+    let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if number.len() > 8 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_those_of_grpc() {
+        for (value, expected) in [
+            ("1H", Duration::from_secs(3600)),
+            ("99999999M", Duration::from_secs(99_999_999 * 60)),
+            ("7S", Duration::from_secs(7)),
+            ("250m", Duration::from_millis(250)),
+            ("0u", Duration::ZERO),
+            ("12345678n", Duration::from_nanos(12_345_678)),
+        ] {
+            assert_eq!(timeout(value), Some(expected), "{value}");
+        }
+        for wrong in ["", "S", "1", "1s", "-1S", "+1S", "1.5S", "123456789S", "1 S", "1é"] {
+            assert_eq!(timeout(wrong), None, "{wrong:?}");
+        }
+    }
+}
