@@ -125,6 +125,9 @@ pub enum Drained {
     Clean,
     /// Streams were cut at the deadline.
     Cut,
+    /// And the engine was still at work then. A device that hangs is waited for by what its driver wants done at the end of
+    /// a process, so that is left out.
+    Left,
 }
 
 /// A server whose sockets are open and that does not serve yet.
@@ -296,7 +299,9 @@ pub fn run(config: Config) -> ExitCode {
             return ExitCode::from(EXIT_INTERNAL);
         }
     };
-    let code = match run_logged(config) {
+    let ended = run_logged(config);
+    let is_left = matches!(ended, Ok(Drained::Left));
+    let code = match ended {
         Ok(_) => 0,
         Err(error) => {
             tracing::error!("{error}");
@@ -305,7 +310,7 @@ pub fn run(config: Config) -> ExitCode {
     };
     // Writes the last lines.
     drop(guard);
-    if code == EXIT_DEVICE_LOST || cuda::hangs() {
+    if is_left || code == EXIT_DEVICE_LOST || cuda::hangs() {
         cuda::end_at_once(code);
     }
     ExitCode::from(code)

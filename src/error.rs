@@ -89,6 +89,8 @@ reasons! {
     ShardBytes = "SHARD_BYTES";
     /// [`Error::Malformed`].
     MalformedMessage = "MALFORMED_MESSAGE";
+    /// [`Error::TooLong`].
+    MessageTooLong = "MESSAGE_TOO_LONG";
     /// [`Error::TooManyItems`].
     TooManyItems = "TOO_MANY_ITEMS";
 }
@@ -102,6 +104,16 @@ pub enum Error {
     /// The message is not protobuf.
     #[error("the message cannot be decoded: {0}")]
     Malformed(String),
+    /// The message is longer than one may be.
+    #[error(
+        "the message has {len} bytes, and may have {longest} (max_message_bytes, or less where nothing is sampled); split it"
+    )]
+    TooLong {
+        /// How long it is.
+        len: usize,
+        /// How long it may be.
+        longest: usize,
+    },
     /// The message has more parts than one message may.
     #[error("the message has more than {limit} sub-messages; split it")]
     TooManyItems {
@@ -198,6 +210,7 @@ impl Error {
         match self {
             Self::Invalid(_) => Reason::InvalidField,
             Self::Malformed(_) => Reason::MalformedMessage,
+            Self::TooLong { .. } => Reason::MessageTooLong,
             Self::TooManyItems { .. } => Reason::TooManyItems,
             Self::Unimplemented(_) => Reason::UnimplementedField,
             Self::UnknownRegion(_) => Reason::UnknownRegion,

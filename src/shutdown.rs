@@ -1,5 +1,6 @@
 //! Stop signals.
 
+use crate::backend::cuda;
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -22,8 +23,8 @@ pub fn on_signal() -> io::Result<CancellationToken> {
                 _ = interrupt.recv() => SignalKind::interrupt(),
             };
             if seen {
-                // As a shell reports a process that a signal ended.
-                std::process::exit(128 + kind.as_raw_value());
+                // As a shell reports a process that a signal ended. Nothing is waited for, a device that hangs least of all.
+                cuda::end_at_once(u8::try_from(128 + kind.as_raw_value()).unwrap_or(u8::MAX));
             }
             seen = true;
             tracing::info!(signal = kind.as_raw_value(), "draining; a second signal stops at once");

@@ -192,3 +192,30 @@ async fn who_would_read_is_not_taken_for_one_who_does_not() {
     assert_eq!(server.series(UNREAD), 0.0);
     assert_eq!(server.series("croupier_streams"), 2.0);
 }
+
+/// An answer goes to HTTP/2 piece by piece, and what is left of it counts until its client has taken it, or too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_of_a_stateless_call_does_not_stay() {
+    let server = TestServer::with_limits(bounded).await;
+    let Some(step::Logits::Inline(logits)) = inline(&[logits(1, 0)]) else { unreachable!() };
+    let logprobs = Some(LogprobsParams { top_n: 20, ..Default::default() });
+    let params = SamplingParams { logprobs, ..seeded(1) };
+    let row = SampleRow { params: Some(params), row: Some(0), ..Default::default() };
+    let logits_dtype = LogitsDtype::F32.into();
+    let rows = vec![row; 2000];
+    let batch = SampleRequest { vocab_size: VOCAB, logits_dtype, rows, logits: Some(logits), ..Default::default() };
+    let mut reads = Call::open(&server, "Sample").await;
+    reads.send_alone(&batch);
+    let (status, all) = reads.end().await;
+    assert_eq!(status.code(), Code::Ok);
+    assert!(all > 2 << 16, "an answer of several pieces: {all} bytes");
+    server.expect_series(BYTES, 0.0).await;
+    let mut call = Call::closed(&server, "Sample").await;
+    call.send_alone(&batch);
+    call.begun().await;
+    // More than was asked for: that is gone once it is read.
+    let held = server.series(BYTES);
+    assert!(held > all as f64 / 2.0, "{held} bytes");
+    assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
+    server.expect_series(BYTES, 0.0).await;
+}

@@ -4,10 +4,12 @@ mod common;
 
 use common::{Fatal, Lost, NEVER, Running, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
-use croupier::backend::Backend;
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
+use croupier::sampling::row::RowResult;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -88,6 +90,38 @@ async fn broken_in_the_drain(backend: Box<dyn Backend>) -> Error {
     sender.send(step).await.expect("room");
     let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
     ended.expect_err("not a clean end")
+}
+
+/// A backend whose device never answers.
+struct Stuck;
+
+impl Backend for Stuck {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, _: &[RowJob<'_>]) -> Vec<RowResult> {
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn verify(&mut self, _: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        self.run(&[]);
+        Vec::new()
+    }
+}
+
+/// The end of the process is then one that waits for nothing, which the driver of such a device would.
+#[tokio::test]
+async fn an_engine_that_is_stuck_is_left() {
+    let config = Config { drain_timeout: Duration::from_millis(100), ..config() };
+    let server = serve(App::bind_with(config, Box::new(Stuck)).await.expect("free ports")).await;
+    let (sender, _replies) = stream(&server).await;
+    let [_, step] = requests(8, SamplingParams::default(), 1);
+    sender.send(step).await.expect("room");
+    until("the step is there", async || server.get("/metrics").await.1.contains("croupier_in_flight_rows 1")).await;
+    assert_eq!(server.shut_down().await.expect("an end"), Drained::Left);
 }
 
 #[tokio::test]

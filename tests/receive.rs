@@ -47,27 +47,28 @@ async fn stateless_messages_take_their_room_before_they_come() {
     })
     .await;
     let mut calls = Vec::new();
-    for _ in 0..4 {
+    // Half of the room, since messages that never come must leave some to steps.
+    for _ in 0..2 {
         let mut call = Call::open(&server, SAMPLE).await;
         call.begin(MESSAGE, &[0; 10]);
         calls.push(call);
     }
-    until(&server, BYTES, (4 * MESSAGE) as f64).await;
-    let mut fifth = Call::open(&server, SAMPLE).await;
-    fifth.begin(MESSAGE, &[0; 10]);
-    let (status, _) = fifth.end().await;
+    until(&server, BYTES, (2 * MESSAGE) as f64).await;
+    let mut third = Call::open(&server, SAMPLE).await;
+    third.begin(MESSAGE, &[0; 10]);
+    let (status, _) = third.end().await;
     assert_eq!(ended(&status), (Code::ResourceExhausted, "BYTES_IN_FLIGHT".to_owned()), "{status}");
     // It was counted, though nobody ever read it.
     assert_eq!(requests(&server, SAMPLE, "RESOURCE_EXHAUSTED"), 1.0);
     // One that could never be taken is refused for its length, and takes nothing.
     let mut long = Call::open(&server, SAMPLE).await;
     long.begin(MESSAGE + 1, &[0; 10]);
-    assert_eq!(long.end().await.0.code(), Code::OutOfRange);
+    assert_eq!(ended(&long.end().await.0), (Code::OutOfRange, "MESSAGE_TOO_LONG".to_owned()));
     assert_eq!(requests(&server, SAMPLE, "OUT_OF_RANGE"), 1.0);
     // Who leaves gives the room back.
     drop(calls);
     until(&server, BYTES, 0.0).await;
-    until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 4.0).await;
+    until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 2.0).await;
     let mut malformed = Call::open(&server, SAMPLE).await;
     malformed.begin(3, &[0xFF; 3]);
     malformed.finish();
@@ -178,4 +179,30 @@ async fn calls_that_do_not_exist_are_counted() {
     let server = TestServer::start().await;
     assert_eq!(Call::open(&server, "Divine").await.end().await.0.code(), Code::Unimplemented);
     assert_eq!(requests(&server, "other", "UNIMPLEMENTED"), 1.0);
+}
+
+/// Calls that sample nothing have small messages, and the same time for them: health is for everyone.
+#[tokio::test]
+async fn calls_that_sample_nothing_are_bounded_too() {
+    let server = TestServer::with_limits(|limits| limits.receive_timeout = SHORT).await;
+    for method in ["GetServerInfo", "grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"] {
+        let mut long = Call::open(&server, method).await;
+        long.begin(4097, &[0; 10]);
+        let (status, _) = long.end().await;
+        assert_eq!(ended(&status), (Code::OutOfRange, "MESSAGE_TOO_LONG".to_owned()), "{method}: {status}");
+        for sent in [&[][..], &[0, 0, 0, 0, 9, 1], &[0, 0, 0, 0, 0]] {
+            let mut stops = Call::open(&server, method).await;
+            if !sent.is_empty() {
+                stops.bytes.send_data(Bytes::copy_from_slice(sent), false).unwrap();
+            }
+            let (status, _) = stops.end().await;
+            assert_eq!(ended(&status), (Code::Aborted, "RECEIVE_TIMEOUT".to_owned()), "{method}: {status}");
+        }
+    }
+    assert_eq!(requests(&server, "GetServerInfo", "ABORTED"), 3.0);
+    for method in ["GetServerInfo", "grpc.health.v1.Health/Check"] {
+        let mut whole = Call::open(&server, method).await;
+        whole.send_alone(&GetServerInfoRequest {});
+        assert_eq!(whole.end().await.0.code(), Code::Ok, "{method}");
+    }
 }

@@ -109,7 +109,10 @@ impl Serving {
             Ok(Ok(EngineEnd::Finished)) => {}
             // A break that ended the last calls, and was not seen before their end.
             Ok(end) => return Err(broken(end)),
-            Err(_) => tracing::warn!("the engine is still at work; leaving it"),
+            Err(_) => {
+                tracing::warn!("the engine is still at work; leaving it");
+                return Ok(Drained::Left);
+            }
         }
         Ok(drained)
     }

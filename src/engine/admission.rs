@@ -20,12 +20,21 @@ pub(super) struct Admission {
     held: Arc<Counter>,
     /// Stateless calls whose messages are on their way; each is a step then.
     alone: Arc<Counter>,
+    /// Their messages' bytes: part of all bytes, so that messages that never come leave room for steps.
+    coming: Arc<Counter>,
     bytes: Arc<Counter>,
     rows: Arc<Counter>,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
     state: Arc<Counter>,
     max_sequences_per_stream: usize,
+}
+
+/// The room of a message that is on its way.
+#[derive(Debug)]
+pub struct Coming {
+    _coming: Permit,
+    _all: Permit,
 }
 
 /// A place for a step, and room for its message.
@@ -60,6 +69,7 @@ impl Admission {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             alone: Counter::new(limits.max_queued_steps, Gauge::noop()),
+            coming: Counter::new((limits.max_bytes_in_flight / 2).max(limits.max_message_bytes), Gauge::noop()),
             bytes: Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone()),
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
@@ -101,8 +111,10 @@ impl Admission {
     }
 
     /// Room for a message that is on its way.
-    pub(super) fn message(&self, bytes: usize) -> Result<Permit, Refusal> {
-        self.bytes.take(bytes).ok_or(Refusal::BytesInFlight)
+    pub(super) fn message(&self, bytes: usize) -> Result<Coming, Refusal> {
+        let coming = self.coming.take(bytes).ok_or(Refusal::BytesInFlight)?;
+        let all = self.bytes.take(bytes).ok_or(Refusal::BytesInFlight)?;
+        Ok(Coming { _coming: coming, _all: all })
     }
 
     /// Room for a stream.

@@ -34,7 +34,7 @@ use crate::permits::{Counter, Permit};
 use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
-pub use admission::Place;
+pub use admission::{Coming, Place};
 use desk::{Core, Desk};
 pub use pulse::Pulse;
 use state::{Command, Queued, State, StreamId, StreamSpec};
@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as thread_channel;
 use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
-use step::{Open, Step, StepReply};
+use step::{Open, Step, StepReply, Work, WorkKind};
 use tokio::sync::mpsc;
 
 /// Steps whose rows have at most this, with those of all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
@@ -154,7 +154,7 @@ impl Handle {
     ///
     /// # Errors
     /// When there is too little.
-    pub fn admit_message(&self, bytes: usize) -> Result<Permit, Error> {
+    pub fn admit_message(&self, bytes: usize) -> Result<Coming, Error> {
         self.admission.message(bytes).map_err(Error::Refused)
     }
 
@@ -230,7 +230,12 @@ impl Handle {
 
     /// Whether a step is worth no wake-up, and its thread is not missed for as long.
     fn may_run_here(&self, step: &Step) -> bool {
-        self.runs_anywhere && step.message_bytes <= HERE_MESSAGE_BYTES && step.row_bytes() <= HERE_BYTES
+        // Scoring takes longer than its rows' bytes tell: it penalises each row for the text so far, of which there may be many.
+        let is_plain = |work: &Work| !matches!(work.kind, Ok(WorkKind::Score(_)));
+        self.runs_anywhere
+            && step.message_bytes <= HERE_MESSAGE_BYTES
+            && step.row_bytes() <= HERE_BYTES
+            && step.work.iter().all(is_plain)
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) fn malformed(error: prost::DecodeError) -> Error {
 /// What a message may still have.
 struct Room<'a> {
     sub_messages: usize,
+    /// Sequences that may be closed: to close what is not open is no mistake, but a list longer than there may be sequences is.
+    close: usize,
     open: usize,
     /// Works of a step, and rows of a batch: either takes a row at least.
     rows: usize,
@@ -52,7 +54,8 @@ struct Room<'a> {
 impl<'a> Room<'a> {
     fn new(limits: &'a Limits) -> Self {
         let (open, rows) = (limits.max_sequences_per_stream, limits.max_rows_per_step);
-        Self { sub_messages: MAX_SUB_MESSAGES, open, rows, limits, unknown: Unknown::default() }
+        let close = limits.max_sequences;
+        Self { sub_messages: MAX_SUB_MESSAGES, close, open, rows, limits, unknown: Unknown::default() }
     }
 
     /// Takes room for a sub-message.
@@ -66,6 +69,18 @@ impl<'a> Room<'a> {
         *left = left.checked_sub(1).ok_or_else(|| {
             let message = format!("has more entries than there may be, {setting} is {limit}; split it");
             Error::invalid(name.trim_end_matches("[]"), message)
+        })?;
+        Ok(())
+    }
+
+    /// Takes room for so many numbers of a list.
+    fn take_numbers(&mut self, name: &str, count: usize) -> Result<(), Error> {
+        self.close = self.close.checked_sub(count).ok_or_else(|| {
+            let limit = self.limits.max_sequences;
+            Error::invalid(
+                name,
+                format!("has more entries than there may be, max_sequences is {limit}; split the step"),
+            )
         })?;
         Ok(())
     }
@@ -105,12 +120,19 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
             unknown.get_or_insert_with(|| unknown_field(number));
         }
         match tag & 7 {
-            0 => drop(varint(&mut bytes)?),
+            0 => {
+                varint(&mut bytes)?;
+                shape.list(number).map_or(Ok(()), |name| room.take_numbers(name, 1))?;
+            }
             1 => drop(take(&mut bytes, 8)?),
             5 => drop(take(&mut bytes, 4)?),
             2 => {
                 let len = varint(&mut bytes)?;
                 let field = take(&mut bytes, len)?;
+                if let Some(name) = shape.list(number) {
+                    // Each number ends with a byte below 128.
+                    room.take_numbers(name, field.iter().filter(|byte| **byte < 128).count())?;
+                }
                 let Some((name, inner)) = shape.part(number) else { continue };
                 room.take(name)?;
                 let place = || place(name, message, tag, bytes.len());
@@ -179,7 +201,8 @@ mod tests {
 
     /// Limits that no list reaches.
     fn many() -> Limits {
-        Limits { max_sequences_per_stream: usize::MAX, max_rows_per_step: usize::MAX, ..Limits::default() }
+        let (max_sequences, max_sequences_per_stream, max_rows_per_step) = (usize::MAX, usize::MAX, usize::MAX);
+        Limits { max_sequences, max_sequences_per_stream, max_rows_per_step, ..Limits::default() }
     }
 
     fn looked(message: &[u8], shape: &Shape) -> Result<Unknown, Error> {
@@ -331,7 +354,8 @@ mod tests {
     /// Items of hundreds of bytes each are not made of two bytes each first.
     #[test]
     fn lists_past_their_limits_are_refused_before_they_are_decoded() {
-        let limits = Limits { max_sequences_per_stream: 3, max_rows_per_step: 2, ..Limits::default() };
+        let limits =
+            Limits { max_sequences: 4, max_sequences_per_stream: 3, max_rows_per_step: 2, ..Limits::default() };
         let said = |message: &[u8], shape| look(message, shape, &limits).map_err(|error| error.to_string());
         let opens = |count| proto::Step { open: vec![Default::default(); count], ..Default::default() };
         let works = |count| proto::Step { work: vec![Default::default(); count], ..Default::default() };
@@ -342,6 +366,18 @@ mod tests {
         assert!(refused.starts_with("step.open: ") && refused.contains("max_sequences_per_stream is 3"), "{refused}");
         let refused = said(&step(works(3)), &DECODE_REQUEST).unwrap_err();
         assert!(refused.starts_with("step.work: ") && refused.contains("max_rows_per_step is 2"), "{refused}");
+        // Packed or not, and however long each number is.
+        let closes = |ids: &[u64]| proto::Step { close_sequence_ids: ids.to_vec(), ..Default::default() };
+        assert_eq!(said(&step(closes(&[1, u64::MAX, 300, 0])), &DECODE_REQUEST), Ok(Unknown::default()));
+        let refused = said(&step(closes(&[0; 5])), &DECODE_REQUEST).unwrap_err();
+        assert!(
+            refused.starts_with("step.close_sequence_ids: ") && refused.contains("max_sequences is 4"),
+            "{refused}"
+        );
+        let unpacked = with(2, &[[0x10, 1].repeat(4)]);
+        assert_eq!(said(&unpacked, &DECODE_REQUEST), Ok(Unknown::default()));
+        let unpacked = with(2, &[[0x10, 1].repeat(5)]);
+        assert!(said(&unpacked, &DECODE_REQUEST).unwrap_err().starts_with("step.close_sequence_ids: "));
         // A field that is there twice is one, with the items of both.
         let twice = [step(opens(2)), step(opens(2))].concat();
         assert!(said(&twice, &DECODE_REQUEST).unwrap_err().starts_with("step.open: "));

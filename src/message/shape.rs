@@ -18,6 +18,11 @@ impl Shape {
         (1..=self.last).contains(&number) || self.more.contains(&number)
     }
 
+    /// Name of a field of numbers that is held to a limit: a byte on the wire takes eight once it is decoded.
+    pub(super) fn list(&self, number: u64) -> Option<&'static str> {
+        (std::ptr::eq(self, &STEP) && number == 2).then_some("close_sequence_ids")
+    }
+
     /// Name and shape of a field that is a message.
     pub(super) fn part(&self, number: u64) -> Option<(&'static str, &'static Self)> {
         self.parts.iter().find(|(of, ..)| *of == number).map(|(_, name, inner)| (*name, *inner))

@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::proto::sampler_server;
 use std::pin::Pin;
-use tokio::sync::watch;
+use std::sync::Arc;
+use tokio::sync::{Mutex, watch};
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -48,12 +49,15 @@ pub struct Health {
     state: watch::Sender<State>,
     reporter: HealthReporter,
     metrics: Metrics,
+    /// Held while everyone is told, so that who tells of an older state is not the last one.
+    telling: Arc<Mutex<()>>,
 }
 
 impl Health {
     /// A server that starts.
     pub async fn new(metrics: Metrics) -> Self {
-        let health = Self { state: watch::Sender::new(State::Starting), reporter: HealthReporter::new(), metrics };
+        let (state, reporter) = (watch::Sender::new(State::Starting), HealthReporter::new());
+        let health = Self { state, reporter, metrics, telling: Arc::default() };
         health.set(State::Starting).await;
         health
     }
@@ -78,6 +82,7 @@ impl Health {
     }
 
     async fn tell(&self) {
+        let _telling = self.telling.lock().await;
         let state = self.state();
         self.metrics.ready.set(if state == State::Ready { 1.0 } else { 0.0 });
         for name in READINESS {

@@ -10,6 +10,7 @@ mod complaints;
 mod convert;
 mod deadline;
 mod decode;
+mod deliver;
 pub mod handshake;
 pub mod health;
 mod held;
@@ -157,7 +158,7 @@ impl Service {
         self.shared.draining.clone()
     }
 
-    /// Adds this service to what is served, with the message limit in force and a watch on what comes.
+    /// Adds this service to what is served, with the message limit in force, and puts a watch on what comes for all of it.
     #[must_use]
     pub fn add_to(self, routes: Routes) -> Routes {
         let shared = Arc::clone(&self.shared);

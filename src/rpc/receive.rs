@@ -1,16 +1,19 @@
-//! Messages of the sampler's calls on their way in, before there is a message.
+//! Messages of all calls on their way in, before there is a message.
 //!
 //! A call takes memory from its first byte on, and whoever stops in the middle of a message keeps it. So each message has a time
 //! within which it has to come, the first one counted from the beginning of its call. A stream has its place on the server before it is read
 //! (`max_streams`, `max_attached_ranks`); a stateless call has none, and takes room for its message once its length is known.
 //! The time of a message passes only while somebody asks for it, which nobody does on a stream whose worker takes no replies: that is
 //! for the watch on these to end (`unread`), which is told here of messages that are not whole.
-//! Calls that end before the service hears of them are counted here.
+//! Other calls have small messages, and the same time for them. Calls of the sampler that end before the service hears of them are counted here.
 
 use super::Shared;
 use super::deadline::Deadline;
+use super::deliver;
 use super::server::split;
+use crate::engine::Coming;
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
 use axum::BoxError;
@@ -27,25 +30,61 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::service::Routes;
 use tonic::{Code, Status, Streaming};
+use tonic_health::pb::health_server;
 
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// The longest message of a call that samples nothing: a service's name, or a symbol's.
+const SMALL: usize = 4096;
 /// A timer that is looked at so much later than it was set for says nothing of the worker: nobody was asking for the message.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The same routes, with a watch on what the sampler's calls send.
+/// The same routes, with a watch on what their calls send.
 pub(super) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
     Routes::from(routes.into_axum_router().layer(from_fn_with_state(shared, watch)))
 }
 
+/// What is watched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A stream of the sampler, which has its place.
+    Stream,
+    /// A stateless batch, which has none.
+    Alone,
+    /// Any other call of one small message.
+    Small,
+    /// Reflection, a stream of small messages.
+    Questions,
+}
+
+impl Kind {
+    fn of(service: &str, method: &str) -> Self {
+        match (service, method) {
+            (SERVICE_NAME, "Decode" | "Attach") => Self::Stream,
+            (SERVICE_NAME, "Sample") => Self::Alone,
+            (SERVICE_NAME | health_server::SERVICE_NAME, _) => Self::Small,
+            _ => Self::Questions,
+        }
+    }
+
+    /// Whether the call ends behind its only message.
+    fn is_single(self) -> bool {
+        matches!(self, Self::Alone | Self::Small)
+    }
+
+    fn longest(self, limits: &Limits) -> usize {
+        match self {
+            Self::Stream | Self::Alone => limits.max_message_bytes,
+            Self::Small | Self::Questions => SMALL.min(limits.max_message_bytes),
+        }
+    }
+}
+
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let (service, method) = split(request.uri().path());
-    if service != SERVICE_NAME {
-        return next.run(request).await;
-    }
-    let stateless = method == "Sample";
-    let mut call = Unheard::new(&shared, method);
-    let place = if stateless { shared.engine.admit_alone() } else { Ok(None) };
+    let kind = Kind::of(service, method);
+    let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
+    let place = if kind == Kind::Alone { shared.engine.admit_alone() } else { Ok(None) };
     let place = match place {
         Ok(place) => place,
         Err(error) => {
@@ -55,20 +94,23 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         }
     };
     // A stream lasts as long as it lasts: tonic bounds the time until it begins.
-    let deadline = if stateless { Deadline::of(request.headers()) } else { Deadline::default() };
+    let deadline = if kind == Kind::Alone { Deadline::of(request.headers()) } else { Deadline::default() };
     let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
     request.extensions_mut().insert(heard);
     request.extensions_mut().insert(part.clone());
     request.extensions_mut().insert(deadline);
     let marks = (left, part);
-    let request = request.map(|body| Body::from_stream(Incoming::new(body.into_data_stream(), &shared, place, marks)));
+    let request = request.map(|body| {
+        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place), marks);
+        Body::from_stream(incoming)
+    });
     let answer = deadline.bound(next.run(request)).await;
     let response = answer.unwrap_or_else(|error| shared.refuse(&error).into_http::<Body>().into_response());
     // To tonic a call that was left is a request without a message, an internal error.
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
-    response
+    if kind == Kind::Alone { deliver::watched(response, &shared) } else { response }
 }
 
 /// Something that happened to a call, or not yet.
@@ -123,7 +165,8 @@ impl<T> Requests<T> {
 /// A call that is counted if the service never hears of it.
 struct Unheard {
     shared: Arc<Shared>,
-    method: String,
+    /// Of the sampler; other services' calls are not counted.
+    method: Option<String>,
     started: std::time::Instant,
     heard: Mark,
     /// By its client, before its message was there.
@@ -132,17 +175,17 @@ struct Unheard {
 }
 
 impl Unheard {
-    fn new(shared: &Arc<Shared>, method: &str) -> Self {
+    fn new(shared: &Arc<Shared>, method: Option<&str>) -> Self {
         let (shared, started) = (Arc::clone(shared), std::time::Instant::now());
         let (heard, left) = (Mark::default(), Mark::default());
-        Self { shared, method: method.to_owned(), started, heard, left, code: Code::Cancelled }
+        Self { shared, method: method.map(str::to_owned), started, heard, left, code: Code::Cancelled }
     }
 }
 
 impl Drop for Unheard {
     fn drop(&mut self) {
-        if !self.heard.is_set() {
-            self.shared.finished(&self.method, self.started, self.code);
+        if let Some(method) = self.method.as_ref().filter(|_| !self.heard.is_set()) {
+            self.shared.finished(method, self.started, self.code);
         }
     }
 }
@@ -155,8 +198,11 @@ struct Incoming {
     /// When the message that is awaited has to be there.
     due: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The place of a stateless call, and the room of its message.
-    alone: Option<(Permit, Option<Permit>)>,
+    kind: Kind,
+    /// The place of a stateless batch, and the room of its message.
+    alone: Option<(Permit, Option<Coming>)>,
+    /// Whether the length of a message is known.
+    begun: bool,
     left: Mark,
     part: Part,
     ended: bool,
@@ -174,10 +220,15 @@ enum Framing {
 const BETWEEN: Framing = Framing::Prefix([0; PREFIX], 0);
 
 impl Incoming {
-    fn new(body: BodyDataStream, shared: &Arc<Shared>, place: Option<Permit>, (left, part): (Mark, Part)) -> Self {
+    fn new(
+        body: BodyDataStream,
+        shared: &Arc<Shared>,
+        (kind, place): (Kind, Option<Permit>),
+        (left, part): (Mark, Part),
+    ) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
-        let due = from_now(&shared);
-        Self { body, shared, framing: BETWEEN, due, timer: None, alone, left, part, ended: false }
+        let (due, begun) = (from_now(&shared), false);
+        Self { body, shared, framing: BETWEEN, due, timer: None, kind, alone, begun, left, part, ended: false }
     }
 
     /// Takes note of bytes that have come.
@@ -210,9 +261,12 @@ impl Incoming {
 
     /// A message of so many bytes begins.
     fn begin(&mut self, len: usize) -> Result<(), Error> {
-        self.framing = Framing::Message(len);
-        // A longer one is refused by its length, before it takes anything.
-        if let Some((_, room)) = self.alone.as_mut().filter(|_| len <= self.shared.limits.max_message_bytes) {
+        (self.framing, self.begun) = (Framing::Message(len), true);
+        let longest = self.kind.longest(&self.shared.limits);
+        if len > longest {
+            return Err(Error::TooLong { len, longest });
+        }
+        if let Some((_, room)) = &mut self.alone {
             *room = Some(self.shared.engine.admit_message(len)?);
         }
         if len == 0 {
@@ -221,10 +275,10 @@ impl Incoming {
         Ok(())
     }
 
-    /// A message is whole. A stateless call has to end behind its only one too.
+    /// A message is whole. A call of one message has to end behind it too.
     fn whole(&mut self) {
         self.framing = BETWEEN;
-        if self.alone.is_none() {
+        if !self.kind.is_single() {
             self.due = None;
         }
     }
@@ -254,7 +308,7 @@ impl Incoming {
 
     /// Whether what has come ends in the middle, or is not enough.
     fn is_awaiting(&self) -> bool {
-        !self.is_between() || self.alone.as_ref().is_some_and(|(_, room)| room.is_none())
+        !self.is_between() || (self.kind.is_single() && !self.begun)
     }
 
     /// The client has left the call, or the connection is gone.

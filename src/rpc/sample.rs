@@ -4,6 +4,7 @@
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::deadline::Deadline;
+use super::deliver::Room;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::StreamHandle;
@@ -24,6 +25,8 @@ pub(super) struct Call {
     /// Of its answer, once there is one.
     code: Option<tonic::Code>,
     deadline: Deadline,
+    /// What its answer takes until it is on the wire.
+    room: Option<Room>,
     /// The trace it belongs to.
     parent: Option<Context>,
     span: MaybeSpan,
@@ -32,7 +35,7 @@ pub(super) struct Call {
 impl Call {
     /// A call that starts now.
     pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>, deadline: Deadline) -> Self {
-        Self { shared, started: Instant::now(), code: None, deadline, parent, span: None }
+        Self { shared, started: Instant::now(), code: None, deadline, room: None, parent, span: None }
     }
 
     /// The call's answer.
@@ -42,6 +45,11 @@ impl Call {
         }
         let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
         self.code = Some(result.as_ref().err().map_or(tonic::Code::Ok, Status::code));
+        let room = self.room.take();
+        let result = result.map(|mut response| {
+            room.map(|room| response.extensions_mut().insert(room));
+            response
+        });
         result
     }
 }
@@ -69,6 +77,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
     traces::tell(span, |facts| traces::answered(facts, &answer));
+    call.room = Some(Room::new(answer.room));
     let rows = answer.open.into_iter().zip(answer.work);
     let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
     let response = proto::SampleResponse { rows };

@@ -29,7 +29,7 @@ const OTHER_CALLS: usize = 100;
 pub fn routes(service: Service, health: &Health, config: &Config, stop: &CancellationToken) -> Routes {
     let health = HealthServer::new(health.service(stop.clone()));
     let routes = if config.reflection { reflection(stop) } else { Routes::default() };
-    service.add_to(routes).add_service(health)
+    service.add_to(routes.add_service(health))
 }
 
 /// Service and method of a path, `/service/method`.

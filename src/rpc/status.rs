@@ -15,6 +15,7 @@ pub(super) fn from_error(error: &Error) -> Status {
     let (code, field, retry) = match error {
         Error::Invalid(field) => (Code::InvalidArgument, Some(field), None),
         Error::Malformed(_) | Error::TooManyItems { .. } => (Code::InvalidArgument, None, None),
+        Error::TooLong { .. } => (Code::OutOfRange, None, None),
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
         Error::UnknownRegion(field) => (Code::NotFound, Some(field), None),
         Error::StaleRegion(field) => (Code::FailedPrecondition, Some(field), None),

@@ -70,6 +70,11 @@ impl Rank {
         self.requests.send(AttachRequest { request: Some(request) }).await.unwrap();
     }
 
+    /// Says that nothing more comes.
+    pub fn half_close(&mut self) {
+        self.requests = mpsc::channel(1).0;
+    }
+
     pub async fn send_empty(&mut self) {
         self.requests.send(AttachRequest { request: None }).await.unwrap();
     }

@@ -23,6 +23,7 @@ pub struct Call {
 }
 
 impl Call {
+    /// A method of the sampler, or `service/method`.
     pub async fn open(server: &TestServer, method: &str) -> Self {
         Self::with(server, method, &Builder::new(), &[]).await
     }
@@ -41,7 +42,8 @@ impl Call {
         let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
         let (mut client, connection) = http2.handshake(socket).await.unwrap();
         tokio::spawn(connection);
-        let request = Request::post(format!("http://server/croupier.v1.Sampler/{method}"))
+        let path = if method.contains('/') { method.to_owned() } else { format!("croupier.v1.Sampler/{method}") };
+        let request = Request::post(format!("http://server/{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));

@@ -12,7 +12,9 @@ use croupier::proto::decode_response::Response;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
 use croupier::region::{DeviceSide, Regions};
+use croupier::rpc::health::Health;
 use croupier::rpc::listener::Guard;
+use croupier::rpc::server::routes;
 use croupier::rpc::uds::UdsListener;
 use croupier::rpc::{Given, RegionSide, Service, regions};
 use croupier::sampling::logits::Dtype;
@@ -25,7 +27,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt;
@@ -96,7 +97,7 @@ impl TestServer {
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
-            .add_routes(service.add_to(Routes::default()));
+            .add_routes(routes(service, &Health::new(metrics.clone()).await, &Config::default(), &stop));
         let stopped = stop.clone().cancelled_owned();
         let address = match transport {
             Transport::Tcp => {

@@ -32,8 +32,6 @@ pub(in crate::rpc) fn step(
     config: &Config,
     (received, unknown): (Received, &mut Unknown),
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
-    let limits = &config.limits;
-    check_closed(wire.close_sequence_ids.len(), limits.max_sequences)?;
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
         Some(proto::step::Logits::Inline(inline)) => {
@@ -56,16 +54,6 @@ pub(in crate::rpc) fn step(
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let (id, close, open) = (wire.step_id, wire.close_sequence_ids, Vec::new());
     Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
-}
-
-/// To close what is not open is no mistake, but a list longer than there may be sequences would only cost memory and time. Other lists
-/// were held to their limits before they were decoded ([`message`](crate::message)).
-fn check_closed(len: usize, max_sequences: usize) -> Result<(), Error> {
-    if len > max_sequences {
-        let message = format!("has {len} entries, max_sequences is {max_sequences}; split the step");
-        return Err(Error::invalid("close_sequence_ids", message));
-    }
-    Ok(())
 }
 
 /// Logits carried in the message.

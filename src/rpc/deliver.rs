@@ -1,0 +1,114 @@
+//! The answer of a stateless call on its way out.
+//!
+//! HTTP/2 takes what it is given whole, however little its client lets through. So it gets an answer piece by piece, as it
+//! sends them, and what is left keeps its room of `max_bytes_in_flight`, until it is taken or the client has taken too long.
+
+use super::Shared;
+use super::unread::{Answers, Replies};
+use crate::error::Error;
+use crate::permits::Permit;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use http_body::Frame;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio_stream::Stream;
+
+/// What HTTP/2 gets at once.
+const PIECE: usize = 64 << 10;
+
+/// What an answer takes of the bytes in flight; it travels in the answer's extensions.
+#[derive(Debug, Clone)]
+pub(super) struct Room(#[allow(dead_code)] Arc<Permit>);
+
+impl Room {
+    pub(super) fn new(room: Permit) -> Self {
+        Self(Arc::new(room))
+    }
+}
+
+/// The same answer, watched, if there is more to it than its status.
+pub(super) fn watched(response: Response, shared: &Arc<Shared>) -> Response {
+    let (mut parts, body) = response.into_parts();
+    if body.is_end_stream() {
+        return Response::from_parts(parts, body);
+    }
+    let room = parts.extensions.remove();
+    let answer = Answer { body: Some(body), rest: Bytes::new(), room, shared: Arc::clone(shared) };
+    let replies = Replies::new(answer, shared.limits.reply_timeout);
+    Response::from_parts(parts, Body::new(Watched(replies)))
+}
+
+struct Answer {
+    body: Option<Body>,
+    /// What HTTP/2 has not got yet of the message.
+    rest: Bytes,
+    room: Option<Room>,
+    shared: Arc<Shared>,
+}
+
+impl Answer {
+    fn piece(&mut self) -> Frame<Bytes> {
+        Frame::data(self.rest.split_to(self.rest.len().min(PIECE)))
+    }
+
+    fn free(&mut self) {
+        (self.body, self.rest, self.room) = (None, Bytes::new(), None);
+    }
+}
+
+impl Stream for Answer {
+    type Item = Result<Frame<Bytes>, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if !this.rest.is_empty() {
+            return Poll::Ready(Some(Ok(this.piece())));
+        }
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        Poll::Ready(match ready!(Pin::new(body).poll_frame(context)) {
+            Some(Ok(frame)) => Some(Ok(match frame.into_data() {
+                Ok(data) => {
+                    this.rest = data;
+                    this.piece()
+                }
+                Err(trailers) => {
+                    this.free();
+                    trailers
+                }
+            })),
+            end => {
+                this.free();
+                end
+            }
+        })
+    }
+}
+
+impl Answers for Answer {
+    fn is_holding(&self) -> bool {
+        self.body.is_some()
+    }
+
+    fn give_up(&mut self) {
+        self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        tracing::debug!("a client does not read its answer; it is dropped");
+        self.free();
+    }
+}
+
+/// The frames as a body.
+struct Watched(Replies<Answer>);
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.0).poll_next(context)
+    }
+}
