@@ -1,5 +1,7 @@
 //! The Unix socket: its file, its mode, and what an earlier server left behind.
 
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -69,9 +71,39 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "the file exists and is not a socket; remove it"));
     }
     // Only connecting tells whether somebody listens: the file outlives a server that was killed.
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(io::Error::new(ErrorKind::AddrInUse, "another server listens on this socket")),
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-        Err(e) => Err(e),
+    match connect(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        // A server that stands still has no room for one more. It is there all the same, and waiting for it would take for ever.
+        Ok(()) | Err(Errno::AGAIN) => {
+            Err(io::Error::new(ErrorKind::AddrInUse, "another server listens on this socket"))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn connect(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stands_still_is_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("socket");
+        let flags = SocketFlags::CLOEXEC;
+        let listener = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+        net::bind(&listener, &SocketAddrUnix::new(&path).expect("an address")).expect("bound");
+        net::listen(&listener, 0).expect("it listens");
+        let waiting = std::os::unix::net::UnixStream::connect(&path).expect("the only place");
+        assert_eq!(connect(&path), Err(Errno::AGAIN));
+        assert_eq!(remove_stale(&path).expect_err("it is in use").kind(), ErrorKind::AddrInUse);
+        drop((waiting, listener));
+        remove_stale(&path).expect("it is gone");
+        assert!(!path.exists());
     }
 }
