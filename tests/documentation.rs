@@ -1,7 +1,9 @@
-//! What the documentation points at is there: links, files, and tests named as `file::test`.
+//! What the documentation points at is there: links, files, and tests named as `file::test`. And every reason is explained.
 
 #![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
 
+use croupier::error::Reason;
+use croupier::proto::{OpenStatus, RowStatus};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -72,6 +74,16 @@ fn every_link_and_every_place_is_there() {
     }
     assert!(pages.len() > 8, "the pages were not found");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_reason_and_every_status_is_explained() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/errors.md")).unwrap();
+    let opens = (0..=255_i32).filter_map(|number| OpenStatus::try_from(number).ok()).map(|status| status.as_str_name());
+    let rows = (0..=255_i32).filter_map(|number| RowStatus::try_from(number).ok()).map(|status| status.as_str_name());
+    let names = Reason::ALL.iter().map(|reason| reason.name()).chain(opens).chain(rows);
+    let unexplained: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(unexplained.is_empty(), "docs/errors.md has nothing about {unexplained:?}");
 }
 
 #[test]
