@@ -1,7 +1,9 @@
-//! What the documentation points at is there: links, files, and tests named as `file::test`.
+//! What the documentation points at is there: links, headings, files, and tests named as `file::test`. And every reason is explained.
 
 #![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
 
+use croupier::error::Reason;
+use croupier::proto::{OpenStatus, RowStatus};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,10 +33,37 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Targets of links to files, relative to the page.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+/// Targets of links: a file, relative to the page, or nothing where it is the page itself; and a heading of that file.
+fn links(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    targets.filter(|t| !t.contains("://")).map(|t| t.split('#').next().unwrap()).filter(|t| !t.is_empty())
+    let inside = targets.filter(|t| !t.is_empty() && !t.contains("://"));
+    inside.map(|t| t.split_once('#').map_or((t, None), |(file, heading)| (file, Some(heading))))
+}
+
+/// What links call the headings of a page, as GitHub does: in lower case, with `-` for a space and without punctuation. Those that
+/// come again are numbered.
+fn anchors(text: &str) -> Vec<String> {
+    let lines = text.split("```").step_by(2).flat_map(str::lines);
+    let headings = lines.filter(|line| line.starts_with('#') && line.trim_start_matches('#').starts_with(' '));
+    let slugs = headings.map(|line| {
+        let kept = line.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+    });
+    let slugs: Vec<String> = slugs.collect();
+    let again = |at: usize| slugs[..at].iter().filter(|slug| **slug == slugs[at]).count();
+    let numbered = |at: usize| if again(at) > 0 { format!("{}-{}", slugs[at], again(at)) } else { slugs[at].clone() };
+    (0..slugs.len()).map(numbered).collect()
+}
+
+/// What is wrong with a link of a page: the file is not there, or has no such heading.
+fn broken(page: &Path, (file, heading): (&str, Option<&str>)) -> Option<String> {
+    let path = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
+    if !path.exists() {
+        return Some(format!("the link {file} leads nowhere"));
+    }
+    let heading = heading?;
+    let found = anchors(&fs::read_to_string(path).unwrap()).iter().any(|anchor| anchor == heading);
+    (!found).then(|| format!("the link {file}#{heading} leads to no heading"))
 }
 
 /// Places named in the text outside of code blocks.
@@ -66,17 +95,32 @@ fn every_link_and_every_place_is_there() {
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         let name = page.strip_prefix(ROOT).unwrap().display();
-        let broken = links(&text).filter(|target| !page.parent().unwrap().join(target).exists());
-        wrong.extend(broken.map(|target| format!("{name}: the link {target} leads nowhere")));
-        wrong.extend(places(&text).filter_map(missing).map(|what| format!("{name}: {what}")));
+        let broken = links(&text).filter_map(|link| broken(page, link));
+        wrong.extend(broken.chain(places(&text).filter_map(missing)).map(|what| format!("{name}: {what}")));
     }
     assert!(pages.len() > 8, "the pages were not found");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
+fn every_reason_and_every_status_is_explained() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/errors.md")).unwrap();
+    let opens = (0..=255_i32).filter_map(|number| OpenStatus::try_from(number).ok()).map(|status| status.as_str_name());
+    let rows = (0..=255_i32).filter_map(|number| RowStatus::try_from(number).ok()).map(|status| status.as_str_name());
+    let names = Reason::ALL.iter().map(|reason| reason.name()).chain(opens).chain(rows);
+    let unexplained: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(unexplained.is_empty(), "docs/errors.md has nothing about {unexplained:?}");
+}
+
+#[test]
 fn what_is_not_there_is_found() {
-    assert_eq!(links("[a](b.md#c), [d](https://e), [f](#g)").collect::<Vec<_>>(), ["b.md"]);
+    let found: Vec<_> = links("[a](b.md#c), [d](https://e), [f](#g), [h](i.md)").collect();
+    assert_eq!(found, [("b.md", Some("c")), ("", Some("g")), ("i.md", None)]);
+    assert_eq!(anchors("# A b, C\n```\n# no\n```\n## `x_y`-2\n#no\n# a b c"), ["a-b-c", "x_y-2", "a-b-c-1"]);
+    let page = Path::new(ROOT).join("README.md");
+    assert!(broken(&page, ("nowhere.md", None)).is_some());
+    assert!(broken(&page, ("docs/errors.md", Some("nothing"))).is_some());
+    assert_eq!(broken(&page, ("docs/errors.md", Some("row-statuses"))), None);
     assert_eq!(
         places("`src/a.rs` of `x`\n```\n`src/b.rs`\n```\n`tests/c.rs::d`").collect::<Vec<_>>(),
         ["src/a.rs", "tests/c.rs::d"]

@@ -389,9 +389,10 @@ class WatermarkParams(Params):
 class SamplingParams(Params):
     """One sequence's sampling parameters.
 
-    They apply to a row in this order: allowed and banned tokens, bad words and min_tokens; logit_bias, sequence_bias
-    and DRY; repetition_penalty; encoder_repetition_penalty; frequency_penalty and presence_penalty; length_penalty; the
-    samplers, from temperature to the filters, in the order that sampler_order or engine_order gives; the draw.
+    They apply to a row in this order: masks and bans (allowed and banned tokens, token_ban_ranges, bad words,
+    no_repeat_ngram, min_tokens, the row's token mask); logit_bias, sequence_bias and DRY; repetition_penalty;
+    encoder_repetition_penalty; frequency_penalty and presence_penalty; length_penalty; the greenlist of watermark.kgw;
+    the samplers, from temperature to the filters, in the order that sampler_order or engine_order gives; the draw.
 
     The order of tokens is logit descending, then token id ascending, so ties have one answer. At least one token
     survives every filter.
@@ -470,8 +471,11 @@ class SamplingParams(Params):
     """The number of output tokens after which temperature_end is reached. Needs a temperature above 0, and cannot be
     combined with dynatemp_high. 0: off. Server default 0."""
     smoothing_factor: float | None = None
-    """Quadratic smoothing: with d the distance to the largest logit over the temperature so far, logits become -(3 -
-    curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3. Range 0 .. 100; 0: off. Server default 0."""
+    """Quadratic smoothing: with d the distance to the largest logit over the temperature so far, logits become
+
+    -(3 - curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3
+
+    Range 0 .. 100; 0: off. Server default 0."""
     smoothing_curve: float | None = None
     """The curve of smoothing_factor. Range 1 .. 10; 1: quadratic. Server default 1."""
     typical_p: float | None = None
