@@ -45,12 +45,11 @@ impl Call {
         }
         let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
         self.code = Some(result.as_ref().err().map_or(tonic::Code::Ok, Status::code));
-        let room = self.room.take();
-        let result = result.map(|mut response| {
-            room.map(|room| response.extensions_mut().insert(room));
-            response
-        });
-        result
+        let mut response = result?;
+        if let Some(room) = self.room.take() {
+            response.extensions_mut().insert(room);
+        }
+        Ok(response)
     }
 }
 
