@@ -172,11 +172,6 @@ impl AttachStream {
         }
     }
 
-    /// Whether an answer will come to what was announced, though nothing more is asked.
-    fn is_owed(&self) -> bool {
-        matches!(&self.phase, Phase::Attached { rank, .. } if rank.is_owed())
-    }
-
     /// Reads one more request; `None` when none will come.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
@@ -208,7 +203,6 @@ impl Stream for AttachStream {
                 Poll::Pending if !this.has_room() => return Poll::Pending,
                 Poll::Pending => match this.poll_request(context) {
                     Poll::Ready(Some(())) => {}
-                    Poll::Ready(None) if this.is_owed() => return Poll::Pending,
                     Poll::Ready(None) => this.finish(Code::Ok),
                     Poll::Pending => return Poll::Pending,
                 },

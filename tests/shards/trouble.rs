@@ -317,21 +317,18 @@ async fn every_kind_of_work_may_have_shards() {
     assert_eq!(worker.step(Step { work: work(), logits, ..Default::default() }).await, expected);
 }
 
-/// Each shard that was announced has its answer, though its rank has nothing more to say.
+/// To end its side of the call is how a rank leaves, at once, and what it announced stays good.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_nothing_more_to_say_still_gets_its_answers() {
+async fn who_ends_its_side_leaves_without_waiting_for_answers() {
     let server = server().await;
     let expected = inline_tokens(&server, 5, 2).await;
     let (mut worker, mut ranks) = group(&server, &TWO).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
-    for position in 0..2 {
-        ranks[0].announce(2 + position, &[logits(5, position)]).await;
-    }
+    ranks[0].announce(2, &[logits(5, 0)]).await;
     ranks[0].half_close();
-    assert!(ranks[0].is_silent().await, "neither answered nor ended");
-    for position in 0..2 {
-        assert_eq!(token(&worker.step(own_step(&TWO, 5, position)).await.work[0]), expected[position as usize]);
-        assert_eq!(ranks[0].done().await, (2 + position, true));
-    }
-    assert!(ranks[0].reply().await.unwrap().is_none(), "and then the call ends with OK");
+    assert!(ranks[0].reply().await.unwrap().is_none(), "the call ends with OK");
+    assert_eq!(token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]), expected[0]);
+    let failed = worker.step(own_step(&TWO, 5, 1)).await;
+    assert_eq!(failure(&failed).0, RowStatus::ShardMissing);
+    assert!(failure(&failed).1.starts_with("rank 1 has left"), "{}", failure(&failed).1);
 }

@@ -108,12 +108,6 @@ impl Attachment {
         self.group.with_rank(self.rank, |rank| rank.outstanding < self.shards.ahead).unwrap_or(true)
     }
 
-    /// Whether a shard that was announced has no answer yet.
-    #[must_use]
-    pub fn is_owed(&self) -> bool {
-        self.group.with_rank(self.rank, |rank| rank.outstanding > 0).unwrap_or(false)
-    }
-
     /// Announces the rank's columns of a step's rows, which keep `bytes` of a message in memory.
     ///
     /// # Errors
