@@ -53,7 +53,7 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range", "clusters"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};
@@ -95,6 +95,7 @@ Config& Config::get() {
         read.version = atoi(setting("FAKE_CUDA_VERSION", "13000"));
         read.memory = strtoull(setting("FAKE_CUDA_MEMORY", "1073741824"), nullptr, 10);
         read.multiprocessors = atoi(setting("FAKE_CUDA_MULTIPROCESSORS", "4"));
+        read.largest_cluster = atoi(setting("FAKE_CUDA_LARGEST_CLUSTER", "8"));
         read.call_microseconds = atof(setting("FAKE_CUDA_CALL", "0"));
         return read;
     }();

@@ -1,6 +1,7 @@
 // Modules, functions, launches.
 #include "launch.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "answers.hpp"
@@ -91,7 +92,8 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
         if (attribute.id == kClusterDimension) cluster = attribute.cluster.x * attribute.cluster.y * attribute.cluster.z;
     }
     unsigned team_size = config.grid[0], blocks = config.grid[0] * config.grid[1];
-    if (cluster > 8 || cluster > unsigned(Config::get().multiprocessors) || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
+    unsigned largest = unsigned(std::min(Config::get().largest_cluster, Config::get().multiprocessors));
+    if (cluster > largest || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
     if (config.grid[0] % cluster != 0) return kInvalidValue;
     if (is_cooperative && blocks > unsigned(Config::get().multiprocessors)) return kCooperativeTooLarge;
     // A GPU would wait for ever, or read what is not there.
@@ -189,6 +191,9 @@ CUDA_API Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, 
     DRIVER_CALL(context);
     if (clusters == nullptr || function == nullptr || config == nullptr) return call(kInvalidValue);
     *clusters = 0;
+    Result planted;
+    if (Config::get().is_planted(Fault::kClusters, &planted)) return call(planted);
+    // A size that cannot run is told in either way.
     if (config->grid[0] > unsigned(Config::get().multiprocessors)) return kSuccess;
     if (Result refused = check_teams(*config, *function)) return call(refused);
     *clusters = Config::get().multiprocessors / int(config->grid[0]);

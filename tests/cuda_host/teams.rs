@@ -37,15 +37,31 @@ fn a_device_on_which_no_clusters_run_serves() {
     assert!(field(&server.ready(), "device").starts_with("Small (9.0, "));
 }
 
-#[test]
-fn rows_that_no_team_holds_are_left_to_the_cpu() {
-    if !built() {
-        return;
-    }
+fn finds_three_blocks(driver: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "teams::of_three_blocks", "--ignored", "--nocapture"]);
-    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_MULTIPROCESSORS", "3");
+    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());
     let output = command.output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("\nof three blocks\n"), "{told}");
+    let is_well = output.status.success() && told.contains("\nof three blocks\n");
+    if is_well { Ok(()) } else { Err(told.into_owned()) }
+}
+
+/// Whether the driver says that none run, or refuses their size, as it may where only a part of a card is there.
+#[test]
+fn rows_that_no_team_holds_are_left_to_the_cpu() {
+    if built() {
+        finds_three_blocks(&[("FAKE_CUDA_MULTIPROCESSORS", "3")]).unwrap();
+        finds_three_blocks(&[("FAKE_CUDA_LARGEST_CLUSTER", "3")]).unwrap();
+    }
+}
+
+/// A driver that cannot tell rules no team out.
+#[test]
+fn a_question_that_fails_is_no_bound() {
+    if built() {
+        let driver = [("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", "clusters@4=801")];
+        let told = finds_three_blocks(&driver).unwrap_err();
+        assert!(told.contains("left: 4") && told.contains("right: 3"), "{told}");
+    }
 }
