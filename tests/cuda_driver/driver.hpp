@@ -26,6 +26,10 @@
 //                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
 //                                function  the N-th look for a function in an image fails
 //                                range     the N-th question where an allocation begins and ends fails
+//                                behind    from the N-th launch on of a kernel that samples, of teams of CODE blocks some of which
+//                                          have a row behind another, the tokens of all such rows are others
+//                                weigh     from the N-th launch on of a kernel that weighs, of teams of CODE blocks, all tokens are others
+//                                weighmore the same only of rows behind another
 //                                clusters  the N-th question how many clusters run at once fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
@@ -100,7 +104,7 @@ struct Device {
     bool hangs = false;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange, kClusters };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange, kClusters, kBehind, kWeigh, kWeighMore };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;
@@ -114,6 +118,8 @@ struct Config {
     static Config& get();  // read once
     // Whether this is the call that a fault was planted at, and what it gives. Each call counts.
     bool is_planted(Fault fault, Result* result);
+    // The same of faults that stay, where only calls with this code count.
+    bool stays_planted(Fault fault, int code);
 };
 
 // One call into the driver: they come one at a time. Constructed first in each function.

@@ -106,6 +106,12 @@ double microseconds(const Grid& grid, const Arguments& told) {
     return 5 + in_turn * (4.0 + grid.team_size + 2.0 * told.slice_chunks);
 }
 
+// Makes the tokens of the rows from this one on others.
+void spoil_from(unsigned row, const Arguments& told) {
+    auto results = reinterpret_cast<unsigned char*>(told.outputs);
+    for (; row < told.rows; ++row) results[row * kResultBytes + kTokenPlace] ^= 1;
+}
+
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
     Result planted;
     if (Config::get().is_planted(Fault::kLaunch, &planted)) return planted;
@@ -120,6 +126,10 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     run_or_remember(function.kernel, grid, arguments);
     function.device->microseconds += microseconds(grid, arguments);
     if (Config::get().is_planted(Fault::kSpoil, &planted)) result[kTokenPlace] ^= 1;
+    bool weighs = strncmp(function.kernel.name, "weigh", 5) == 0, has_more = arguments.rows > grid.teams;
+    auto stays = [&](Fault fault) { return Config::get().stays_planted(fault, int(grid.team_size)); };
+    if (has_more && stays(weighs ? Fault::kWeighMore : Fault::kBehind)) spoil_from(grid.teams, arguments);
+    if (weighs && stays(Fault::kWeigh)) spoil_from(0, arguments);
     if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;
 }
