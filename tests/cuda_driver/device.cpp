@@ -53,7 +53,7 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range", "clusters", "behind", "weigh", "weighmore"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};
@@ -95,25 +95,36 @@ Config& Config::get() {
         read.version = atoi(setting("FAKE_CUDA_VERSION", "13000"));
         read.memory = strtoull(setting("FAKE_CUDA_MEMORY", "1073741824"), nullptr, 10);
         read.multiprocessors = atoi(setting("FAKE_CUDA_MULTIPROCESSORS", "4"));
+        read.largest_cluster = atoi(setting("FAKE_CUDA_LARGEST_CLUSTER", "8"));
         read.call_microseconds = atof(setting("FAKE_CUDA_CALL", "0"));
         return read;
     }();
     return config;
 }
 
-bool Config::is_planted(Fault fault, Result* result) {
+namespace {
+// Where `of` is not null, calls are counted for each of its values, and faults stay.
+const Planted* planted_now(Fault fault, const int* of) {
     static const std::vector<Planted> faults = read_faults();
-    static std::map<Fault, uint64_t> calls;
+    static std::map<std::pair<Fault, int>, uint64_t> calls;
     const char* armed = getenv("FAKE_CUDA_ARMED");
-    if (armed != nullptr && access(armed, F_OK) != 0) return false;
-    uint64_t now = ++calls[fault];
+    if (armed != nullptr && access(armed, F_OK) != 0) return nullptr;
+    uint64_t now = ++calls[{fault, of != nullptr ? *of : 0}];
     for (const Planted& planted : faults) {
-        if (planted.fault != fault || planted.at != now) continue;
-        *result = planted.result;
-        return true;
+        bool is_now = of == nullptr ? planted.at == now : planted.at <= now && *of == int(planted.result);
+        if (planted.fault == fault && is_now) return &planted;
     }
-    return false;
+    return nullptr;
 }
+}  // namespace
+
+bool Config::is_planted(Fault fault, Result* result) {
+    const Planted* planted = planted_now(fault, nullptr);
+    if (planted != nullptr) *result = planted->result;
+    return planted != nullptr;
+}
+
+bool Config::stays_planted(Fault fault, int code) { return planted_now(fault, &code) != nullptr; }
 
 Call::Call(const char* name) : name(name), lock(mutex()) { Config::get().microseconds += Config::get().call_microseconds; }
 

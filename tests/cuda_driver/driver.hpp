@@ -12,7 +12,8 @@
 //                              With CARD it is a slice (MIG) of a card that has this UUID.
 //   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
 //   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
-//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4. No cluster of more blocks runs.
+//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4. No cluster of more blocks runs: asked for how many do, it says none.
+//   FAKE_CUDA_LARGEST_CLUSTER  blocks of the largest cluster that runs; default 8. Asked for larger ones it refuses their size.
 //   FAKE_CUDA_CALL             microseconds that the host is at each call; default 0. What is asked of a device that does
 //                              nothing begins when it was asked.
 //   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:
@@ -25,6 +26,11 @@
 //                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
 //                                function  the N-th look for a function in an image fails
 //                                range     the N-th question where an allocation begins and ends fails
+//                                behind    from the N-th launch on of a kernel that samples, of teams of CODE blocks some of which
+//                                          have a row behind another, the tokens of all such rows are others
+//                                weigh     from the N-th launch on of a kernel that weighs, of teams of CODE blocks, all tokens are others
+//                                weighmore the same only of rows behind another
+//                                clusters  the N-th question how many clusters run at once fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
 //   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process; so is `exit`, when it runs
@@ -98,13 +104,13 @@ struct Device {
     bool hangs = false;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange, kClusters, kBehind, kWeigh, kWeighMore };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;
     int version;
     size_t memory;
-    int multiprocessors;
+    int multiprocessors, largest_cluster;
     double call_microseconds;
     // The clock of the host: it goes on with each call, and where somebody waits for a device, with that.
     double microseconds = 0;
@@ -112,6 +118,8 @@ struct Config {
     static Config& get();  // read once
     // Whether this is the call that a fault was planted at, and what it gives. Each call counts.
     bool is_planted(Fault fault, Result* result);
+    // The same of faults that stay, where only calls with this code count.
+    bool stays_planted(Fault fault, int code);
 };
 
 // One call into the driver: they come one at a time. Constructed first in each function.

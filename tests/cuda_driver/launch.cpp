@@ -1,6 +1,7 @@
 // Modules, functions, launches.
 #include "launch.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "answers.hpp"
@@ -91,7 +92,8 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
         if (attribute.id == kClusterDimension) cluster = attribute.cluster.x * attribute.cluster.y * attribute.cluster.z;
     }
     unsigned team_size = config.grid[0], blocks = config.grid[0] * config.grid[1];
-    if (cluster > 8 || cluster > unsigned(Config::get().multiprocessors) || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
+    unsigned largest = unsigned(std::min(Config::get().largest_cluster, Config::get().multiprocessors));
+    if (cluster > largest || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
     if (config.grid[0] % cluster != 0) return kInvalidValue;
     if (is_cooperative && blocks > unsigned(Config::get().multiprocessors)) return kCooperativeTooLarge;
     // A GPU would wait for ever, or read what is not there.
@@ -102,6 +104,12 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
 double microseconds(const Grid& grid, const Arguments& told) {
     unsigned in_turn = (told.rows + grid.teams - 1) / grid.teams;
     return 5 + in_turn * (4.0 + grid.team_size + 2.0 * told.slice_chunks);
+}
+
+// Makes the tokens of the rows from this one on others.
+void spoil_from(unsigned row, const Arguments& told) {
+    auto results = reinterpret_cast<unsigned char*>(told.outputs);
+    for (; row < told.rows; ++row) results[row * kResultBytes + kTokenPlace] ^= 1;
 }
 
 Result launch(const Function& function, const Grid& grid, const Arguments& arguments) {
@@ -118,6 +126,10 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     run_or_remember(function.kernel, grid, arguments);
     function.device->microseconds += microseconds(grid, arguments);
     if (Config::get().is_planted(Fault::kSpoil, &planted)) result[kTokenPlace] ^= 1;
+    bool weighs = strncmp(function.kernel.name, "weigh", 5) == 0, has_more = arguments.rows > grid.teams;
+    auto stays = [&](Fault fault) { return Config::get().stays_planted(fault, int(grid.team_size)); };
+    if (has_more && stays(weighs ? Fault::kWeighMore : Fault::kBehind)) spoil_from(grid.teams, arguments);
+    if (weighs && stays(Fault::kWeigh)) spoil_from(0, arguments);
     if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;
 }
@@ -189,6 +201,9 @@ CUDA_API Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, 
     DRIVER_CALL(context);
     if (clusters == nullptr || function == nullptr || config == nullptr) return call(kInvalidValue);
     *clusters = 0;
+    Result planted;
+    if (Config::get().is_planted(Fault::kClusters, &planted)) return call(planted);
+    // A size that cannot run is told in either way.
     if (config->grid[0] > unsigned(Config::get().multiprocessors)) return kSuccess;
     if (Result refused = check_teams(*config, *function)) return call(refused);
     *clusters = Config::get().multiprocessors / int(config->grid[0]);

@@ -37,15 +37,78 @@ fn a_device_on_which_no_clusters_run_serves() {
     assert!(field(&server.ready(), "device").starts_with("Small (9.0, "));
 }
 
+fn finds_three_blocks(driver: &[(&str, &str)]) -> Result<(), String> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "teams::of_three_blocks", "--ignored", "--nocapture"]);
+    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let is_well = output.status.success() && told.contains("\nof three blocks\n");
+    if is_well { Ok(()) } else { Err(told.into_owned()) }
+}
+
+/// Whether the driver says that none run, or refuses their size, as it may where only a part of a card is there.
 #[test]
 fn rows_that_no_team_holds_are_left_to_the_cpu() {
+    if built() {
+        finds_three_blocks(&[("FAKE_CUDA_MULTIPROCESSORS", "3")]).unwrap();
+        finds_three_blocks(&[("FAKE_CUDA_LARGEST_CLUSTER", "3")]).unwrap();
+    }
+}
+
+/// A driver that cannot tell rules no team out.
+#[test]
+fn a_question_that_fails_is_no_bound() {
+    if built() {
+        let driver = [("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", "clusters@4=801")];
+        let told = finds_three_blocks(&driver).unwrap_err();
+        assert!(told.contains("left: 4") && told.contains("right: 3"), "{told}");
+    }
+}
+
+/// Not a test: a process of its own, which finds the driver.
+#[test]
+#[ignore = "started by the tests below"]
+#[allow(clippy::print_stdout)]
+fn prove_themselves() {
+    let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 64 << 20).unwrap();
+    let costs = *backend.costs();
+    println!("\nproof: {}", backend.prove_teams().map_or_else(|error| error.to_string(), |()| "well".to_owned()));
+    // Whatever came of it, teams are chosen as before.
+    assert_eq!(*backend.costs(), costs);
+}
+
+fn proof(device: &str, multiprocessors: &str, fault: &str) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "teams::prove_themselves", "--ignored", "--nocapture"]);
+    command.env("FAKE_CUDA_DEVICES", device).env("FAKE_CUDA_MULTIPROCESSORS", multiprocessors);
+    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_FAULTS", fault);
+    let output = command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers")).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    told.lines().find_map(|line| line.strip_prefix("proof: ")).unwrap_or_else(|| panic!("{told}")).to_owned()
+}
+
+/// Only rows behind a team's first are wrong, or only those that teams of one size weigh.
+#[test]
+fn teams_of_each_size_prove_rows_behind_another_and_what_they_weigh() {
     if !built() {
         return;
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "teams::of_three_blocks", "--ignored", "--nocapture"]);
-    command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_MULTIPROCESSORS", "3");
-    let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("\nof three blocks\n"), "{told}");
+    assert_eq!(proof("9.0", "4", ""), "well");
+    // Of so many teams, twice as many rows and one.
+    for (team_size, teams) in [(1, 4), (2, 2), (3, 1), (4, 1)] {
+        let told = proof("9.0", "4", &format!("behind@1={team_size}"));
+        let parts = [format!(" of {}, ", 2 * teams + 1), format!("team_size: {team_size}, teams: {teams}, ")];
+        assert!(parts.iter().all(|part| told.contains(part)), "{team_size} blocks: {told}");
+        let told = proof("9.0", "4", &format!("weigh@1={team_size}"));
+        let size = (team_size - 1) * 8192 + 1000;
+        assert!(told.contains(&format!("of {size} f32 logits, verified by Rejection")), "{team_size} blocks: {told}");
+    }
+    // As a card with more multiprocessors than the other proofs have rows.
+    let told = proof("9.0", "32", "behind@1=1");
+    assert!(told.contains("row 32 of 65, ") && told.contains("team_size: 1, teams: 32, "), "{told}");
+    // Without clusters kernels that weigh take row after row too.
+    let told = proof("8.6", "4", "weighmore@1=1");
+    assert!(told.contains("of 1000 f32 logits, verified by Rejection"), "{told}");
 }

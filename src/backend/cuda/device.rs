@@ -261,7 +261,7 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
 }
 
 /// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory: none where
-/// they cannot run at all, and no bound where the driver cannot tell.
+/// they cannot run at all, which a driver says by that number or by refusing the size, and no bound where it cannot tell.
 fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut attribute = launch_attribute(team_size, true);
     let config = sys::CUlaunchConfig {
@@ -278,8 +278,11 @@ fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     };
     let mut clusters = 0;
     // SAFETY: the function and the attribute are live; the driver writes one number.
-    let told = unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, kernel, &raw const config) }.result();
-    told.ok().and_then(|()| u32::try_from(clusters).ok()).unwrap_or(u32::MAX)
+    match unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, kernel, &raw const config) }.result() {
+        Ok(()) => u32::try_from(clusters).unwrap_or(u32::MAX),
+        Err(DriverError(sys::cudaError_enum::CUDA_ERROR_INVALID_CLUSTER_SIZE)) => 0,
+        Err(_) => u32::MAX,
+    }
 }
 
 /// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.

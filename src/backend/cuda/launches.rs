@@ -42,8 +42,14 @@ impl<M: Machine> Launches<M> {
     }
 
     /// The same with launches of about so many bytes.
-    pub(super) fn in_pieces_of(self, bytes: usize) -> Self {
-        Self { piece_bytes: bytes.min(self.input_bytes), ..self }
+    pub(super) fn in_pieces_of(mut self, bytes: usize) -> Self {
+        self.set_pieces(bytes);
+        self
+    }
+
+    /// Has launches of about so many bytes from now on, as far as there is room, and gives what it was.
+    pub(super) fn set_pieces(&mut self, bytes: usize) -> usize {
+        std::mem::replace(&mut self.piece_bytes, bytes.min(self.input_bytes))
     }
 
     /// What one launch takes of one row.

@@ -4,7 +4,7 @@
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
 //! others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
 //! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
-//! drafts.
+//! drafts. Last `warm_up` and `in_turn`: what a device proves before it serves.
 
 pub mod abi;
 pub mod ask;
@@ -13,6 +13,7 @@ pub mod costs;
 mod device;
 mod gpu;
 pub mod image;
+mod in_turn;
 mod keep;
 mod known;
 mod launches;
@@ -130,7 +131,16 @@ impl CudaBackend {
     /// # Errors
     /// When a result differs, or the driver fails.
     pub fn prove(&mut self) -> Result<(), OpenError> {
-        warm_up::prove(self)
+        warm_up::prove(self)?;
+        self.prove_teams()
+    }
+
+    /// The last part of [that](Self::prove): teams of every size, with one row behind another.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn prove_teams(&mut self) -> Result<(), OpenError> {
+        in_turn::prove(self)
     }
 
     /// Measures what teams of each size take, by which they are chosen from then on. No result depends on it.

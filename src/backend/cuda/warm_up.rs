@@ -1,13 +1,13 @@
 //! Before a device serves it samples rows of every kind and verifies drafts by every rule, and each result must be that of
 //! the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
-//! before it answers anybody.
+//! before it answers anybody. [`super::in_turn`] goes on with teams that take row after row.
 
 use super::ask::Asked;
 use super::costs::Costs;
 use super::shape::shape;
 use super::{CudaBackend, Machine, OpenError};
 use crate::backend::cpu::keys;
-use crate::backend::{Backend, RowJob, VerifyJob};
+use crate::backend::{Backend, RowJob, VerifyJob, VerifyResult};
 use crate::params::Decay;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
 use crate::sampling::adjust::{Penalties, TokenAdjust};
@@ -32,9 +32,7 @@ const MOST_TOLD: usize = 400;
 /// # Errors
 /// When a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
-    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
-    let adjust = |i: u32| TokenAdjust { token: i * 15, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
-    let adjusts: Vec<TokenAdjust> = (0..64).map(|i| adjust(i).at(i as u16)).collect();
+    let adjusts = adjusts(15);
     let most = backend.launches.most().logits;
     for vocab_size in VOCAB_SIZES.into_iter().filter(|&vocab_size| vocab_size <= most) {
         let row = row(vocab_size);
@@ -49,38 +47,51 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
                 prove_teams(backend, &jobs[..SOME])?;
             }
             prove_drafts(backend, &jobs)?;
-            // Every row was one for the device.
-            if let Some((reason, rows)) = backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
-                let what = format!("{rows} rows of {} were handed over: {reason}", name(&jobs[0]));
-                return Err(OpenError::Wrong(what));
-            }
+            all_were_done(backend, &name(&jobs[0]))?;
         }
     }
     Ok(())
 }
 
+/// That every row was one for the device.
+pub(super) fn all_were_done(backend: &mut CudaBackend, name: &str) -> Result<(), OpenError> {
+    match backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
+        Some((reason, rows)) => Err(OpenError::Wrong(format!("{rows} rows of {name} were handed over: {reason}"))),
+        None => Ok(()),
+    }
+}
+
 /// The same rows by teams of every size, of which the server takes whichever is fastest.
 fn prove_teams(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), OpenError> {
     let (costs, most) = (*backend.costs(), backend.launches.machine.facts().most_blocks());
-    for team_size in 1..=most {
+    let proved = (1..=most).try_for_each(|team_size| {
         backend.set_costs(Costs::only(team_size));
-        prove_rows(backend, jobs)?;
-    }
+        prove_rows(backend, jobs)
+    });
     backend.set_costs(costs);
-    Ok(())
+    proved
 }
 
 fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), OpenError> {
-    let got = backend.try_run(jobs)?;
     let expected = backend.other.run(jobs);
-    match (0..jobs.len()).find(|&at| got[at] != expected[at]) {
-        Some(at) => Err(OpenError::Wrong(difference(backend, jobs, at, (&expected[at], &got[at])))),
+    compare(backend, jobs, |at| &expected[at])
+}
+
+/// Has the device sample rows of which it is known what comes.
+pub(super) fn compare<'e>(
+    backend: &mut CudaBackend,
+    jobs: &[RowJob<'_>],
+    expected: impl Fn(usize) -> &'e RowResult,
+) -> Result<(), OpenError> {
+    let got = backend.try_run(jobs)?;
+    match (0..jobs.len()).find(|&at| got[at] != *expected(at)) {
+        Some(at) => Err(OpenError::Wrong(difference(backend, jobs, at, (expected(at), &got[at])))),
         None => Ok(()),
     }
 }
 
 /// What a row is one of.
-fn name(row: &RowJob<'_>) -> String {
+pub(super) fn name(row: &RowJob<'_>) -> String {
     format!("{} {} logits", row.logits.vocab_size(), row.logits.dtype().name())
 }
 
@@ -158,9 +169,8 @@ const RULES: [AcceptanceRule; 6] = [
     AcceptanceRule::Synthetic(Synthetic { rate: 0.5 }),
 ];
 
-/// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
-/// kind of row or without chance.
-fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
+/// Draft tokens from the second and third of these rows.
+pub(super) fn propose(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<Vec<RowOutput>, OpenError> {
     let drafting = [proposing(rows[1]), proposing(rows[2])];
     let proposed: Vec<RowOutput> = backend.try_run(&drafting)?.into_iter().filter_map(Result::ok).collect();
     let expected: Vec<RowOutput> = backend.other.run(&drafting).into_iter().filter_map(Result::ok).collect();
@@ -169,6 +179,13 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
         let (expected, got) = (beginning(&expected), beginning(&got));
         return Err(OpenError::Wrong(format!("draft tokens of {}: expected {expected}, got {got}", name(&rows[0]))));
     }
+    Ok(proposed)
+}
+
+/// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
+/// kind of row or without chance.
+fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
+    let proposed = propose(backend, rows)?;
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
     for (at, rule) in RULES.into_iter().enumerate() {
         for kept in [true, false] {
@@ -186,13 +203,22 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
             let jobs = [(1, &trees[0]), (3, &trees[0]), (0, &trees[1]), (4, &trees[1])].map(job);
             let (got, expected) = (backend.try_verify(&jobs)?, backend.other.verify(&jobs));
             if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
-                let (rows, expected, got) = (name(&rows[0]), beginning(&expected[at]), beginning(&got[at]));
-                let what = format!("draft {at}, kept: {kept}, of {rows}, verified by {rule:?}");
-                return Err(OpenError::Wrong(format!("{what}: expected {expected}, got {got}")));
+                return Err(difference_of_drafts((at, &jobs[at]), &expected[at], &got[at]));
             }
         }
     }
     Ok(())
+}
+
+/// In what the verification of a batch's draft differs.
+pub(super) fn difference_of_drafts(
+    (at, job): (usize, &VerifyJob<'_>),
+    expected: &VerifyResult,
+    got: &VerifyResult,
+) -> OpenError {
+    let kept = job.drafts.iter().all(|draft| matches!(draft.source, DraftSource::Kept(_)));
+    let what = format!("draft {at}, kept: {kept}, of {}, verified by {:?}", name(&job.rows[0]), job.rule);
+    OpenError::Wrong(format!("{what}: expected {}, got {}", beginning(expected), beginning(got)))
 }
 
 fn proposing(row: RowJob<'_>) -> RowJob<'_> {
@@ -205,7 +231,7 @@ fn drawn(row: &RowOutput) -> Option<(u32, u64, Vec<(u32, u64)>)> {
     row.kept.as_ref().map(|kept| (row.token, kept.total(), kept.entries()))
 }
 
-fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
+pub(super) fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
     let kept = row.kept.as_deref().filter(|_| is_kept);
     DraftToken { token: row.token, source: kept.map_or(DraftSource::Deterministic, DraftSource::Kept) }
 }
@@ -216,8 +242,16 @@ pub(super) fn row(vocab_size: usize) -> Vec<f32> {
     (0..vocab_size as u64).map(|token| (0..4).map(|i| number(4 * token + i)).sum::<f32>() * 6.0 - 12.0).collect()
 }
 
+/// What is known of 64 tokens, so far apart.
+pub(super) fn adjusts(apart: u32) -> Vec<TokenAdjust> {
+    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
+    let adjust =
+        |i: u32| TokenAdjust { token: i * apart, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
+    (0..64).map(|i| adjust(i).at(i as u16)).collect()
+}
+
 /// What rows ask for: each road of the kernels once.
-fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
+pub(super) fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
     let filters = [
         (0.0, 0, 1.0, 0.0),
         (1.0, 0, 1.0, 0.0),

@@ -1,0 +1,131 @@
+//! The second half of what a device proves before it serves: teams of every size, each with one row behind another. A batch of
+//! [`super::warm_up`] has fewer rows than teams run at once on a whole card, so none of them comes to a second row there: to the
+//! job at the other place, the row that was fetched ahead, and what the row before has left in shared memory.
+
+use super::costs::Costs;
+use super::launches::MOST_ROWS;
+use super::shape::chunk;
+use super::warm_up::{adjusts, all_were_done, compare, difference_of_drafts, draft_token, name, propose, row, specs};
+use super::{CudaBackend, Machine, OpenError, RowJob, VerifyJob};
+use crate::params::acceptance::{AcceptanceRule, Typical};
+use crate::sampling::logits::{Dtype, Logits};
+use crate::sampling::philox::{Purpose, uniform};
+use crate::sampling::row::RowSpec;
+use crate::speculative::job::DraftToken;
+use crate::speculative::numbers::Numbers;
+use crate::speculative::tree::Tree;
+
+/// Logits of a short row in the last block's slice; the other blocks have a chunk each.
+const SHORT: usize = 1000;
+/// What a long row lacks of whole chunks.
+const LACKING: usize = 3000;
+/// Different rows: each kind with either of two rows of logits, so that neighbours differ in both.
+const DIFFERENT: usize = 14;
+/// Rules that have rows weighed in every way: what is left of them, their entropy, and, where it is measured, their drafts.
+const RULES: [AcceptanceRule; 2] =
+    [AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.3 }), AcceptanceRule::Rejection];
+
+/// Has teams of every size sample rows and verify drafts: in one launch more rows than two for each team.
+///
+/// # Errors
+/// When a result differs.
+pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
+    let (costs, facts) = (*backend.costs(), backend.launches.machine.facts());
+    // A batch that is uploaded in pieces is several launches.
+    let pieces = backend.launches.set_pieces(usize::MAX);
+    let values = row(facts.most_blocks() as usize * longest(Dtype::F32) * chunk(facts.threads) as usize);
+    let sizes = Dtype::ALL.into_iter().flat_map(|dtype| (1..=facts.most_blocks()).map(move |size| (dtype, size)));
+    let proved = sizes.into_iter().try_for_each(|(dtype, team_size)| {
+        backend.set_costs(Costs::only(team_size));
+        of_team(backend, dtype, &values, team_size)
+    });
+    backend.launches.set_pieces(pieces);
+    backend.set_costs(costs);
+    proved
+}
+
+/// Most chunks that a block has of a row: in f32 more than it keeps in shared memory.
+fn longest(dtype: Dtype) -> usize {
+    if dtype.size() > 2 { 5 } else { 2 }
+}
+
+fn of_team(backend: &mut CudaBackend, dtype: Dtype, values: &[f32], team_size: u32) -> Result<(), OpenError> {
+    let facts = backend.launches.machine.facts();
+    let (chunk, blocks) = (chunk(facts.threads) as usize, team_size as usize);
+    // Where the driver tells no bound, so many run at once at most.
+    let resident = facts.resident(team_size).min(facts.multiprocessors / team_size).max(1) as usize;
+    let (long, short) = (blocks * longest(dtype) * chunk - LACKING, (blocks - 1) * chunk + SHORT);
+    let encoded = [(0, long), (1, short), (2, short)].map(|(from, count)| dtype.encode(&values[from..from + count]));
+    let [long, short, other] = encoded.each_ref().map(|bytes| Logits::new(dtype, bytes));
+    // In the slices of all blocks, whose notes of one row would be wrong of the next.
+    let adjusts = adjusts(short.vocab_size() as u32 / 64);
+    let specs: Vec<RowSpec<'_>> = specs(&adjusts).collect();
+    prove_rows(backend, &jobs([long, short], &specs, DIFFERENT), resident)?;
+    prove_drafts(backend, &jobs([short, other], &specs, specs.len()), resident)?;
+    all_were_done(backend, &name(&RowJob { logits: short, spec: specs[0] }))
+}
+
+/// So many rows, of either logits and of each kind in turn.
+fn jobs<'a>(logits: [Logits<'a>; 2], specs: &[RowSpec<'a>], count: usize) -> Vec<RowJob<'a>> {
+    (0..count).map(|at| RowJob { logits: logits[at % 2], spec: specs[at % specs.len()] }).collect()
+}
+
+/// Which of so many different rows stands at some place of a batch: that which follows on the team's row before, whose remains
+/// would give something else.
+fn which(at: usize, resident: usize, different: usize) -> usize {
+    (at % resident + at / resident) % different
+}
+
+/// The same few rows again and again, so that the other backend samples each but once.
+fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
+    let expected = backend.other.run(jobs);
+    let order: Vec<usize> = (0..(2 * resident + 1).min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
+    let repeated: Vec<RowJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
+    compare(backend, &repeated, |at| &expected[order[at]])
+}
+
+/// Drafts with two draft tokens, one after the other or beside each other: each has three rows, of which those of some are all
+/// weighed at once, and one of the others'.
+fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
+    let proposed = propose(backend, rows)?;
+    let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, true)).collect();
+    let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
+    let job = |(seed, (rule, first, tree))| VerifyJob {
+        rows: &rows[first..first + 3],
+        ends: &[false; 2],
+        strict: &[],
+        drafts: &drafts,
+        tree,
+        rule,
+        numbers: Numbers { seed, start: 0 },
+        measure: first == 2,
+    };
+    let different = RULES.into_iter().flat_map(|rule| [(rule, 2, &trees[0]), (rule, 4, &trees[1])]);
+    let jobs: Vec<VerifyJob<'_>> = (0..).zip(different).map(job).collect();
+    let expected = backend.other.verify(&jobs);
+    // In no order, since they have different numbers of rows weighed.
+    let count = jobs.len();
+    let any = |at: usize| (uniform(19, at as u64, Purpose::Draft) % count as u64) as usize;
+    let order: Vec<usize> = (0..count.max(resident + 1)).map(|at| if at < count { at } else { any(at) }).collect();
+    let repeated: Vec<VerifyJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
+    let got = backend.try_verify(&repeated)?;
+    match (0..repeated.len()).find(|&at| got[at] != expected[order[at]]) {
+        Some(at) => Err(difference_of_drafts((at, &repeated[at]), &expected[order[at]], &got[at])),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_team_never_has_the_same_row_twice_in_turn() {
+        for resident in 1..=132 {
+            let of = |at| which(at, resident, DIFFERENT);
+            assert!((resident..=2 * resident).all(|at| of(at) != of(at - resident)), "{resident} teams");
+        }
+        // Nor one of the same logits, or of the same kind.
+        assert_eq!((DIFFERENT % 2, DIFFERENT % 7), (0, 0));
+    }
+}
