@@ -206,3 +206,21 @@ async fn calls_that_sample_nothing_are_bounded_too() {
         assert_eq!(whole.end().await.0.code(), Code::Ok, "{method}");
     }
 }
+
+/// What came whole before it, even at once with it, is answered first.
+#[tokio::test]
+async fn a_message_that_is_too_long_takes_none_with_it() {
+    let server = TestServer::with_limits(|limits| limits.max_message_bytes = 1 << 20).await;
+    let mut call = Call::open(&server, DECODE).await;
+    let config = DecodeRequest { request: Some(decode_request::Request::Config(config())) }.encode_to_vec();
+    let step = DecodeRequest { request: Some(decode_request::Request::Step(Step::default())) }.encode_to_vec();
+    let mut bytes = Vec::new();
+    for message in [&config, &step] {
+        bytes.extend([&[0][..], &(message.len() as u32).to_be_bytes(), message].concat());
+    }
+    bytes.extend([&[0][..], &(2u32 << 20).to_be_bytes()].concat());
+    call.bytes.send_data(bytes.into(), false).unwrap();
+    let (status, _) = call.end().await;
+    assert_eq!(ended(&status), (Code::OutOfRange, "MESSAGE_TOO_LONG".to_owned()), "{status}");
+    assert_eq!(server.series("croupier_steps_total{data_path=\"none\"}"), 1.0);
+}

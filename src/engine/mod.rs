@@ -150,6 +150,12 @@ impl Handle {
         self.admission.alone().map(Some).map_err(Error::Refused)
     }
 
+    /// A place for the answer of a stateless call until it is on the wire, past the limit if need be: new ones wait for room then.
+    #[must_use]
+    pub fn answer_alone(&self) -> Permit {
+        self.admission.answer_alone()
+    }
+
     /// Room for a message of so many bytes that is on its way.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use super::unread::{Answers, Replies};
 use crate::error::Error;
 use crate::permits::Permit;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use http_body::Frame;
 use std::pin::Pin;
@@ -35,22 +36,25 @@ pub(super) fn watched(response: Response, shared: &Arc<Shared>) -> Response {
         return Response::from_parts(parts, body);
     }
     let room = parts.extensions.remove();
-    let answer = Answer { body: Some(body), rest: Bytes::new(), room, shared: Arc::clone(shared) };
+    let answer = Answer { body: Some(body), rest: Bytes::new(), late: None, room, shared: Arc::clone(shared) };
     let replies = Replies::new(answer, shared.limits.reply_timeout);
-    Response::from_parts(parts, Body::new(Watched(replies)))
+    Response::from_parts(parts, Body::new(Watched { replies, _place: shared.engine.answer_alone() }))
 }
 
 struct Answer {
     body: Option<Body>,
     /// What HTTP/2 has not got yet of the message.
     rest: Bytes,
+    /// The end of an answer that was not taken in time.
+    late: Option<HeaderMap>,
     room: Option<Room>,
     shared: Arc<Shared>,
 }
 
 impl Answer {
+    /// The next piece, as a copy: what HTTP/2 keeps of it would else keep the whole message in memory.
     fn piece(&mut self) -> Frame<Bytes> {
-        Frame::data(self.rest.split_to(self.rest.len().min(PIECE)))
+        Frame::data(Bytes::copy_from_slice(&self.rest.split_to(self.rest.len().min(PIECE))))
     }
 
     fn free(&mut self) {
@@ -66,9 +70,12 @@ impl Stream for Answer {
         if !this.rest.is_empty() {
             return Poll::Ready(Some(Ok(this.piece())));
         }
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(this.late.take().map(|late| Ok(Frame::trailers(late))));
+        };
         Poll::Ready(match ready!(Pin::new(body).poll_frame(context)) {
             Some(Ok(frame)) => Some(Ok(match frame.into_data() {
+                Ok(data) if data.len() <= PIECE => Frame::data(data),
                 Ok(data) => {
                     this.rest = data;
                     this.piece()
@@ -92,14 +99,19 @@ impl Answers for Answer {
     }
 
     fn give_up(&mut self) {
-        self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
         tracing::debug!("a client does not read its answer; it is dropped");
         self.free();
+        let mut late = HeaderMap::new();
+        self.late = status.add_header(&mut late).is_ok().then_some(late);
     }
 }
 
-/// The frames as a body.
-struct Watched(Replies<Answer>);
+/// The frames as a body, which has a place until HTTP/2 lets go of it: it may hold a piece or two for as long as its client likes.
+struct Watched {
+    replies: Replies<Answer>,
+    _place: Permit,
+}
 
 impl HttpBody for Watched {
     type Data = Bytes;
@@ -109,6 +121,6 @@ impl HttpBody for Watched {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.0).poll_next(context)
+        Pin::new(&mut self.replies).poll_next(context)
     }
 }

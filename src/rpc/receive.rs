@@ -205,6 +205,8 @@ struct Incoming {
     begun: bool,
     left: Mark,
     part: Part,
+    /// What is wrong with a message that came behind others.
+    fault: Option<Error>,
     ended: bool,
 }
 
@@ -227,15 +229,19 @@ impl Incoming {
         (left, part): (Mark, Part),
     ) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
-        let (due, begun) = (from_now(&shared), false);
-        Self { body, shared, framing: BETWEEN, due, timer: None, kind, alone, begun, left, part, ended: false }
+        let (due, begun, fault) = (from_now(&shared), false, None);
+        Self { body, shared, framing: BETWEEN, due, timer: None, kind, alone, begun, left, part, fault, ended: false }
     }
 
-    /// Takes note of bytes that have come.
-    fn see(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+    /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
+    fn see(&mut self, chunk: &[u8]) -> Result<(), (usize, Error)> {
+        let (mut bytes, mut good) = (chunk, 0);
         while !bytes.is_empty() {
             match &mut self.framing {
                 Framing::Prefix(prefix, have) => {
+                    if *have == 0 {
+                        good = chunk.len() - bytes.len();
+                    }
                     if *have == 0 && self.due.is_none() {
                         self.due = from_now(&self.shared);
                     }
@@ -244,7 +250,7 @@ impl Incoming {
                     (*have, bytes) = (*have + taken.len(), rest);
                     if *have == PREFIX {
                         let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-                        self.begin(len)?;
+                        self.begin(len).map_err(|error| (good, error))?;
                     }
                 }
                 Framing::Message(left) => {
@@ -338,13 +344,21 @@ impl Stream for Incoming {
         if this.ended {
             return Poll::Ready(None);
         }
+        if let Some(fault) = this.fault.take() {
+            return this.fail(&fault);
+        }
         match Pin::new(&mut this.body).poll_next(context) {
             Poll::Ready(Some(Ok(bytes))) => match this.see(&bytes) {
                 Ok(()) => {
                     this.part.0.store(!this.is_between(), Ordering::Relaxed);
                     Poll::Ready(Some(Ok(bytes)))
                 }
-                Err(error) => this.fail(&error),
+                Err((0, error)) => this.fail(&error),
+                // The messages before it have their answers first.
+                Err((good, error)) => {
+                    this.fault = Some(error);
+                    Poll::Ready(Some(Ok(bytes.slice(..good))))
+                }
             },
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
             // So hyper tells of a call that its client has cancelled.
