@@ -16,6 +16,7 @@ pub mod memory;
 mod message;
 pub mod metrics;
 pub mod otlp;
+mod output;
 pub mod params;
 pub mod permits;
 pub mod region;

@@ -17,6 +17,15 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
+fn whoever_reads_the_help_may_stop_early() {
+    let (from, to) = std::io::pipe().expect("a pipe");
+    drop(from);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    let output = program.args(["serve", "--help"]).stdout(to).output().expect("it runs");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
 fn the_documentation_holds_the_tables() {
     for table in [reference_table(), default_parameters_table(), presets_table()] {
         assert!(PAGE.contains(&table), "docs/configuration.md has to hold:\n{table}");

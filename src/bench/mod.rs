@@ -33,6 +33,7 @@ pub use shard_report::{RanksReport, ShardReport};
 pub use writer::{WriterArgs, write_shards};
 
 use crate::dial::Access;
+use crate::output;
 use crate::sampling::logits::Dtype;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -216,7 +217,6 @@ pub enum BenchError {
 
 /// The subcommand `bench`: measures and prints. A server that gave no token at all is a failure.
 #[must_use]
-#[allow(clippy::print_stdout)] // The result of the command.
 pub fn main(args: BenchArgs) -> ExitCode {
     let (json, is_sharded) = (args.json, !args.shards.is_empty());
     let measured = if is_sharded {
@@ -226,10 +226,11 @@ pub fn main(args: BenchArgs) -> ExitCode {
         block_on(run(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, is_complete(&r)))
     };
     match measured {
-        Ok((text, is_complete)) => {
-            print!("{text}");
-            if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+        Ok((text, is_complete)) => match output::say(&text) {
+            Err(error) => failed(&error.into()),
+            Ok(()) if is_complete => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::FAILURE,
+        },
         Err(error) => failed(&error),
     }
 }

@@ -5,6 +5,7 @@ use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
 use super::{Config, EXIT_CONFIG, access, bench, detect, inject, secrets, top, values};
 use crate::dial::Access;
+use crate::output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
@@ -79,13 +80,12 @@ impl Stop {
 
     /// Tells it and gives the exit code.
     #[must_use]
-    #[allow(clippy::print_stdout, clippy::print_stderr)] // The output of --help, and mistakes found before logging is set up.
+    #[allow(clippy::print_stderr)] // Mistakes found before logging is set up.
     pub fn report(&self) -> ExitCode {
         if self.code == 0 {
-            print!("{}", self.text);
-        } else {
-            eprint!("{}", self.text);
+            return output::say(&self.text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
         }
+        eprint!("{}", self.text);
         ExitCode::from(self.code)
     }
 }

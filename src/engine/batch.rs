@@ -35,6 +35,8 @@ pub(super) struct Batch {
 pub(super) struct Taken {
     pub(super) stream: StreamId,
     pub(super) step: Step,
+    /// See [`Queued::weight`].
+    pub(super) weight: usize,
     pub(super) open: Vec<Opened>,
     /// For each work what it needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
@@ -67,7 +69,8 @@ impl Batch {
 
     /// Takes a step: closes and opens its sequences, plans its rows.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
-        let Queued { mut step, permits } = queued;
+        let weight = queued.weight();
+        let Queued { mut step, permits, .. } = queued;
         self.row_bytes += step.row_bytes();
         for &sequence in &step.close {
             stream.table.close(sequence);
@@ -100,7 +103,7 @@ impl Batch {
         self.entries += costs.entries;
         self.explained += costs.explained;
         drop(permits.queued);
-        self.steps.push(Taken { stream: id, step, open, plan, permits: permits.in_flight });
+        self.steps.push(Taken { stream: id, step, weight, open, plan, permits: permits.in_flight });
     }
 
     /// Runs all rows.

@@ -20,7 +20,7 @@ pub(super) struct Core {
     pub(super) backend: Box<dyn Backend>,
     pub(super) metrics: Metrics,
     pub(super) pulse: Pulse,
-    /// The most that the rows of waiting steps have. Less when some of these were dropped with their stream; none wait then soon.
+    /// The most that waiting steps weigh. Less when some of these were dropped with their stream; none wait then soon.
     pub(super) waiting_bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Core {
             match self.inbox.try_recv() {
                 Ok(command) => {
                     if let Command::Step { queued, .. } = &command {
-                        self.waiting_bytes = self.waiting_bytes.saturating_add(queued.step.row_bytes());
+                        self.waiting_bytes = self.waiting_bytes.saturating_add(queued.weight());
                     }
                     self.state.apply(command);
                 }
@@ -79,7 +79,7 @@ impl Core {
         if batch.steps.is_empty() {
             return;
         }
-        let taken = batch.steps.iter().map(|taken| taken.step.row_bytes()).fold(0, usize::saturating_add);
+        let taken = batch.steps.iter().map(|taken| taken.weight).fold(0, usize::saturating_add);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(taken);
         metrics.batch_steps.record(batch.steps.len() as f64);
         metrics.batch_rows.record(batch.rows as f64);

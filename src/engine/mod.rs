@@ -39,11 +39,11 @@ use desk::{Core, Desk};
 pub use pulse::Pulse;
 use state::{Command, Queued, State, StreamId, StreamSpec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as thread_channel;
 use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
-use step::{Open, Step, StepReply, Work, WorkKind};
+use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
 /// Steps whose rows have at most this, with those of all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
@@ -207,7 +207,7 @@ impl Handle {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
-        Ok(StreamHandle { stream, engine: self.clone(), replies })
+        Ok(StreamHandle { stream, engine: self.clone(), replies, explains: AtomicBool::new(false) })
     }
 
     /// Room for what is remembered of sequences, to be taken by whoever builds one.
@@ -235,13 +235,8 @@ impl Handle {
     }
 
     /// Whether a step is worth no wake-up, and its thread is not missed for as long.
-    fn may_run_here(&self, step: &Step) -> bool {
-        // Scoring takes longer than its rows' bytes tell: it penalises each row for the text so far, of which there may be many.
-        let is_plain = |work: &Work| !matches!(work.kind, Ok(WorkKind::Score(_)));
-        self.runs_anywhere
-            && step.message_bytes <= HERE_MESSAGE_BYTES
-            && step.row_bytes() <= HERE_BYTES
-            && step.work.iter().all(is_plain)
+    fn may_run_here(&self, queued: &Queued) -> bool {
+        self.runs_anywhere && queued.step.message_bytes <= HERE_MESSAGE_BYTES && queued.weight() <= HERE_BYTES
     }
 }
 
@@ -251,6 +246,8 @@ pub struct StreamHandle {
     stream: StreamId,
     engine: Handle,
     replies: mpsc::Receiver<StepReply>,
+    /// Whether it ever opened a sequence whose rows are explained.
+    explains: AtomicBool,
 }
 
 impl StreamHandle {
@@ -275,7 +272,12 @@ impl StreamHandle {
     ) -> Result<Admitted, Error> {
         let held = place.held;
         let permits = self.engine.admission.step(place, &step, open.len()).map_err(Error::Refused)?;
-        Ok(Admitted { queued: Queued::new(step, open.collect(), permits), held })
+        let mut queued = Queued::new(step, open.collect(), permits);
+        if queued.step.open.iter().any(Open::explains) {
+            self.explains.store(true, Ordering::Relaxed);
+        }
+        queued.is_long |= self.explains.load(Ordering::Relaxed);
+        Ok(Admitted { queued, held })
     }
 
     /// Hands an admitted step to the engine, or runs it at once where that costs less than waking the engine. The caller keeps no
@@ -288,7 +290,7 @@ impl StreamHandle {
         if held {
             self.engine.admission.release(&mut queued.permits);
         }
-        if !self.engine.may_run_here(&queued.step) {
+        if !self.engine.may_run_here(&queued) {
             return self.queue(queued);
         }
         let line = &self.engine.line;

@@ -8,8 +8,8 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
-use super::memory;
-use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply};
+use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply, Work};
+use super::{HERE_BYTES, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
@@ -47,13 +47,23 @@ pub(super) struct StreamSpec {
 pub(super) struct Queued {
     pub(super) step: Step,
     pub(super) permits: StepPermits,
+    /// Whether it takes longer than the bytes of its rows tell.
+    pub(super) is_long: bool,
 }
 
 impl Queued {
     /// A step with the sequences it opens.
     pub(super) fn new(step: Step, open: Vec<Open>, mut permits: StepPermits) -> Self {
         permits.opened(&open);
-        Self { step: Step { open, ..step }, permits }
+        // A score penalises each of its rows for the text so far, of which there may be many; what is explained is gone through
+        // filter by filter.
+        let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::explains);
+        Self { step: Step { open, ..step }, permits, is_long }
+    }
+
+    /// What it is worth in bytes of rows, for who may run it ([`HERE_BYTES`]).
+    pub(super) fn weight(&self) -> usize {
+        if self.is_long { self.step.row_bytes().max(HERE_BYTES + 1) } else { self.step.row_bytes() }
     }
 }
 

@@ -74,6 +74,13 @@ pub struct Open {
     pub sequence: Result<Charged, OpenError>,
 }
 
+impl Open {
+    /// Whether rows of the sequence take long because they are explained.
+    pub(super) fn explains(&self) -> bool {
+        self.sequence.as_ref().is_ok_and(|sequence| sequence.explains())
+    }
+}
+
 /// Rows of logits, as they arrived.
 #[derive(Debug)]
 pub struct LogitsBlock {

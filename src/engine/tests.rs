@@ -49,7 +49,7 @@ impl Bench {
 
     fn submit(&mut self, stream: StreamId, step: Step) {
         let permits = self.permits(&step, false).expect("room");
-        self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits }) });
+        self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits, is_long: false }) });
     }
 
     /// The room of a step that has what it opens.
@@ -185,15 +185,16 @@ fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
 }
 
+fn explained(params: &mut SamplingParams) {
+    params.temperature = 0.0;
+    let wanted = ReportParams { why_not_token_ids: vec![0], ..ReportParams::default() };
+    params.samplers.report = Some(Box::new(wanted));
+}
+
 #[test]
 fn a_batch_is_bounded_by_the_logits_that_it_explains() {
     let mut bench = Bench::new(|_| ());
     let (mut one, mut two) = (bench.stream(1), bench.stream(2));
-    let explained = |params: &mut SamplingParams| {
-        params.temperature = 0.0;
-        let wanted = ReportParams { why_not_token_ids: vec![0], ..ReportParams::default() };
-        params.samplers.report = Some(Box::new(wanted));
-    };
     // One row as long as may be explained in a step.
     let row = || {
         let bytes = vec![0; MAX_EXPLAINED_LOGITS * size_of::<f32>()];

@@ -102,6 +102,10 @@ impl Work {
             Err(_) => 0,
         }
     }
+
+    pub(super) fn is_score(&self) -> bool {
+        matches!(self.kind, Ok(WorkKind::Score(_)))
+    }
 }
 
 impl Masks {

@@ -12,9 +12,10 @@ mod sidecar;
 mod written;
 mod yaml;
 
+use crate::output;
 use pod::Outcome;
 use sidecar::Sidecar;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use yaml::Mistake;
@@ -195,7 +196,7 @@ fn run(args: &InjectArgs) -> Result<Vec<String>, InjectError> {
         None => drop(io::stdin().read_to_string(&mut text)?),
     }
     let injected = inject(&text, args)?;
-    io::stdout().write_all(injected.text.as_bytes())?;
+    output::say(&injected.text)?;
     Ok(injected.notes)
 }
 

@@ -27,12 +27,16 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio_stream::Stream;
 use tonic::{Code, Status};
 
-/// How often it rests after a reply, so that the reply is out before another step runs here. tonic asks for more while it has the
-/// reply, and hyper once it has passed that on, both in the same turn of the task; the connection, which writes it, has the next.
+/// How long replies may gather: so long after the receipt of a step whose reply is not out, nothing more is read or run. Short steps
+/// that were sent ahead share a write until then, which costs more than such a step does.
+const HELD_UP: Duration = Duration::from_micros(100);
+
+/// How often it rests then, so that the reply is out before another step runs here. tonic asks for more while it has the reply,
+/// and hyper once it has passed that on, both in the same turn of the task; the connection, which writes it, has the next.
 ///
 /// The worker waits no longer for it: a rest costs nothing but the turn after it, which comes behind the connection's, and which does
 /// what was done in each of these two before: it finds that no request is there, if its worker waits for this reply to send one.
@@ -53,6 +57,8 @@ pub struct DecodeStream {
     held: Held,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
+    /// When the first step was received whose reply was handed out and may not be out.
+    unsent: Option<Instant>,
     /// Rests to be had.
     rests: u8,
     started: Instant,
@@ -87,7 +93,7 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
-        Self { shared, place, requests, phase, due, held, parent, rests: 0, started, ended: None }
+        Self { shared, place, requests, phase, due, held, parent, unsent: None, rests: 0, started, ended: None }
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -225,7 +231,7 @@ impl DecodeStream {
         }
     }
 
-    fn deliver(&self, reply: Option<StepReply>, mut span: MaybeSpan) -> Result<Response, Status> {
+    fn deliver(&mut self, reply: Option<StepReply>, mut span: MaybeSpan) -> Result<Response, Status> {
         let Some(reply) = reply else {
             self.shared.end_refused(span, &Error::EngineStopped, true);
             return Err(self.shared.refuse(&Error::EngineStopped));
@@ -234,6 +240,8 @@ impl DecodeStream {
         traces::tell(&mut span, |facts| traces::answered(facts, &reply));
         let response = Response::Step(reply::step_result(reply));
         let now = self.shared.replied(received, finished);
+        let held_up = now.saturating_duration_since(*self.unsent.get_or_insert(received));
+        self.rests = if held_up >= HELD_UP { RESTS } else { 0 };
         self.shared.end_answered(span, now, None);
         Ok(response)
     }
@@ -245,9 +253,7 @@ impl DecodeStream {
         proto::DecodeResponse { response: Some(response) }
     }
 
-    /// Nothing is run before it is out, unless it is the end.
     fn hand_out(&mut self, due: Result<Response, Status>) -> Result<proto::DecodeResponse, Status> {
-        self.rests = RESTS;
         if let Err(status) = &due {
             self.finish(status.code());
         }
@@ -265,6 +271,35 @@ impl DecodeStream {
             None => self.requests = None,
         }
         Poll::Ready(Some(()))
+    }
+
+    /// The next reply, once it is its turn.
+    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<proto::DecodeResponse, Status>>> {
+        while self.ended.is_none() {
+            if let Poll::Ready(due) = self.poll_due(context) {
+                return Poll::Ready(Some(self.hand_out(due)));
+            }
+            if let Some(rests) = self.rests.checked_sub(1) {
+                self.rests = rests;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            // One at a time: it may be answered already.
+            if let Phase::Configured(_, stream) = &self.phase
+                && self.held.poll(stream, context)
+            {
+                continue;
+            }
+            if self.due.len() >= self.shared.limits.max_steps_in_flight_per_stream.max(1) {
+                return Poll::Pending;
+            }
+            match self.poll_request(context) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) if self.due.is_empty() => self.finish(Code::Ok),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(None)
     }
 }
 
@@ -300,32 +335,12 @@ impl Stream for DecodeStream {
     type Item = Result<proto::DecodeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        while this.ended.is_none() {
-            if let Poll::Ready(due) = this.poll_due(context) {
-                return Poll::Ready(Some(this.hand_out(due)));
-            }
-            if let Some(rests) = this.rests.checked_sub(1) {
-                this.rests = rests;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            // One at a time: it may be answered already.
-            if let Phase::Configured(_, stream) = &this.phase
-                && this.held.poll(stream, context)
-            {
-                continue;
-            }
-            if this.due.len() >= this.shared.limits.max_steps_in_flight_per_stream.max(1) {
-                return Poll::Pending;
-            }
-            match this.poll_request(context) {
-                Poll::Ready(Some(())) => {}
-                Poll::Ready(None) if this.due.is_empty() => this.finish(Code::Ok),
-                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
-            }
+        let next = self.poll_reply(context);
+        if next.is_pending() {
+            // The connection has its turn.
+            self.unsent = None;
         }
-        Poll::Ready(None)
+        next
     }
 }
 

@@ -27,6 +27,12 @@ impl Charged {
         Ok(Self { sequence, room })
     }
 
+    /// See [`Sequence::explains`].
+    #[must_use]
+    pub fn explains(&self) -> bool {
+        self.sequence.explains()
+    }
+
     /// Takes room for `tokens` and `bytes` more; says whether there was enough.
     #[must_use]
     fn may_grow(&mut self, tokens: usize, bytes: usize) -> bool {

@@ -21,7 +21,8 @@ pub use screen::{Screen, draw};
 pub use speculation::{Measured, Position, Proposer, Speculation};
 pub use view::Theme;
 
-use std::io::{self, Write};
+use crate::output;
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -121,9 +122,5 @@ async fn run(args: &TopArgs) -> Result<(), TopError> {
     let now = source.scrape().await?;
     let figures = Figures::between(&args.authority, &before, &now, &before);
     let text = if args.json { figures.to_json() + "\n" } else { plain::page(&figures, plain::width()) };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads may stop when it has seen enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(output::say(&text)?)
 }

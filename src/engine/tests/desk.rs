@@ -130,6 +130,39 @@ fn large_steps_that_others_left_are_run_by_the_engines_thread() {
     until_run_here_from(2_000_000, &told, &mut stream);
 }
 
+/// However small its rows are, on the stream that brings it and on one that finds it.
+#[test]
+fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
+    let told = Told::new();
+    let (handle, mut stream, thread) = start(told.clone());
+    until_run_here(&told, &mut stream);
+    let score =
+        || Score { tokens: vec![0], logprobs: LogprobsParams { top_n: 1, mode: LogprobsMode::Raw, token_ids: vec![] } };
+    let scores = |id| {
+        let work =
+            Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Score(score())), masks: Masks::default() };
+        Step { work: vec![work], ..step(id, vec![], &[1]) }
+    };
+    for id in (1_000_000..1_000_040).step_by(2) {
+        submit(&stream, scores(id), vec![]).expect("room");
+        stream.replies.blocking_recv().expect("a reply");
+        leave(&stream, scores(id + 1));
+        stream.engine.line.desk.run_here().then(|| stream.engine.line.thread.unpark());
+        stream.replies.blocking_recv().expect("a reply");
+    }
+    assert_eq!(told.threads(), vec![thread.thread().id(); 40]);
+    // Any step of a stream with such a sequence: which ones are of it is known only later.
+    let permit = Arc::new(handle.admit_stream().expect("room"));
+    let mut other = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
+    for id in 1..=40 {
+        let open = Open { sequence_id: 1, sequence: charged(sequence(explained)) };
+        submit(&other, step(id, vec![], &[1]), if id == 1 { vec![open] } else { vec![] }).expect("room");
+        other.replies.blocking_recv().expect("a reply");
+    }
+    assert_eq!(told.threads(), vec![thread.thread().id(); 40]);
+    until_run_here_from(2_000_000, &told, &mut stream);
+}
+
 /// Steps from many threads at once: none is lost, whoever runs it.
 #[test]
 fn no_step_is_left_lying() {

@@ -1,0 +1,15 @@
+//! What subcommands print.
+
+use std::io::{self, Write};
+
+/// Writes `text` to standard output. Whoever reads may stop when it has seen enough, as `head` does: that is no mistake.
+///
+/// # Errors
+/// It cannot be written for another reason.
+pub(crate) fn say(text: &str) -> io::Result<()> {
+    let mut to = io::stdout().lock();
+    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
