@@ -23,6 +23,11 @@ impl Shape {
         (std::ptr::eq(self, &STEP) && number == 2).then_some("close_sequence_ids")
     }
 
+    /// Whether it is one of its parts: of two, decoding keeps the last, and items would be numbered with those of the other.
+    pub(super) fn is_one(&self) -> bool {
+        std::ptr::eq(self, &DECODE_REQUEST) || std::ptr::eq(self, &ATTACH_REQUEST)
+    }
+
     /// Name and shape of a field that is a message.
     pub(super) fn part(&self, number: u64) -> Option<(&'static str, &'static Self)> {
         self.parts.iter().find(|(of, ..)| *of == number).map(|(_, name, inner)| (*name, *inner))

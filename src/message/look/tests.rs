@@ -1,0 +1,205 @@
+//! What a look finds, and what it refuses.
+
+use super::super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, SAMPLE_REQUEST};
+use super::*;
+use crate::proto;
+use proptest::prelude::*;
+use prost::Message;
+
+fn step(step: proto::Step) -> Vec<u8> {
+    proto::DecodeRequest { request: Some(proto::decode_request::Request::Step(step)) }.encode_to_vec()
+}
+
+/// Limits that no list reaches.
+fn many() -> Limits {
+    let (max_sequences, max_sequences_per_stream, max_rows_per_step) = (usize::MAX, usize::MAX, usize::MAX);
+    Limits { max_sequences, max_sequences_per_stream, max_rows_per_step, ..Limits::default() }
+}
+
+fn looked(message: &[u8], shape: &Shape) -> Result<Unknown, Error> {
+    look(message, shape, &many())
+}
+
+fn counted(bytes: &[u8], shape: &Shape) -> usize {
+    let (most, limits) = (usize::MAX, many());
+    let mut room = Room { sub_messages: most, ..Room::new(&limits) };
+    count(bytes, shape, &mut room).expect("well formed");
+    most - room.sub_messages
+}
+
+#[test]
+fn every_sub_message_counts() {
+    let params = proto::SamplingParams {
+        logit_bias: vec![proto::LogitBias::default(); 2],
+        bad_words: vec![proto::TokenSequence::default(); 3],
+        logprobs: Some(proto::LogprobsParams::default()),
+        acceptance: Some(proto::AcceptanceParams::default()),
+        proposer: Some(proto::ProposerParams::default()),
+        draft_length: Some(proto::DraftLengthParams::default()),
+        dry_sequence_breakers: vec![proto::TokenSequence::default(); 2],
+        no_repeat_ngram: Some(proto::NoRepeatNgramParams::default()),
+        length_penalty: Some(proto::LengthPenaltyParams::default()),
+        sequence_bias: vec![proto::SequenceBias::default(); 2],
+        token_ban_ranges: vec![proto::TokenBanRange::default(); 3],
+        repetition_detection: Some(proto::RepetitionDetectionParams::default()),
+        thinking_budget: Some(proto::ThinkingBudgetParams::default()),
+        report: Some(proto::ReportParams::default()),
+        watermark: Some(proto::WatermarkParams {
+            scheme: Some(proto::watermark_params::Scheme::Kgw(Default::default())),
+        }),
+        ..Default::default()
+    };
+    let sampler_state = Some(proto::SamplerState::default());
+    let open = proto::OpenSequence { params: Some(params.clone()), sampler_state, ..Default::default() };
+    let score = proto::ScoreWork { logprobs: Some(proto::LogprobsParams::default()), ..Default::default() };
+    let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
+    let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
+    let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
+    assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 23 + 1) + 5 * 3 + 1);
+    let row = proto::SampleRow { params: Some(params), sampler_state, ..Default::default() };
+    let message = proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
+    assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 26 + 1);
+}
+
+/// A field of wire type 2: its number, and what is in it.
+fn field(number: u32, content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
+    prost::encoding::encode_varint(content.len() as u64, &mut bytes);
+    [bytes, content.to_vec()].concat()
+}
+
+/// One that holds `fields`, one after the other.
+fn with(number: u32, fields: &[Vec<u8>]) -> Vec<u8> {
+    field(number, &fields.concat())
+}
+
+#[test]
+fn unknown_fields_are_those_of_their_opening_or_work() {
+    let newer = || field(91, &[1, 2]);
+    let scheme = with(90, &[field(9, &[])]);
+    let count = vec![0xF8, 0x05, 3]; // Field 95, a number.
+    let open = |params: &[Vec<u8>]| with(3, &[vec![8, 1], with(2, params)]);
+    let works = [with(4, &[field(3, &[])]), with(4, &[field(4, &[0x18, 1])]), with(4, &[field(9, &[])])];
+    let opens = [open(&[]), open(&[newer(), count.clone()]), open(&[with(17, &[newer()])]), open(&[scheme]), open(&[])];
+    let message = with(2, &[opens.concat(), works.concat()]);
+    let mut unknown = looked(&message, &DECODE_REQUEST).expect("the message itself is well formed");
+    let paths = [1, 2, 3].map(|at| unknown.of_opening(at).expect("one").field);
+    assert_eq!(paths, ["params.91", "params.logprobs.91", "params.watermark.9"]);
+    let paths = [1, 2].map(|at| unknown.of_work(at).expect("one").field);
+    assert_eq!(paths, ["draft.3", "9"]);
+    assert_eq!(unknown, Unknown::default(), "and no others");
+    // A step that is there twice is one, with the items of both.
+    let twice = [with(2, &[open(&[])]), with(2, &[open(&[]), open(&[count])])].concat();
+    let mut unknown = looked(&twice, &DECODE_REQUEST).expect("well formed");
+    assert_eq!(unknown.of_opening(2).expect("one").field, "params.95");
+    let rows = [with(6, &[]), with(6, &[with(1, &[newer()])]), with(6, &[newer()])].concat();
+    let mut unknown = looked(&rows, &SAMPLE_REQUEST).expect("well formed");
+    assert_eq!([1, 2].map(|at| unknown.of_opening(at).expect("one").field), ["params.91", "91"]);
+}
+
+#[test]
+fn unknown_fields_elsewhere_are_the_messages() {
+    for (message, shape, path) in [
+        (field(9, &[]), &DECODE_REQUEST, "9"),
+        (with(2, &[field(10, &[])]), &DECODE_REQUEST, "step.10"),
+        (with(2, &[with(5, &[field(7, &[])])]), &DECODE_REQUEST, "step.inline.7"),
+        (with(1, &[with(5, &[with(90, &[field(4, &[])])])]), &DECODE_REQUEST, "config.default_params.watermark.4"),
+        (
+            with(1, &[with(5, &[with(8, &[]), with(8, &[field(3, &[])])])]),
+            &DECODE_REQUEST,
+            "config.default_params.logit_bias[1].3",
+        ),
+        (with(7, &[field(3, &[])]), &SAMPLE_REQUEST, "logits.3"),
+        (with(2, &[field(4, &[])]), &ATTACH_REQUEST, "shard.4"),
+    ] {
+        match looked(&message, shape) {
+            Err(Error::Unimplemented(field)) => assert_eq!(field.field, path),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    // Whoever asks what this server knows may be of any schema.
+    assert_eq!(looked(&field(9, &[]), &ANY), Ok(Unknown::default()));
+}
+
+#[test]
+fn a_request_is_of_one_kind() {
+    let (first, second) = (with(1, &[]), with(2, &[]));
+    for shape in [&DECODE_REQUEST, &ATTACH_REQUEST] {
+        for one in [&first, &second] {
+            assert_eq!(looked(&one.repeat(2), shape), Ok(Unknown::default()), "protobuf merges them");
+        }
+        let both = [&*second, &first, &second].concat();
+        let refused = looked(&both, shape).unwrap_err().to_string();
+        assert!(refused.contains("send one of them"), "{refused}");
+    }
+}
+
+#[test]
+fn what_follows_an_unknown_field_counts_too() {
+    let params = [field(91, &[])].into_iter().chain((0..50).map(|_| field(8, &[]))).collect::<Vec<_>>();
+    let message = with(2, &[with(3, &[with(2, &params)])]);
+    assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 1 + 1 + 50);
+}
+
+#[test]
+fn too_many_are_refused_before_they_are_decoded() {
+    let full = |count| step(proto::Step { work: vec![proto::Work::default(); count], ..Default::default() });
+    assert_eq!(looked(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(Unknown::default()));
+    let refused = looked(&full(MAX_SUB_MESSAGES), &DECODE_REQUEST);
+    assert_eq!(refused, Err(Error::TooManyItems { limit: MAX_SUB_MESSAGES }));
+}
+
+#[test]
+fn what_is_not_protobuf_is_malformed() {
+    for bytes in [
+        &[0xFF][..],
+        &[0x12, 5, 0],
+        &[0x0B],
+        &[0x0C],
+        &[0x0F],
+        &[0x09, 1],
+        &[0x12, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1],
+    ] {
+        assert!(matches!(looked(bytes, &DECODE_REQUEST), Err(Error::Malformed(_))), "{bytes:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_looked_at_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = looked(&bytes, &DECODE_REQUEST);
+        let _ = looked(&bytes, &SAMPLE_REQUEST);
+    }
+}
+
+/// Items of hundreds of bytes each are not made of two bytes each first.
+#[test]
+fn lists_past_their_limits_are_refused_before_they_are_decoded() {
+    let limits = Limits { max_sequences: 4, max_sequences_per_stream: 3, max_rows_per_step: 2, ..Limits::default() };
+    let said = |message: &[u8], shape| look(message, shape, &limits).map_err(|error| error.to_string());
+    let opens = |count| proto::Step { open: vec![Default::default(); count], ..Default::default() };
+    let works = |count| proto::Step { work: vec![Default::default(); count], ..Default::default() };
+    for fits in [opens(3), works(2)] {
+        assert_eq!(said(&step(fits), &DECODE_REQUEST), Ok(Unknown::default()));
+    }
+    let refused = said(&step(opens(4)), &DECODE_REQUEST).unwrap_err();
+    assert!(refused.starts_with("step.open: ") && refused.contains("max_sequences_per_stream is 3"), "{refused}");
+    let refused = said(&step(works(3)), &DECODE_REQUEST).unwrap_err();
+    assert!(refused.starts_with("step.work: ") && refused.contains("max_rows_per_step is 2"), "{refused}");
+    // Packed or not, and however long each number is.
+    let closes = |ids: &[u64]| proto::Step { close_sequence_ids: ids.to_vec(), ..Default::default() };
+    assert_eq!(said(&step(closes(&[1, u64::MAX, 300, 0])), &DECODE_REQUEST), Ok(Unknown::default()));
+    let refused = said(&step(closes(&[0; 5])), &DECODE_REQUEST).unwrap_err();
+    assert!(refused.starts_with("step.close_sequence_ids: ") && refused.contains("max_sequences is 4"), "{refused}");
+    let unpacked = with(2, &[[0x10, 1].repeat(4)]);
+    assert_eq!(said(&unpacked, &DECODE_REQUEST), Ok(Unknown::default()));
+    let unpacked = with(2, &[[0x10, 1].repeat(5)]);
+    assert!(said(&unpacked, &DECODE_REQUEST).unwrap_err().starts_with("step.close_sequence_ids: "));
+    // A field that is there twice is one, with the items of both.
+    let twice = [step(opens(2)), step(opens(2))].concat();
+    assert!(said(&twice, &DECODE_REQUEST).unwrap_err().starts_with("step.open: "));
+    let rows = |count| proto::SampleRequest { rows: vec![Default::default(); count], ..Default::default() };
+    assert_eq!(said(&rows(2).encode_to_vec(), &SAMPLE_REQUEST), Ok(Unknown::default()));
+    assert!(said(&rows(3).encode_to_vec(), &SAMPLE_REQUEST).unwrap_err().starts_with("rows: "));
+}
