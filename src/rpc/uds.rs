@@ -1,14 +1,20 @@
 //! The Unix socket: its file, its mode, and what an earlier server left behind.
 
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The owner and its group may connect: workers share a group, not a user.
 const MODE: u32 = 0o660;
+
+/// Nobody needs it for as long.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// A listening Unix socket whose file goes with it.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ impl UdsListener {
     /// # Errors
     /// When a server listens there, something else has the name, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
+        // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
+        let _alone = alone_in_folder_of(path);
         remove_stale(path)?;
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
@@ -50,8 +58,27 @@ impl UdsListener {
 impl Drop for UdsListener {
     fn drop(&mut self) {
         // A successor may have put its own socket there meanwhile.
+        let _alone = alone_in_folder_of(&self.path);
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A lock that servers take before they look at what lies in a folder and change it. `None` where there are no such locks, or somebody
+/// else keeps it: a server has to start and to end all the same.
+fn alone_in_folder_of(path: &Path) -> Option<OwnedFd> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = fs::open(folder, flags, Mode::empty()).ok()?;
+    let started = Instant::now();
+    loop {
+        match fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(Errno::AGAIN | Errno::INTR) if started.elapsed() < LONGEST_HOLD => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
         }
     }
 }
@@ -90,6 +117,31 @@ fn connect(path: &Path) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All find the socket of a server that was killed.
+    #[tokio::test]
+    async fn of_servers_that_start_at_once_one_has_the_socket() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, runtime) = (dir.path().join("socket"), tokio::runtime::Handle::current());
+        for _ in 0..100 {
+            drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket to be left"));
+            let starting = std::sync::Barrier::new(4);
+            let start = || {
+                let _runtime = runtime.enter();
+                starting.wait();
+                UdsListener::bind(&path)
+            };
+            let started = std::thread::scope(|scope| {
+                let all = [(); 4].map(|()| scope.spawn(start));
+                all.map(|one| one.join().expect("no panic"))
+            });
+            let (one, others): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
+            let one: Vec<UdsListener> = one.into_iter().flatten().collect();
+            assert_eq!(one.len(), 1, "{others:?}");
+            assert_eq!(identity(&path).expect("it is there"), one[0].file);
+            assert!(others.iter().all(|other| other.as_ref().is_err_and(|e| e.kind() == ErrorKind::AddrInUse)));
+        }
+    }
 
     #[test]
     fn a_server_that_stands_still_is_there() {
