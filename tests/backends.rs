@@ -9,6 +9,8 @@ mod build;
 mod cases;
 #[path = "support/gpu.rs"]
 mod gpu;
+#[path = "backends/nucleus.rs"]
+mod nucleus;
 #[path = "support/rows.rs"]
 mod rows;
 #[path = "backends/teams.rs"]

@@ -100,6 +100,12 @@ impl<'a, 'v> Whole<'a, 'v> {
     ) -> Started<'s, 'c> {
         for (at, step) in chain.steps.iter().enumerate() {
             let (from, behind) = (&chain.steps[at..], &chain.steps[at + 1..]);
+            if matches!(step, Step::TopP)
+                && filters.top_p < 1.0
+                && let Some((weigh, rest)) = self.nucleus_within(behind, (filters, chain), store)
+            {
+                return Started::Listed(Left { weigh, ..self.left(store) }, rest);
+            }
             let next = self.next(step, filters, chain);
             let rest = Rest::of(behind, filters, chain);
             return match self.done(next, (behind, rest), (filters, chain), (lists, store)) {

@@ -177,7 +177,7 @@ impl Left<'_> {
     }
 
     /// Keeps the smallest prefix whose mass reaches `need`.
-    fn keep_prefix(&mut self, need: u64) {
+    pub(super) fn keep_prefix(&mut self, need: u64) {
         // Nothing further away than this has a mass.
         let most = 1.1 * MASS_BITS as f32 / self.weigh.scale;
         let Some((_, last)) = self.crossing(|values, at| values.masses[at], most, need.max(1)) else { return };
