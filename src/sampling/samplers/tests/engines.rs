@@ -51,7 +51,7 @@ fn transformers_top_k_keeps_ties_of_the_last() {
     assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
 }
 
-/// The Triton road, which is the default; its tests say "exactly k", the smallest ids first.
+/// vLLM's Triton road; its tests say "exactly k", the smallest ids first. docs/sampling.md has its other roads.
 #[test]
 fn vllm_and_llama_cpp_keep_exactly_k() {
     for engine in [Vllm, LlamaCpp, Exllama, Croupier] {
