@@ -45,6 +45,30 @@ async fn connections_over_the_limit_are_closed_at_once() {
     until("room again", async || SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok()).await;
 }
 
+/// None of whom has shown a token, if one were asked for.
+#[tokio::test]
+async fn those_who_reach_the_port_leave_places_for_workers_on_the_host() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("croupier.sock");
+    let mut limited = Config { uds: Some(path.clone()), ..config() };
+    limited.limits.max_connections = 16;
+    let server = start(limited).await;
+    let mut strangers = Vec::new();
+    for _ in 0..20 {
+        strangers.push(TcpStream::connect(server.tcp()).await.expect("the backlog takes it"));
+    }
+    let series = async |name: &str| server.series(name).await;
+    until("refused", async || series("croupier_rejected_total{reason=\"too_many_connections\"}").await == 6.0).await;
+    assert_eq!(series("croupier_connections{transport=\"tcp\"}").await, 14.0);
+    let address = format!("unix:{}", path.display());
+    let one = SamplerClient::connect(address.clone()).await.expect("a place");
+    let two = SamplerClient::connect(address).await.expect("the last place");
+    until("connected", async || series("croupier_connections{transport=\"uds\"}").await == 2.0).await;
+    drop((one, two, strangers));
+    until("all gone", async || series("croupier_connections{transport=\"tcp\"}").await == 0.0).await;
+    assert!(SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok(), "room again");
+}
+
 /// As many as the admin port has places, three times over: each sends half of its request.
 #[tokio::test]
 async fn silent_connections_do_not_keep_the_probes_out() {

@@ -19,6 +19,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+/// One in so many connections is kept for the Unix sockets, where there are any.
+const UDS_SHARE: usize = 8;
+
 /// The gRPC servers of all transports.
 pub(super) struct Serving {
     servers: JoinSet<Result<(), String>>,
@@ -54,6 +57,11 @@ impl Serving {
 
     pub(super) fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {
         let guard = self.guard.of(Transport::Tcp);
+        // Whoever reaches the port may connect, with a token or without; workers on this host have places that nobody there can take.
+        let guard = match config.uds {
+            Some(_) => guard.at_most(config.limits.max_connections - config.limits.max_connections / UDS_SHARE),
+            None => guard,
+        };
         let routes = match &secrets.tokens {
             Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), metrics.clone()),
             None => self.routes.clone(),

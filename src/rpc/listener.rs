@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -90,6 +90,8 @@ impl Acceptor {
 #[derive(Debug, Clone)]
 pub struct Guard {
     permits: Arc<Semaphore>,
+    /// How many of these its transport may have, where that is fewer.
+    share: Option<Arc<Semaphore>>,
     /// Bytes that must have come within `timeout`.
     opening_bytes: usize,
     timeout: Duration,
@@ -113,6 +115,7 @@ impl Guard {
     ) -> Self {
         Self {
             permits,
+            share: None,
             opening_bytes: PREFACE_BYTES,
             timeout,
             stop,
@@ -127,6 +130,12 @@ impl Guard {
     #[must_use]
     pub fn opening_with(self, opening_bytes: usize) -> Self {
         Self { opening_bytes, ..self }
+    }
+
+    /// The same guard, with so few places among those of all transports.
+    #[must_use]
+    pub fn at_most(self, places: usize) -> Self {
+        Self { share: Some(Arc::new(Semaphore::new(places))), ..self }
     }
 
     /// How long a connection may take to open.
@@ -155,12 +164,18 @@ impl Guard {
     async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, Place) {
         loop {
             let io = self.acceptor.next(listener).await;
-            match Arc::clone(&self.permits).try_acquire_owned() {
-                Ok(permit) => return (io, Place::new(permit, self.open.clone())),
+            match self.place() {
+                Ok(place) => return (io, place),
                 // Closing at once tells the client more than a connection that nobody answers.
                 Err(_) => self.metrics.refused(Reason::TooManyConnections),
             }
         }
+    }
+
+    fn place(&self) -> Result<Place, TryAcquireError> {
+        let share = self.share.clone().map(Semaphore::try_acquire_owned).transpose()?;
+        let permit = Arc::clone(&self.permits).try_acquire_owned()?;
+        Ok(Place::new((permit, share), self.open.clone()))
     }
 }
 
@@ -197,13 +212,13 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
 #[derive(Debug)]
 pub(super) struct Place {
     open: Gauge,
-    _permit: OwnedSemaphorePermit,
+    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 impl Place {
-    fn new(permit: OwnedSemaphorePermit, open: Gauge) -> Self {
+    fn new(permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), open: Gauge) -> Self {
         open.increment(1.0);
-        Self { open, _permit: permit }
+        Self { open, _permits: permits }
     }
 }
 
