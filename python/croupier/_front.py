@@ -71,6 +71,8 @@ class Front:
                                 vocab_shards, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
+        # Whether an answer is being taken in.
+        self._is_torn = False
         # Never connected, and nobody told that it takes long.
         self._is_new = True
         self._traceparent = traceparent
@@ -109,6 +111,11 @@ class Front:
             raise CroupierError("the stream was ended; connect another")
         if self._is_forked():
             raise CroupierError("the stream is of the process that this is a fork of; connect another here")
+
+    def _check_whole(self) -> None:
+        self._check_not_ended()
+        if self._is_torn:
+            raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
 
     @property
     def data_path(self) -> str:
