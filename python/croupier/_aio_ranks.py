@@ -67,6 +67,8 @@ class Rank(RankFront):
     async def end(self) -> None:
         """Leaves the group. What was sent stays good."""
         self._is_ended = True
+        if self._is_forked():
+            return
         try:
             if self._call is not None and not self._call.done():
                 await end_in_order(self._call)

@@ -58,6 +58,8 @@ class Stream(Front):
         """Ends the stream and frees what it holds."""
         is_up = self._call is not None and not (self._is_ended or self._is_down)
         self._is_ended = True
+        if self._is_forked():
+            return
         try:
             if is_up and self._turn.is_free():
                 await end_in_order(self._call)

@@ -164,6 +164,30 @@ def test_a_fork_ends_and_its_parent_goes_on(server, ends):
         assert len(stream.sample(logits(1, 1), [text])) == 1
 
 
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_a_fork_ends_and_its_parent_goes_on_with_asyncio(server, of):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            async with croupier.aio.attach(stream.shard_token, 1) as rank:
+                text = stream.open(seed=1)
+                child = os.fork()
+                if not child:
+                    # It waits for nothing, and has no loop.
+                    ended = False
+                    try:
+                        (stream if of == "stream" else rank).end().send(None)
+                    except StopIteration:
+                        ended = True
+                    finally:
+                        os._exit(0 if ended else 1)
+                assert os.waitpid(child, 0) == (child, 0)
+                await rank.send(logits(1, 0)[400:])
+                assert len(await stream.sample(logits(1, 0)[:400], [text])) == 1
+                assert await rank.wait() == []
+
+    asyncio.run(run())
+
+
 def test_streams_that_connect_at_once_end_at_once(server):
     streams = []
     threads = [threading.Thread(target=lambda: streams.append(croupier.connect(server.uds, VOCAB))) for _ in range(8)]
