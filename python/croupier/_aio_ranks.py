@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
+from ._checks import MOST_64, whole
 from ._aio_call import Steady, begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
@@ -42,6 +43,8 @@ class Rank(RankFront):
 
     async def __aenter__(self) -> Rank:
         session = self._session
+        if self._is_ended or self._call is not None:
+            raise CroupierError("the rank was ended; attach again" if self._is_ended else "the rank is attached already")
         self._channel = self._access.channel(grpc.aio)
         self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata()))
         try:
@@ -95,7 +98,7 @@ class Rank(RankFront):
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
-        until = time.monotonic() + timeout
+        step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
             await self._send_unsent()
         while self._session.may_be_refused(step_id):

@@ -48,7 +48,13 @@ class Stream(Front):
         self._refused: tuple[float, Part] | None = None
 
     async def __aenter__(self) -> Stream:
-        await self._keep_trying()
+        if self._is_ended or self._call is not None:
+            raise CroupierError("the stream was ended; connect another" if self._is_ended else "the stream is connected already")
+        try:
+            await self._keep_trying()
+        except BaseException:
+            self._call = None
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -255,3 +255,33 @@ def test_arrays_that_would_lose_something_are_refused(server):
         # bf16, in either order of bytes.
         bits = (logits(1, 0).view("<u4") >> 16).astype("<u2")
         assert stream.sample(bits, [text]) == stream.sample(bits.astype(">u2"), [text]) == [int(logits(1, 0).argmax())]
+
+
+def test_a_wait_for_no_step_or_no_time_is_told(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
+        for step in 0, -1:
+            with pytest.raises(ValueError, match=f"step_id is {step}, must be in 1"):
+                rank.tokens(step)
+        with pytest.raises(TypeError, match="step_id is None, must be a whole number"):
+            rank.tokens(None)
+        with pytest.raises(ValueError, match="timeout is None, must be seconds, at least 0"):
+            rank.tokens(1, timeout=None)
+
+
+def test_asyncio_connects_once(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            async with rank:
+                for each, said in (stream, "the stream is connected already"), (rank, "the rank is attached already"):
+                    with pytest.raises(croupier.CroupierError, match=said):
+                        await each.__aenter__()
+            # Which is another's place by now.
+            async with croupier.aio.attach(stream.shard_token, 1):
+                with pytest.raises(croupier.CroupierError, match="the rank was ended"):
+                    await rank.__aenter__()
+        for _ in range(2):
+            await stream.end()
+            await rank.end()
+
+    asyncio.run(run())
