@@ -285,3 +285,27 @@ def test_asyncio_connects_once(server):
             await rank.end()
 
     asyncio.run(run())
+
+
+def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pause(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text, channel = stream.open(seed=1), stream._channel
+            [part] = stream._session.step(logits(1, 0), [text]).parts
+            # As after a refusal.
+            stream._session.send(part)
+            stream._refused = time.monotonic() + 0.3, part
+            for _ in range(3):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(stream.result(), 0.01)
+            await stream.submit(logits(1, 1), [text])
+            for _ in range(2):
+                await stream.result()
+            assert stream._channel is channel
+            return text.tokens
+
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        for position in range(2):
+            stream.sample(logits(1, position), [text])
+    assert asyncio.run(run()) == text.tokens
