@@ -62,7 +62,7 @@ def following(replies: Iterator[bytes]) -> bytes:
     try:
         return next(replies)
     except BaseException as error:
-        _unlock(error)
+        _unlock(error, replies)
         _tell(error)
         raise
 
@@ -72,7 +72,7 @@ def is_active(call: Any) -> bool:
     try:
         return call.is_active()
     except BaseException as error:
-        _unlock(error)
+        _unlock(error, call)
         raise
 
 
@@ -82,17 +82,23 @@ def _tell(error: BaseException) -> None:
         raise error.__context__ from None
 
 
-def _unlock(error: BaseException) -> None:
+def _unlock(error: BaseException, call: Any) -> None:
     """Gives back locks that this thread still has where a signal's handler ended a `with` of gRPC's between taking the lock and going in, or
     between going out and giving it back: gRPC's own threads would wait for it for ever, and with them whoever hangs up. It may be a call's
     or the connection's."""
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in _HOLDING:
-            condition = place.tb_frame.f_locals["self"]
-            while condition._is_owned():
-                condition.release()
-        place = place.tb_next
+    conditions = [getattr(getattr(call, "_state", None), "condition", None)]
+    told: BaseException | None = error
+    while told is not None:
+        place = told.__traceback__
+        while place is not None:
+            if place.tb_frame.f_code in _HOLDING:
+                conditions.append(place.tb_frame.f_locals["self"])
+            place = place.tb_next
+        # Of the handler's, where what it raised led to another.
+        told = told.__context__
+    for condition in conditions:
+        while getattr(condition, "_is_owned", bool)():
+            condition.release()
 
 
 class Limit:
