@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -44,6 +44,54 @@ async def leased(lease: Callable[..., Region | str], *about: Any) -> Region | st
 def _give_back(leasing: asyncio.Future[Region | str]) -> None:
     if not leasing.cancelled() and not leasing.exception() and isinstance(region := leasing.result(), Region):
         region.close()
+
+
+class Steady:
+    """A call whose reads and writes go on where the task that waits for them is cancelled: gRPC would end the call. What is read then is the
+    next reader's, and what is written has its place before all that is written later."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self._reading: asyncio.Future[Any] | None = None
+        self._writing: asyncio.Future[Any] | None = None
+
+    async def read(self) -> Any:
+        """The next message, or grpc.aio.EOF."""
+        if self._reading is None:
+            self._reading = _watched(self.call.read())
+        reading = self._reading
+        await asyncio.shield(reading)
+        # Who is cancelled leaves it, though it be done. At the end of a call it stays: that is what all later ones find.
+        if reading is self._reading:
+            self._reading = None
+        return reading.result()
+
+    async def write(self, message: bytes) -> None:
+        """Sends a message, also where this is cancelled."""
+        self._writing = _watched(self._written(self._writing, message))
+        await asyncio.shield(self._writing)
+
+    async def _written(self, before: asyncio.Future[Any] | None, message: bytes) -> None:
+        if before is not None:
+            await before
+        await self.call.write(message)
+
+    async def done_writing(self) -> None:
+        """Behind what is being written."""
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+        await self.call.done_writing()
+
+    def done(self) -> bool:
+        """Whether the call has ended."""
+        return self.call.done()
+
+
+def _watched(doing: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """A task of its own. asyncio would tell of an error in it that nobody waits for any more."""
+    task = asyncio.ensure_future(doing)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 async def end_in_order(call: Any) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
-from ._aio_call import begin, end_in_order, is_cancelled, leased
+from ._checks import MOST_64, whole
+from ._aio_call import Steady, begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -42,8 +43,10 @@ class Rank(RankFront):
 
     async def __aenter__(self) -> Rank:
         session = self._session
+        if self._is_ended or self._call is not None:
+            raise CroupierError("the rank was ended; attach again" if self._is_ended else "the rank is attached already")
         self._channel = self._access.channel(grpc.aio)
-        self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata())
+        self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata()))
         try:
             answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
             session.attached(answer, await leased(session.mapped, answer))
@@ -57,7 +60,7 @@ class Rank(RankFront):
         return self
 
     async def _said_hello(self) -> bytes:
-        await begin(self._call)
+        await begin(self._call.call)
         await self._write(self._session.hello)
         return await self._read()
 
@@ -67,6 +70,8 @@ class Rank(RankFront):
     async def end(self) -> None:
         """Leaves the group. What was sent stays good."""
         self._is_ended = True
+        if self._is_forked():
+            return
         try:
             if self._call is not None and not self._call.done():
                 await end_in_order(self._call)
@@ -93,7 +98,7 @@ class Rank(RankFront):
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
-        until = time.monotonic() + timeout
+        step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
             await self._send_unsent()
         while self._session.may_be_refused(step_id):
@@ -141,8 +146,9 @@ class Rank(RankFront):
 
     async def _send_out(self) -> None:
         if unsent := self._session.unsent:
-            await self._write(unsent.message)
+            # Whoever is cancelled from here on: it goes.
             self._session.unsent = None
+            await self._write(unsent.message)
 
     async def _write(self, message: bytes) -> None:
         try:
@@ -154,15 +160,16 @@ class Rank(RankFront):
             raise CroupierError(said(error)) from error
 
     async def _whole(self, doing: Awaitable[None]) -> None:
-        """What leaves the rank unusable if it ends in the middle: gRPC ends a call whose read or write is cancelled, and how much was sent or
-        taken in nobody can tell."""
+        """What leaves the rank unusable if it fails in the middle, since how much was sent or taken in nobody can tell. Where it is cancelled
+        the next call goes on."""
         try:
             await doing
         except CroupierError:
             raise
         except BaseException as error:
-            self._broken = True
-            if isinstance(error, asyncio.CancelledError) and self._is_ended and not is_cancelled():
+            is_cancelled_alone = isinstance(error, asyncio.CancelledError)
+            self._broken |= not is_cancelled_alone
+            if is_cancelled_alone and self._is_ended and not is_cancelled():
                 self._check_not_ended()
             raise
 

@@ -68,7 +68,7 @@ def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     """With numbers that can be copied into rows of the dtype. uint16 is bf16 wherever it comes."""
     if array.dtype.name == "bfloat16":
         # Of a library that gives numpy such a type.
-        array = array.view(_BITS)
+        array = array.view(_BITS.newbyteorder(array.dtype.byteorder))
     if array.dtype.kind == "c":
         raise TypeError(f"logits are {array.dtype}, must be real numbers")
     # In either order of bytes.
@@ -105,9 +105,17 @@ def _of_tensor(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
+def narrowing() -> Any:
+    """While numbers become those of a smaller type. What is too large there becomes an infinity, which masks want, and numpy would warn of;
+    of one that is no mask the server says so."""
+    return np.errstate(over="ignore")
+
+
 def bf16(values: np.ndarray) -> np.ndarray:
-    """float32 as bf16, to nearest even. numpy has no such type."""
-    bits = np.asarray(values, "<f4").view("<u4")
+    """Numbers as bf16, those of float32 to nearest even. numpy has no such type."""
+    with narrowing():
+        values = np.asarray(values, "<f4")
+    bits = values.view("<u4")
     # A NaN whose payload lies in the lower half would become an infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
@@ -158,7 +166,8 @@ def filled(place: Any, array: Any, count: int | None = None) -> Any:
     """Rows of `place`, which gives and takes them back, with these values in them."""
     rows = place.rows(len(array) if count is None else count)
     try:
-        rows.raw[:] = array
+        with narrowing():
+            rows.raw[:] = array
     except BaseException:
         place.discard(rows)
         raise

@@ -16,16 +16,31 @@ PART_WITHIN = 1.0
 # How long gRPC's threads may take to end; they take some milliseconds.
 _END_WITHIN = 2.0
 _DIALLING = threading.Lock()
+_HOLDING = threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__
 
 
 def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
-    """Begins a call. `threads` get those that gRPC runs for it."""
-    # One after another, so that none takes the threads of another's call for its own.
-    with _DIALLING:
-        before = set(threading.enumerate())
-        replies: Iterator[bytes] = method(iter(outbox.get, None), metadata=metadata)
-        threads += [thread for thread in threading.enumerate() if thread not in before and _is_grpcs(thread)]
-        return replies
+    """Begins a call. `threads` get those that gRPC runs for it, and the one that begins it: a call that a signal's handler left half begun
+    would have none that ends it, and who hangs up would wait for that for ever. Handlers run in the main thread alone."""
+    begun: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def begin() -> None:
+        # One after another, so that none takes the threads of another's call for its own.
+        with _DIALLING:
+            before = set(threading.enumerate())
+            try:
+                begun.put((method(iter(outbox.get, None), metadata=metadata), None))
+            except BaseException as error:
+                begun.put((None, error))
+            finally:
+                threads.extend(thread for thread in threading.enumerate() if thread not in before and _is_grpcs(thread))
+
+    threads.append(threading.Thread(target=begin, daemon=True))
+    start(threads[0])
+    replies, error = begun.get()
+    if error is not None:
+        raise error
+    return replies
 
 
 def _is_grpcs(thread: threading.Thread) -> bool:
@@ -33,15 +48,22 @@ def _is_grpcs(thread: threading.Thread) -> bool:
     return thread.daemon and str(getattr(getattr(thread, "_target", None), "__module__", None)).startswith("grpc.")
 
 
+def start(thread: threading.Thread) -> None:
+    """Starts a thread."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        _tell(error)
+        raise
+
+
 def following(replies: Iterator[bytes]) -> bytes:
-    """The next reply. Where a signal's handler ends the wait for it at the wrong moment, Python says that a lock of gRPC's is not held;
-    this says what the handler did."""
+    """The next reply."""
     try:
         return next(replies)
     except BaseException as error:
-        unlock(replies)
-        if isinstance(error, RuntimeError) and error.__context__ is not None:
-            raise error.__context__ from None
+        _unlock(error, replies)
+        _tell(error)
         raise
 
 
@@ -49,18 +71,34 @@ def is_active(call: Any) -> bool:
     """Whether a call has not ended."""
     try:
         return call.is_active()
-    except BaseException:
-        unlock(call)
+    except BaseException as error:
+        _unlock(error, call)
         raise
 
 
-def unlock(call: Any) -> None:
-    """Gives back the lock of a call that this thread still has where a signal's handler ended a `with` of gRPC's between taking the lock
-    and going in: gRPC's own threads would wait for it for ever, and with them whoever hangs up."""
-    condition = getattr(getattr(call, "_state", None), "condition", None)
-    is_owned = getattr(condition, "_is_owned", lambda: False)
-    while is_owned():
-        condition.release()
+def _tell(error: BaseException) -> None:
+    """Where a signal's handler ends a wait at the wrong moment, Python says that a lock is not held; this says what the handler did."""
+    if isinstance(error, RuntimeError) and "lock" in str(error) and error.__context__ is not None:
+        raise error.__context__ from None
+
+
+def _unlock(error: BaseException, call: Any) -> None:
+    """Gives back locks that this thread still has where a signal's handler ended a `with` of gRPC's between taking the lock and going in, or
+    between going out and giving it back: gRPC's own threads would wait for it for ever, and with them whoever hangs up. It may be a call's
+    or the connection's."""
+    conditions = [getattr(getattr(call, "_state", None), "condition", None)]
+    told: BaseException | None = error
+    while told is not None:
+        place = told.__traceback__
+        while place is not None:
+            if place.tb_frame.f_code in _HOLDING:
+                conditions.append(place.tb_frame.f_locals["self"])
+            place = place.tb_next
+        # Of the handler's, where what it raised led to another.
+        told = told.__context__
+    for condition in conditions:
+        while getattr(condition, "_is_owned", bool)():
+            condition.release()
 
 
 class Limit:
@@ -72,7 +110,7 @@ class Limit:
         self._timer.daemon = True
 
     def __enter__(self) -> Limit:
-        self._timer.start()
+        start(self._timer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,8 +148,15 @@ def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.C
     if os.getpid() != owner:
         return
     outbox.put(None)
-    channel.close()
     give_up = time.monotonic() + _END_WITHIN
+    # The one that begins the call may be at it still.
+    _join(threads[:1], give_up)
+    channel.close()
+    _join(threads, give_up)
+
+
+def _join(threads: list[threading.Thread], until: float) -> None:
     for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, give_up - time.monotonic()))
+        # One whose start was interrupted perhaps never started.
+        if thread is not threading.current_thread() and thread.is_alive():
+            thread.join(max(0.0, until - time.monotonic()))

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._access import access_of
-from ._arrays import as_rows, in_dtype
+from ._arrays import as_rows, in_dtype, narrowing
+from ._checks import whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
@@ -71,6 +72,8 @@ class Front:
                                 vocab_shards, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
+        # Whether an answer is being taken in.
+        self._is_torn = False
         # Never connected, and nobody told that it takes long.
         self._is_new = True
         self._traceparent = traceparent
@@ -109,6 +112,11 @@ class Front:
             raise CroupierError("the stream was ended; connect another")
         if self._is_forked():
             raise CroupierError("the stream is of the process that this is a fork of; connect another here")
+
+    def _check_whole(self) -> None:
+        self._check_not_ended()
+        if self._is_torn:
+            raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
 
     @property
     def data_path(self) -> str:
@@ -167,7 +175,9 @@ class Front:
         rows = as_rows(logits, self._session.vocab_size, dtype)
         # What is sent is chosen, not what it is rounded from.
         rows = in_dtype(rows, "f32") if dtype == "bf16" else rows
-        return largest(rows.astype(self._session.numpy if dtype == "f16" else "<f4"), n, beyond)
+        with narrowing():
+            rows = rows.astype(self._session.numpy if dtype == "f16" else "<f4")
+        return largest(rows, whole("n", n, 1), beyond)
 
     def masked(self, sequences: Iterable[Sequence], token_masks: Any) -> list[Any]:
         """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. For other kinds of

@@ -150,7 +150,12 @@ def _one(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return _number(field.enum_type, value)
     # Numbers of numpy are none of protobuf's.
-    return value.item() if hasattr(value, "item") else value
+    return as_wire(field.name, value.item() if hasattr(value, "item") else value)
+
+
+def as_wire(name: str, value: Any) -> Any:
+    """A field's value, where other programs have another number for off: vLLM and SGLang -1 for top_k, which on the wire is 0."""
+    return 0 if name == "top_k" and type(value) is int and value == -1 else value
 
 
 def _number(kind: Any, value: Any) -> int:

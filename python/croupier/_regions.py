@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import array
+import io
 import mmap
-import os
 import socket
 import struct
 import time
@@ -56,13 +56,11 @@ class Region:
         self._socket = _connect(offer.socket_path, address)
         try:
             self._ask(pb.RegionRequest(hello=pb.RegionHello(token=offer.token)))
-            reply, descriptors = self._ask(request)
-            if len(descriptors) != 1:
-                raise CroupierError(f"{len(descriptors)} descriptors came with a region")
-            try:
-                self._map(descriptors[0], reply.leased)
-            finally:
-                os.close(descriptors[0])
+            reply, files = self._ask(request)
+            if len(files) != 1:
+                raise CroupierError(f"{len(files)} descriptors came with a region")
+            with files[0] as file:
+                self._map(file.fileno(), reply.leased)
         except BaseException:
             self._socket.close()
             raise
@@ -93,28 +91,32 @@ class Region:
         self._socket.close()
         self._kind = self._whole = None
 
-    def _ask(self, request: Any) -> tuple[Any, list[int]]:
+    def _ask(self, request: Any) -> tuple[Any, list[io.FileIO]]:
         message = request.SerializeToString()
         self._socket.sendall(struct.pack("<I", len(message)) + message)
-        data, descriptors = self._with_descriptors(4)
+        data, files = self._with_files(4)
         data += self._exactly(4 - len(data))
         reply = pb.RegionReply.FromString(self._exactly(struct.unpack("<I", data)[0]))
         if reply.WhichOneof("reply") == "error":
-            for descriptor in descriptors:
-                os.close(descriptor)
             error = reply.error
             raise CroupierError(f"no region: {error.reason}: {error.field} {error.message}")
-        return reply, descriptors
+        return reply, files
 
-    def _with_descriptors(self, count: int) -> tuple[bytes, list[int]]:
-        """So many bytes, and descriptors that programs which are started meanwhile do not get: `socket.recv_fds` drops its flags."""
-        found = array.array("i")
-        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * found.itemsize)
-        data, beside, _, _ = self._socket.recvmsg(count, space, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, payload in beside:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
-        return data, list(found)
+    def _with_files(self, count: int) -> tuple[bytes, list[io.FileIO]]:
+        """So many bytes, and files that come with them, which programs that are started meanwhile do not get: `socket.recv_fds` drops its
+        flags. Files and not descriptors, since they are closed however this is left: on an error, or by what a signal's handler raises."""
+        came: list[Any] = []
+        files: list[io.FileIO] = []
+        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+        try:
+            # Received and kept in one call, as they are made files in one: no handler runs between.
+            came.extend(map(self._socket.recvmsg, (count,), (space,), (socket.MSG_CMSG_CLOEXEC,)))
+            files.extend(map(io.FileIO, _descriptors(came[0][1])))
+        except BaseException:
+            if came and not files:
+                files.extend(map(io.FileIO, _descriptors(came[0][1])))
+            raise
+        return came[0][0], files
 
     def _exactly(self, count: int) -> bytes:
         data = b""
@@ -124,6 +126,15 @@ class Region:
                 raise CroupierError("the side socket was closed")
             data += more
         return data
+
+
+def _descriptors(beside: list[tuple[int, int, bytes]]) -> array.array[int]:
+    """Those that a message brought."""
+    found = array.array("i")
+    for level, kind, payload in beside:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
+    return found
 
 
 def _connect(path: str, address: str) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _device, _regions
-from ._arrays import DTYPES, writable
+from ._arrays import DTYPES, narrowing, writable
 from ._checks import MOST, MOST_64, token_ids, whole
 from ._options import check_options
 from ._regions import Region
@@ -347,7 +347,8 @@ class Session(Texts, StepMaker, Sharing):
         return message(part.fixed + self._slots_of(part), [self.places[key]])
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(rows, self.numpy)
+        with narrowing():
+            return np.ascontiguousarray(rows, self.numpy)
 
     def answer(self, reply: bytes) -> tuple[float, Part] | None:
         """Takes in an answer. Gives a part that was refused and has to be sent again, and after how many seconds."""

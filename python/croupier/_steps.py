@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _device
-from ._arrays import as_rows, filled, is_on_device
+from ._arrays import as_rows, filled, is_on_device, narrowing
 from ._checks import below
 from ._masks import masked
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
@@ -134,7 +134,8 @@ class StepMaker:
             logits = as_rows(logits, self.columns, self.dtype)
             count = len(logits)
         if self.region is None or (count > self.max_rows and self.shards):
-            return Rows(np.array(logits, self.numpy) if keep else logits), None
+            with narrowing():
+                return Rows(np.array(logits, self.numpy) if keep else logits), None
         if count > self.max_rows:
             if not self.free and not self.waiting:
                 raise CroupierError("every slot is written and not sent; send or discard one first")
@@ -225,7 +226,8 @@ class StepMaker:
             if self.region.on_device:
                 raise
             # A work that needs more rows than a slot has goes with the message.
-            asked.rows, asked.source = Rows(np.array(asked.source, self.numpy)), None
+            with narrowing():
+                asked.rows, asked.source = Rows(np.array(asked.source, self.numpy)), None
             return Cut(self.limits, used, inline)(needs)
 
     def _work_part(self, step: Step, asked: _Asked, needs: list[Need], run: range) -> Part:

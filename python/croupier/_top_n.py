@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import DTYPES, as_array, in_dtype
+from ._arrays import DTYPES, as_array, in_dtype, narrowing
 from .schema import pb
 
 _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
@@ -41,7 +41,8 @@ class TopN:
     def encode(self, dtype: str) -> bytes:
         """Its part of a step, of a stream with logits of that dtype."""
         ids = [_ids(row, at) for at, row in enumerate(self.ids)]
-        logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
+        with narrowing():
+            logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:
             raise ValueError("ids and logits differ in shape")
         rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
@@ -76,8 +77,6 @@ def _ids(row: Any, at: int) -> np.ndarray:
 
 def largest(rows: np.ndarray, n: int, beyond: str | Iterable[str]) -> TopN:
     """The `n` largest of each row of floats, ties by their ids."""
-    if n < 1:
-        raise ValueError(f"n is {n}, must be at least 1")
     ids, logits, rest = [], [], []
     for row in rows:
         count = min(n, len(row))

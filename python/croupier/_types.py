@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import as_rows, dtype_of, held, is_on_device
+from ._arrays import as_rows, dtype_of, held, is_on_device, narrowing
 from ._device import DeviceArray
 from ._regions import Region
 from .errors import Failure
@@ -73,7 +73,8 @@ class Rows:
             logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
             if len(logits) != len(self.raw):
                 raise ValueError(f"logits have {len(logits)} rows, these are {len(self.raw)}")
-        self.raw[:] = logits
+        with narrowing():
+            self.raw[:] = logits
 
     def check_owner(self, session: Any) -> None:
         """Whether they are of this stream or rank."""

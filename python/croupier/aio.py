@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, begin, end_in_order, is_cancelled, leased
+from ._aio_call import ENDED, Steady, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
 from ._front import Front, Turn, backing_off
 from ._options import StreamOptions
-from ._types import Rows, Sequence, Step
+from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import no_answer
 from .client import check_patience, is_gone, may_pass, said, sampled, try_within
@@ -35,18 +36,25 @@ def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> 
 
 
 class Stream(Front):
-    """One Decode stream. For one task at a time. One that is cancelled in the middle of a step leaves it
-    unusable until `give_up`."""
+    """One Decode stream. For one task at a time. Where that is cancelled in the middle of a step, the next call is `result`, which goes on
+    with it, or `give_up`."""
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
-        self._broken = False
         self._turn = Turn("task")
         self._channel: Any = None
         self._call: Any = None
+        # A message that the server had no room for, and when it is sent again: before any other.
+        self._refused: tuple[float, Part] | None = None
 
     async def __aenter__(self) -> Stream:
-        await self._keep_trying()
+        if self._is_ended or self._call is not None:
+            raise CroupierError("the stream was ended; connect another" if self._is_ended else "the stream is connected already")
+        try:
+            await self._keep_trying()
+        except BaseException:
+            self._call = None
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,8 +62,10 @@ class Stream(Front):
 
     async def end(self) -> None:
         """Ends the stream and frees what it holds."""
-        is_up = self._call is not None and not (self._is_ended or self._is_down or self._broken)
+        is_up = self._call is not None and not (self._is_ended or self._is_down)
         self._is_ended = True
+        if self._is_forked():
+            return
         try:
             if is_up and self._turn.is_free():
                 await end_in_order(self._call)
@@ -89,48 +99,56 @@ class Stream(Front):
     async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """As of `croupier.Stream`."""
         with self._turn.mine():
-            before = len(self._session.steps)
-            await self._whole(self._send(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms), before)
+            await self._be_connected()
+            with self._kept(len(self._session.steps)):
+                await self._begin(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms)
+                await self._send()
 
     async def result(self) -> Any:
-        """As of `croupier.Stream`."""
+        """As of `croupier.Stream`, also of a step that was cancelled."""
         with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
-            return (await self._whole(self._receive()))[1]
+            with self._kept():
+                await self._be_connected()
+                await self._send()
+                return (await self._receive())[1]
 
     async def give_up(self) -> None:
-        """As of `croupier.Stream`: the stream goes on behind a step that was cancelled."""
+        """As of `croupier.Stream`: the stream goes on behind a step that was cancelled, on another connection."""
         with self._turn.mine():
             if self._session.steps and not self._is_ended:
-                self._is_down, self._broken = True, False
+                self._is_down = True
                 self._session.give_up()
                 self._session.steps.clear()
                 await self._channel.close()
 
     async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn.mine():
-            if self._session.steps and not self._broken:
-                raise CroupierError("steps that were submitted wait for their results; take them first, with result()")
-            await self._whole(self._send(logits, work, **options))
-            return await self._whole(self._receive())
+            if self._session.steps:
+                raise CroupierError("steps that were submitted, or cancelled, wait for their results; take them first, with result(), "
+                                    "or give_up()")
+            await self._be_connected()
+            with self._kept():
+                await self._begin(logits, work, **options)
+                await self._send()
+                return await self._receive()
 
-    async def _whole(self, doing: Coroutine[Any, Any, Any], before: int = 0) -> Any:
-        """What leaves the stream unusable if it ends in the middle, until what is under way is given up. Where there are no more steps than
-        `before` it has not begun: those that are under way go on."""
-        if self._broken:
-            doing.close()
-            raise CroupierError("the stream was left in the middle of a step; give_up() leaves its texts as they were, or connect again")
+    @contextlib.contextmanager
+    def _kept(self, before: int = 0) -> Iterator[None]:
+        """A step that is cancelled goes on, with `result` and with logits as they are now: on this connection, whose reads and writes go on.
+        Whatever else leaves it in the middle ends the connection too. Where there are no more steps than `before` it has not begun."""
         try:
-            return await doing
+            yield
         except CroupierError:
-            self._broken = self._session.not_begun() is not None
             raise
         except BaseException as error:
-            # Whether the server has the step cannot be known, and gRPC ends a call whose read is cancelled.
-            self._broken = len(self._session.steps) > before
-            if isinstance(error, asyncio.CancelledError):
+            is_cancelled_alone = isinstance(error, asyncio.CancelledError)
+            if len(self._session.steps) > before:
+                self._is_down |= not is_cancelled_alone
+                self._session.keep_rows()
+            if is_cancelled_alone:
                 self._check_cancelled()
             raise
 
@@ -139,20 +157,35 @@ class Stream(Front):
         if self._is_ended and not is_cancelled():
             self._check_not_ended()
 
-    async def _send(self, logits: Any, work: Iterable[Any], **options: Any) -> None:
-        session = self._session
-        self._check_not_ended()
+    async def _be_connected(self) -> None:
+        self._check_whole()
         if self._is_down:
             await self._reconnect()
         elif self._is_to_leave():
             await self._move_on()
+
+    async def _begin(self, logits: Any, work: Iterable[Any], **options: Any) -> None:
         # Here it would hold up the loop; nothing has happened yet if it is cancelled.
-        if logits is not None and session.wanted == "device_memory":
-            await asyncio.to_thread(session.synchronize)
-        for part in session.step(logits, work, **options).parts:
-            while len(session.waiting) >= _AHEAD or not session.may_send(part):
+        if logits is not None and self._session.wanted == "device_memory":
+            await asyncio.to_thread(self._session.synchronize)
+        self._session.step(logits, work, **options)
+
+    async def _send(self) -> None:
+        """Sends what is to be sent."""
+        while part := self._session.not_begun():
+            await self._send_refused()
+            if len(self._session.waiting) < _AHEAD and self._session.may_send(part):
+                await self._put(self._session.send(part))
+            else:
                 await self._take()
-            await self._put(session.send(part))
+
+    async def _send_refused(self) -> None:
+        """Who is cancelled in the pause leaves it to the next."""
+        if self._refused is not None:
+            due, part = self._refused
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self._refused = None
+            await self._put(self._session.encode(part))
 
     async def _receive(self) -> tuple[Step, Any]:
         while self._session.steps[0].left:
@@ -168,15 +201,17 @@ class Stream(Front):
 
     async def _take(self) -> None:
         """One answer."""
+        await self._send_refused()
         try:
             reply = await self._read()
         except ENDED as error:
             await self._go_on(error)
             return
-        if refused := self._session.answer(reply):
-            after, part = refused
-            await asyncio.sleep(after)
-            await self._put(self._session.encode(part))
+        self._is_torn = True
+        refused = self._session.answer(reply)
+        self._is_torn = False
+        if refused:
+            self._refused = time.monotonic() + refused[0], refused[1]
 
     async def _go_on(self, error: BaseException) -> None:
         self._check_not_ended()
@@ -204,8 +239,8 @@ class Stream(Front):
         return EOFError()
 
     async def _connect(self, until: float) -> None:
-        self._channel = self._access.channel(grpc.aio)
-        self._call = self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent))
+        self._channel, self._refused = self._access.channel(grpc.aio), None
+        self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent)))
         seconds = try_within(until)
         try:
             ready = await asyncio.wait_for(self._begun(), seconds)
@@ -224,7 +259,7 @@ class Stream(Front):
             raise
 
     async def _begun(self) -> Any:
-        await begin(self._call)
+        await begin(self._call.call)
         await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
         return pb.DecodeResponse.FromString(await self._read()).ready
 
@@ -256,6 +291,8 @@ class Stream(Front):
         self._is_down = False
 
     async def _reconnect(self) -> None:
+        # Until it is done: who is cancelled meanwhile finds no half of a connection.
+        self._is_down = True
         await self._channel.close()
         try:
             await self._keep_trying(self._reopen)

@@ -59,8 +59,6 @@ class Stream(Front):
         # Of the connection, and of one that it moved away from.
         self._hang_up: Callable[[], Any] = lambda: None
         self._left = self._hang_up
-        # Whether an answer is being taken in.
-        self._is_torn = False
         self._keep_trying(lambda _: None)
 
     def __enter__(self) -> Stream:
@@ -221,9 +219,7 @@ class Stream(Front):
             raise
 
     def _be_connected(self) -> None:
-        self._check_not_ended()
-        if self._is_torn:
-            raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
+        self._check_whole()
         if self._is_down:
             self._reconnect()
         elif self._is_to_leave():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._access import access_of
+from ._checks import MOST_64, whole
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -104,7 +105,7 @@ class Rank(RankFront):
         """Waits until a step that was sent is sampled, and gives the tokens of each of its works, none where it failed: read from shared
         memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots, and before rank 0 ends
         its stream."""
-        until = time.monotonic() + timeout
+        step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
             self._send_unsent()
         while self._session.may_be_refused(step_id):

@@ -32,8 +32,8 @@ def alarm():
 class Points:
     """Raises at the `count`-th point of the client, or does what is done by another thread."""
 
-    def __init__(self, count):
-        self.left, self.before, self.does = count, {}, alarm
+    def __init__(self, count, also=()):
+        self.left, self.before, self.does, self.here = count, {}, alarm, _HERE + also
         #: Functions in the middle of which it was.
         self.within = []
 
@@ -52,7 +52,7 @@ class Points:
             self.before.clear()
 
     def _entered(self, frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(_HERE):
+        if event == "call" and frame.f_code.co_filename.startswith(self.here):
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             return self._passed
         return None
@@ -113,15 +113,16 @@ async def _awaited(doing):
     return await doing
 
 
-def each_point(attempt, least, every=1):
-    """Makes an attempt for each point, or for one of some: it is given what may interrupt a call. There are so many at least."""
+def each_point(attempt, least, every=1, also=()):
+    """Makes an attempt for each point, or for one of some: it is given what may interrupt a call. There are so many at least.
+    `also`: where other files are whose points count too."""
     if sys.version_info >= (3, 13):
         pytest.skip("from Python 3.13 on not all opcodes of a function are traced")
     # What is here already is not looked through each time.
     gc.freeze()
     try:
         for count in itertools.count(1, every):
-            points = Points(count)
+            points = Points(count, also)
             attempt(points)
             gc.collect()
             if points.left > 0:

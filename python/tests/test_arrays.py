@@ -12,7 +12,7 @@ import pytest
 import croupier
 from croupier import Rows
 from croupier._device import DeviceArray
-from croupier._arrays import as_rows, bf16, widened, writable
+from croupier._arrays import DTYPES, as_rows, bf16, widened, writable
 
 VOCAB = 100
 ROWS = np.random.default_rng(1).normal(size=(3, VOCAB)).astype(np.float32) * 3
@@ -147,6 +147,41 @@ def test_bfloat16_of_a_library_is_taken_as_it_is():
     assert np.array_equal(as_rows(rows, VOCAB, "bf16"), BITS)
     assert np.shares_memory(as_rows(rows, VOCAB, "bf16"), rows)
     assert np.array_equal(as_rows(rows, VOCAB, "f32"), rows.astype(np.float32))
+    swapped = rows.byteswap().view(rows.dtype.newbyteorder(">"))
+    for dtype in "bf16", "f32":
+        assert np.array_equal(as_rows(swapped, VOCAB, dtype), as_rows(rows, VOCAB, dtype))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_what_is_too_small_for_the_dtype_is_a_mask(server, path, dtype):
+    """Without numpy's warning, which programs may have made an error."""
+    masked = np.where(ROWS < 1, np.finfo(np.float64).min, ROWS)
+    with croupier.connect(server.uds, VOCAB, data_path=path, dtype=dtype) as stream:
+        tokens = []
+        for given in (masked, np.where(ROWS < 1, -np.inf, ROWS), stream.top_n(masked, VOCAB), croupier.TopN([range(VOCAB)] * 3, masked, [-np.inf] * 3)):
+            tokens.append(stream.sample(given, [stream.open(seed=seed, temperature=3.0) for seed in range(3)]))
+        texts, rows = [stream.open(seed=seed, temperature=3.0) for seed in range(3)], stream.rows(3)
+        rows.write(masked)
+        assert [stream.sample(rows, texts)] * 4 == tokens
+        too_large = np.where(ROWS < 1, -np.inf, 1e300)
+        with pytest.raises(croupier.RowError, match="infin"):
+            stream.sample(too_large, [stream.open() for _ in range(3)])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_numbers_as_objects_are_numbers(dtype):
+    target = np.empty(ROWS.shape, DTYPES[dtype][1])
+    expected = target.copy()
+    target[:], expected[:] = as_rows(ROWS.astype(object), VOCAB, dtype), as_rows(ROWS, VOCAB, dtype)
+    assert np.array_equal(target, expected)
+
+
+@pytest.mark.parametrize("wrong, kind", [(2.5, TypeError), ("3", TypeError), (0, ValueError)])
+def test_a_top_n_of_no_number_is_told(server, wrong, kind):
+    with croupier.connect(server.uds, VOCAB) as stream, pytest.raises(kind, match=f"n is {wrong!r}, must be"):
+        stream.top_n(ROWS, wrong)
 
 
 def test_tensors_of_torch(server):

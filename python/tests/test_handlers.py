@@ -104,8 +104,8 @@ def test_a_submit_leaves_the_step_that_is_under_way(server, in_time, expected, p
     each_point(attempt, 50)
 
 
-def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way_or_is_told(server, in_time, expected, monkeypatch):  # noqa: F811
-    went_on, told = [], []
+def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way(server, in_time, expected, monkeypatch):  # noqa: F811
+    begun = []
 
     async def attempt(waits):
         async with croupier.aio.connect(server.uds, VOCAB) as stream:
@@ -115,21 +115,46 @@ def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way_or_is_told
                 # Where logits are on a GPU it waits for that first.
                 patch.setattr(stream._session, "wanted", "device_memory")
                 is_cancelled = await waits.call(stream.submit(rows(1), texts))
-            if is_cancelled and len(stream._session.steps) == 2:
-                with pytest.raises(croupier.CroupierError, match=r"left in the middle of a step; give_up\(\)"):
-                    await stream.result()
-                await stream.give_up()
-                told.append(waits)
-            else:
-                went_on.append(is_cancelled)
+            if is_cancelled:
+                begun.append(len(stream._session.steps) == 2)
+            channel = stream._channel
             while stream._session.steps:
                 await stream.result()
             for position in range(len(texts[0].tokens), 4):
                 await stream.sample(rows(position), texts)
             assert [text.tokens for text in texts] == expected
+            assert stream._channel is channel, "the connection stays"
 
     asyncio.run(each_wait(attempt, 2))
-    assert told and any(went_on)
+    assert set(begun) == {True, False}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("then", ["result", "give_up"])
+def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expected, path, then):  # noqa: F811
+    """At each of its waits, and again when it goes on. It has the logits that it had."""
+    begun = []
+
+    async def attempt(waits):
+        async with croupier.aio.connect(server.uds, VOCAB, data_path=path, max_rows=2) as stream:
+            texts = [stream.open(**params(text)) for text in range(TEXTS)]
+            await stream.sample(rows(0), texts)
+            mine, channel = rows(1), stream._channel
+            if await waits.call(stream.sample(mine, texts)):
+                mine[:] = 0
+                if begun.append(len(stream._session.steps)) or stream._session.steps:
+                    with pytest.raises(croupier.CroupierError, match=r"or cancelled, wait for their results; .* or give_up\(\)"):
+                        await stream.sample(rows(1), texts)
+                    with pytest.raises(asyncio.TimeoutError):
+                        await asyncio.wait_for(stream.result(), 0)
+                    await getattr(stream, then)()
+                    assert then == "give_up" or stream._channel is channel, "the connection stays"
+            for position in range(len(texts[0].tokens), 4):
+                await stream.sample(rows(position), texts)
+            assert [text.tokens for text in texts] == expected
+
+    asyncio.run(each_wait(attempt, 2))
+    assert sum(begun)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -331,11 +356,9 @@ def test_a_step_that_is_not_sent_whole_is_told(server, monkeypatch):
                 patch.setattr(stream._session, "encode", fails)
                 with pytest.raises(MemoryError):
                     await stream.sample(logits(1, 1), [text])
-            with pytest.raises(croupier.CroupierError, match=r"left in the middle of a step; give_up\(\)"):
-                await stream.result()
-            await stream.give_up()
-            assert text.tokens == first
-            return first + await stream.sample(logits(1, 1), [text])
+            await stream.result()
+            assert text.tokens[:1] == first
+            return text.tokens
 
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(**params(1))
@@ -353,7 +376,7 @@ def test_a_step_whose_rest_finds_no_slot_is_told(server):
             await stream.submit(stream.top_n(logits(0, 0), 900), [text])
             with pytest.raises(croupier.CroupierError, match="every slot is taken"):
                 await stream.submit(np.stack([logits(1, 0)] * 4), texts)
-            with pytest.raises(croupier.CroupierError, match=r"left in the middle of a step; give_up\(\)"):
+            with pytest.raises(croupier.CroupierError, match="every slot is taken"):
                 await stream.result()
             await stream.give_up()
             held.clear()

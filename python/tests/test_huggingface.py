@@ -48,6 +48,7 @@ def test_a_generation_config_becomes_sampling_params():
     # What filters say counts where tokens are drawn only.
     off = huggingface.sampling_params(config(do_sample=True, epsilon_cutoff=1.0, eta_cutoff=1.0, typical_p=1.5, top_p=2.0), 10)
     assert (off.epsilon_cutoff, off.eta_cutoff, off.typical_p, off.top_p) == (0, 0, 1, 1)
+    assert huggingface.sampling_params(config(do_sample=True, top_k=-1), 10).top_k == 0
     greedy = huggingface.sampling_params(config(do_sample=False, top_k=50, temperature=0.7), 10)
     assert greedy == pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0, min_tokens=0, max_tokens=0)
     # Forced only where the text is empty but for one token.

@@ -10,6 +10,7 @@ import threading
 import croupier
 import numpy as np
 import pytest
+from croupier import _regions
 from croupier._call import following
 from test_waiting import stop
 
@@ -194,8 +195,6 @@ def test_a_rank_that_was_interrupted_says_so(server, interrupted):
 def test_descriptors_are_not_handed_on(server, monkeypatch):
     import fcntl
 
-    from croupier import _regions
-
     found, mapped = [], _regions.Region._map
 
     def looked_at(self, descriptor, leased):
@@ -208,8 +207,6 @@ def test_descriptors_are_not_handed_on(server, monkeypatch):
 
 
 def test_a_side_connection_that_is_cut_off_is_tried_again(server, monkeypatch):
-    from croupier import _regions
-
     ask, cut_off = _regions.Region._ask, [BrokenPipeError("for a moment"), ConnectionResetError("for a moment")]
 
     def sometimes(*given):

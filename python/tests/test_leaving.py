@@ -17,16 +17,18 @@ from test_waiting import stop
 SHARDS = [400, 600]
 
 
-def test_a_rank_whose_wait_was_cancelled_says_so(server):
+def test_a_rank_whose_wait_was_cancelled_goes_on(server):
     async def run():
         async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            text = stream.open(seed=1)
             async with croupier.aio.attach(stream.shard_token, 1) as rank:
-                await rank.send(logits(1, 0)[400:])
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(rank.wait(), 0.2)
-                for again in rank.wait, lambda: rank.send(logits(1, 1)[400:]), lambda: rank.rows(1):
-                    with pytest.raises(croupier.CroupierError, match="left in the middle of a wait"):
-                        await again()
+                for position in range(3):
+                    await rank.send(logits(1, position)[400:])
+                    for _ in range(3):
+                        with pytest.raises(asyncio.TimeoutError):
+                            await asyncio.wait_for(rank.wait(), 0.05)
+                    await stream.sample(logits(1, position)[:400], [text])
+                    assert await rank.wait() == []
         with pytest.raises(croupier.CroupierError, match="the rank was ended"):
             await rank.rows(1)
 
@@ -53,7 +55,7 @@ def test_a_cancelled_step_that_is_given_up_is_the_stream_s_last_no_more(server, 
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.sample(rows(2), texts), 0.2)
             server.process.send_signal(signal.SIGCONT)
-            with pytest.raises(croupier.CroupierError, match=r"left in the middle of a step; give_up\(\)"):
+            with pytest.raises(croupier.CroupierError, match=r"or give_up\(\)"):
                 await stream.sample(rows(2), texts)
             await stream.give_up()
             assert [text.tokens for text in texts] == [list(tokens) for tokens in zip(*got)]
@@ -162,6 +164,30 @@ def test_a_fork_ends_and_its_parent_goes_on(server, ends):
         assert len(stream.sample(logits(1, 1), [text])) == 1
 
 
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_a_fork_ends_and_its_parent_goes_on_with_asyncio(server, of):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            async with croupier.aio.attach(stream.shard_token, 1) as rank:
+                text = stream.open(seed=1)
+                child = os.fork()
+                if not child:
+                    # It waits for nothing, and has no loop.
+                    ended = False
+                    try:
+                        (stream if of == "stream" else rank).end().send(None)
+                    except StopIteration:
+                        ended = True
+                    finally:
+                        os._exit(0 if ended else 1)
+                assert os.waitpid(child, 0) == (child, 0)
+                await rank.send(logits(1, 0)[400:])
+                assert len(await stream.sample(logits(1, 0)[:400], [text])) == 1
+                assert await rank.wait() == []
+
+    asyncio.run(run())
+
+
 def test_streams_that_connect_at_once_end_at_once(server):
     streams = []
     threads = [threading.Thread(target=lambda: streams.append(croupier.connect(server.uds, VOCAB))) for _ in range(8)]
@@ -229,3 +255,57 @@ def test_arrays_that_would_lose_something_are_refused(server):
         # bf16, in either order of bytes.
         bits = (logits(1, 0).view("<u4") >> 16).astype("<u2")
         assert stream.sample(bits, [text]) == stream.sample(bits.astype(">u2"), [text]) == [int(logits(1, 0).argmax())]
+
+
+def test_a_wait_for_no_step_or_no_time_is_told(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
+        for step in 0, -1:
+            with pytest.raises(ValueError, match=f"step_id is {step}, must be in 1"):
+                rank.tokens(step)
+        with pytest.raises(TypeError, match="step_id is None, must be a whole number"):
+            rank.tokens(None)
+        with pytest.raises(ValueError, match="timeout is None, must be seconds, at least 0"):
+            rank.tokens(1, timeout=None)
+
+
+def test_asyncio_connects_once(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            async with rank:
+                for each, said in (stream, "the stream is connected already"), (rank, "the rank is attached already"):
+                    with pytest.raises(croupier.CroupierError, match=said):
+                        await each.__aenter__()
+            # Which is another's place by now.
+            async with croupier.aio.attach(stream.shard_token, 1):
+                with pytest.raises(croupier.CroupierError, match="the rank was ended"):
+                    await rank.__aenter__()
+        for _ in range(2):
+            await stream.end()
+            await rank.end()
+
+    asyncio.run(run())
+
+
+def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pause(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text, channel = stream.open(seed=1), stream._channel
+            [part] = stream._session.step(logits(1, 0), [text]).parts
+            # As after a refusal.
+            stream._session.send(part)
+            stream._refused = time.monotonic() + 0.3, part
+            for _ in range(3):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(stream.result(), 0.01)
+            await stream.submit(logits(1, 1), [text])
+            for _ in range(2):
+                await stream.result()
+            assert stream._channel is channel
+            return text.tokens
+
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        for position in range(2):
+            stream.sample(logits(1, position), [text])
+    assert asyncio.run(run()) == text.tokens

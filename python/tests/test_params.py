@@ -13,6 +13,7 @@ import pytest
 import croupier
 from croupier import params, pb
 from croupier._params import params_of
+from croupier.integrations import _extra
 from test_client import VOCAB, logits
 
 PYTHON = pathlib.Path(__file__).resolve().parents[1]
@@ -89,7 +90,8 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
 
 
 @pytest.mark.parametrize("given, kind, said", [
-    ({"top_k": -1}, ValueError, f"SamplingParams.top_k is -1, {WHOLE_NUMBER}Keep exactly the k first tokens of the order. 0: off;"),
+    ({"top_k": -2}, ValueError, f"SamplingParams.top_k is -2, {WHOLE_NUMBER}Keep exactly the k first tokens of the order. 0: off;"),
+    ({"top_k": -1.0}, TypeError, f"SamplingParams.top_k is -1.0, {WHOLE_NUMBER}"),
     ({"top_k": 5.0}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),
     ({"top_k": np.float64(5)}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),
     ({"top_k": "many"}, TypeError, f"SamplingParams.top_k is 'many', {WHOLE_NUMBER}"),
@@ -150,3 +152,20 @@ def test_what_a_text_has_chosen_does_not_show_in_what_was_given(server):
         given = pb.SamplingParams(temperature=0.5)
         stream.open(params=given)
         assert given == pb.SamplingParams(temperature=0.5), "no seed of a text"
+
+
+@pytest.mark.parametrize("off", [-1, np.int64(-1)])
+def test_a_top_k_that_is_off_for_vllm_and_sglang_is_off(server, off):
+    assert croupier.SamplingParams(top_k=off).to_pb() == pb.SamplingParams(top_k=0)
+    with croupier.connect(server.uds, VOCAB, default_params={"top_k": off}) as stream:
+        texts = [stream.open(seed=3, temperature=5.0, top_k=off), stream.open({"seed": 3, "temperature": 5.0, "top_k": off}),
+                 stream.open(seed=3, temperature=5.0, top_k=0)]
+        tokens = stream.sample(np.stack([logits(1, 0)] * 3), texts)
+        assert tokens[0] == tokens[1] == tokens[2]
+
+
+@pytest.mark.parametrize("extra", [{"top_k": -1}, {"topK": -1}, '{"top_k": -1}'])
+def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
+    assert _extra.parsed(extra, "where") == pb.SamplingParams(top_k=0)
+    with pytest.raises(ValueError, match="where must be fields of croupier.v1.SamplingParams"):
+        _extra.parsed({"top_k": -2}, "where")

@@ -7,12 +7,19 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from .._params import as_wire
 from ..schema import pb
 
 
 def parsed(extra: Any, where: str) -> Any:
     """The `SamplingParams` whose fields these are, an object or its JSON. Raises `ValueError`, which names `where` they stand."""
     try:
-        return json_format.Parse(extra if isinstance(extra, str) else json.dumps(extra), pb.SamplingParams())
+        text = extra if isinstance(extra, str) else json.dumps(extra)
+        fields = json.loads(text)
+        # Both are names of it in JSON.
+        for name in ("top_k", "topK"):
+            if isinstance(fields, dict) and as_wire("top_k", given := fields.get(name)) != given:
+                text = json.dumps(fields | {name: as_wire("top_k", given)})
+        return json_format.Parse(text, pb.SamplingParams())
     except (json_format.ParseError, TypeError, ValueError) as error:
         raise ValueError(f"{where} must be fields of croupier.v1.SamplingParams: {error}") from error

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+from .._params import as_wire
 from ..client import Stream
 from ..errors import CroupierError, LogitsLost, RowError
 from ..schema import pb
@@ -44,8 +45,7 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
                                proposer=pb.ProposerParams(), draft_length=pb.DraftLengthParams(max_draft_tokens=0))
     chosen = _extra_of(request)
     for name, default in (_FILTERS | _PENALTIES).items():
-        # -1 is all, as 0 is.
-        value = max(request.top_k, 0) if name == "top_k" else getattr(request, name)
+        value = as_wire(name, getattr(request, name))
         if not chosen.preset or value != default:
             # What vLLM has done already is not done again.
             setattr(params, name, value if penalties or name in _FILTERS else default)

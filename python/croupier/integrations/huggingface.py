@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .._params import as_message
+from .._params import as_message, as_wire
 from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
@@ -98,7 +98,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
         for name in _WARPERS:
             value = getattr(config, name, None)
             if value is not None:
-                setattr(params, name, _AS_OFF.get(name, lambda value: value)(value))
+                setattr(params, name, as_wire(name, _AS_OFF.get(name, lambda value: value)(value)))
     else:
         params.temperature = 0
     _lengths(params, config, input_length)

@@ -1,0 +1,79 @@
+"""A connection or a region that a signal's handler leaves half made: it ends, and nothing of it is left."""
+
+import os
+import pathlib
+import socket
+import struct
+import threading
+import time
+from types import SimpleNamespace
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+
+import croupier
+from croupier import _regions
+from interrupting import each_point, in_time  # noqa: F401
+from test_interrupted import VOCAB
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_a_connection_that_a_handler_leaves_half_made_ends(server, in_time, of):  # noqa: F811
+    """Wherever in gRPC that was: hanging up waits for a call that only threads of gRPC's end, which may not have been started."""
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[1000, 3000]) as zero:
+        def attempt(points):
+            made, begun = [], time.monotonic()
+            points.call(lambda: made.append(croupier.connect(server.uds, VOCAB) if of == "stream" else croupier.attach(zero.shard_token, 1)))
+            for each in made:
+                each.end()
+            # What was half made is gone by now. Where a handler breaks a thread of gRPC's own that is not waited for long.
+            assert time.monotonic() - begun < 8, points.within
+
+        each_point(attempt, 300, also=(str(pathlib.Path(grpc.__file__).parent), threading.__file__))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_region_s_descriptor_is_closed_wherever_a_handler_comes(server, in_time, monkeypatch):  # noqa: F811
+    offers, lease = [], _regions.lease
+
+    def refuses(offer, *about):
+        offers.append(offer)
+        raise croupier.CroupierError("not now")
+
+    def count():
+        links = [pathlib.Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        return sum("memfd" in os.readlink(link) for link in links if link.is_symlink())
+
+    def attempt(points):
+        with croupier.connect(server.uds, VOCAB):
+            before = count()
+            points.call(lambda: lease(offers.pop(), 4096, server.uds))
+            assert count() <= before, points.within
+
+    monkeypatch.setattr(_regions, "lease", refuses)
+    each_point(attempt, 20)
+
+
+@pytest.mark.parametrize("wrong", ["cut off", "no message"])
+def test_a_region_s_descriptor_is_closed_where_its_answer_is_wrong(tmp_path, wrong):
+    path = str(tmp_path / "s")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen()
+
+    def serve():
+        with listening, listening.accept()[0] as side, open("/dev/zero") as given:
+            side.recv(1000)
+            side.sendall(struct.pack("<I", 0))
+            side.recv(1000)
+            socket.send_fds(side, [struct.pack("<I", 3) + (b"" if wrong == "cut off" else bytes(3))], [given.fileno()])
+
+    serving = threading.Thread(target=serve)
+    before = os.listdir("/proc/self/fd")
+    serving.start()
+    with pytest.raises((croupier.CroupierError, DecodeError)):
+        _regions.Region(SimpleNamespace(socket_path=path, token=b"token"), croupier.pb.RegionRequest(), "")
+    serving.join()
+    assert len(os.listdir("/proc/self/fd")) == len(before) - 1
