@@ -120,6 +120,9 @@ class EngineOrder(enum.IntEnum):
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
     xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
     penalties_count_prompt."""
+    SGLANG = 7
+    """SGLang: temperature, top_p, top_k, so that both cut one distribution. With min_p: temperature, top_k, top_p,
+    min_p."""
 
 
 class SeedingScheme(enum.IntEnum):

@@ -18,6 +18,8 @@ pub enum EngineOrder {
     TextGenerationWebui,
     /// ExLlamaV2, `exllamav2/generator/sampler.py`.
     Exllama,
+    /// SGLang on FlashInfer, `srt/layers/sampler.py`: top-k and top-p of one distribution, or with min-p one after the other.
+    Sglang,
 }
 
 /// The order in which a sequence's rows go through its samplers.
@@ -95,8 +97,15 @@ impl Default for SamplerOrder {
 
 impl EngineOrder {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Croupier, Self::LlamaCpp, Self::Vllm, Self::Transformers, Self::TextGenerationWebui, Self::Exllama];
+    pub const ALL: [Self; 7] = [
+        Self::Croupier,
+        Self::LlamaCpp,
+        Self::Vllm,
+        Self::Transformers,
+        Self::TextGenerationWebui,
+        Self::Exllama,
+        Self::Sglang,
+    ];
 
     /// The end of its name on the wire, in small letters: as files name it.
     #[must_use]
@@ -108,6 +117,7 @@ impl EngineOrder {
             Self::Transformers => "transformers",
             Self::TextGenerationWebui => "text_generation_webui",
             Self::Exllama => "exllama",
+            Self::Sglang => "sglang",
         }
     }
 
@@ -151,6 +161,8 @@ impl EngineOrder {
                 Xtc,
                 Skew,
             ],
+            // Of one distribution, a token stays where both keep it, and top-p has to come first to see all of it.
+            Self::Sglang => &[Temperature, TopP, TopK, MinP],
         }
     }
 
@@ -161,7 +173,7 @@ impl EngineOrder {
         // Those of its kin: DRY behind penalties, all of which count the prompt.
         let with_prompt = EngineRules { dry_is_late: true, penalties_count_prompt: true, ..rules };
         match self {
-            Self::Croupier => rules,
+            Self::Croupier | Self::Sglang => rules,
             Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..with_prompt },
             Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
             Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
@@ -213,8 +225,9 @@ impl SamplerOrder {
 const XTC_IGNORED: &str = "xtc_ignore_token_ids";
 
 impl SamplingParams {
-    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; in
-    /// text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind them, in whatever order.
+    /// The samplers, in order. llama.cpp has a chain of its own for mirostat, without the other filters; SGLang has top-k before
+    /// top-p where there is a min-p; in text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind
+    /// them, in whatever order.
     pub(super) fn order(&self) -> &[Sampler] {
         let order = self.samplers.sampler_order.samplers();
         let until = |last| order.iter().position(|&s| s == last).map_or(order, |at| &order[..=at]);
@@ -222,6 +235,9 @@ impl SamplingParams {
         match self.samplers.sampler_order {
             SamplerOrder::Engine(EngineOrder::LlamaCpp) if self.samplers.mirostat > 0 => {
                 &[Sampler::Temperature, Sampler::Mirostat]
+            }
+            SamplerOrder::Engine(EngineOrder::Sglang) if self.min_p > 0.0 => {
+                &[Sampler::Temperature, Sampler::TopK, Sampler::TopP, Sampler::MinP]
             }
             _ if engine == EngineOrder::TextGenerationWebui && self.samplers.adaptive_target >= 0.0 => {
                 until(Sampler::AdaptiveP)

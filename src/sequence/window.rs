@@ -234,7 +234,7 @@ mod tests {
         for engine in [LlamaCpp, TextGenerationWebui, Exllama] {
             assert!(counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
         }
-        for engine in [Croupier, Vllm, Transformers] {
+        for engine in [Croupier, Vllm, Transformers, Sglang] {
             assert!(!counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
         }
     }

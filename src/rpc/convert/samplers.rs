@@ -75,6 +75,7 @@ fn engine(value: i32) -> Result<Option<EngineOrder>, FieldError> {
         Wire::Transformers => Some(EngineOrder::Transformers),
         Wire::TextGenerationWebui => Some(EngineOrder::TextGenerationWebui),
         Wire::Exllama => Some(EngineOrder::Exllama),
+        Wire::Sglang => Some(EngineOrder::Sglang),
     })
 }
 

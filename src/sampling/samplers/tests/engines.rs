@@ -2,7 +2,7 @@
 //! made so that shares land exactly on sums: logits equal or far apart, so that masses are whole powers of two.
 
 use super::*;
-use crate::params::EngineOrder::{self, Croupier, Exllama, LlamaCpp, TextGenerationWebui, Transformers, Vllm};
+use crate::params::EngineOrder::{self, Croupier, Exllama, LlamaCpp, Sglang, TextGenerationWebui, Transformers, Vllm};
 use crate::params::{SamplerOrder, SamplingParams};
 
 /// The temperature at which the exponent of a token is its distance to the largest.
@@ -60,12 +60,32 @@ fn vllm_and_llama_cpp_keep_exactly_k() {
     assert_eq!(left(Vllm, &[0; 5], |p| p.top_k = 3), [0, 1, 2]);
 }
 
+/// FlashInfer's "joint" order: a token stays where top-k and top-p of all tokens both keep it. With a min-p SGLang renormalises between
+/// them, as the others do.
+#[test]
+fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
+    let params = |min_p: f32| {
+        let mut params = SamplingParams { temperature: PLAIN, top_k: 2, top_p: 0.6, min_p, ..Default::default() };
+        params.samplers.sampler_order = SamplerOrder::Engine(Sglang);
+        params.validate(64, 9).expect("valid parameters");
+        params
+    };
+    let joint = params(0.0).steps().expect("another order");
+    assert_eq!(joint, [Step::Temperature, Step::TopP, Step::TopK]);
+    assert_eq!(params(0.01).steps(), None, "the order of this project");
+    // Shares 1/2 and 1/4 of all, 2/3 and 1/3 of the first two.
+    let kept = |steps: &[Step]| {
+        chain::run(halves(&[1, 2, 3, 3]), &params(0.0).filters(0), &chained(steps)).kept().iter().count()
+    };
+    assert_eq!((kept(&joint), kept(&[Step::Temperature, Step::TopK, Step::TopP])), (2, 1));
+}
+
 /// llama.cpp keeps on until the sum is at least p, Transformers drops what stands on an ascending sum of at most 1 - p, and
 /// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p. (So it is
 /// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/sampling.md says.)
 #[test]
 fn top_p_keeps_the_crossing_token() {
-    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier] {
+    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier] {
         let of = |p: f32| left(engine, &[1, 2, 3, 3], |params| params.top_p = p);
         // Shares 1/2, 1/4, 1/8, 1/8 of what is left.
         assert_eq!([of(0.5), of(0.75), of(0.875)], [vec![0], vec![0, 1], vec![0, 1, 2]], "{engine:?}: on a sum");
