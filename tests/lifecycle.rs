@@ -69,6 +69,22 @@ async fn those_who_reach_the_port_leave_places_for_workers_on_the_host() {
     assert!(SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok(), "room again");
 }
 
+/// However few there are, if there is more than one.
+#[tokio::test]
+async fn of_two_connections_one_is_for_the_unix_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("croupier.sock");
+    let mut limited = Config { uds: Some(path.clone()), ..config() };
+    limited.limits.max_connections = 2;
+    let server = start(limited).await;
+    let _stranger = TcpStream::connect(server.tcp()).await.expect("a place");
+    until("taken", async || server.series("croupier_connections{transport=\"tcp\"}").await == 1.0).await;
+    let _refused = TcpStream::connect(server.tcp()).await.expect("the backlog takes it");
+    until("refused", async || server.series("croupier_rejected_total{reason=\"too_many_connections\"}").await == 1.0)
+        .await;
+    assert!(SamplerClient::connect(format!("unix:{}", path.display())).await.is_ok());
+}
+
 /// As many as the admin port has places, three times over: each sends half of its request.
 #[tokio::test]
 async fn silent_connections_do_not_keep_the_probes_out() {

@@ -145,6 +145,37 @@ async fn a_message_that_stops_in_the_middle_ends_its_call() {
     assert_eq!(server.series("croupier_rejected_total{reason=\"receive_timeout\"}"), 9.0);
 }
 
+/// A client, or what stands between, that ends a call in the middle of a message is told so, and not that all is well.
+#[tokio::test]
+async fn a_call_that_ends_inside_a_message_is_malformed() {
+    let server = TestServer::start().await;
+    let malformed = (Code::InvalidArgument, "MALFORMED_MESSAGE".to_owned());
+    for method in [SAMPLE, DECODE, "Attach"] {
+        for sent in [&[0, 0][..], &[0, 0, 0, 0, 9, 1]] {
+            let mut call = Call::open(&server, method).await;
+            call.bytes.send_data(Bytes::copy_from_slice(sent), false).unwrap();
+            call.finish();
+            let (status, _) = call.end().await;
+            assert_eq!(ended(&status), malformed, "{method} {sent:?}: {status}");
+            assert!(status.message().contains("inside a message"), "{status}");
+        }
+        assert_eq!(requests(&server, method, "INVALID_ARGUMENT"), 2.0, "{method}");
+    }
+    let mut silent = Call::open(&server, SAMPLE).await;
+    silent.finish();
+    assert_eq!(ended(&silent.end().await.0), malformed);
+    // What came whole before it is answered first.
+    let mut stream = Call::open(&server, DECODE).await;
+    stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
+    stream.begin(9, &[0x12]);
+    stream.finish();
+    let (status, replies) = stream.end().await;
+    assert_eq!(ended(&status), malformed);
+    assert!(replies > 0, "it was configured");
+    until(&server, "croupier_streams", 0.0).await;
+    assert_eq!(server.series(BYTES), 0.0);
+}
+
 /// What is bounded is a message, not the time between two; and bytes that come slowly but in time are taken.
 #[tokio::test]
 async fn a_stream_may_be_silent_between_messages() {

@@ -22,6 +22,11 @@ use tonic::service::Routes;
 /// One in so many connections is kept for the Unix sockets, where there are any.
 const UDS_SHARE: usize = 8;
 
+/// Places over TCP beside a Unix socket. Of a single one it may have that.
+fn beside_uds(places: usize) -> usize {
+    (places - (places / UDS_SHARE).max(1)).max(1)
+}
+
 /// The gRPC servers of all transports.
 pub(super) struct Serving {
     servers: JoinSet<Result<(), String>>,
@@ -59,7 +64,7 @@ impl Serving {
         let guard = self.guard.of(Transport::Tcp);
         // Whoever reaches the port may connect, with a token or without; workers on this host have places that nobody there can take.
         let guard = match config.uds {
-            Some(_) => guard.at_most(config.limits.max_connections - config.limits.max_connections / UDS_SHARE),
+            Some(_) => guard.at_most(beside_uds(config.limits.max_connections)),
             None => guard,
         };
         let routes = match &secrets.tokens {

@@ -188,7 +188,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-connections",
         max_connections,
         1..=1_000_000,
-        "Connections open at the same time, on all transports; further ones are closed immediately. Each needs a file descriptor. With uds, one in eight is for Unix sockets only"
+        "Connections open at the same time, on all transports; further ones are closed immediately. Each needs a file descriptor. With uds, one in eight, and at least one of several, is for Unix sockets only"
     ),
     limit!(
         "max-streams",

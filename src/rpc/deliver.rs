@@ -13,7 +13,7 @@ use axum::response::Response;
 use http_body::Frame;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use tokio_stream::Stream;
 
 /// What HTTP/2 gets at once.
@@ -36,29 +36,44 @@ pub(super) fn watched(response: Response, shared: &Arc<Shared>) -> Response {
         return Response::from_parts(parts, body);
     }
     let room = parts.extensions.remove();
-    let answer = Answer { body: Some(body), rest: Bytes::new(), late: None, room, shared: Arc::clone(shared) };
+    let answer = Answer { body: Some(body), rest: Bytes::new(), end: None, room, shared: Arc::clone(shared) };
     let replies = Replies::new(answer, shared.limits.reply_timeout);
     Response::from_parts(parts, Body::new(Watched { replies, _place: shared.engine.answer_alone() }))
 }
 
 struct Answer {
+    /// Until its end has come.
     body: Option<Body>,
     /// What HTTP/2 has not got yet of the message.
     rest: Bytes,
-    /// The end of an answer that was not taken in time.
-    late: Option<HeaderMap>,
+    /// What comes behind the message: its status, or that of an answer that was not taken in time.
+    end: Option<Result<HeaderMap, axum::Error>>,
     room: Option<Room>,
     shared: Arc<Shared>,
 }
 
 impl Answer {
-    /// The next piece, as a copy: what HTTP/2 keeps of it would else keep the whole message in memory.
-    fn piece(&mut self) -> Frame<Bytes> {
-        Frame::data(Bytes::copy_from_slice(&self.rest.split_to(self.rest.len().min(PIECE))))
+    /// Takes the message and its status, which is ready with it: what HTTP/2 then has whole is not held here any more.
+    fn take_in(&mut self, context: &mut Context<'_>) {
+        while let Some(body) = &mut self.body {
+            let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else { return };
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) if self.rest.is_empty() => self.rest = data,
+                Some(Ok(Ok(data))) => self.rest = [&*self.rest, &*data].concat().into(),
+                Some(Ok(Err(trailers))) => (self.body, self.end) = (None, trailers.into_trailers().ok().map(Ok)),
+                Some(Err(error)) => (self.body, self.end) = (None, Some(Err(error))),
+                None => self.body = None,
+            }
+        }
     }
 
-    fn free(&mut self) {
-        (self.body, self.rest, self.room) = (None, Bytes::new(), None);
+    /// The next piece, as a copy: what HTTP/2 keeps of it would else keep the whole message in memory.
+    fn piece(&mut self) -> Frame<Bytes> {
+        let piece = Bytes::copy_from_slice(&self.rest.split_to(self.rest.len().min(PIECE)));
+        if !self.is_holding() {
+            (self.rest, self.room) = (Bytes::new(), None);
+        }
+        Frame::data(piece)
     }
 }
 
@@ -67,43 +82,28 @@ impl Stream for Answer {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        this.take_in(context);
         if !this.rest.is_empty() {
             return Poll::Ready(Some(Ok(this.piece())));
         }
-        let Some(body) = &mut this.body else {
-            return Poll::Ready(this.late.take().map(|late| Ok(Frame::trailers(late))));
-        };
-        Poll::Ready(match ready!(Pin::new(body).poll_frame(context)) {
-            Some(Ok(frame)) => Some(Ok(match frame.into_data() {
-                Ok(data) if data.len() <= PIECE => Frame::data(data),
-                Ok(data) => {
-                    this.rest = data;
-                    this.piece()
-                }
-                Err(trailers) => {
-                    this.free();
-                    trailers
-                }
-            })),
-            end => {
-                this.free();
-                end
-            }
-        })
+        if this.body.is_some() {
+            return Poll::Pending;
+        }
+        Poll::Ready(this.end.take().map(|end| end.map(Frame::trailers)))
     }
 }
 
 impl Answers for Answer {
     fn is_holding(&self) -> bool {
-        self.body.is_some()
+        self.body.is_some() || !self.rest.is_empty()
     }
 
     fn give_up(&mut self) {
         let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
         tracing::debug!("a client does not read its answer; it is dropped");
-        self.free();
+        (self.body, self.rest, self.room) = (None, Bytes::new(), None);
         let mut late = HeaderMap::new();
-        self.late = status.add_header(&mut late).is_ok().then_some(late);
+        self.end = status.add_header(&mut late).is_ok().then_some(Ok(late));
     }
 }
 

@@ -361,8 +361,11 @@ impl Stream for Incoming {
                 }
             },
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
-            // So hyper tells of a call that its client has cancelled.
-            Poll::Ready(None) if this.is_awaiting() => this.left("the call ended before its message".to_owned()),
+            // Of a call that its client has cancelled hyper tells by an error.
+            Poll::Ready(None) if this.is_awaiting() => {
+                let at = if this.begun || !this.is_between() { "inside a message" } else { "before its message" };
+                this.fail(&Error::Malformed(format!("the call ended {at}")))
+            }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => match this.poll_late(context) {
                 Poll::Ready(error) => this.fail(&error),

@@ -13,6 +13,8 @@ use tokio::net::{UnixListener, UnixStream};
 /// The owner and its group may connect: workers share a group, not a user.
 const MODE: u32 = 0o660;
 
+/// Connections that wait to be accepted; tokio's own number.
+const BACKLOG: i32 = 1024;
 /// Nobody needs it for as long.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
@@ -34,8 +36,12 @@ impl UdsListener {
         // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
         let _alone = alone_in_folder_of(path);
         remove_stale(path)?;
-        let listener = UnixListener::bind(path)?;
+        let socket = socket()?;
+        net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // Before it listens: who is let in by the umask alone could connect meanwhile.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
+        net::listen(&socket, BACKLOG)?;
+        let listener = UnixListener::from_std(socket.into())?;
         let file = identity(path)?;
         Ok(Self { listener, path: path.to_owned(), file })
     }
@@ -108,10 +114,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-fn connect(path: &Path) -> Result<(), Errno> {
+fn socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)
+    net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+fn connect(path: &Path) -> Result<(), Errno> {
+    net::connect(&socket()?, &SocketAddrUnix::new(path)?)
 }
 
 #[cfg(test)]
