@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -148,6 +149,15 @@ def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.C
     if os.getpid() != owner:
         return
     outbox.put(None)
+    if threading.current_thread() not in threads:
+        _close(channel, threads)
+        return
+    # The garbage collector has found the stream in one of gRPC's own threads for it, for which closing waits. The program waits for this one.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=_close, args=(channel, threads), daemon=False).start()
+
+
+def _close(channel: grpc.Channel, threads: list[threading.Thread]) -> None:
     give_up = time.monotonic() + _END_WITHIN
     # The one that begins the call may be at it still.
     _join(threads[:1], give_up)

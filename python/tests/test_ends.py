@@ -1,0 +1,50 @@
+"""Streams that nobody ends: what the garbage collector finds in any thread, what a fork takes along, and the end of the interpreter."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import pytest
+
+import croupier
+from croupier import _call
+from interrupting import in_time  # noqa: F401
+from test_client import VOCAB, logits
+from test_leaving import SHARDS
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_that_a_thread_of_grpc_s_collects_ends(server, monkeypatch, in_time, of):  # noqa: F811
+    """Such a thread takes in how its call ends, and whoever closes the connection waits for that."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    ring = [croupier.connect(server.uds, VOCAB) if of == "stream" else croupier.attach(zero.shard_token, 1)]
+    threads, collected, handle = ring[0]._hang_up.peek()[2][3], threading.Event(), grpc._channel._handle_event
+
+    def collects(*about):
+        if threading.current_thread() in threads and not collected.is_set():
+            gc.collect()
+            collected.set()
+        return handle(*about)
+
+    ring.append(ring)
+    gc.disable()
+    try:
+        monkeypatch.setattr(grpc._channel, "_handle_event", collects)
+        # Something is written, so that one of its threads has something to do.
+        if of == "stream":
+            ring[0].submit(logits(1, 0), [ring[0].open(seed=1)])
+        else:
+            ring[0].send(logits(1, 0)[SHARDS[0]:])
+        del ring
+        assert collected.wait(10), "closing waits for the thread that it is in"
+    finally:
+        gc.enable()
+    give_up = time.monotonic() + 10
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not any(thread.is_alive() for thread in threads)
+    zero.end()
