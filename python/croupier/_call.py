@@ -20,6 +20,16 @@ _DIALLING = threading.Lock()
 _HOLDING = threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__
 
 
+def _forked() -> None:
+    """In a fork nobody gives back a lock that another thread of its parent had."""
+    global _DIALLING
+    _DIALLING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
     """Begins a call. `threads` get those that gRPC runs for it, and the one that begins it: a call that a signal's handler left half begun
     would have none that ends it, and who hangs up would wait for that for ever. Handlers run in the main thread alone."""

@@ -48,3 +48,22 @@ def test_one_that_a_thread_of_grpc_s_collects_ends(server, monkeypatch, in_time,
         time.sleep(0.01)
     assert not any(thread.is_alive() for thread in threads)
     zero.end()
+
+
+def test_a_fork_connects_though_a_thread_of_its_parent_was_connecting(server):
+    with _call._DIALLING:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with croupier.connect(server.uds, VOCAB) as stream:
+                    code = 0 if stream.sample(logits(1, 0), [stream.open(seed=1)]) else 1
+            finally:
+                os._exit(code)
+        give_up = time.monotonic() + 30
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+            time.sleep(0.01)
+        if not ended[0]:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+    assert ended == (child, 0)
