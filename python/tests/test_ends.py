@@ -67,3 +67,22 @@ def test_a_fork_connects_though_a_thread_of_its_parent_was_connecting(server):
             os.kill(child, 9)
             os.waitpid(child, 0)
     assert ended == (child, 0)
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_ends_where_no_thread_begins_any_more(server, monkeypatch, of):
+    """As in a function of `atexit`, from Python 3.12 on."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    one = zero if of == "stream" else croupier.attach(zero.shard_token, 1)
+    threads = one._hang_up.peek()[2][3]
+
+    def refuses(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", refuses)
+        # From Python 3.13 on.
+        patch.setattr(threading, "_start_joinable_thread", refuses, raising=False)
+        one.end()
+    assert threads and not any(thread.is_alive() for thread in threads)
+    zero.end()
