@@ -86,3 +86,35 @@ def test_one_ends_where_no_thread_begins_any_more(server, monkeypatch, of):
         one.end()
     assert threads and not any(thread.is_alive() for thread in threads)
     zero.end()
+
+
+PROGRAM = """
+import asyncio, atexit, sys
+import croupier
+address, vocab, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+logits = [[0.0] * vocab]
+
+async def leaves():
+    stream = croupier.aio.connect(address, vocab)
+    await stream.__aenter__()
+    await stream.submit(logits, [stream.open(seed=1)])
+
+if kind == "asyncio":
+    asyncio.run(leaves())
+else:
+    stream = croupier.connect(address, vocab)
+    stream.submit(logits, [stream.open(seed=1)])
+    if kind == "atexit":
+        atexit.register(stream.end)
+    if kind == "ring":
+        ring = [stream]
+        ring.append(ring)
+        del ring, stream
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio", "atexit", "ring"])
+def test_a_program_that_ends_no_stream_ends_without_a_warning(server, kind):
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "always", "-c", PROGRAM, server.uds, str(VOCAB), kind], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
