@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._access import access_of
 from ._arrays import as_rows, in_dtype, narrowing
-from ._checks import whole
+from ._checks import header, text, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
@@ -68,15 +68,15 @@ class Front:
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
                  **access: Unpack[AccessOptions]) -> None:
         self._access = access_of("connect", address, access, StreamOptions)
-        self._session = Session(vocab_size, dtype, model, eos_token_ids, as_message(default_params, "SamplingParams"), data_path, max_rows, slots,
-                                vocab_shards, device)
+        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, as_message(default_params, "SamplingParams"), data_path,
+                                max_rows, slots, vocab_shards, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
         self._is_torn = False
         # Never connected, and nobody told that it takes long.
         self._is_new = True
-        self._traceparent = traceparent
+        self._traceparent = header("traceparent", text("traceparent", traceparent))
         # From when on another server may be looked for. Behind a socket there is no other.
         self._leave_from = math.inf if address.startswith("unix") else 0.0
         self._owner = os.getpid()

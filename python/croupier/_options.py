@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import grpc
 
 from ._arrays import DTYPES
+from ._checks import text
 
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 
@@ -66,5 +67,7 @@ def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | N
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
     if data_path == "device_memory" and vocab_shards is not None:
         raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+    if device is not None:
+        text("device", device)
     if device is not None and data_path != "device_memory":
         raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")

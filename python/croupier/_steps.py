@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
-from ._checks import below
+from ._checks import below, text
 from ._masks import masked
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
@@ -285,7 +285,7 @@ def _about(traceparent: str, deadline_ms: int) -> bytes:
     """What is said of a whole step."""
     if not traceparent and not deadline_ms:
         return b""
-    return pb.Step(traceparent=traceparent, deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
+    return pb.Step(traceparent=text("traceparent", traceparent), deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
 def _sampled(item: Any) -> Any:
