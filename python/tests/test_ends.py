@@ -1,5 +1,6 @@
 """Streams that nobody ends: what the garbage collector finds in any thread, what a fork takes along, and the end of the interpreter."""
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -118,3 +119,47 @@ def test_a_program_that_ends_no_stream_ends_without_a_warning(server, kind):
     done = subprocess.run([sys.executable, "-X", "dev", "-W", "always", "-c", PROGRAM, server.uds, str(VOCAB), kind], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_of_another_event_loop_is_told(server, in_time, of):  # noqa: F811
+    """As where tests have a loop each and share a stream. Its own loop is over: gRPC's calls would say what nobody understands, or wait for ever."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    one = croupier.aio.connect(server.uds, VOCAB) if of == "stream" else croupier.aio.attach(zero.shard_token, 1)
+    text = zero.open(seed=1)
+    calls = {"stream": (lambda: one.sample(logits(1, 0), [text]), lambda: one.submit(logits(1, 0), [text]), lambda: one.result(), lambda: one.give_up()),
+             "rank": (lambda: one.send(logits(1, 0)[SHARDS[0]:]), lambda: one.rows(1), lambda: one.tokens(1), lambda: one.wait())}[of]
+
+    async def elsewhere():
+        for call in calls:
+            with pytest.raises(croupier.CroupierError, match=f"the {of} is of another event loop, in which it was connected"):
+                await call()
+        for _ in range(2):
+            await one.end()
+        for call in calls[:2]:
+            with pytest.raises(croupier.CroupierError, match=f"the {of} was ended"):
+                await call()
+
+    asyncio.run(one.__aenter__())
+    before = server.regions()
+    asyncio.run(elsewhere())
+    if of == "stream":
+        give_up = time.monotonic() + 10
+        while server.regions() == before and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert server.regions() == before - 1, "what it had is free"
+    zero.end()
+
+
+def test_asyncio_s_that_are_not_connected_yet_are_told(server):
+    async def run():
+        stream = croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+        with pytest.raises(croupier.CroupierError, match="the stream is not connected yet"):
+            stream.shard_token
+        async with stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            for call in (lambda: rank.tokens(1)), rank.wait, (lambda: rank.rows(1)):
+                with pytest.raises(croupier.CroupierError, match="the rank is not attached: use it in"):
+                    await call()
+
+    asyncio.run(run())
