@@ -18,7 +18,7 @@ from ._masks import masked
 from ._params import as_message, message, params_of
 from ._session import LOG, Session
 from ._top_n import TopN, largest
-from ._types import Rows, Sequence
+from ._types import Rows, Sequence, given_rows
 from .errors import CroupierError
 from .params import SamplingParams
 
@@ -161,6 +161,8 @@ class Front:
 
     def close(self, sequence: Sequence) -> None:
         """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
+        if not isinstance(sequence, Sequence):
+            raise TypeError(f"{sequence!r} is given, must be a sequence that `open` gave")
         self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:
@@ -186,4 +188,4 @@ class Front:
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""
-        self._session.discard(rows)
+        self._session.discard(given_rows(rows))

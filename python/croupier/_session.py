@@ -55,7 +55,7 @@ class Session(Texts, StepMaker, Sharing):
                                          eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
                                          wants_regions=data_path != "inline"))
         self.shards = None if vocab_shards is None else [whole(f"vocab_shards[{rank}]", columns, 1, MOST)
-                                                             for rank, columns in enumerate(vocab_shards)]
+                                                         for rank, columns in enumerate(vocab_shards)]
         if self.shards is not None:
             self.config.vocab_shards.columns.extend(self.shards)
         # Columns that come from here.
