@@ -134,6 +134,7 @@ class Stream(Front):
 
     async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn.mine():
+            self._check_not_ended()
             if self._session.steps:
                 raise CroupierError("steps that were submitted, or cancelled, wait for their results; take them first, with result(), "
                                     "or give_up()")

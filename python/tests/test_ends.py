@@ -9,11 +9,12 @@ import threading
 import time
 
 import grpc
+import numpy as np
 import pytest
 
 import croupier
 from croupier import _call
-from interrupting import in_time  # noqa: F401
+from interrupting import each_point, in_time  # noqa: F401
 from test_client import VOCAB, logits
 from test_leaving import SHARDS
 
@@ -163,3 +164,34 @@ def test_asyncio_s_that_are_not_connected_yet_are_told(server):
                     await call()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):  # noqa: F811
+    """At each point of it."""
+    rows = np.stack([logits(text, 0) for text in range(3)])
+
+    def attempt(points):
+        # Two rows of room: the step goes as two messages.
+        stream = croupier.connect(server.uds, VOCAB, data_path=path, max_rows=2, slots=1)
+        texts, said = [stream.open(seed=text) for text in range(3)], []
+
+        def ends():
+            other = threading.Thread(target=stream.end)
+            other.start()
+            other.join()
+
+        def call():
+            try:
+                stream.sample(rows, texts)
+            except croupier.CroupierError as error:
+                said.append(str(error))
+
+        points.does = ends
+        points.call(call)
+        assert points.left > 0 or said in ([], ["the stream was ended; connect another"])
+        with pytest.raises(croupier.CroupierError, match="the stream was ended"):
+            stream.end()
+            stream.sample(rows, texts)
+
+    each_point(attempt, 50, every=3)
