@@ -188,6 +188,7 @@ class Rank(RankFront):
         try:
             message = await self._call.read()
         except grpc.RpcError as error:
+            self._check_not_ended()
             raise CroupierError(said(error)) from error
         if message is grpc.aio.EOF:
             self._check_not_ended()

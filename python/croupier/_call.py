@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from .errors import CroupierError
+
 #: Seconds that the server has to end a stream in order.
 PART_WITHIN = 1.0
 # How long gRPC's threads may take to end; they take some milliseconds.
@@ -110,6 +112,23 @@ def _unlock(error: BaseException, call: Any) -> None:
     for condition in conditions:
         while getattr(condition, "_is_owned", bool)():
             condition.release()
+
+
+class Turn:
+    """Whose turn it is on a stream or at a rank's answers: one at a time."""
+
+    def __init__(self, who: str, of: str = "stream", amid: str = "step") -> None:
+        self._lock, self._who, self._of, self._amid = threading.Lock(), who, of, amid
+
+    def mine(self) -> threading.Lock:
+        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
+        if not self.is_free():
+            raise CroupierError(f"another {self._who} is in the middle of a {self._amid}; a {self._of} is for one {self._who} at a time")
+        return self._lock
+
+    def is_free(self) -> bool:
+        """Whether nobody is in the middle of it."""
+        return not self._lock.locked()
 
 
 class Limit:

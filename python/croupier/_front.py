@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import random
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,23 +39,6 @@ def backing_off() -> Iterator[float]:
     while True:
         yield random.uniform(most / 2, most)
         most = min(2 * most, _LONGEST_PAUSE)
-
-
-class Turn:
-    """Whose turn it is on a stream: one at a time."""
-
-    def __init__(self, who: str) -> None:
-        self._lock, self._who = threading.Lock(), who
-
-    def mine(self) -> threading.Lock:
-        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
-        if not self.is_free():
-            raise CroupierError(f"another {self._who} is in the middle of a step; a stream is for one {self._who} at a time")
-        return self._lock
-
-    def is_free(self) -> bool:
-        """Whether nobody is in the middle of a step."""
-        return not self._lock.locked()
 
 
 class Front:

@@ -12,11 +12,11 @@ import grpc
 
 from ._aio_call import ENDED, Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
-from ._front import Front, Turn, backing_off
+from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from ._call import no_answer
+from ._call import Turn, no_answer
 from .client import check_patience, is_gone, may_pass, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, dial, end_in_order, following, hang_up, no_answer
-from ._front import Front, Turn, backing_off
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, no_answer
+from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -195,3 +196,44 @@ def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):
             stream.sample(rows, texts)
 
     each_point(attempt, 50, every=3)
+
+
+@pytest.mark.parametrize("by", ["another thread", "a handler"])
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_a_rank_that_waits_may_be_ended(server, in_time, path, by):  # noqa: F811
+    """gRPC has an error of its own for two that read one call, and asks for it to be reported."""
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+        rank, told = croupier.attach(stream.shard_token, 1, data_path=path), []
+        rank.send(logits(1, 0)[SHARDS[0]:])
+
+        def ends(*_):
+            try:
+                rank.end()
+            except BaseException as error:
+                told.append(error)
+
+        before = signal.signal(signal.SIGUSR1, ends)
+        try:
+            later = threading.Timer(0.3, ends if by == "another thread" else lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            later.start()
+            with pytest.raises(croupier.CroupierError, match="^the rank was ended; attach again$"):
+                rank.wait()
+            later.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert told == []
+
+
+def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
+        text, told = stream.open(seed=1), []
+        rank.send(logits(1, 0)[SHARDS[0]:])
+        waiting = threading.Thread(target=lambda: told.append(rank.wait()))
+        waiting.start()
+        while rank._turn.is_free():
+            time.sleep(0.01)
+        with pytest.raises(croupier.CroupierError, match="another thread is in the middle of a wait; a rank is for one thread at a time"):
+            rank.wait()
+        stream.sample(logits(1, 0)[: SHARDS[0]], [text])
+        waiting.join()
+        assert told == [[]]
