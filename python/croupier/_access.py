@@ -6,12 +6,12 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
-from ._checks import check_known
+from ._checks import check_known, header
 from ._wire import options
 from .errors import CroupierError
 
@@ -19,8 +19,8 @@ from .errors import CroupierError
 _PORT = re.compile(r":\d+$")
 #: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
-
-
+#: What PEM has somewhere.
+_PEM = "-----BEGIN "
 #: What gRPC says of a plain HTTP server, by what it sees of its answer first.
 _NO_GRPC = ("http2 header with status", "Data frame with END_STREAM flag received")
 
@@ -41,7 +41,7 @@ class Access:
     tls_cert: str | pathlib.Path | None = None
     tls_key: str | pathlib.Path | None = None
     tls_name: str | None = None
-    auth_token: str | Callable[[], str] | None = None
+    auth_token: str | Callable[[], str] | None = field(default=None, repr=False)
     credentials: grpc.ChannelCredentials | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +54,11 @@ class Access:
             raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT without a scheme; TLS is asked for by tls_ca")
         if not self.address.startswith("unix") and not _PORT.search(self.address):
             raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT; the port is missing, such as {self.address}:50051")
+        self._check_files()
+        if self.auth_token is not None and not callable(self.auth_token):
+            if not isinstance(self.auth_token, str):
+                raise TypeError(f"auth_token is {type(self.auth_token).__name__}, must be text or a function that gives it")
+            header("auth_token", self.auth_token.strip())
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
@@ -62,6 +67,15 @@ class Access:
             raise ValueError("give tls_ca or credentials, not both")
         if self.address.startswith("unix:") and (self.tls_ca is not None or self.credentials is not None):
             raise ValueError("TLS is for HOST:PORT: the server's Unix socket is plain")
+
+    def _check_files(self) -> None:
+        for name in ("tls_ca", "tls_cert", "tls_key"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (str, os.PathLike)):
+                raise TypeError(f"{name} is {type(value).__name__}, must be the name of a file")
+            if isinstance(value, str) and _PEM in value:
+                # An error of the system would show it, and it may be the key.
+                raise ValueError(f"{name} is PEM itself, must be the name of a file; credentials=grpc.ssl_channel_credentials(...) takes PEM")
 
     def channel(self, of: Any = grpc) -> Any:
         """A channel of `grpc`, or of `grpc.aio`."""
@@ -102,16 +116,25 @@ class Access:
         """What a call says of itself. None and not empty: gRPC for threads takes both, the one for asyncio only this."""
         said = [("traceparent", traceparent)] if traceparent else []
         if token := self._token():
-            said.append(("authorization", f"Bearer {token.strip()}"))
+            said.append(("authorization", f"Bearer {token}"))
         return tuple(said) or None
 
     def _token(self) -> str | None:
         if not callable(self.auth_token):
-            return self.auth_token
+            return self.auth_token and self.auth_token.strip()
         try:
-            return self.auth_token()
+            given = self.auth_token()
         except Exception as error:
             raise CroupierError(f"auth_token: the function raised {error!r}") from error
+        if given is None:
+            return None
+        if not isinstance(given, str):
+            # Of bytes it would be their form in Python that is sent.
+            raise CroupierError(f"auth_token: the function gave {type(given).__name__}, must be text")
+        try:
+            return header("what the function gave", given.strip())
+        except ValueError as error:
+            raise CroupierError(f"auth_token: {error}") from error
 
     def _read(self, name: str) -> bytes | None:
         path = getattr(self, name)
@@ -120,7 +143,7 @@ class Access:
         except OSError as error:
             raise CroupierError(f"{name}: {error}") from error
         # gRPC would say so at each try, for as long as the server is waited for.
-        if found is not None and b"-----BEGIN " not in found:
+        if found is not None and _PEM.encode() not in found:
             raise CroupierError(f"{name}: {path} holds nothing in PEM")
         return found
 

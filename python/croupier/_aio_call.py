@@ -11,6 +11,7 @@ import grpc
 
 from ._regions import Region
 from ._call import PART_WITHIN
+from .errors import CroupierError
 
 #: What ends a call, or says that it has ended.
 ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
@@ -23,6 +24,27 @@ def is_cancelled() -> bool:
     """Whether somebody cancelled this task; Python 3.10 does not know."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return cancelling is not None and cancelling() > 0
+
+
+class Home:
+    """The event loop in which a stream or rank is connected: in another one gRPC's calls neither go on nor end."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def settle(self) -> None:
+        """Makes the running loop its own."""
+        self._loop = asyncio.get_running_loop()
+
+    def is_elsewhere(self) -> bool:
+        """Whether the running loop is another one."""
+        return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    def check(self) -> None:
+        """Tells where it is used in another one."""
+        if self.is_elsewhere():
+            raise CroupierError(f"the {self._what} is of another event loop, in which it was connected; connect another one in this loop")
 
 
 async def begin(call: Any) -> None:

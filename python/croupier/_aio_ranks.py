@@ -11,7 +11,7 @@ import grpc
 
 from ._access import access_of
 from ._checks import MOST_64, whole
-from ._aio_call import Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -34,7 +34,7 @@ class Rank(RankFront):
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
         super().__init__()
-        self._broken = False
+        self._broken, self._home = False, Home("rank")
         self._session = RankSession(token, rank, address, data_path)
         self._attach_within = seconds("attach_within", attach_within)
         self._access = access_of("attach", self._session.address, access, RankOptions)
@@ -45,6 +45,7 @@ class Rank(RankFront):
         session = self._session
         if self._is_ended or self._call is not None:
             raise CroupierError("the rank was ended; attach again" if self._is_ended else "the rank is attached already")
+        self._home.settle()
         self._channel = self._access.channel(grpc.aio)
         self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata()))
         try:
@@ -72,6 +73,9 @@ class Rank(RankFront):
         self._is_ended = True
         if self._is_forked():
             return
+        if self._home.is_elsewhere():
+            # As of a stream.
+            self._call = self._channel = None
         try:
             if self._call is not None and not self._call.done():
                 await end_in_order(self._call)
@@ -98,6 +102,7 @@ class Rank(RankFront):
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
         """As of `croupier.Rank`."""
+        self._check_attached()
         step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
             await self._send_unsent()
@@ -111,14 +116,20 @@ class Rank(RankFront):
 
     async def wait(self) -> list[int]:
         """As of `croupier.Rank`."""
+        self._check_attached()
         while self._session.waiting:
             await self._answer()
         return self._session.told()
 
-    def _check_connected(self) -> None:
+    def _check_attached(self) -> None:
         if self._call is None:
+            self._check_not_ended()
             raise CroupierError("the rank is not attached: use it in `async with croupier.aio.attach(...) as rank`")
+        self._home.check()
+
+    def _check_connected(self) -> None:
         self._check_not_ended()
+        self._check_attached()
         if self._broken:
             raise CroupierError("the rank was left in the middle of a wait, which ends its call; attach again")
 
@@ -177,6 +188,7 @@ class Rank(RankFront):
         try:
             message = await self._call.read()
         except grpc.RpcError as error:
+            self._check_not_ended()
             raise CroupierError(said(error)) from error
         if message is grpc.aio.EOF:
             self._check_not_ended()

@@ -19,16 +19,22 @@ _BITS = DTYPES["bf16"][1]
 #: kDLCPU, and memory of the host that a GPU can reach.
 _ON_HOST = (1, 3)
 _NUMBERS = "fiub"
+#: Complex numbers, text and times, of which numpy would make real ones: of the text "1" the number 1.
+_NO_NUMBERS = "cSUTmM"
 
 
 def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
     """Logits as an array of rows that can be copied to where they go. Where they fit as they are it is their own memory."""
     array = as_array(logits, dtype)
-    if array.ndim == 1:
-        flat = not isinstance(logits, np.ndarray) and array.size and array.size % columns == 0
+    shape = array.shape
+    if array.ndim == 1 and not array.size:
+        # None: [] or b"".
+        array = array.reshape(0, columns)
+    elif array.ndim == 1:
+        flat = not isinstance(logits, np.ndarray) and array.size % columns == 0
         array = array.reshape(-1, columns) if flat and _has_no_shape(logits) else array[np.newaxis]
     if array.ndim != 2 or array.shape[1] != columns:
-        raise ValueError(f"logits have the shape {array.shape}, must be (rows, {columns})")
+        raise ValueError(f"logits have the shape {shape}, must be (rows, {columns})")
     return in_dtype(array, dtype)
 
 
@@ -43,6 +49,9 @@ def as_array(logits: Any, dtype: str) -> np.ndarray:
                          "or give a copy on the host, for a tensor logits.cpu()")
     if _is_raw(logits):
         # Bytes say nothing of numbers: they are what goes over the wire.
+        size, each = memoryview(logits).nbytes, DTYPES[dtype][1].itemsize
+        if size % each:
+            raise ValueError(f"logits are {size} bytes, must be a whole number of {dtype}, {each} bytes each")
         return np.frombuffer(logits, DTYPES[dtype][1])
     if _is_tensor(logits):
         return _of_tensor(logits)
@@ -69,7 +78,8 @@ def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     if array.dtype.name == "bfloat16":
         # Of a library that gives numpy such a type.
         array = array.view(_BITS.newbyteorder(array.dtype.byteorder))
-    if array.dtype.kind == "c":
+    # Complex ones of a library have no kind of their own.
+    if array.dtype.kind in _NO_NUMBERS or "complex" in array.dtype.name:
         raise TypeError(f"logits are {array.dtype}, must be real numbers")
     # In either order of bytes.
     is_bf16 = array.dtype.newbyteorder("<") == _BITS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -11,12 +12,24 @@ from typing import Any
 
 import grpc
 
+from .errors import CroupierError
+
 #: Seconds that the server has to end a stream in order.
 PART_WITHIN = 1.0
 # How long gRPC's threads may take to end; they take some milliseconds.
 _END_WITHIN = 2.0
 _DIALLING = threading.Lock()
 _HOLDING = threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__
+
+
+def _forked() -> None:
+    """In a fork nobody gives back a lock that another thread of its parent had."""
+    global _DIALLING
+    _DIALLING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
@@ -101,6 +114,23 @@ def _unlock(error: BaseException, call: Any) -> None:
             condition.release()
 
 
+class Turn:
+    """Whose turn it is on a stream or at a rank's answers: one at a time."""
+
+    def __init__(self, who: str, of: str = "stream", amid: str = "step") -> None:
+        self._lock, self._who, self._of, self._amid = threading.Lock(), who, of, amid
+
+    def mine(self) -> threading.Lock:
+        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
+        if not self.is_free():
+            raise CroupierError(f"another {self._who} is in the middle of a {self._amid}; a {self._of} is for one {self._who} at a time")
+        return self._lock
+
+    def is_free(self) -> bool:
+        """Whether nobody is in the middle of it."""
+        return not self._lock.locked()
+
+
 class Limit:
     """Cancels a call that has not answered within so many seconds."""
 
@@ -139,6 +169,10 @@ def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
                 following(replies)
     except (grpc.RpcError, StopIteration):
         pass
+    except RuntimeError as error:
+        # From Python 3.12 on no thread begins once the interpreter ends, and nothing would end the wait: the call is cut off.
+        if "new thread" not in str(error):
+            raise
 
 
 def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
@@ -148,6 +182,15 @@ def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.C
     if os.getpid() != owner:
         return
     outbox.put(None)
+    if threading.current_thread() not in threads:
+        _close(channel, threads)
+        return
+    # The garbage collector has found the stream in one of gRPC's own threads for it, for which closing waits. The program waits for this one.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=_close, args=(channel, threads), daemon=False).start()
+
+
+def _close(channel: grpc.Channel, threads: list[threading.Thread]) -> None:
     give_up = time.monotonic() + _END_WITHIN
     # The one that begins the call may be at it still.
     _join(threads[:1], give_up)

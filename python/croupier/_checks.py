@@ -32,6 +32,20 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return number
 
 
+def text(name: str, value: Any) -> str:
+    """Text, which protobuf and gRPC would ask for in words that do not say of what."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, must be text")
+    return value
+
+
+def header(name: str, value: str) -> str:
+    """What goes into a header. What is wrong with it is not shown: it may be a secret."""
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{name} has characters that no header may have; ASCII in one line may be there")
+    return value
+
+
 def token_ids(name: str, given: Any) -> list[int]:
     """Token ids as Python's numbers."""
     if isinstance(given, (str, bytes, dict)):

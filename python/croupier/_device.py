@@ -10,6 +10,7 @@ import numpy as np
 from ._arrays import as_array, dtype_of, in_dtype, is_on_device
 from ._cuda import Mapping, driver
 from ._regions import Region
+from .errors import CroupierError
 from .schema import pb
 
 _BF16 = np.dtype("<u2")
@@ -40,11 +41,15 @@ class DeviceRegion(Region):
 
     def synchronize(self) -> None:
         """Waits until what was asked of the GPU is done."""
-        self._mapping.synchronize()
+        if (mapping := self._mapping) is not None:
+            mapping.synchronize()
 
     def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> DeviceArray:
         """Rows at an offset."""
-        return DeviceArray(self._mapping, self._mapping.address + offset, dtype, (count, columns), stride)
+        mapping = self._mapping
+        if mapping is None:
+            raise CroupierError("the stream was ended, and its rows with it")
+        return DeviceArray(mapping, mapping.address + offset, dtype, (count, columns), stride)
 
     def close(self) -> None:
         """Ends the lease. The mapping goes with its last array."""

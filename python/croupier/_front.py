@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import os
 import random
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._access import access_of
 from ._arrays import as_rows, in_dtype, narrowing
-from ._checks import whole
+from ._checks import header, text, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
 from ._session import LOG, Session
 from ._top_n import TopN, largest
-from ._types import Rows, Sequence
+from ._types import Rows, Sequence, given_rows
 from .errors import CroupierError
 from .params import SamplingParams
 
@@ -42,23 +41,6 @@ def backing_off() -> Iterator[float]:
         most = min(2 * most, _LONGEST_PAUSE)
 
 
-class Turn:
-    """Whose turn it is on a stream: one at a time."""
-
-    def __init__(self, who: str) -> None:
-        self._lock, self._who = threading.Lock(), who
-
-    def mine(self) -> threading.Lock:
-        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
-        if not self.is_free():
-            raise CroupierError(f"another {self._who} is in the middle of a step; a stream is for one {self._who} at a time")
-        return self._lock
-
-    def is_free(self) -> bool:
-        """Whether nobody is in the middle of a step."""
-        return not self._lock.locked()
-
-
 class Front:
     """A stream's options, texts and rows. Options are told at `croupier.Stream`."""
 
@@ -68,15 +50,15 @@ class Front:
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
                  **access: Unpack[AccessOptions]) -> None:
         self._access = access_of("connect", address, access, StreamOptions)
-        self._session = Session(vocab_size, dtype, model, eos_token_ids, as_message(default_params, "SamplingParams"), data_path, max_rows, slots,
-                                vocab_shards, device)
+        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, as_message(default_params, "SamplingParams"), data_path,
+                                max_rows, slots, vocab_shards, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
         self._is_torn = False
         # Never connected, and nobody told that it takes long.
         self._is_new = True
-        self._traceparent = traceparent
+        self._traceparent = header("traceparent", text("traceparent", traceparent))
         # From when on another server may be looked for. Behind a socket there is no other.
         self._leave_from = math.inf if address.startswith("unix") else 0.0
         self._owner = os.getpid()
@@ -161,6 +143,8 @@ class Front:
 
     def close(self, sequence: Sequence) -> None:
         """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
+        if not isinstance(sequence, Sequence):
+            raise TypeError(f"{sequence!r} is given, must be a sequence that `open` gave")
         self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:
@@ -186,4 +170,4 @@ class Front:
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""
-        self._session.discard(rows)
+        self._session.discard(given_rows(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import grpc
 
 from ._arrays import DTYPES
+from ._checks import text
 
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 
@@ -53,9 +55,9 @@ class RankOptions(AccessOptions, total=False):
 
 def seconds(name: str, value: Any) -> float:
     """A time, which may be without end."""
-    if not isinstance(value, (int, float)) or not value >= 0:
+    if not isinstance(value, numbers.Real) or not value >= 0:
         raise ValueError(f"{name} is {value!r}, must be seconds, at least 0")
-    return value
+    return float(value)
 
 
 def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:
@@ -64,7 +66,11 @@ def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | N
         raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
     if data_path not in _DATA_PATHS:
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
+    if vocab_shards is not None and not isinstance(vocab_shards, Iterable):
+        raise TypeError(f"vocab_shards is {vocab_shards!r}, must be the columns of each rank")
     if data_path == "device_memory" and vocab_shards is not None:
         raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+    if device is not None:
+        text("device", device)
     if device is not None and data_path != "device_memory":
         raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -114,7 +115,11 @@ def as_message(given: Any, name: str = "") -> Any:
     """A message of the wire, of a dataclass, of one already, or of a dict where the name is known."""
     if name and isinstance(given, Mapping):
         return message(name, dict(given))
-    return given.to_pb() if isinstance(given, Params) else given
+    found = given.to_pb() if isinstance(given, Params) else given
+    if name and found is not None and not isinstance(found, getattr(pb, name)):
+        preset = f"; is preset={given!r} meant?" if isinstance(given, str) and name == "SamplingParams" else ""
+        raise TypeError(f"parameters are of {type(given).__name__}, must be a {name} of croupier or croupier.pb, or a dict of its fields{preset}")
+    return found
 
 
 def check_names(of: str, given: Any, known: Any) -> None:
@@ -135,7 +140,7 @@ def _plain(field: Any, value: Any) -> Any:
 def _biases(given: dict[Any, Any]) -> list[Any]:
     """Of biases by token id, as engines and OpenAI's API have them; there ids may be text."""
     try:
-        return [pb.LogitBias(token_id=int(token), bias=float(bias)) for token, bias in given.items()]
+        return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
     except (TypeError, ValueError) as error:
         raise ValueError(f"logit_bias is {given!r}, must be biases by token id, such as {{5: 2.0}}: {error}") from error
 

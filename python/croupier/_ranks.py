@@ -20,13 +20,15 @@ from ._arrays import DTYPES, as_rows, filled, writable
 from ._checks import MOST_64, whole
 from ._slots import Places
 from ._split import SPARE
-from ._types import Rows, Slots
+from ._types import Rows, Slots, given_rows
 from .errors import CroupierError
 from .schema import pb
 
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Seconds that the server's first answer may take.
 ATTACH_WITHIN = 30.0
+#: What rank 0 tells the others in any case.
+_TOKEN_HAS = "address token columns dtype step region slots max_rows".split()
 #: What is said where all slots are taken by rows that were not sent.
 NO_SLOT = "every slot is written and not sent; send or discard one first"
 #: Seconds between looks at whether the group is there still, while tokens are waited for.
@@ -59,8 +61,11 @@ class RankSession:
         try:
             self.group = SimpleNamespace(**json.loads(base64.urlsafe_b64decode(token)))
             columns = self.group.columns
+            if missing := [name for name in _TOKEN_HAS if not hasattr(self.group, name)]:
+                raise ValueError(f"it has no {missing[0]}")
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError("the token is none of `shard_token`") from error
+        rank = whole("rank", rank)
         if not 0 < rank < len(columns):
             raise ValueError(f"rank is {rank}, must be 1 .. {len(columns) - 1}; rank 0 is the stream itself")
         self.rank, self.wanted = rank, data_path
@@ -247,4 +252,4 @@ class RankFront:
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""
-        self._session.discard(rows)
+        self._session.discard(given_rows(rows))

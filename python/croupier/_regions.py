@@ -8,6 +8,7 @@ import mmap
 import socket
 import struct
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ class Region:
             self._socket.close()
             raise
         self.id, self.generation = reply.leased.region_id, reply.leased.generation
+        # Of a stream that is not ended too, or Python would warn of the socket.
+        weakref.finalize(self, self._socket.close)
 
     def _map(self, descriptor: int, leased: Any) -> None:
         self.memory = mmap.mmap(descriptor, leased.bytes)

@@ -55,7 +55,7 @@ class Session(Texts, StepMaker, Sharing):
                                          eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
                                          wants_regions=data_path != "inline"))
         self.shards = None if vocab_shards is None else [whole(f"vocab_shards[{rank}]", columns, 1, MOST)
-                                                             for rank, columns in enumerate(vocab_shards)]
+                                                         for rank, columns in enumerate(vocab_shards)]
         if self.shards is not None:
             self.config.vocab_shards.columns.extend(self.shards)
         # Columns that come from here.
@@ -257,21 +257,22 @@ class Session(Texts, StepMaker, Sharing):
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
-        count = whole("count", count, 0)
-        if self.region is None and self.wanted == "device_memory":
+        # Looked at once: another thread may end the stream.
+        count, region = whole("count", count, 0), self.region
+        if region is None and self.wanted == "device_memory":
             raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
-        on_device = self.region is not None and self.region.on_device
+        on_device = region is not None and region.on_device
         if on_device and count > self.max_rows:
             raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
-        if self.region is not None and count > self.max_rows:
+        if region is not None and count > self.max_rows:
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
-        if self.region is None or count > self.max_rows:
+        if region is None or count > self.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
-        rows = Rows(None, region=self.region, owner=weakref.ref(self))
+        rows = Rows(None, region=region, owner=weakref.ref(self))
         if not self.taken.take(rows):
             raise CroupierError(self._no_slot())
-        offset = self.region.first + rows.slot * self.slot_bytes
-        rows.raw = writable(self.region.view(self.numpy, count, self.stride, self.columns, offset))
+        offset = region.first + rows.slot * self.slot_bytes
+        rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
         return rows
 
     @property
@@ -306,8 +307,8 @@ class Session(Texts, StepMaker, Sharing):
 
     def synchronize(self) -> None:
         """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
-        if self.region is not None:
-            self.region.synchronize()
+        if (region := self.region) is not None:
+            region.synchronize()
 
     # Messages.
 
@@ -338,12 +339,12 @@ class Session(Texts, StepMaker, Sharing):
         is_sharded = bool(self.shards)
         if rows.slot is None:
             return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.raw[part.first:part.end]), is_sharded))
-        offset = self.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
+        offset = rows.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
         key = (offset, part.end - part.first)
         if key not in self.places:
             if len(self.places) > _KEPT_PLACES:
                 self.places.clear()
-            self.places[key] = placed(self.region, *key, self.stride, is_sharded)
+            self.places[key] = placed(rows.region, *key, self.stride, is_sharded)
         return message(part.fixed + self._slots_of(part), [self.places[key]])
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:

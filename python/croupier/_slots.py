@@ -133,6 +133,8 @@ class Sharing:
         """What another rank needs to attach and to bring its columns."""
         if not self.shards:
             raise CroupierError("the stream has no ranks; connect with vocab_shards")
+        if self.offer is None:
+            raise CroupierError("the stream is not connected yet, and its ranks attach to a connection")
         region, tokens = self.region, self.tokens
         place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
         facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
-from ._checks import below
+from ._checks import below, text
 from ._masks import masked
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
@@ -128,12 +128,14 @@ class StepMaker:
             rows = self._kept(logits)
             self.synchronize()
             return rows, None
-        if self.region is not None and self.region.on_device and is_on_device(logits):
+        # Looked at once: another thread may end the stream.
+        region = self.region
+        if region is not None and region.on_device and is_on_device(logits):
             count = _device.row_count(logits, self.columns, self.numpy)
         else:
             logits = as_rows(logits, self.columns, self.dtype)
             count = len(logits)
-        if self.region is None or (count > self.max_rows and self.shards):
+        if region is None or (count > self.max_rows and self.shards):
             with narrowing():
                 return Rows(np.array(logits, self.numpy) if keep else logits), None
         if count > self.max_rows:
@@ -223,7 +225,7 @@ class StepMaker:
         try:
             return Cut(self.limits, used, [0] * asked.whole + sent, self.max_rows)(needs)
         except ValueError:
-            if self.region.on_device:
+            if self.wanted == "device_memory":
                 raise
             # A work that needs more rows than a slot has goes with the message.
             with narrowing():
@@ -285,7 +287,7 @@ def _about(traceparent: str, deadline_ms: int) -> bytes:
     """What is said of a whole step."""
     if not traceparent and not deadline_ms:
         return b""
-    return pb.Step(traceparent=traceparent, deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
+    return pb.Step(traceparent=text("traceparent", traceparent), deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
 def _sampled(item: Any) -> Any:

@@ -14,7 +14,7 @@ from .schema import pb
 _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
 
 
-@dataclass
+@dataclass(eq=False)
 class TopN:
     """The largest logits of each row with their token ids, and the log-sum-exp of the others.
 

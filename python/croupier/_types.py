@@ -35,7 +35,7 @@ class Sequence:
     """Why the server would not open it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Rows:
     """Rows of a step, in shared or device memory where there is some: `write` logits, or compute them in `array`, then send them."""
 
@@ -86,6 +86,13 @@ class Rows:
         if self.is_spent:
             raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
                              "take new ones with rows() for each step")
+
+
+def given_rows(given: Any) -> Rows:
+    """Rows that `rows` gave."""
+    if not isinstance(given, Rows):
+        raise TypeError(f"{type(given).__name__} is given, must be what rows() gave")
+    return given
 
 
 class Slots:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import ENDED, Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
-from ._front import Front, Turn, backing_off
+from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from ._call import no_answer
+from ._call import Turn, no_answer
 from .client import check_patience, is_gone, may_pass, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
@@ -41,7 +41,7 @@ class Stream(Front):
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
-        self._turn = Turn("task")
+        self._turn, self._home = Turn("task"), Home("stream")
         self._channel: Any = None
         self._call: Any = None
         # A message that the server had no room for, and when it is sent again: before any other.
@@ -50,6 +50,7 @@ class Stream(Front):
     async def __aenter__(self) -> Stream:
         if self._is_ended or self._call is not None:
             raise CroupierError("the stream was ended; connect another" if self._is_ended else "the stream is connected already")
+        self._home.settle()
         try:
             await self._keep_trying()
         except BaseException:
@@ -65,6 +66,11 @@ class Stream(Front):
         is_up = self._call is not None and not (self._is_ended or self._is_down)
         self._is_ended = True
         if self._is_forked():
+            return
+        if self._home.is_elsewhere():
+            # Nothing can be waited for here. The connection goes with what has it.
+            self._session.leave_region()
+            self._call = self._channel = None
             return
         try:
             if is_up and self._turn.is_free():
@@ -108,6 +114,7 @@ class Stream(Front):
         """As of `croupier.Stream`, also of a step that was cancelled."""
         with self._turn.mine():
             self._check_not_ended()
+            self._home.check()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
             with self._kept():
@@ -118,6 +125,7 @@ class Stream(Front):
     async def give_up(self) -> None:
         """As of `croupier.Stream`: the stream goes on behind a step that was cancelled, on another connection."""
         with self._turn.mine():
+            self._home.check()
             if self._session.steps and not self._is_ended:
                 self._is_down = True
                 self._session.give_up()
@@ -126,6 +134,7 @@ class Stream(Front):
 
     async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn.mine():
+            self._check_not_ended()
             if self._session.steps:
                 raise CroupierError("steps that were submitted, or cancelled, wait for their results; take them first, with result(), "
                                     "or give_up()")
@@ -159,6 +168,7 @@ class Stream(Front):
 
     async def _be_connected(self) -> None:
         self._check_whole()
+        self._home.check()
         if self._is_down:
             await self._reconnect()
         elif self._is_to_leave():

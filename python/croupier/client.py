@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, dial, end_in_order, following, hang_up, no_answer
-from ._front import Front, Turn, backing_off
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, no_answer
+from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
@@ -140,6 +140,7 @@ class Stream(Front):
 
     def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
         with self._turn.mine():
+            self._check_not_ended()
             if self._session.steps:
                 raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result(), "
                                     "or give_up()")

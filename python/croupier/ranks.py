@@ -16,7 +16,7 @@ from ._checks import MOST_64, whole
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
-from ._call import Limit, dial, end_in_order, following, hang_up, is_active
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_active
 from .client import connect, said
 from .errors import CroupierError
 
@@ -44,7 +44,7 @@ class Rank(RankFront):
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
         super().__init__()
-        self._is_cut_off = False
+        self._is_cut_off, self._turn = False, Turn("thread", "rank", "wait")
         self._session = RankSession(token, rank, address, data_path)
         limit = seconds("attach_within", attach_within)
         self._access = access_of("attach", self._session.address, access, RankOptions)
@@ -79,7 +79,8 @@ class Rank(RankFront):
         if self._is_forked():
             return
         try:
-            if self._hang_up.alive and not self._is_cut_off:
+            # Where another thread, or what a signal's handler came into, waits for an answer, that ends with the connection.
+            if self._hang_up.alive and not self._is_cut_off and self._turn.is_free():
                 end_in_order(self._outbox, self._replies)
         finally:
             if self._session.region:
@@ -154,11 +155,12 @@ class Rank(RankFront):
     def _read(self) -> bytes:
         self._check_not_ended()
         try:
-            return following(self._replies)
-        except StopIteration as error:
-            raise CroupierError("the group is over: rank 0 has ended its stream") from error
-        except grpc.RpcError as error:
-            raise CroupierError(said(error)) from error
+            with self._turn.mine():
+                return following(self._replies)
+        except (grpc.RpcError, StopIteration) as error:
+            self._check_not_ended()
+            over = "the group is over: rank 0 has ended its stream"
+            raise CroupierError(over if isinstance(error, StopIteration) else said(error)) from error
 
     def _check_not_ended(self) -> None:
         super()._check_not_ended()

@@ -78,9 +78,18 @@ class Draft:
                 raise ValueError(f'distribution is {kind!r}, must be "kept", "deterministic" or probabilities')
             getattr(verify, kind).SetInParent()
         else:
-            verify.dense.probs = np.ascontiguousarray(in_dtype(as_array(self.distribution, "f32"), "f32"), "<f4").tobytes()
+            verify.dense.probs = self._probabilities().tobytes()
             verify.dense.dtype = pb.LOGITS_DTYPE_F32
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
+
+    def _probabilities(self) -> np.ndarray:
+        if is_on_device(self.distribution):
+            raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
+        found = in_dtype(as_array(self.distribution, "f32"), "f32")
+        # Turned round it would have as many bytes, and nobody would see that it is another one.
+        if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
+            raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
+        return np.ascontiguousarray(found, "<f4")
 
 
 @dataclass
@@ -192,12 +201,14 @@ class _Plan:
         return drafts
 
     def _chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int) -> Generator:
-        sequences = list(sequences)
+        sequences, at_most = list(sequences), whole("at_most", at_most)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
         return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
 
     def _tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> Generator:
-        return self._draft(list(sequences), model, list(parents), None)
+        # Before anything is drawn: each follows one before it.
+        shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
+        return self._draft(list(sequences), model, shape, None)
 
     def _verify(self, drafts: Iterable[Draft], logits: Any, measure: bool) -> Generator:
         drafts = list(drafts)

@@ -187,3 +187,35 @@ def test_a_function_that_gives_no_token_is_told_by_name_and_asked_again(secured)
     given.clear()
     with pytest.raises(croupier.CroupierError, match="auth_token: the function raised"):
         croupier.connect(secured.address, VOCAB, **{**secured.options, "auth_token": token})
+
+
+@pytest.mark.parametrize("option, wrong, said", [
+    ("auth_token", b"secret", "auth_token is bytes, must be text or a function that gives it"),
+    ("auth_token", 5, "auth_token is int, must be text"),
+    ("auth_token", "secret\nX: y", "auth_token has characters that no header may have"),
+    ("auth_token", "secr\u00e9t", "auth_token has characters"),
+    ("tls_ca", b"-----BEGIN secret", "tls_ca is bytes, must be the name of a file"),
+    ("tls_key", "-----BEGIN PRIVATE KEY-----\nsecret", "tls_key is PEM itself, must be the name of a file; credentials="),
+    ("traceparent", 5, "traceparent is 5, must be text"),
+    ("traceparent", "00-\n", "traceparent has characters that no header may have"),
+    ("model", 5, "model is 5, must be text"),
+    ("device", 5, "device is 5, must be text"),
+])
+def test_text_that_is_none_is_told_where_it_is_given_and_no_secret_with_it(option, wrong, said):
+    for of in croupier, croupier.aio:
+        with pytest.raises((TypeError, ValueError), match=f"^{said}") as error:
+            of.connect("localhost:1", VOCAB, **{option: wrong})
+        assert "secr" not in str(error.value)
+
+
+def test_a_token_is_sent_as_it_is_and_shown_nowhere(server):
+    for gives, said in ((b"secret", "gave bytes, must be text"), ("secret\n\n2", "what the function gave has characters"), (5, "gave int")):
+        with pytest.raises(croupier.CroupierError, match=f"^auth_token: .*{said}") as error:
+            croupier.connect(server.uds, VOCAB, auth_token=lambda: gives)
+        assert "secret" not in str(error.value)
+    for gives in None, "", " secret\n":
+        with croupier.connect(server.uds, VOCAB, auth_token=lambda: gives) as stream:
+            with pytest.raises(TypeError, match="traceparent is 5, must be text"):
+                stream.sample(logits(1, 0), [stream.open()], traceparent=5)
+    with croupier.connect(server.uds, VOCAB, auth_token="secret") as stream:
+        assert "secret" not in repr(stream._access) and dict(stream._access.metadata()) == {"authorization": "Bearer secret"}

@@ -101,6 +101,8 @@ CONVERTED = {
     "bf16 on a stream of f32": (BITS, "f32", widened(BITS)),
     "bf16 on a stream of f16": (BITS, "f16", widened(BITS)),
     "numbers that DLPack does not give to numpy": (Unknown(ROWS), "f32", ROWS),
+    "no rows in a list": ([], "f32", ROWS[:0]),
+    "no rows in bytes": (b"", "bf16", BITS[:0]),
     "whole numbers": (np.ones((2, VOCAB), np.int32), "f32", np.ones((2, VOCAB))),
 }
 
@@ -108,17 +110,23 @@ CONVERTED = {
 @pytest.mark.parametrize("form", CONVERTED)
 def test_other_forms_are_converted(form):
     logits, dtype, expected = CONVERTED[form]
-    assert np.array_equal(as_rows(logits, VOCAB, dtype), expected)
+    rows = as_rows(logits, VOCAB, dtype)
+    assert rows.shape == expected.shape and np.array_equal(rows, expected)
 
 
 def test_what_is_no_rows_is_refused():
     for wrong, said in [
-        (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "size"),
-        (array.array("f", LINE[1:]), "shape"), (np.full((1, VOCAB), "x"), "could not convert"),
+        (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "401 bytes, must be a whole number of f32, 4 bytes each"),
+        (array.array("f", LINE[1:]), "shape"), (LINE[1:], rf"shape \({len(LINE) - 1},\)"), (ROWS[0, 1:], rf"shape \({VOCAB - 1},\)"),
         (Dlpack(ROWS, device=2), "on a device, of DLPack's kind 2"),
     ]:
         with pytest.raises(ValueError, match=said):
             as_rows(wrong, VOCAB, "f32")
+    # Of the text "1" numpy would make the number 1.
+    for wrong in (ROWS.astype(str), ROWS.astype(bytes), [["1"] * VOCAB], ROWS.astype("m8[s]")):
+        for dtype in DTYPES:
+            with pytest.raises(TypeError, match="logits are .*, must be real numbers"):
+                as_rows(wrong, VOCAB, dtype)
     with pytest.raises(BufferError):
         as_rows(type("Bare", (), {"__dlpack__": Unknown.__dlpack__})(), VOCAB, "f32")
 
@@ -150,6 +158,14 @@ def test_bfloat16_of_a_library_is_taken_as_it_is():
     swapped = rows.byteswap().view(rows.dtype.newbyteorder(">"))
     for dtype in "bf16", "f32":
         assert np.array_equal(as_rows(swapped, VOCAB, dtype), as_rows(rows, VOCAB, dtype))
+
+
+@pytest.mark.filterwarnings("error")
+def test_complex_numbers_of_a_library_are_refused():
+    library = pytest.importorskip("ml_dtypes")
+    for kind in {"complex32", "bcomplex32"} & set(dir(library)):
+        with pytest.raises(TypeError, match="complex32, must be real numbers"):
+            as_rows(ROWS.astype(getattr(library, kind)), VOCAB, "f32")
 
 
 @pytest.mark.filterwarnings("error")

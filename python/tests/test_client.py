@@ -156,7 +156,7 @@ def test_a_slot_comes_back_whatever_happens(server):
         sequence = stream.open(**params(1))
         for _ in range(3):
             with pytest.raises(ValueError):
-                stream.sample(np.full(VOCAB, "x"), [sequence])
+                stream.sample(np.full(VOCAB, "x", object), [sequence])
             stream.discard(stream.rows(1))
             assert stream.sample(write(stream, [1], 0), [sequence])
 

@@ -1,6 +1,8 @@
 """Mistakes of a program are told where they are made, and change nothing else."""
 
 import asyncio
+import base64
+import json
 import pickle
 
 import numpy as np
@@ -202,3 +204,51 @@ def test_an_error_names_some_texts_and_counts_the_others():
     assert str(croupier.OpenError(few)).count("why not") == 8 and "more" not in str(croupier.OpenError(few))
     error = croupier.RowError({text: croupier.Failure(why, "ALL_MASKED") for text, why in many.items()})
     assert str(error).endswith("sequence 7: why not; and 3992 more, see failures") and len(error.failures) == 4000
+
+
+def test_what_is_no_text_no_rows_and_no_parameters_is_told(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        for wrong in text.id, "text", None:
+            with pytest.raises(TypeError, match=f"{wrong!r} is given, must be a sequence that `open` gave"):
+                stream.close(wrong)
+        for wrong in logits(1, 0), None:
+            with pytest.raises(TypeError, match=f"{type(wrong).__name__} is given, must be what rows\\(\\) gave"):
+                stream.discard(wrong)
+        for wrong, said in (("chat", "are of str, .* is preset='chat' meant"), (pb.Work(), "are of Work"), ([1], "are of list"),
+                            (croupier.LogprobsParams(top_n=1), "are of LogprobsParams")):
+            said = f"parameters {said}" if isinstance(wrong, str) else f"parameters {said}, must be a SamplingParams of croupier or croupier.pb, or a dict"
+            with pytest.raises(TypeError, match=said):
+                stream.open(wrong)
+            with pytest.raises(TypeError, match=said):
+                croupier.connect(server.uds, VOCAB, default_params=wrong)
+        with pytest.raises(ValueError, match="logit_bias is .*must be biases by token id"):
+            stream.open(logit_bias={5.5: 1.0})
+        assert stream.sample(logits(1, 0), [text])
+    with pytest.raises(TypeError, match="vocab_shards is 5, must be the columns of each rank"):
+        croupier.connect(server.uds, VOCAB, vocab_shards=5)
+    # A number of numpy's is one.
+    croupier.connect(server.uds, VOCAB, reconnect_within=np.float32(5)).end()
+
+
+def test_what_is_no_rank_is_told(server):
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
+        for wrong in "1", 1.0, None:
+            with pytest.raises(TypeError, match=f"rank is {wrong!r}, must be a whole number"):
+                croupier.attach(stream.shard_token, wrong)
+        facts = json.loads(base64.urlsafe_b64decode(stream.shard_token))
+        for name in "address", "step":
+            other = base64.urlsafe_b64encode(json.dumps({key: value for key, value in facts.items() if key != name}).encode()).decode()
+            with pytest.raises(ValueError, match="the token is none of `shard_token`"):
+                croupier.attach(other, 1)
+
+
+def test_rows_are_themselves_and_no_others(server):
+    """Not by what is in them: numpy would ask which numbers are meant."""
+    with croupier.connect(server.uds, VOCAB) as stream:
+        pair = [stream.rows(2), stream.rows(2)]
+        for rows in pair:
+            rows.array[:] = 0
+        assert pair.index(pair[1]) == 1 and len(set(pair)) == 2 and pair[0] != pair[1]
+        listed = [stream.top_n(np.stack([logits(1, 0)] * 2), 5) for _ in range(2)]
+        assert listed.index(listed[1]) == 1 and len(set(listed)) == 2

@@ -105,6 +105,9 @@ def test_temperatures_beyond_the_server_s_are_the_nearest_that_it_has(sglang, se
     logits[0, 7] = 1
     tokens = [forward(sampler, logits, info([(5e-6, TOP_K_ALL, 1, 0), (2e5, TOP_K_ALL, 1, 0)]))[0] for _ in range(20)]
     assert {int(of[0]) for of in tokens} == {7} and len({int(of[1]) for of in tokens}) > 5
+    # Which JSON can have, and no comparison finds too small.
+    for count in (1, 2):
+        assert forward(sampler, logits[:count], info([(float("nan"), TOP_K_ALL, 1, 0), (0.7, TOP_K_ALL, 1, 0)][:count]))[0][0] == 7
 
 
 def test_top_k_and_top_p_cut_one_distribution_but_with_min_p(sglang, server):
@@ -200,7 +203,7 @@ def test_custom_params(sglang, server, caplog):
     assert forward(sampler, rows, greedy)[0] == [order[0, 1], order[1, 0]]
     # A request that is wrong is aborted and harms no other. The server refuses the last two.
     for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs the tokens before"), ({"nothing": 1}, "nothing"),
-                        ({"preset": "chat"}, "preset, which needs"), ({"top_h": 7.0}, "params.top_h"),
+                        ({"preset": "chat"}, "preset, which needs"), ("[" * 100_000, "recursion"), ({"top_h": 7.0}, "params.top_h"),
                         ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "no token of the row is left")):
         caplog.clear()
         asked = [types.SimpleNamespace(to_finish=None) for _ in range(2)]

@@ -1,6 +1,8 @@
 """The helpers for speculative decoding: texts are those of a worker without drafts where there is no chance in the draft."""
 
 import asyncio
+import re
+import types
 import zlib
 
 import croupier
@@ -241,3 +243,39 @@ def test_one_bad_row_leaves_the_others(server):
         assert good == [texts[0].tokens, texts[2].tokens] and not texts[1].tokens
         with pytest.raises(ValueError, match="distribution is 'kepd'"):
             speculation.verify([Draft(texts[0], [1], distribution="kepd")], target(drafts[:1]))
+
+
+def test_a_draft_s_distribution_has_a_row_for_each_token(server):
+    """Turned round it has as many numbers, and a text would be verified against others."""
+    with croupier.connect(server.uds, VOCAB) as stream:
+        [text, *_], speculation = opened(stream), Speculation(stream)
+        probs = np.full((2, VOCAB), 1 / VOCAB)
+        rows = target([Draft(text, [1, 2])])
+        for wrong, shape in ((probs.T, f"({VOCAB}, 2)"), (probs[:1], f"(1, {VOCAB})"), (probs[None], f"(1, 2, {VOCAB})"), (None, "()")):
+            with pytest.raises(ValueError, match=f"distribution has the shape {re.escape(shape)}, must be \\(2, vocab_size\\)"):
+                speculation.verify([Draft(text, [1, 2], distribution=wrong)], rows)
+        gpu = types.SimpleNamespace(__cuda_array_interface__={"shape": (2, VOCAB)})
+        with pytest.raises(ValueError, match=r"distribution is on a GPU; .* distribution.cpu\(\)"):
+            speculation.verify([Draft(text, [1, 2], distribution=gpu)], rows)
+        assert not text.tokens
+        for given in probs, probs.tolist(), np.asfortranarray(probs), probs.astype(">f4"), probs.astype("<f4").tobytes():
+            text, before = stream.open(seed=1, prompt=[1]), text
+            assert speculation.verify([Draft(text, [1, 2], distribution=given)], rows)
+            assert before is not text and (not before.tokens or text.tokens == before.tokens)
+        # One row for one token.
+        assert speculation.verify([Draft(text, [1], distribution=probs[0])], rows[:2])
+
+
+def test_the_shape_of_a_draft_is_told_before_anything_is_drawn(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        [text, *_], speculation = opened(stream), Speculation(stream)
+
+        def never(pairs):
+            raise AssertionError("the model is not asked")
+
+        for parents, said in (([-1, 3], r"parents\[1\] is 3, must be in -1 ..= 0"), ([-2], r"parents\[0\] is -2, must be in -1 ..= -1"),
+                              (["a"], r"parents\[0\] is 'a', must be a whole number")):
+            with pytest.raises((ValueError, TypeError), match=said):
+                speculation.tree([text], never, parents)
+        with pytest.raises(TypeError, match="at_most is '2', must be a whole number"):
+            speculation.chain([text], never, "2")

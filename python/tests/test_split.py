@@ -271,7 +271,7 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
             (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], "sequence 1 has two works"),
             (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5"),
             (batch(0)[:, :-1], texts, "shape"),
-            (np.full((23, VOCAB), "x"), texts, "could not convert"),
+            (np.full((23, VOCAB), "x", object), texts, "could not convert"),
             (None, texts, "logits have 0 rows, this work takes 23"),
         ]:
             with pytest.raises(ValueError, match=said):

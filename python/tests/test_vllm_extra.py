@@ -188,7 +188,7 @@ def test_what_a_sampler_of_the_server_s_defaults_learned_outlives_the_server(vll
 
 
 @pytest.mark.parametrize(("extra", "says"), [
-    ({"dryness": 1}, "dryness"), ("{", "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM"),
+    ({"dryness": 1}, "dryness"), ("{", "fields of"), ("[" * 100_000, "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM"),
     ({"min_tokens": 5}, "min_tokens, which is for vLLM"), ({"ignore_eos": True}, "ignore_eos, which is for vLLM"),
     ({"min_eos_p": 0.5}, "min_eos_p, which needs tokens that end a text"), ({"infill": True}, "infill, which needs tokens that end a text"),
     ({"length_penalty": {"start": 1, "factor": 2}}, "length_penalty, which needs tokens that end a text"),

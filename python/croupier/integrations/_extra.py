@@ -21,5 +21,6 @@ def parsed(extra: Any, where: str) -> Any:
             if isinstance(fields, dict) and as_wire("top_k", given := fields.get(name)) != given:
                 text = json.dumps(fields | {name: as_wire("top_k", given)})
         return json_format.Parse(text, pb.SamplingParams())
-    except (json_format.ParseError, TypeError, ValueError) as error:
+    except (json_format.ParseError, TypeError, ValueError, RecursionError) as error:
+        # The last where they are nested too deep: a request's own mistake, which must not end the engine.
         raise ValueError(f"{where} must be fields of croupier.v1.SamplingParams: {error}") from error

@@ -172,7 +172,8 @@ class CroupierSampler(_sampler.Sampler):
         params = []
         for row, seed in enumerate(seeds):
             # SGLang takes any number above 0, Croupier the nearest that it has: at those ends there is one token left, or no difference.
-            temperature = min(max(temperatures[row], _LEAST_TEMPERATURE), _MOST_TEMPERATURE)
+            # A NaN, which JSON in Python has and which is not below 0 either, is the least: behind another number it loses all comparisons.
+            temperature = min(max(_LEAST_TEMPERATURE, temperatures[row]), _MOST_TEMPERATURE)
             own = pb.SamplingParams(seed=seed, temperature=temperature, top_p=top_ps[row], min_p=min_ps[row])
             # 1 is greedy, and what the vocabulary does not have is all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0

@@ -1,0 +1,239 @@
+"""Streams that nobody ends: what the garbage collector finds in any thread, what a fork takes along, and the end of the interpreter."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import croupier
+from croupier import _call
+from interrupting import each_point, in_time  # noqa: F401
+from test_client import VOCAB, logits
+from test_leaving import SHARDS
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_that_a_thread_of_grpc_s_collects_ends(server, monkeypatch, in_time, of):  # noqa: F811
+    """Such a thread takes in how its call ends, and whoever closes the connection waits for that."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    ring = [croupier.connect(server.uds, VOCAB) if of == "stream" else croupier.attach(zero.shard_token, 1)]
+    threads, collected, handle = ring[0]._hang_up.peek()[2][3], threading.Event(), grpc._channel._handle_event
+
+    def collects(*about):
+        if threading.current_thread() in threads and not collected.is_set():
+            gc.collect()
+            collected.set()
+        return handle(*about)
+
+    ring.append(ring)
+    gc.disable()
+    try:
+        monkeypatch.setattr(grpc._channel, "_handle_event", collects)
+        # Something is written, so that one of its threads has something to do.
+        if of == "stream":
+            ring[0].submit(logits(1, 0), [ring[0].open(seed=1)])
+        else:
+            ring[0].send(logits(1, 0)[SHARDS[0]:])
+        del ring
+        assert collected.wait(10), "closing waits for the thread that it is in"
+    finally:
+        gc.enable()
+    give_up = time.monotonic() + 10
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not any(thread.is_alive() for thread in threads)
+    zero.end()
+
+
+def test_a_fork_connects_though_a_thread_of_its_parent_was_connecting(server):
+    with _call._DIALLING:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with croupier.connect(server.uds, VOCAB) as stream:
+                    code = 0 if stream.sample(logits(1, 0), [stream.open(seed=1)]) else 1
+            finally:
+                os._exit(code)
+        give_up = time.monotonic() + 30
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+            time.sleep(0.01)
+        if not ended[0]:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_ends_where_no_thread_begins_any_more(server, monkeypatch, of):
+    """As in a function of `atexit`, from Python 3.12 on."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    one = zero if of == "stream" else croupier.attach(zero.shard_token, 1)
+    threads = one._hang_up.peek()[2][3]
+
+    def refuses(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", refuses)
+        # From Python 3.13 on.
+        patch.setattr(threading, "_start_joinable_thread", refuses, raising=False)
+        one.end()
+    assert threads and not any(thread.is_alive() for thread in threads)
+    zero.end()
+
+
+PROGRAM = """
+import asyncio, atexit, sys
+import croupier
+address, vocab, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+logits = [[0.0] * vocab]
+
+async def leaves():
+    stream = croupier.aio.connect(address, vocab)
+    await stream.__aenter__()
+    await stream.submit(logits, [stream.open(seed=1)])
+
+if kind == "asyncio":
+    asyncio.run(leaves())
+else:
+    stream = croupier.connect(address, vocab)
+    stream.submit(logits, [stream.open(seed=1)])
+    if kind == "atexit":
+        atexit.register(stream.end)
+    if kind == "ring":
+        ring = [stream]
+        ring.append(ring)
+        del ring, stream
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio", "atexit", "ring"])
+def test_a_program_that_ends_no_stream_ends_without_a_warning(server, kind):
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "always", "-c", PROGRAM, server.uds, str(VOCAB), kind], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_of_another_event_loop_is_told(server, in_time, of):  # noqa: F811
+    """As where tests have a loop each and share a stream. Its own loop is over: gRPC's calls would say what nobody understands, or wait for ever."""
+    zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+    one = croupier.aio.connect(server.uds, VOCAB) if of == "stream" else croupier.aio.attach(zero.shard_token, 1)
+    text = zero.open(seed=1)
+    calls = {"stream": (lambda: one.sample(logits(1, 0), [text]), lambda: one.submit(logits(1, 0), [text]), lambda: one.result(), lambda: one.give_up()),
+             "rank": (lambda: one.send(logits(1, 0)[SHARDS[0]:]), lambda: one.rows(1), lambda: one.tokens(1), lambda: one.wait())}[of]
+
+    async def elsewhere():
+        for call in calls:
+            with pytest.raises(croupier.CroupierError, match=f"the {of} is of another event loop, in which it was connected"):
+                await call()
+        for _ in range(2):
+            await one.end()
+        for call in calls[:2]:
+            with pytest.raises(croupier.CroupierError, match=f"the {of} was ended"):
+                await call()
+
+    asyncio.run(one.__aenter__())
+    before = server.regions()
+    asyncio.run(elsewhere())
+    if of == "stream":
+        give_up = time.monotonic() + 10
+        while server.regions() == before and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert server.regions() == before - 1, "what it had is free"
+    zero.end()
+
+
+def test_asyncio_s_that_are_not_connected_yet_are_told(server):
+    async def run():
+        stream = croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+        with pytest.raises(croupier.CroupierError, match="the stream is not connected yet"):
+            stream.shard_token
+        async with stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            for call in (lambda: rank.tokens(1)), rank.wait, (lambda: rank.rows(1)):
+                with pytest.raises(croupier.CroupierError, match="the rank is not attached: use it in"):
+                    await call()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):  # noqa: F811
+    """At each point of it."""
+    rows = np.stack([logits(text, 0) for text in range(3)])
+
+    def attempt(points):
+        # Two rows of room: the step goes as two messages.
+        stream = croupier.connect(server.uds, VOCAB, data_path=path, max_rows=2, slots=1)
+        texts, said = [stream.open(seed=text) for text in range(3)], []
+
+        def ends():
+            other = threading.Thread(target=stream.end)
+            other.start()
+            other.join()
+
+        def call():
+            try:
+                stream.sample(rows, texts)
+            except croupier.CroupierError as error:
+                said.append(str(error))
+
+        points.does = ends
+        points.call(call)
+        assert points.left > 0 or said in ([], ["the stream was ended; connect another"])
+        with pytest.raises(croupier.CroupierError, match="the stream was ended"):
+            stream.end()
+            stream.sample(rows, texts)
+
+    each_point(attempt, 50, every=3)
+
+
+@pytest.mark.parametrize("by", ["another thread", "a handler"])
+@pytest.mark.parametrize("path", ["inline", "shared_memory"])
+def test_a_rank_that_waits_may_be_ended(server, in_time, path, by):  # noqa: F811
+    """gRPC has an error of its own for two that read one call, and asks for it to be reported."""
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
+        rank, told = croupier.attach(stream.shard_token, 1, data_path=path), []
+        rank.send(logits(1, 0)[SHARDS[0]:])
+
+        def ends(*_):
+            try:
+                rank.end()
+            except BaseException as error:
+                told.append(error)
+
+        before = signal.signal(signal.SIGUSR1, ends)
+        try:
+            later = threading.Timer(0.3, ends if by == "another thread" else lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            later.start()
+            with pytest.raises(croupier.CroupierError, match="^the rank was ended; attach again$"):
+                rank.wait()
+            later.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert told == []
+
+
+def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
+    with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
+        text, told = stream.open(seed=1), []
+        rank.send(logits(1, 0)[SHARDS[0]:])
+        waiting = threading.Thread(target=lambda: told.append(rank.wait()))
+        waiting.start()
+        while rank._turn.is_free():
+            time.sleep(0.01)
+        with pytest.raises(croupier.CroupierError, match="another thread is in the middle of a wait; a rank is for one thread at a time"):
+            rank.wait()
+        stream.sample(logits(1, 0)[: SHARDS[0]], [text])
+        waiting.join()
+        assert told == [[]]
