@@ -363,7 +363,7 @@ impl Stream for Incoming {
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
             // Of a call that its client has cancelled hyper tells by an error.
             Poll::Ready(None) if this.is_awaiting() => {
-                let at = if this.begun || !this.is_between() { "inside a message" } else { "before its message" };
+                let at = if this.is_between() { "before its message" } else { "inside a message" };
                 this.fail(&Error::Malformed(format!("the call ended {at}")))
             }
             Poll::Ready(None) => Poll::Ready(None),

@@ -158,7 +158,7 @@ impl<'a, 'v> Whole<'a, 'v> {
         Some(left.weigh)
     }
 
-    fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
+    pub(super) fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
         match *step {
             Step::Temperature => {
                 self.cool(f64::from(filters.temperature));

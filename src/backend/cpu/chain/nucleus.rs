@@ -1,7 +1,7 @@
 //! Top-p before filters that look at no total. What it keeps is a prefix of the order, and so is what these keep: the shorter one is left,
 //! whichever comes first. So they cut, and the nucleus, which of a flat row is most of it, is looked for in what they leave.
 
-use super::listing::{Cut, Whole};
+use super::listing::{Next, Whole};
 use super::whole::is_idle;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::least_reaching;
@@ -14,7 +14,7 @@ impl Whole<'_, '_> {
     /// Lists what top-p and such filters behind it leave: how that is weighed, and the steps behind these filters. `None` where there are
     /// none, or their list would be one of all.
     pub(super) fn nucleus_within<'c>(
-        &self,
+        &mut self,
         behind: &'c [Step],
         (filters, chain): (&Filters, &Chain<'_>),
         store: &mut ChainStore,
@@ -23,20 +23,12 @@ impl Whole<'_, '_> {
             |step: &&Step| matches!(step, Step::TopK | Step::TopKTies | Step::MinP) || is_idle(step, filters, chain);
         let (cuts, rest) = behind.split_at(behind.iter().take_while(passes).count());
         let mut cuts = cuts.iter().filter(|step| !is_idle(step, filters, chain));
-        let count = (filters.top_k as usize).max(self.min_keep);
-        let need = min_p_need(filters.min_p);
         if cuts.clone().any(|step| matches!(step, Step::MinP)) {
             // Only then is what has a least mass a prefix.
-            least_reaching(self.weigh, need)?;
+            least_reaching(self.weigh, min_p_need(filters.min_p))?;
         }
-        let weigh = self.cut(
-            match cuts.next()? {
-                Step::TopK => Cut::First(count),
-                Step::TopKTies => Cut::FirstAndTies(count),
-                _ => Cut::Mass(need),
-            },
-            store,
-        )?;
+        let Next::Cut(cut) = self.next(cuts.next()?, filters, chain) else { return None };
+        let weigh = self.cut(cut, store)?;
         let mut left = Left { weigh, ..self.left(store) };
         cuts.for_each(|step| left.apply(step, filters, chain));
         left.keep_prefix(top_p_need(filters.top_p, self.total()));
