@@ -91,6 +91,8 @@ reasons! {
     MalformedMessage = "MALFORMED_MESSAGE";
     /// [`Error::TooLong`].
     MessageTooLong = "MESSAGE_TOO_LONG";
+    /// [`Error::TooManyCalls`].
+    TooManyCalls = "TOO_MANY_CALLS";
     /// [`Error::TooManyItems`].
     TooManyItems = "TOO_MANY_ITEMS";
 }
@@ -138,6 +140,11 @@ pub enum Error {
     /// The server is full.
     #[error("{}", .0.message())]
     Refused(Refusal),
+    /// The connection has as many calls that sample nothing as it may have.
+    #[error(
+        "this connection has {0} calls of health, reflection or GetServerInfo, and may have no more; end some of them"
+    )]
+    TooManyCalls(usize),
     /// A call shows no token, and only those that do are answered.
     #[error("this server asks for a token; send it as the metadata authorization: Bearer TOKEN")]
     NoToken,
@@ -218,6 +225,7 @@ impl Error {
             Self::UnknownShardToken(_) => Reason::UnknownShardToken,
             Self::RankTaken(_) => Reason::RankTaken,
             Self::Refused(refusal) => refusal.reason(),
+            Self::TooManyCalls(_) => Reason::TooManyCalls,
             Self::NoToken => Reason::NoToken,
             Self::WrongToken => Reason::WrongToken,
             Self::Draining => Reason::Draining,

@@ -102,6 +102,18 @@ impl Permit {
             let _ = self.resize(amount);
         }
     }
+
+    /// Another permit for room of the same kind, past the limit if need be.
+    #[must_use]
+    pub fn another(&self, amount: usize) -> Self {
+        self.counter.take_anyway(amount)
+    }
+
+    /// Makes it stand for what `other` stands for too, of the same kind.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.counter, &other.counter), "rooms of two kinds");
+        self.amount += std::mem::take(&mut other.amount);
+    }
 }
 
 impl Drop for Permit {

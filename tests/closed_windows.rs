@@ -21,6 +21,10 @@ use tonic_types::StatusExt;
 const SHORT: Duration = Duration::from_millis(400);
 /// A message, and the part of it that comes: more than HTTP/2 keeps unread in this server.
 const LARGE: (usize, usize) = (8 << 20, 6 << 20);
+/// What HTTP/2 gets of an answer at once.
+const PIECE: f64 = 65536.0;
+/// Of an answer of several pieces.
+const ROWS: u64 = 2000;
 const COLUMNS: [u32; 2] = [20, 30];
 const BYTES: &str = "croupier_in_flight_bytes";
 const RANKS: &str = "croupier_shard_ranks";
@@ -121,8 +125,10 @@ async fn steps_that_wait_for_shards_behind_a_reply_do_not_stay() {
     // The first is answered, that it came too late, and nobody takes the answer.
     server.expect_series("croupier_shard_failures_total{reason=\"deadline\"}", 1.0).await;
     assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
-    server.expect_series(BYTES, 0.0).await;
+    // Less than one of the steps.
+    left_with_http2(&server, bytes / 4.0).await;
     expect_unread(&call.end().await.0);
+    server.expect_series(BYTES, 0.0).await;
 }
 
 /// Also what ended by a mistake, of which its worker does not hear.
@@ -202,7 +208,7 @@ async fn the_answer_of_a_stateless_call_does_not_stay() {
     let params = SamplingParams { logprobs, ..seeded(1) };
     let row = SampleRow { params: Some(params), row: Some(0), ..Default::default() };
     let logits_dtype = LogitsDtype::F32.into();
-    let rows = vec![row; 2000];
+    let rows = vec![row; ROWS as usize];
     let batch = SampleRequest { vocab_size: VOCAB, logits_dtype, rows, logits: Some(logits), ..Default::default() };
     let mut reads = Call::open(&server, "Sample").await;
     reads.send_alone(&batch);
@@ -220,6 +226,38 @@ async fn the_answer_of_a_stateless_call_does_not_stay() {
     call.send_alone(&batch);
     call.begun().await;
     assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
-    server.expect_series(BYTES, 0.0).await;
+    left_with_http2(&server, 2.0 * PIECE).await;
     expect_unread(&call.end().await.0);
+    server.expect_series(BYTES, 0.0).await;
+}
+
+/// A reply of any size goes the same way, and what HTTP/2 has of it counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_is_not_read_to_its_end_does_not_stay() {
+    let server = TestServer::with_limits(bounded).await;
+    let mut call = Call::closed(&server, "Decode").await;
+    call.send(&request(Request::Config(config())));
+    call.begun().await;
+    let logprobs = Some(LogprobsParams { top_n: 20, ..Default::default() });
+    let asked = |id| open(id, SamplingParams { logprobs: logprobs.clone(), ..seeded(1) });
+    let work = (0..ROWS).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+    let open = (0..ROWS).map(asked).collect();
+    let step = Step { step_id: 1, open, work, logits: inline(&[logits(1, 0)]), ..Default::default() };
+    call.send(&request(Request::Step(step)));
+    // No other reply is due, so the stream might be silent for as long as it likes. But this one is not taken.
+    assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
+    left_with_http2(&server, 2.0 * PIECE).await;
+    server.expect_sequences(0).await;
+    expect_unread(&call.end().await.0);
+    server.expect_series(BYTES, 0.0).await;
+}
+
+/// Waits until what is left of answers is what HTTP/2 was given: a piece that it could not send whole, and the next.
+async fn left_with_http2(server: &TestServer, most: f64) {
+    let start = Instant::now();
+    while server.series(BYTES) > most {
+        assert!(start.elapsed() < LONG, "{} bytes", server.series(BYTES));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(server.series(BYTES) > 0.0, "what HTTP/2 has counts");
 }

@@ -13,9 +13,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
 
 #[tokio::test]
 async fn a_silent_connection_is_closed_and_counted() {
@@ -107,6 +109,34 @@ async fn silent_connections_do_not_keep_the_probes_out() {
         assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     }
     assert_eq!(server.get("/readyz").await.0, 200);
+}
+
+/// Before anybody has shown a token, if one were asked for.
+#[tokio::test]
+async fn the_calls_of_one_connection_that_sample_nothing_are_few() {
+    let server = start(config()).await;
+    let connect = async || {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
+        HealthClient::new(channel.connect().await.expect("a connection"))
+    };
+    let request = || HealthCheckRequest { service: String::new() };
+    let mut stranger = connect().await;
+    let mut watches = Vec::new();
+    for _ in 0..16 {
+        let mut watch = stranger.watch(request()).await.expect("a place").into_inner();
+        assert_eq!(watch.message().await.expect("a status").expect("one").status(), ServingStatus::Serving);
+        watches.push(watch);
+    }
+    let refused = stranger.check(request()).await.expect_err("no place");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert_eq!(refused.get_details_error_info().expect("a reason").reason, "TOO_MANY_CALLS");
+    assert_eq!(server.series("croupier_rejected_total{reason=\"too_many_calls\"}").await, 1.0);
+    connect().await.check(request()).await.expect("another connection has its own places");
+    watches.pop();
+    until("a place again", async || stranger.clone().check(request()).await.is_ok()).await;
+    for _ in 0..64 {
+        stranger.check(request()).await.expect("a call that has ended has no place");
+    }
 }
 
 #[tokio::test]

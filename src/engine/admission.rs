@@ -18,7 +18,7 @@ pub(super) struct Admission {
     queued: Arc<Counter>,
     /// Steps that wait for their shards, and those behind them: they may wait for seconds, and must not keep others out.
     held: Arc<Counter>,
-    /// Stateless calls whose messages, or answers, are on their way; between these each is a step.
+    /// Stateless calls whose messages are on their way; then each is a step.
     alone: Arc<Counter>,
     /// Their messages' bytes: part of all bytes, so that messages that never come leave room for steps.
     coming: Arc<Counter>,
@@ -108,11 +108,6 @@ impl Admission {
     /// A place for a stateless call until its message is there.
     pub(super) fn alone(&self) -> Result<Permit, Refusal> {
         self.alone.take(1).ok_or(Refusal::QueueFull)
-    }
-
-    /// A place for a stateless call that is answered, among those whose messages are on their way.
-    pub(super) fn answer_alone(&self) -> Permit {
-        self.alone.take_anyway(1)
     }
 
     /// Room for a message that is on its way.

@@ -146,14 +146,8 @@ impl Handle {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn admit_alone(&self) -> Result<Option<Permit>, Error> {
-        self.admission.alone().map(Some).map_err(Error::Refused)
-    }
-
-    /// A place for the answer of a stateless call until it is on the wire, past the limit if need be: new ones wait for room then.
-    #[must_use]
-    pub fn answer_alone(&self) -> Permit {
-        self.admission.answer_alone()
+    pub fn admit_alone(&self) -> Result<Permit, Error> {
+        self.admission.alone().map_err(Error::Refused)
     }
 
     /// Room for a message of so many bytes that is on its way.

@@ -8,6 +8,7 @@
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
+use super::outlet::Outgoing;
 use super::receive::Requests;
 use super::traces::{self, MaybeSpan};
 use super::unread::Answers;
@@ -55,6 +56,8 @@ pub struct DecodeStream {
     due: VecDeque<Due>,
     /// Steps that wait for other ranks.
     held: Held,
+    /// Replies that were handed out, until HTTP/2 has them.
+    outgoing: Outgoing,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
     /// When the first step was received whose reply was handed out and may not be out.
@@ -93,7 +96,13 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
-        Self { shared, place, requests, phase, due, held, parent, unsent: None, rests: 0, started, ended: None }
+        let (outgoing, unsent, rests, ended) = (Outgoing::default(), None, 0, None);
+        Self { shared, place, requests, phase, due, held, outgoing, parent, unsent, rests, started, ended }
+    }
+
+    /// Its replies once they are handed out.
+    pub(super) fn outgoing(&self) -> Outgoing {
+        self.outgoing.clone()
     }
 
     /// Takes in one request; what it calls for is due then.
@@ -238,7 +247,9 @@ impl DecodeStream {
         };
         let (received, finished) = (reply.received, reply.finished);
         traces::tell(&mut span, |facts| traces::answered(facts, &reply));
-        let response = Response::Step(reply::step_result(reply));
+        let (result, room) = reply::step_result(reply);
+        self.outgoing.expect(room);
+        let response = Response::Step(result);
         let now = self.shared.replied(received, finished);
         let held_up = now.saturating_duration_since(*self.unsent.get_or_insert(received));
         self.rests = if held_up >= HELD_UP { RESTS } else { 0 };
@@ -346,11 +357,14 @@ impl Stream for DecodeStream {
 
 impl Answers for DecodeStream {
     fn is_holding(&self) -> bool {
-        !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part)
+        let holds_back = !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part);
+        // Between the pieces of a long reply nobody asks for another one.
+        self.outgoing.is_stuck() || (holds_back && self.outgoing.outlet().is_empty())
     }
 
     fn give_up(&mut self) {
         self.free();
+        self.outgoing.clear();
         let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
         tracing::debug!("a worker does not read its replies; its stream ends");
         let status = self.leave().unwrap_or(unread);

@@ -3,6 +3,7 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
+use super::caller::Caller;
 use super::complaints::{Complaints, advice};
 use super::uds::UdsListener;
 use crate::error::Reason;
@@ -235,6 +236,7 @@ pub struct Connection<T> {
     /// Until enough bytes have come.
     opening: Option<Opening>,
     kill: Pin<Box<WaitForCancellationFutureOwned>>,
+    caller: Caller,
     _place: Place,
 }
 
@@ -255,7 +257,7 @@ impl<T> Connection<T> {
             metrics: guard.metrics.clone(),
         };
         let kill = Box::pin(guard.kill.clone().cancelled_owned());
-        Self { io, opening: Some(opening), kill, _place: place }
+        Self { io, opening: Some(opening), kill, caller: Caller::default(), _place: place }
     }
 
     /// The socket.
@@ -331,11 +333,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     }
 }
 
-impl<T: Connected> Connected for Connection<T> {
-    type ConnectInfo = T::ConnectInfo;
+impl<T> Connected for Connection<T> {
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.io.connect_info()
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
 //! [`decode`] (the stream's life),
-//! `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
+//! `outlet` (how replies get out), `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
 mod attach;
 pub mod auth;
+pub mod caller;
 mod complaints;
 mod convert;
 mod deadline;
@@ -16,6 +17,7 @@ pub mod health;
 mod held;
 mod info;
 pub mod listener;
+mod outlet;
 pub mod probe;
 mod receive;
 mod refusals;
@@ -233,7 +235,10 @@ impl Sampler for Service {
                 let parent = self.shared.context(request.metadata());
                 let requests = Requests::of(request);
                 let stream = DecodeStream::new(Arc::clone(&self.shared), requests, permit, parent, started);
-                Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
+                let outgoing = stream.outgoing();
+                let mut response = Response::new(Replies::new(stream, self.shared.limits.reply_timeout));
+                response.extensions_mut().insert(outgoing);
+                Ok(response)
             }
             Err(error) => {
                 let status = self.shared.refuse(&error);

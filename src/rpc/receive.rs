@@ -8,8 +8,10 @@
 //! Other calls have small messages, and the same time for them. Calls of the sampler that end before the service hears of them are counted here.
 
 use super::Shared;
+use super::caller::{Caller, MOST_QUESTIONS};
 use super::deadline::Deadline;
 use super::deliver;
+use super::outlet;
 use super::server::split;
 use crate::engine::Coming;
 use crate::error::Error;
@@ -72,6 +74,18 @@ impl Kind {
         matches!(self, Self::Alone | Self::Small)
     }
 
+    /// A place for a stateless batch among all of these, for any other call but a stream one among those of its connection.
+    fn admit(self, shared: &Shared, caller: Option<&Caller>) -> Result<(Option<Permit>, Option<Permit>), Error> {
+        match (self, caller) {
+            (Self::Alone, _) => Ok((Some(shared.engine.admit_alone()?), None)),
+            (Self::Small | Self::Questions, Some(caller)) => {
+                let place = caller.question().ok_or(Error::TooManyCalls(MOST_QUESTIONS))?;
+                Ok((None, Some(place)))
+            }
+            (Self::Stream, _) | (_, None) => Ok((None, None)),
+        }
+    }
+
     fn longest(self, limits: &Limits) -> usize {
         match self {
             Self::Stream | Self::Alone => limits.max_message_bytes,
@@ -84,9 +98,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let (service, method) = split(request.uri().path());
     let kind = Kind::of(service, method);
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
-    let place = if kind == Kind::Alone { shared.engine.admit_alone() } else { Ok(None) };
-    let place = match place {
-        Ok(place) => place,
+    let (place, question) = match kind.admit(&shared, request.extensions().get()) {
+        Ok(places) => places,
         Err(error) => {
             let status = shared.refuse(&error);
             call.code = status.code();
@@ -110,7 +123,11 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
-    if kind == Kind::Alone { deliver::watched(response, &shared) } else { response }
+    match kind {
+        Kind::Alone => deliver::watched(response, &shared),
+        Kind::Stream => outlet::in_pieces(response),
+        Kind::Small | Kind::Questions => outlet::in_place(response, question),
+    }
 }
 
 /// Something that happened to a call, or not yet.

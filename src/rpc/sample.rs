@@ -4,7 +4,7 @@
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::deadline::Deadline;
-use super::deliver::Room;
+use super::outlet::Outgoing;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
 use crate::engine::StreamHandle;
@@ -25,8 +25,8 @@ pub(super) struct Call {
     /// Of its answer, once there is one.
     code: Option<tonic::Code>,
     deadline: Deadline,
-    /// What its answer takes until it is on the wire.
-    room: Option<Room>,
+    /// Its answer, until HTTP/2 has it.
+    outgoing: Outgoing,
     /// The trace it belongs to.
     parent: Option<Context>,
     span: MaybeSpan,
@@ -35,7 +35,15 @@ pub(super) struct Call {
 impl Call {
     /// A call that starts now.
     pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>, deadline: Deadline) -> Self {
-        Self { shared, started: Instant::now(), code: None, deadline, room: None, parent, span: None }
+        Self {
+            shared,
+            started: Instant::now(),
+            code: None,
+            deadline,
+            outgoing: Outgoing::default(),
+            parent,
+            span: None,
+        }
     }
 
     /// The call's answer.
@@ -46,9 +54,7 @@ impl Call {
         let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
         self.code = Some(result.as_ref().err().map_or(tonic::Code::Ok, Status::code));
         let mut response = result?;
-        if let Some(room) = self.room.take() {
-            response.extensions_mut().insert(room);
-        }
+        response.extensions_mut().insert(self.outgoing.clone());
         Ok(response)
     }
 }
@@ -76,7 +82,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
     traces::tell(span, |facts| traces::answered(facts, &answer));
-    call.room = Some(Room::new(answer.room));
+    call.outgoing.expect(answer.room);
     let rows = answer.open.into_iter().zip(answer.work);
     let rows = rows.map(|(opened, result)| reply::sample_row(opened, result)).collect();
     let response = proto::SampleResponse { rows };

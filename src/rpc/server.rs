@@ -19,7 +19,7 @@ use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::HealthServer;
 
 /// Metadata of a request. Sampling needs none; a proxy may add some.
-const MAX_HEADER_BYTES: u32 = 16 << 10;
+const MAX_HEADER_BYTES: u32 = 8 << 10;
 /// Calls of one connection beside its Decode streams: stateless ones, health, and streams about to be refused. Past
 /// this bound of HTTP/2 a call waits in the client without a word.
 const OTHER_CALLS: usize = 100;

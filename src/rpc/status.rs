@@ -22,6 +22,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::UnknownShardToken(field) => (Code::PermissionDenied, Some(field), None),
         Error::RankTaken(field) => (Code::AlreadyExists, Some(field), None),
         Error::Refused(refusal) => (Code::ResourceExhausted, None, Some(refusal.retry_after())),
+        Error::TooManyCalls(_) => (Code::ResourceExhausted, None, Some(Duration::from_secs(1))),
         Error::Unread(_) | Error::NotReceived(_) => (Code::Aborted, None, None),
         Error::DeadlineExceeded => (Code::DeadlineExceeded, None, None),
         Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),

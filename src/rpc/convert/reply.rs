@@ -6,6 +6,7 @@ use crate::engine::step::{Done, Last, Opened, RowFailure, RowStatus, StepReply, 
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::params::state::SamplerState;
+use crate::permits::Permit;
 use crate::proto;
 use crate::rpc::status::retry_after_ms;
 use crate::sampling::row::RowOutput;
@@ -13,17 +14,18 @@ use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError};
 use crate::speculative::verified::Trial;
 
-/// The answer to a step.
-pub(in crate::rpc) fn step_result(reply: StepReply) -> proto::StepResult {
+/// The answer to a step, and the room that it takes.
+pub(in crate::rpc) fn step_result(reply: StepReply) -> (proto::StepResult, Permit) {
     let in_slots = reply.in_slots;
-    proto::StepResult {
+    let result = proto::StepResult {
         step_id: reply.id,
         open: reply.open.into_iter().map(open_result).collect(),
         work: if in_slots { Vec::new() } else { reply.work.into_iter().map(work_result).collect() },
         refusal: None,
         in_slots,
         go_away: false,
-    }
+    };
+    (result, reply.room)
 }
 
 /// The answer to a step that was refused.

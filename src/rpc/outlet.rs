@@ -1,0 +1,223 @@
+//! Answers on their way into HTTP/2, and the room that they take until they have left it.
+//!
+//! HTTP/2 takes what it is given whole, however little its client lets through, asks for what comes behind it at once, and keeps it for as
+//! long as that client likes. So it gets answers in pieces, and each piece has its room of `max_bytes_in_flight` with it: that comes
+//! back when HTTP/2 lets go of the piece. What it has not got yet can be dropped.
+
+use crate::permits::Permit;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+/// What HTTP/2 gets at once. It may hold two of them: one that it could not send whole, and the next.
+const PIECE: usize = 64 << 10;
+
+/// What HTTP/2 has not got yet of a call's answers.
+#[derive(Debug, Default)]
+pub(super) struct Outlet {
+    bytes: Bytes,
+    /// Whether it had some of these bytes: the rest of them is in the same allocation.
+    is_begun: bool,
+    /// What these bytes take, or the messages that will be encoded to them.
+    room: Option<Permit>,
+    /// Whether it has asked since this was last looked at.
+    asked: bool,
+}
+
+impl Outlet {
+    /// A message is about to be encoded, which takes so much room.
+    fn expect(&mut self, room: Permit) {
+        match &mut self.room {
+            Some(all) => all.absorb(room),
+            none => *none = Some(room),
+        }
+    }
+
+    /// Encoded, the messages that were expected are these bytes.
+    pub(super) fn fill(&mut self, bytes: Bytes) {
+        self.bytes = if self.bytes.is_empty() { bytes } else { [&*self.bytes, &*bytes].concat().into() };
+        self.room.iter_mut().for_each(|room| room.set(self.bytes.len()));
+    }
+
+    /// The next piece, if there is one. Of bytes that are several pieces each is a copy: one that stays would else keep all of them.
+    pub(super) fn piece(&mut self) -> Option<Bytes> {
+        self.asked = true;
+        let len = self.bytes.len().min(PIECE);
+        if len == 0 {
+            return None;
+        }
+        if len == self.bytes.len() && !self.is_begun {
+            let (bytes, room) = (mem::take(&mut self.bytes), self.room.take());
+            return Some(holding(bytes, room));
+        }
+        self.is_begun = true;
+        let room = self.room.as_ref().map(|room| room.another(len));
+        let bytes = Bytes::copy_from_slice(&self.bytes.split_to(len));
+        if self.bytes.is_empty() {
+            self.clear();
+        }
+        Some(holding(bytes, room))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Drops what HTTP/2 has not got.
+    pub(super) fn clear(&mut self) {
+        (self.bytes, self.is_begun, self.room) = (Bytes::new(), false, None);
+    }
+}
+
+/// The same bytes, which hold something until HTTP/2 lets go of them.
+fn holding<H: Send + 'static>(bytes: Bytes, held: H) -> Bytes {
+    Bytes::from_owner(Piece { bytes, _held: held })
+}
+
+struct Piece<H> {
+    bytes: Bytes,
+    _held: H,
+}
+
+impl<H> AsRef<[u8]> for Piece<H> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The outlet of a call, for those who fill it and those who empty it; it travels in the extensions of the call's answer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outgoing(Arc<Mutex<Outlet>>);
+
+impl Outgoing {
+    /// A message is about to be encoded, which takes so much room until HTTP/2 lets go of it.
+    pub(super) fn expect(&self, room: Permit) {
+        self.outlet().expect(room);
+    }
+
+    /// Whether there is something that HTTP/2 has not got, and has not asked for since this was last looked at.
+    pub(super) fn is_stuck(&self) -> bool {
+        let mut outlet = self.outlet();
+        !mem::take(&mut outlet.asked) && !outlet.is_empty()
+    }
+
+    pub(super) fn clear(&self) {
+        self.outlet().clear();
+    }
+
+    /// A panic while it was held ended its call; what is left is only dropped.
+    pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same answers, of a stream, piece by piece.
+pub(super) fn in_pieces(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    match parts.extensions.remove::<Outgoing>() {
+        Some(outgoing) => Response::from_parts(parts, Body::new(Pieces { body, outgoing })),
+        None => Response::from_parts(parts, body),
+    }
+}
+
+/// The same answers, whose call keeps its place until HTTP/2 has let go of them.
+pub(super) fn in_place(response: Response, place: Option<Permit>) -> Response {
+    let Some(place) = place.map(Arc::new) else { return response };
+    let held = move |frame: Frame<Bytes>| frame.map_data(|bytes| holding(bytes, Arc::clone(&place)));
+    response.map(|body| Body::new(body.map_frame(held)))
+}
+
+struct Pieces {
+    body: Body,
+    outgoing: Outgoing,
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        if let Some(piece) = this.outgoing.outlet().piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            end => return Poll::Ready(end),
+        };
+        Poll::Ready(Some(Ok(match frame.into_data() {
+            Ok(bytes) => {
+                let mut outlet = this.outgoing.outlet();
+                outlet.fill(bytes);
+                Frame::data(outlet.piece().unwrap_or_default())
+            }
+            Err(trailers) => trailers,
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::permits::Counter;
+    use metrics::Gauge;
+
+    fn filled(len: usize, room: &Arc<Counter>) -> (Outlet, Vec<u8>) {
+        let mut outlet = Outlet::default();
+        outlet.expect(room.take(10).expect("room"));
+        outlet.expect(room.take(20).expect("room"));
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        outlet.fill(bytes.clone().into());
+        (outlet, bytes)
+    }
+
+    #[test]
+    fn pieces_are_all_there_is_and_take_room_until_they_are_gone() {
+        for len in [1, PIECE, PIECE + 1, 3 * PIECE] {
+            let room = Counter::new(1 << 20, Gauge::noop());
+            let (mut outlet, bytes) = filled(len, &room);
+            assert_eq!(room.used(), len);
+            let pieces: Vec<Bytes> = std::iter::from_fn(|| outlet.piece()).collect();
+            assert_eq!(pieces.concat(), bytes, "{len}");
+            assert!(pieces.iter().all(|piece| piece.len() <= PIECE));
+            assert_eq!(room.used(), len, "what is left of the outlet takes none");
+            drop(pieces);
+            assert_eq!(room.used(), 0);
+            assert!(outlet.is_empty() && outlet.piece().is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_leaves_the_room_of_what_went_out() {
+        let room = Counter::new(1 << 20, Gauge::noop());
+        let (mut outlet, _) = filled(3 * PIECE, &room);
+        let first = outlet.piece().expect("a piece");
+        assert_eq!(room.used(), 4 * PIECE, "the rest is still in one with the first piece");
+        outlet.clear();
+        assert_eq!(room.used(), first.len());
+        drop(first);
+        assert_eq!(room.used(), 0);
+    }
+
+    #[test]
+    fn it_is_stuck_while_there_is_more_and_nobody_asks() {
+        let room = Counter::new(1 << 20, Gauge::noop());
+        let outgoing = Outgoing::default();
+        assert!(!outgoing.is_stuck());
+        *outgoing.outlet() = filled(2 * PIECE, &room).0;
+        assert!(outgoing.is_stuck());
+        let _first = outgoing.outlet().piece();
+        assert!(!outgoing.is_stuck(), "it has asked");
+        assert!(outgoing.is_stuck(), "and not again");
+        outgoing.clear();
+        assert!(!outgoing.is_stuck());
+    }
+}
