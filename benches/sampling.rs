@@ -146,6 +146,7 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("tail-free .95", &[Step::Temperature, Step::Tfs(0.95)]),
         ("top-a .2", &[Step::Temperature, Step::TopA(0.2)]),
         ("top-n-sigma 1", &[Step::TopNSigma(1.0), Step::Temperature]),
+        ("min-k 3", &[Step::MinK(3.0), Step::Temperature]),
         ("epsilon 3e-4", &[Step::Temperature, Step::EpsilonCutoff(3e-4)]),
         ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
         ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),

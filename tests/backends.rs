@@ -121,6 +121,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => share().prop_map(Step::TopA),
         1 => share().prop_map(Step::EtaCutoff),
         1 => (0.0f32..3.0).prop_map(Step::TopNSigma),
+        2 => prop_oneof![Just(3.0f32), 0.0f32..3e3].prop_map(Step::MinK),
         2 => share().prop_map(Step::TypicalP),
         1 => share().prop_map(Step::TypicalAbove),
         1 => share().prop_map(Step::TypicalTies),

@@ -174,6 +174,9 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
         ("params.typical_p", SamplingParams { typical_p: Some(NAN), ..p() }),
         ("params.tfs", SamplingParams { tfs: Some(-0.1), ..p() }),
         ("params.top_n_sigma", SamplingParams { top_n_sigma: Some(INF), ..p() }),
+        ("params.min_k_tau", SamplingParams { min_k_tau: Some(INF), ..p() }),
+        ("params.min_k_tau", SamplingParams { min_k_tau: Some(NAN), min_k: Some(true), ..p() }),
+        ("params.min_k_tau", SamplingParams { min_k_tau: Some(-1.0), ..p() }),
         ("params.smoothing_curve", SamplingParams { smoothing_curve: Some(0.0), ..p() }),
         ("params.dynatemp_low", SamplingParams { dynatemp_low: Some(2.0), dynatemp_high: Some(1.0), ..p() }),
         ("params.dynatemp_high", SamplingParams { dynatemp_high: Some(NAN), ..p() }),
@@ -198,10 +201,11 @@ fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
         ),
         ("params.sampler_order[1]", SamplingParams { sampler_order: twice, ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![0], ..p() }),
-        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 21], ..p() }),
+        ("params.sampler_order", SamplingParams { sampler_order: vec![1; 22], ..p() }),
         ("params.sampler_order[0]", SamplingParams { sampler_order: vec![99], ..p() }),
         ("params.sampler_order", SamplingParams { sampler_order: vec![top_k], top_p: Some(0.5), ..p() }),
         ("params.engine_order", SamplingParams { engine_order: 99, ..p() }),
+        ("params.engine_order", SamplingParams { engine_order: vllm, min_k: Some(true), ..p() }),
         ("params.engine_order", SamplingParams { engine_order: vllm, tfs: Some(0.5), ..p() }),
     ]
 }

@@ -121,6 +121,9 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.25, 0.9].map(|p| vec![Step::TypicalTies(p)]));
     chains.extend([-1.0, 0.3, 2.0].map(|by| vec![Step::TopP, Step::Temperature, Step::Skew(by)]));
     chains.extend([Step::TopK, Step::TopKTies, Step::TopNSigma(1.0)].map(|cut| vec![cut, Step::Skew(0.3)]));
+    chains.extend([0.0, 3.0, 1e3, 1e5].map(|tau| vec![Step::MinK(tau), Step::Temperature, Step::Skew(0.3)]));
+    chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![Step::Temperature, Step::MinK(tau)]));
+    chains.extend([0.0, 1e3].map(|tau| vec![Step::TopP, Step::MinK(tau), Step::MinP]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
     chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
     // A least mass, at this temperature and at 1, of tokens that are then weighed at another.

@@ -101,6 +101,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("tfs 0.95", with(|p| p.samplers.tfs = 0.95)),
         ("top_a 0.2", with(|p| p.samplers.top_a = 0.2)),
         ("top_n_sigma 8", with(|p| p.samplers.top_n_sigma = 8.0)),
+        ("min_k", with(|p| p.samplers.min_k = true)),
         ("epsilon_cutoff 3e-4", with(|p| p.samplers.epsilon_cutoff = 3e-4)),
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),

@@ -91,6 +91,8 @@ class SamplerKind(enum.IntEnum):
     DYNAMIC_TEMPERATURE = 19
     """dynatemp_high, dynatemp_low and dynatemp_exponent, beside temperature."""
     MIN_EOS_P = 20
+    MIN_K = 21
+    """min_k and min_k_tau."""
 
 
 class EngineOrder(enum.IntEnum):
@@ -100,7 +102,7 @@ class EngineOrder(enum.IntEnum):
     UNSPECIFIED = 0
     """As ENGINE_ORDER_CROUPIER."""
     CROUPIER = 1
-    """min_eos_p, temperature, smoothing, top_n_sigma, top_h, top_k, top_p, min_p, typical_p, tfs, top_a,
+    """min_eos_p, temperature, smoothing, top_n_sigma, min_k, top_h, top_k, top_p, min_p, typical_p, tfs, top_a,
     epsilon_cutoff, eta_cutoff, p_less, xtc, mirostat, infill, adaptive_p, skew."""
     LLAMA_CPP = 2
     """top_n_sigma, top_k, typical_p, top_p, min_p, xtc, infill, temperature, adaptive_p. With mirostat: temperature,
@@ -641,6 +643,18 @@ class SamplingParams(Params):
     dry_early_exit_match_len: int | None = None
     """Bounds DRY's search: it looks at places from the latest one back, and at none before the first that repeats this
     many tokens, and at least 2. Range 0 .. 512; 0: no bound. Server default 0."""
+    min_k: bool | None = None
+    """Min-k (Ding et al. 2026): of the V tokens that are left, their logits l_1 >= l_2 >= ... >= l_V and no temperature
+    counted, keep the first
+
+    max(c, floor(min_k_tau / (l_1 - l_V + 1e-8)))
+
+    and at most all. c, the cliff, is the place i from 1 to V - 1 with the largest (l_i - l_(i+1)) / i, the first of
+    several, or 1 where V is 1. Of equal logits the lower token ids come first. No order of another engine has a place
+    for it. Server default false."""
+    min_k_tau: float | None = None
+    """How many tokens min_k keeps at least, times the distance between the largest and the least logit, so that narrow
+    rows keep many. Range 0 .. 3.4028235e38; 0: the cliff alone decides. Server default 3."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its

@@ -8,13 +8,13 @@ from croupier.integrations import _orders
 from test_vllm import IS_REAL, VOCAB, Engine, adapter, alone, new, processor, request, row
 
 #: vLLM's four in its order, and the others where ENGINE_ORDER_CROUPIER has them.
-ORDER = ("min_eos_p temperature smoothing top_n_sigma top_h min_p top_k top_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc mirostat "
-         "infill adaptive_p skew").split()
+ORDER = ("min_eos_p temperature smoothing top_n_sigma min_k top_h min_p top_k top_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc "
+         "mirostat infill adaptive_p skew").split()
 #: Samplers that vLLM has not, each with values that change the text.
 LACKED = [
     {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"xtc_probability": 1.0, "xtc_expected": True, "xtc_threshold": 0.05},
-    {"top_n_sigma": 0.5}, {"typical_p": 0.3}, {"tfs": 0.3}, {"top_a": 2.0}, {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.4}, {"top_h": 0.2},
-    {"p_less": True}, {"mirostat": 1, "mirostat_tau": 1.0}, {"mirostat": 2, "mirostat_tau": 1.0}, {"adaptive_target": 0.1}, {"skew": 3.0},
+    {"top_n_sigma": 0.5}, {"min_k": True}, {"typical_p": 0.3}, {"tfs": 0.3}, {"top_a": 2.0}, {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.4},
+    {"top_h": 0.2}, {"p_less": True}, {"mirostat": 1, "mirostat_tau": 1.0}, {"mirostat": 2, "mirostat_tau": 1.0}, {"adaptive_target": 0.1}, {"skew": 3.0},
     {"smoothing_factor": 2.0}, {"smoothing_factor": 2.0, "smoothing_curve": 3.0}, {"dynatemp_low": 0.1, "dynatemp_high": 3.0},
     {"temperature_end": 4.0, "temperature_tokens": 5}, {"top_p_decay": 0.5, "top_p": 0.9}, {"min_keep": 30, "min_p": 0.5},
 ]
@@ -68,8 +68,8 @@ def test_every_sampler_has_a_place_in_the_orders_that_are_sent():
 
 
 def test_the_orders_that_are_sent_are_the_server_s(server):
-    every = dict(seed=1, temperature=1.5, top_k=40, top_p=0.97, min_p=0.001, smoothing_factor=0.02, top_n_sigma=3.0, top_h=0.9, typical_p=0.97,
-                 tfs=0.97, top_a=0.01, epsilon_cutoff=1e-3, eta_cutoff=1e-3, xtc_probability=0.5, xtc_threshold=0.02, mirostat=2, skew=0.3)
+    every = dict(seed=1, temperature=1.5, top_k=40, top_p=0.97, min_p=0.001, smoothing_factor=0.02, top_n_sigma=3.0, min_k=True, min_k_tau=200.0,
+                 top_h=0.9, typical_p=0.97, tfs=0.97, top_a=0.01, epsilon_cutoff=1e-3, eta_cutoff=1e-3, xtc_probability=0.5, xtc_threshold=0.02, mirostat=2, skew=0.3)
     each = new([1], seed=1)
     each["true"] = [0] * 40
     for engine, order in ((croupier.pb.ENGINE_ORDER_CROUPIER, _orders.CROUPIER), (croupier.pb.ENGINE_ORDER_TRANSFORMERS, _orders.TRANSFORMERS)):

@@ -128,6 +128,8 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.tfs, float),
     parameter!(samplers.top_a, float),
     parameter!(samplers.top_n_sigma, float),
+    parameter!(samplers.min_k, boolean),
+    parameter!(samplers.min_k_tau, float),
     parameter!(samplers.epsilon_cutoff, float),
     parameter!(samplers.eta_cutoff, float),
     parameter!(samplers.top_h, float),

@@ -53,6 +53,10 @@ pub struct SamplerParams {
     pub top_a: f32,
     /// Keep logits so many standard deviations below the largest. 0 ..= 1e4; 0: off.
     pub top_n_sigma: f32,
+    /// Keep the tokens before the cliff of sorted logits.
+    pub min_k: bool,
+    /// ... and at least this many, over the distance between the largest and the least logit. 0 ..= the largest f32.
+    pub min_k_tau: f32,
     /// Keep tokens with this probability. 0 ..= 1; 0: off.
     pub epsilon_cutoff: f32,
     /// The same, less where entropy is high. 0 ..= 1; 0: off.
@@ -120,6 +124,8 @@ impl Off for SamplerParams {
         tfs: 1.0,
         top_a: 0.0,
         top_n_sigma: 0.0,
+        min_k: false,
+        min_k_tau: 3.0,
         epsilon_cutoff: 0.0,
         eta_cutoff: 0.0,
         top_h: 0.0,
@@ -160,6 +166,7 @@ impl SamplerParams {
         in_range("top_a", self.top_a, 0.0, MAX_CUTOFF, "")?;
         // llama.cpp's default is -1, and its server says so of each request.
         in_range("top_n_sigma", self.top_n_sigma, -MAX_CUTOFF, MAX_CUTOFF, " (0 and less are off)")?;
+        in_range("min_k_tau", self.min_k_tau, 0.0, f32::MAX, " (any finite number from 0 on)")?;
         in_range("epsilon_cutoff", self.epsilon_cutoff, 0.0, 1.0, "")?;
         in_range("eta_cutoff", self.eta_cutoff, 0.0, 1.0, "")?;
         in_range("top_h", self.top_h, 0.0, 1.0, "")?;
@@ -235,6 +242,8 @@ impl SamplerParams {
             tfs,
             top_a,
             top_n_sigma,
+            min_k,
+            min_k_tau,
             epsilon_cutoff,
             eta_cutoff,
             top_h,

@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 10] = [
+    const ANY_VALUE: [&str; 11] = [
         "top_k",
         "max_tokens",
         "ignore_eos",
@@ -189,6 +189,7 @@ mod tests {
         "prompt_ignore_length",
         "penalties_count_prompt",
         "p_less",
+        "min_k",
         "infill",
         "return_sampler_state",
         "xtc_expected",
@@ -198,7 +199,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 65] = [
+        let out_of_range: [(&str, Change); 66] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -227,6 +228,7 @@ mod tests {
             ("tfs", |p| p.samplers.tfs = 1.5),
             ("top_a", |p| p.samplers.top_a = -0.1),
             ("top_n_sigma", |p| p.samplers.top_n_sigma = f32::INFINITY),
+            ("min_k_tau", |p| p.samplers.min_k_tau = f32::INFINITY),
             ("epsilon_cutoff", |p| p.samplers.epsilon_cutoff = 3.0),
             ("eta_cutoff", |p| p.samplers.eta_cutoff = -1.0),
             ("top_h", |p| p.samplers.top_h = 1.01),

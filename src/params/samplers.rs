@@ -17,6 +17,8 @@ pub enum Sampler {
     Smoothing,
     /// `top_n_sigma`.
     TopNSigma,
+    /// `min_k`.
+    MinK,
     /// `top_h`.
     TopH,
     /// `top_k`.
@@ -93,6 +95,8 @@ pub enum Step {
     TopA(f32),
     /// See [`top_n_sigma`](crate::sampling::samplers::top_n_sigma).
     TopNSigma(f32),
+    /// With tau. See [`min_k`](crate::sampling::samplers::min_k).
+    MinK(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     EpsilonCutoff(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
@@ -153,11 +157,12 @@ pub enum Step {
 
 impl Sampler {
     /// All of them: those of this project's order, and then the one that has no place in it.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::MinEosP,
         Self::Temperature,
         Self::Smoothing,
         Self::TopNSigma,
+        Self::MinK,
         Self::TopH,
         Self::TopK,
         Self::TopP,
@@ -188,6 +193,7 @@ impl Sampler {
             Self::DynamicTemperature => "dynatemp_high",
             Self::Smoothing => "smoothing_factor",
             Self::TopNSigma => "top_n_sigma",
+            Self::MinK => "min_k",
             Self::TopH => "top_h",
             Self::TopK => "top_k",
             Self::TopP => "top_p",
@@ -238,6 +244,7 @@ impl Sampler {
                 on(factor > 0.0, Step::Smoothing { factor, curve })
             }
             Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
+            Self::MinK => on(params.samplers.min_k, Step::MinK(params.samplers.min_k_tau)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
             Self::TopK => on(params.top_k > 0, if rules.top_k_ties { Step::TopKTies } else { Step::TopK }),
             Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
@@ -294,6 +301,7 @@ impl Step {
             Self::Tfs(_) => Sampler::Tfs,
             Self::TopA(_) => Sampler::TopA,
             Self::TopNSigma(_) => Sampler::TopNSigma,
+            Self::MinK(_) => Sampler::MinK,
             Self::EpsilonCutoff(_) => Sampler::EpsilonCutoff,
             Self::EtaCutoff(_) => Sampler::EtaCutoff,
             Self::TopH(_) => Sampler::TopH,

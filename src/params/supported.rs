@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 78] = [
+pub const SUPPORTED: [&str; 80] = [
     "temperature",
     "top_k",
     "top_p",
@@ -78,6 +78,8 @@ pub const SUPPORTED: [&str; 78] = [
     "dry_max_ngram",
     "dry_max_occurrences",
     "dry_early_exit_match_len",
+    "min_k",
+    "min_k_tau",
     "preset",
     "watermark",
 ];

@@ -11,8 +11,8 @@ use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::infill::Infill;
 use super::samplers::{
-    adaptive_p, cutoffs, infill, min_eos_p, mirostat, skew, smoothing, tail_free, temperature, top_h, top_n_sigma,
-    typical, xtc,
+    adaptive_p, cutoffs, infill, min_eos_p, min_k, mirostat, skew, smoothing, tail_free, temperature, top_h,
+    top_n_sigma, typical, xtc,
 };
 use super::{filters, mass};
 pub use crate::params::Step;
@@ -96,6 +96,7 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::Tfs(z) => tail_free::apply(left, z),
         Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
         Step::TopNSigma(n) => top_n_sigma::apply(left, n),
+        Step::MinK(tau) => min_k::apply(left, tau),
         Step::EpsilonCutoff(epsilon) => left.keep_mass(cutoffs::epsilon(epsilon, left.total())),
         Step::EtaCutoff(epsilon) => left.keep_mass(cutoffs::eta(epsilon, left.entropy(), left.total())),
         Step::TopH(share) => top_h::apply(left, share),

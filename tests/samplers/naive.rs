@@ -6,6 +6,8 @@ use croupier::sampling::chain::Step;
 /// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
 pub(super) struct Naive {
     pub(super) logits: Vec<Option<f64>>,
+    /// What they have been divided by since they were new.
+    pub(super) temperature: f64,
     pub(super) near: bool,
     /// Whether tokens that are not equal are so near to one another that their order cannot be told.
     pub(super) close: bool,
@@ -18,7 +20,7 @@ pub(super) struct Naive {
 impl Naive {
     pub(super) fn new(logits: &[f32]) -> Self {
         let logits = logits.iter().map(|&x| Some(f64::from(x))).collect();
-        Self { logits, near: false, close: false, min_keep: 1, protected: &[] }
+        Self { logits, temperature: 1.0, near: false, close: false, min_keep: 1, protected: &[] }
     }
 
     pub(super) fn probabilities(&self) -> Vec<f64> {
@@ -88,6 +90,11 @@ impl Naive {
         self.logits.iter_mut().flatten().for_each(|x| *x = of(*x));
     }
 
+    fn cool(&mut self, temperature: f64) {
+        self.temperature *= temperature;
+        self.map(|x| x / temperature);
+    }
+
     pub(super) fn apply(&mut self, step: Step) {
         let p = self.probabilities();
         let most = p.iter().copied().fold(0.0, f64::max);
@@ -96,15 +103,16 @@ impl Naive {
         self.near |= self.close;
         match step {
             Step::MinEosP(least) => self.min_eos_p(&p, real(least)),
-            Step::Temperature => self.map(|x| x / real(FILTERS.temperature)),
+            Step::Temperature => self.cool(real(FILTERS.temperature)),
             Step::DynamicTemperature { low, high, exponent } => {
                 let share = self.entropy() / (self.left().len() as f64).ln().max(1e-300);
                 let temperature = real(low) + real(high - low) * share.clamp(0.0, 1.0).powf(real(exponent));
-                self.map(|x| x / temperature);
+                self.cool(temperature);
             }
             Step::Smoothing { factor, curve } => {
                 let (max, f, c) = (self.max(), real(factor), real(curve));
                 let (k, s) = ((3.0 - c) / 2.0, (c - 1.0) / 2.0);
+                self.temperature = 1.0;
                 self.map(|x| -k * f * (x - max).powi(2) + s * f * (x - max).powi(3));
             }
             // Random rows have no ties.
@@ -124,6 +132,7 @@ impl Naive {
             }
             Step::Tfs(z) => self.tail_free(real(z)),
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
+            Step::MinK(tau) => self.min_k(real(tau)),
             Step::TopH(share) => self.top_h(real(share)),
             Step::Xtc { threshold, .. } => self.exclude(real(threshold), false),
             Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
@@ -144,6 +153,7 @@ impl Naive {
                 };
                 let logits = self.logits.iter().zip(&p);
                 self.logits = logits.map(|(x, &p)| x.map(|_| curve(p))).collect();
+                self.temperature = 1.0;
                 self.look_for_close();
             }
         }
@@ -175,6 +185,7 @@ impl Naive {
         let p = self.probabilities();
         let order = self.by(|t| p[t]);
         let mut before = 0.0;
+        self.temperature = 1.0;
         for token in order {
             // Such a one may have no mass.
             self.near |= p[token] < 1e-10;
@@ -196,6 +207,7 @@ impl Naive {
         if happened.left() == self.left() {
             return;
         }
+        self.temperature = 1.0;
         for token in self.left() {
             self.logits[token] = Some((probability * with[token] + (1.0 - probability) * without[token]).ln());
         }
@@ -245,6 +257,23 @@ impl Naive {
         let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
         let count = order.iter().filter(|&&t| self.logits[t] >= Some(least)).count();
         self.keep_first(&order, count);
+    }
+
+    /// By the paper, at temperature 1: falls over the range, each over its place, and the largest of them.
+    fn min_k(&mut self, tau: f64) {
+        let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
+        let logits: Vec<f64> = order.iter().flat_map(|&t| self.logits[t]).map(|x| x * self.temperature).collect();
+        let range = logits[0] - logits[logits.len() - 1] + 1e-8;
+        let falls: Vec<f64> =
+            logits.windows(2).zip(1..).map(|(pair, place)| (pair[0] - pair[1]) / range / f64::from(place)).collect();
+        let most = falls.iter().copied().fold(0.0, f64::max);
+        let cliff = falls.iter().position(|&fall| fall == most).map_or(1, |at| at + 1);
+        // Logits have been rounded to f32 where a step gave new ones, by more than the least of falls.
+        let rounding = 1e-6 * logits.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+        self.near |= falls.iter().filter(|&&fall| most - fall < rounding / range).count() > 1;
+        let least = tau / range;
+        self.near |= (least - least.round()).abs() < 1e-4 * least;
+        self.keep_first(&order, cliff.max(least as usize));
     }
 
     pub(super) fn top_h(&mut self, share: f64) {

@@ -153,6 +153,7 @@ fn step() -> impl Strategy<Value = Step> {
         share().prop_map(Step::Tfs),
         prop_oneof![share(), 1.0f32..100.0].prop_map(Step::TopA),
         prop_oneof![share(), 1.0f32..5.0].prop_map(Step::TopNSigma),
+        prop_oneof![Just(3.0f32), share(), 3.0f32..3e3, Just(f32::MAX)].prop_map(Step::MinK),
         share().prop_map(Step::EpsilonCutoff),
         share().prop_map(Step::EtaCutoff),
         share().prop_map(Step::TopH),

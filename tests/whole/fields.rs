@@ -63,17 +63,17 @@ fn watermark(draw: &mut Draw) -> WatermarkParams {
 }
 
 fn order(draw: &mut Draw) -> Vec<i32> {
-    let mut kinds: Vec<i32> = (1..=20).collect();
+    let mut kinds: Vec<i32> = (1..=21).collect();
     (1..kinds.len()).rev().for_each(|at| kinds.swap(at, draw.below(at as u32 + 1) as usize));
     // Mostly with a place for everything.
     if draw.happens(0.2) {
-        kinds.truncate(draw.below(20) as usize);
+        kinds.truncate(draw.below(21) as usize);
     }
     kinds
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 78] = [
+pub const FIELDS: [(&str, Set); 80] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -114,6 +114,8 @@ pub const FIELDS: [(&str, Set); 78] = [
     ("tfs", |p, d| p.tfs = Some(d.share())),
     ("top_a", |p, d| p.top_a = Some(d.edge(&[0.0, 1e4], (0.0, 2.0)))),
     ("top_n_sigma", |p, d| p.top_n_sigma = Some(d.edge(&[0.0, 1e4], (0.1, 4.0)))),
+    ("min_k", |p, d| p.min_k = Some(d.happens(0.7))),
+    ("min_k_tau", |p, d| p.min_k_tau = Some(d.edge(&[0.0, 3.0, f32::MAX], (0.0, 60.0)))),
     ("epsilon_cutoff", |p, d| p.epsilon_cutoff = Some(d.share())),
     ("eta_cutoff", |p, d| p.eta_cutoff = Some(d.share())),
     ("top_h", |p, d| p.top_h = Some(d.share())),

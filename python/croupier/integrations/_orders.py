@@ -8,7 +8,7 @@ from ..schema import pb
 
 #: That of ENGINE_ORDER_CROUPIER.
 CROUPIER = tuple(getattr(pb, f"SAMPLER_KIND_{name.upper()}") for name in (
-    "min_eos_p temperature smoothing top_n_sigma top_h top_k top_p min_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc mirostat "
+    "min_eos_p temperature smoothing top_n_sigma min_k top_h top_k top_p min_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc mirostat "
     "infill adaptive_p skew").split())
 
 

@@ -18,7 +18,6 @@ use super::passes::{BLOCK, Keep, PAD, Range, Sample, Scan, Shape, Skip, Split, S
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{RowError, RowSpec};
-use crate::sampling::samplers::top_n_sigma::Moments;
 
 /// A row with some blocks replaced.
 pub(super) struct View<'a> {
@@ -263,16 +262,6 @@ impl<'a> View<'a> {
         let all = Skip { from: usize::MAX, to: usize::MAX };
         let row = self.passes.preceding(self.row.bytes(), self.plain, all, at_least);
         row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, all, at_least)
-    }
-
-    /// What the deviation of all finite values is made of.
-    pub(super) fn moments(&self) -> Moments {
-        let least = self.passes.least(self.row.bytes(), self.plain);
-        let least = least.min(self.side.passes.least(self.side.bytes(), self.side.maxima));
-        let mut moments = Moments::new(self.max, least);
-        self.passes.moments(self.row.bytes(), self.plain, &mut moments);
-        self.side.passes.moments(self.side.bytes(), self.side.maxima, &mut moments);
-        moments
     }
 
     /// The values in `range` with their masses, or with `count` a mass of 1. A block's tokens lie together: those of the

@@ -8,6 +8,7 @@ pub mod adaptive_p;
 pub mod cutoffs;
 pub mod infill;
 pub mod min_eos_p;
+pub mod min_k;
 pub mod mirostat;
 pub mod skew;
 pub mod smoothing;

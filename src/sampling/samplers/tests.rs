@@ -15,6 +15,7 @@ use crate::params::state::{Average, SamplerState};
 mod ends;
 mod engines;
 mod infill;
+mod min_k;
 
 const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
@@ -224,6 +225,7 @@ fn no_filter_leaves_fewer_than_min_keep() {
         Step::Tfs(0.0),
         Step::TopA(9.0),
         Step::TopNSigma(1e-3),
+        Step::MinK(0.0),
         Step::EpsilonCutoff(0.9),
         Step::EtaCutoff(1.0),
         Step::TopH(1e-3),

@@ -209,6 +209,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 Next::Cut(Cut::Mass(mirostat::need(mu, self.total())))
             }
             Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.view.moments().least(n))),
+            Step::MinK(tau) => self.min_k(tau),
             Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share).max(self.min_keep))),
             Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),

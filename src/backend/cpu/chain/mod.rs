@@ -11,6 +11,7 @@ mod ends;
 mod infill;
 mod interval;
 mod listing;
+mod min_k;
 mod nucleus;
 mod play;
 mod shaped;

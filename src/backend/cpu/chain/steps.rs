@@ -37,6 +37,7 @@ impl Left<'_> {
             Step::Tfs(z) => self.tail_free(z),
             Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
             Step::TopNSigma(n) => self.top_n_sigma(n),
+            Step::MinK(tau) => self.min_k(tau),
             Step::EpsilonCutoff(epsilon) => self.keep_mass(cutoffs::epsilon(epsilon, self.total())),
             Step::EtaCutoff(epsilon) => self.keep_mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
             Step::TopH(share) => self.top_h(share),
@@ -162,7 +163,7 @@ impl Left<'_> {
         if self.min_keep > 1 { Some(self.nth(self.min_keep).unwrap_or(u64::MAX)) } else { None }
     }
 
-    fn keep_first(&mut self, count: usize) {
+    pub(super) fn keep_first(&mut self, count: usize) {
         if let Some(last) = self.nth(count.max(self.min_keep)) {
             self.retain_up_to(Some(last), |_, _| false);
         }

@@ -1,10 +1,25 @@
-//! Lists that samplers make of a view.
+//! Lists that samplers make of a view, and what they measure of it.
 
 use super::View;
 use crate::backend::cpu::passes::{BLOCK, Range, Values, Weigh};
 use crate::backend::cpu::simd::sums::LOT;
+use crate::sampling::samplers::top_n_sigma::Moments;
 
 impl View<'_> {
+    /// The least value that is not −∞.
+    pub(in crate::backend::cpu) fn least(&self) -> f32 {
+        let row = self.passes.least(self.row.bytes(), self.plain);
+        row.min(self.side.passes.least(self.side.bytes(), self.side.maxima))
+    }
+
+    /// What the deviation of all finite values is made of.
+    pub(in crate::backend::cpu) fn moments(&self) -> Moments {
+        let mut moments = Moments::new(self.max, self.least());
+        self.passes.moments(self.row.bytes(), self.plain, &mut moments);
+        self.side.passes.moments(self.side.bytes(), self.side.maxima, &mut moments);
+        moments
+    }
+
     /// Mass of each [lot](LOT) of blocks, and their total.
     pub(in crate::backend::cpu) fn lot_sums(&self, weigh: Weigh, sums: &mut Vec<u64>) -> u64 {
         let count = self.blocks().div_ceil(LOT);
