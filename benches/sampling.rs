@@ -153,6 +153,7 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("infill behind top-k 40", &[Step::TopK, Step::Infill]),
         ("infill, nothing before", &[Step::Infill]),
         ("p-less", &[Step::Temperature, Step::PLess]),
+        ("p-less-norm", &[Step::Temperature, Step::PLessNorm]),
         ("mirostat 1, tau 5", &[Step::Temperature, Step::MirostatV1 { tau: 5.0, eta: 0.1 }]),
         ("mirostat 2, tau 5", &[Step::Temperature, Step::MirostatV2 { tau: 5.0, eta: 0.1 }]),
         ("adaptive-p .5 behind min-p .05", &[Step::MinP, Step::AdaptiveP { target: 0.5, decay: 0.9 }]),

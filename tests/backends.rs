@@ -129,6 +129,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
             .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
         1 => Just(Step::PLess),
+        1 => Just(Step::PLessNorm),
         2 => Just(Step::Infill),
         1 => Just(Step::TopP),
         1 => Just(Step::TopK),

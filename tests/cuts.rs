@@ -131,7 +131,8 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     for behind in last {
         chains.push([&[Step::TopKTies], behind].concat());
         chains.push([&[Step::MinP], behind].concat());
-        for cut in [Step::MinP, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::TopNSigma(0.5)] {
+        let masses = [Step::MinP, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::PLessNorm];
+        for cut in masses.into_iter().chain([Step::TopNSigma(0.5)]) {
             chains.push([&[Step::Temperature, cut], behind].concat());
         }
     }

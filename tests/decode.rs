@@ -308,6 +308,8 @@ async fn every_sampler_takes_effect_in_the_order_that_is_asked() {
         SamplingParams { top_a: Some(8.0), ..seeded(1) },
         SamplingParams { top_n_sigma: Some(0.5), ..seeded(1) },
         SamplingParams { min_k: Some(true), ..seeded(1) },
+        SamplingParams { p_less: Some(true), ..seeded(1) },
+        SamplingParams { p_less: Some(true), p_less_norm: Some(true), ..seeded(1) },
         SamplingParams { epsilon_cutoff: Some(0.06), ..seeded(1) },
         SamplingParams { eta_cutoff: Some(0.3), ..seeded(1) },
         SamplingParams { top_h: Some(0.3), ..seeded(1) },

@@ -73,6 +73,7 @@ fn step(kind: usize, seed: u64) -> Step {
         8 => Step::Tfs(0.05 + 0.9 * share),
         9 => Step::TopA(share),
         10 => Step::TopNSigma(0.3 + 2.0 * share),
+        28 => Step::PLessNorm,
         // Half of them by the cliff alone, mostly.
         27 => Step::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
         11 => Step::EpsilonCutoff(0.05 * share),
@@ -94,7 +95,7 @@ fn step(kind: usize, seed: u64) -> Step {
     }
 }
 
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -159,12 +160,11 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 14] = [
+    let chains: [(&str, &[Step]); 15] = [
         ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
         ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
         ("top-n-sigma, temperature last", &[Step::TopNSigma(1.5), Step::Temperature]),
-        ("min-k behind a temperature", &[Step::Temperature, Step::MinK(50.0)]),
         ("p-less", &[Step::PLess]),
         ("mirostat", &[Step::MirostatV1 { tau: 3.0, eta: 0.1 }]),
         ("mirostat 2 at a temperature", &[Step::Temperature, Step::MirostatV2 { tau: 3.0, eta: 0.1 }]),
@@ -174,6 +174,8 @@ fn draws() {
         ("infill behind top-k", &[Step::TopK, Step::Infill, Step::Temperature]),
         ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
         ("likely ends", &[Step::MinEosP(0.001), Step::Temperature]),
+        ("min-k behind a temperature", &[Step::Temperature, Step::MinK(50.0)]),
+        ("p-less, normalized", &[Step::PLessNorm]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
         let logits = row(300, 4.0, 77 + i as u64);

@@ -106,6 +106,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
         ("eta_cutoff 3e-4", with(|p| p.samplers.eta_cutoff = 3e-4)),
         ("top_h 0.4", with(|p| p.samplers.top_h = 0.4)),
         ("p_less", with(|p| p.samplers.p_less = true)),
+        ("p_less, normalized", with(|p| (p.samplers.p_less, p.samplers.p_less_norm) = (true, true))),
         ("min_eos_p 1e-7", with(|p| p.samplers.min_eos_p = 1e-7)),
         ("infill, k 40, p .9", with(|p| (p.samplers.infill, p.top_k, p.top_p) = (true, 40, 0.9))),
         ("infill, k 40, T 0.3", with(|p| (p.samplers.infill, p.top_k, p.temperature) = (true, 40, 0.3))),

@@ -655,6 +655,10 @@ class SamplingParams(Params):
     min_k_tau: float | None = None
     """How many tokens min_k keeps at least, times the distance between the largest and the least logit, so that narrow
     rows keep many. Range 0 .. 3.4028235e38; 0: the cliff alone decides. Server default 3."""
+    p_less_norm: bool | None = None
+    """p_less as its normalized form (p-less-norm), which keeps more: with s the sum of the squares of all probabilities
+    and V the number of tokens that are left, p_less keeps probabilities of at least (V * s - 1) / (V - 1) in place of
+    s, and all where they are equal. Without p_less it has no effect. Server default false."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its

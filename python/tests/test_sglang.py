@@ -311,7 +311,8 @@ def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(sglang, server, i
 
 @pytest.mark.parametrize("extra", [
     {"xtc_probability": 1.0, "xtc_threshold": 0.01}, {"top_n_sigma": 0.3}, {"min_k": True, "min_k_tau": 20.0}, {"typical_p": 0.2}, {"tfs": 0.2}, {"top_a": 5.0},
-    {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.6}, {"top_h": 0.1}, {"p_less": True}, {"skew": -5.0}, {"smoothing_factor": 5.0}, {"dynatemp_low": 0.01, "dynatemp_high": 0.1},
+    {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.6}, {"top_h": 0.1}, {"p_less": True}, {"p_less": True, "p_less_norm": True}, {"skew": -5.0},
+    {"smoothing_factor": 5.0}, {"dynatemp_low": 0.01, "dynatemp_high": 0.1},
 ], ids=str)
 def test_a_sampler_that_sglang_lacks_is_applied(sglang, server, extra, caplog):
     sampler, rows, given = sglang.CroupierSampler(server.uds), logits(1), [(1.3, 40, 1.0, 0.0)]

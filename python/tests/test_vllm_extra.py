@@ -14,7 +14,7 @@ ORDER = ("min_eos_p temperature smoothing top_n_sigma min_k top_h min_p top_k to
 LACKED = [
     {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"xtc_probability": 1.0, "xtc_expected": True, "xtc_threshold": 0.05},
     {"top_n_sigma": 0.5}, {"min_k": True}, {"typical_p": 0.3}, {"tfs": 0.3}, {"top_a": 2.0}, {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.4},
-    {"top_h": 0.2}, {"p_less": True}, {"mirostat": 1, "mirostat_tau": 1.0}, {"mirostat": 2, "mirostat_tau": 1.0}, {"adaptive_target": 0.1}, {"skew": 3.0},
+    {"top_h": 0.2}, {"p_less": True}, {"p_less": True, "p_less_norm": True}, {"mirostat": 1, "mirostat_tau": 1.0}, {"mirostat": 2, "mirostat_tau": 1.0}, {"adaptive_target": 0.1}, {"skew": 3.0},
     {"smoothing_factor": 2.0}, {"smoothing_factor": 2.0, "smoothing_curve": 3.0}, {"dynatemp_low": 0.1, "dynatemp_high": 3.0},
     {"temperature_end": 4.0, "temperature_tokens": 5}, {"top_p_decay": 0.5, "top_p": 0.9}, {"min_keep": 30, "min_p": 0.5},
 ]

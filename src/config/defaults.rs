@@ -163,6 +163,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_p_min, float),
     nothing!(samplers.top_p_reset_token_ids, tokens),
     parameter!(samplers.p_less, boolean),
+    parameter!(samplers.p_less_norm, boolean),
     parameter!(samplers.infill, boolean),
     parameter!(samplers.min_eos_p, float),
     parameter!(samplers.skew, float),

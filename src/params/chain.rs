@@ -91,6 +91,8 @@ pub struct SamplerParams {
     pub top_p_reset_token_ids: Vec<u32>,
     /// Keep tokens with at least the sum of the squares of all probabilities.
     pub p_less: bool,
+    /// ... less what they would have where all other tokens were as likely.
+    pub p_less_norm: bool,
     /// Ends a text that is filled in where what would follow is not certain.
     pub infill: bool,
     /// Where an EOS token is more likely than this, only these stay. 0 ..= 1; 0: off.
@@ -143,6 +145,7 @@ impl Off for SamplerParams {
         top_p_min: 1e-6,
         top_p_reset_token_ids: Vec::new(),
         p_less: false,
+        p_less_norm: false,
         infill: false,
         min_eos_p: 0.0,
         skew: 0.0,
@@ -261,6 +264,7 @@ impl SamplerParams {
             top_p_min,
             top_p_reset_token_ids,
             p_less,
+            p_less_norm,
             infill,
             min_eos_p,
             skew,

@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// Any value of these is a valid one.
-    const ANY_VALUE: [&str; 11] = [
+    const ANY_VALUE: [&str; 12] = [
         "top_k",
         "max_tokens",
         "ignore_eos",
@@ -189,6 +189,7 @@ mod tests {
         "prompt_ignore_length",
         "penalties_count_prompt",
         "p_less",
+        "p_less_norm",
         "min_k",
         "infill",
         "return_sampler_state",

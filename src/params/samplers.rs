@@ -126,6 +126,8 @@ pub enum Step {
     },
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     PLess,
+    /// Its normalized form.
+    PLessNorm,
     /// The first. See [`mirostat`](crate::sampling::samplers::mirostat).
     MirostatV1 {
         /// Wanted surprise, in bits.
@@ -268,7 +270,10 @@ impl Sampler {
                 };
                 on(probability > 0.0, step)
             }
-            Self::PLess => on(params.samplers.p_less, Step::PLess),
+            Self::PLess => {
+                let step = if params.samplers.p_less_norm { Step::PLessNorm } else { Step::PLess };
+                on(params.samplers.p_less, step)
+            }
             Self::Mirostat => {
                 let (tau, eta) = (params.samplers.mirostat_tau, params.samplers.mirostat_eta);
                 let first = params.samplers.mirostat == 1;
@@ -306,7 +311,7 @@ impl Step {
             Self::EtaCutoff(_) => Sampler::EtaCutoff,
             Self::TopH(_) => Sampler::TopH,
             Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } | Self::XtcExpected { .. } => Sampler::Xtc,
-            Self::PLess => Sampler::PLess,
+            Self::PLess | Self::PLessNorm => Sampler::PLess,
             Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
             Self::Infill => Sampler::Infill,
             Self::AdaptiveP { .. } => Sampler::AdaptiveP,

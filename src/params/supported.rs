@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 80] = [
+pub const SUPPORTED: [&str; 81] = [
     "temperature",
     "top_k",
     "top_p",
@@ -80,6 +80,7 @@ pub const SUPPORTED: [&str; 80] = [
     "dry_early_exit_match_len",
     "min_k",
     "min_k_tau",
+    "p_less_norm",
     "preset",
     "watermark",
 ];

@@ -114,6 +114,7 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
             xtc::apply_expected(left, (probability, threshold), chain.protected);
         }
         Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
+        Step::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),
         Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu)),
         Step::MirostatV2 { .. } => {
             chain.state.mirostat_mu.into_iter().for_each(|mu| left.keep_mass(mirostat::need(mu, left.total())));

@@ -139,6 +139,11 @@ impl Naive {
             Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold)),
             Step::Skew(by) => self.skew(real(by).exp()),
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
+            Step::PLessNorm => {
+                // By pairs of tokens: that both are the same one, less that they are two, per pair with one of them.
+                let (same, others) = (p.iter().map(|p| p * p).sum::<f64>(), self.left().len() as f64 - 1.0);
+                self.keep_from(if others > 0.0 { same - (1.0 - same) / others } else { 0.0 });
+            }
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
             Step::Infill => self.infill(),

@@ -161,6 +161,7 @@ fn step() -> impl Strategy<Value = Step> {
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcUnlessIgnored { probability, threshold }),
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
         Just(Step::PLess),
+        Just(Step::PLessNorm),
         Just(Step::Infill),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV1 { tau, eta }),
         (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV2 { tau, eta }),

@@ -73,7 +73,7 @@ fn order(draw: &mut Draw) -> Vec<i32> {
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 80] = [
+pub const FIELDS: [(&str, Set); 81] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -134,6 +134,7 @@ pub const FIELDS: [(&str, Set); 80] = [
     ("top_p_min", |p, d| p.top_p_min = Some(d.share())),
     ("top_p_reset_token_ids", |p, d| p.top_p_reset_token_ids = d.once(1, 4)),
     ("p_less", |p, d| p.p_less = Some(d.happens(0.7))),
+    ("p_less_norm", |p, d| p.p_less_norm = Some(d.happens(0.7))),
     ("dry_multiplier", |p, d| p.dry_multiplier = Some(d.edge(&[0.0, 1e4], (0.1, 2.0)))),
     ("dry_base", |p, d| p.dry_base = Some(d.edge(&[1.0, 1e4], (1.0, 3.0)))),
     ("dry_allowed_length", |p, d| p.dry_allowed_length = Some(if d.happens(0.2) { 1024 } else { 1 + d.below(4) })),

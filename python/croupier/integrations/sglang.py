@@ -34,7 +34,7 @@ _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-5, 1e5
 _WITHOUT_HISTORY = frozenset((
     "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
     "smoothing_curve typical_p tfs top_a top_n_sigma min_k min_k_tau epsilon_cutoff eta_cutoff top_h xtc_probability xtc_threshold "
-    "xtc_ignore_token_ids min_keep sampler_order engine_order p_less logit_bias skew xtc_expected").split())
+    "xtc_ignore_token_ids min_keep sampler_order engine_order p_less p_less_norm logit_bias skew xtc_expected").split())
 
 
 def extra_params(custom: Any) -> Any:

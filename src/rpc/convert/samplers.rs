@@ -41,6 +41,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
         top_p_min: wire.top_p_min.unwrap_or(defaults.top_p_min),
         top_p_reset_token_ids: take(&mut wire.top_p_reset_token_ids),
         p_less: wire.p_less.unwrap_or(defaults.p_less),
+        p_less_norm: wire.p_less_norm.unwrap_or(defaults.p_less_norm),
         infill: wire.infill.unwrap_or(defaults.infill),
         min_eos_p: wire.min_eos_p.unwrap_or(defaults.min_eos_p),
         skew: wire.skew.unwrap_or(defaults.skew),

@@ -5,7 +5,8 @@
 //! |---|---|---|
 //! | `top_a` | `a * p_max^2` | KoboldAI; Aphrodite `ops/top_a.py` |
 //! | `epsilon_cutoff` | `epsilon` | Hewitt et al. 2022; Transformers `EpsilonLogitsWarper` |
-//! | `p_less` | the sum of the squares of all | Tan et al. 2025, "p-less sampling" |
+//! | `p_less` | the sum of the squares of all, `s` | Tan et al. 2025, "p-less sampling" |
+//! | `p_less` with `p_less_norm` | `(V s - 1) / (V - 1)`, `V` the candidates | the same, "p-less-norm" |
 //! | `eta_cutoff` | `min(epsilon, sqrt(epsilon) * exp(-H))`, `H` the entropy | the same; `EtaLogitsWarper` |
 //!
 //! text-generation-webui and Aphrodite give epsilon and eta in units of 1e-4.
@@ -25,13 +26,18 @@ pub fn top_a(a: f32, total: u64) -> u64 {
     ((f64::from(a) * one * (one / total as f64)).ceil() as u64).min(MASS_ONE)
 }
 
+/// The sums of the squares and of the masses.
+fn sums(masses: impl Iterator<Item = u64>) -> (u128, u128) {
+    masses.fold((0, 0), |(squares, total), mass| {
+        let mass = u128::from(mass);
+        (squares + mass * mass, total + mass)
+    })
+}
+
 /// Of p-less, by all masses: `ceil(sum of squares / sum)`. Exact.
 #[must_use]
 pub fn p_less(masses: impl Iterator<Item = u64>) -> u64 {
-    let (squares, total) = masses.fold((0u128, 0u128), |(squares, total), mass| {
-        let mass = u128::from(mass);
-        (squares + mass * mass, total + mass)
-    });
+    let (squares, total) = sums(masses);
     p_less_of(squares, total)
 }
 
@@ -39,6 +45,23 @@ pub fn p_less(masses: impl Iterator<Item = u64>) -> u64 {
 #[must_use]
 pub fn p_less_of(squares: u128, total: u128) -> u64 {
     squares.div_ceil(total) as u64
+}
+
+/// Of p-less-norm, by all masses, those that are 0 too. Exact.
+#[must_use]
+pub fn p_less_norm(masses: impl ExactSizeIterator<Item = u64>) -> u64 {
+    let candidates = masses.len();
+    let (squares, total) = sums(masses);
+    p_less_norm_of(squares, total, candidates)
+}
+
+/// The same, by the sums of the squares and of the masses and the number of candidates. A single one stays, and so do equal
+/// ones, of which the sum of the squares is the least there can be. Squares of a whole vocabulary, times their number, have
+/// at most 120 bits.
+#[must_use]
+pub fn p_less_norm_of(squares: u128, total: u128, candidates: usize) -> u64 {
+    let Some(others) = (candidates as u128).checked_sub(1).filter(|&others| others > 0) else { return 0 };
+    ((others + 1) * squares - total * total).div_ceil(total * others) as u64
 }
 
 /// Of an epsilon cutoff.

@@ -270,6 +270,18 @@ fn p_less_by_hand() {
         assert_eq!(tokens(&probs, &[Step::PLess]), expected, "{probs:?}");
     }
     assert_eq!(tokens(&[0.25; 4], &[Step::PLess]), [0, 1, 2, 3], "the threshold of equal ones is exact");
+    // (4 * .3 - 1) / 3 = .0667, (3 * .58 - 1) / 2 = .37, (5 * .3 - 1) / 4 = .125 with one that has no mass.
+    for (probs, expected) in
+        [(&FOUR[..], &[0, 1, 2, 3][..]), (&[0.3, 0.7, 0.0001], &[1]), (&[0.1, 0.2, 0.3, 0.4, 1e-20], &[1, 2, 3])]
+    {
+        assert_eq!(tokens(probs, &[Step::PLessNorm]), expected, "{probs:?}");
+    }
+    assert_eq!(tokens(&[0.25; 4], &[Step::PLessNorm]), [0, 1, 2, 3]);
+    assert_eq!(tokens(&[0.25], &[Step::PLessNorm]), [0], "there are no others");
+    let (one, most) = (u128::from(MASS_ONE), 1u128 << 20);
+    assert_eq!(cutoffs::p_less_norm_of(most * one * one, most * one, 1 << 20), 0, "the most there can be");
+    assert_eq!(cutoffs::p_less_norm_of(10, 4, 2), 1, "masses 3 and 1: (20 - 16) / 4, exactly");
+    assert_eq!(cutoffs::p_less_norm_of(26, 6, 2), 3, "masses 5 and 1: (52 - 36) / 6, up");
 }
 
 fn remembering(mirostat_mu: Option<f64>, adaptive: Option<Average>) -> SamplerState {

@@ -200,6 +200,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 Next::Cut(Cut::Mass(cutoffs::eta(epsilon, entropy, total)))
             }
             Step::PLess => Next::Cut(Cut::Mass(self.p_less())),
+            Step::PLessNorm => Next::Cut(Cut::Mass(self.p_less_norm())),
             Step::MirostatV1 { .. } => {
                 let kept = self.mirostat(chain.state.mirostat_mu.unwrap_or_default());
                 Next::Cut(Cut::First(kept.max(self.min_keep)))
@@ -253,6 +254,12 @@ impl<'a, 'v> Whole<'a, 'v> {
     fn p_less(&self) -> u64 {
         let Squares { squares, total } = self.view.squares(self.weigh);
         cutoffs::p_less_of(squares, u128::from(total))
+    }
+
+    /// That of its normalized form.
+    fn p_less_norm(&self) -> u64 {
+        let Squares { squares, total } = self.view.squares(self.weigh);
+        cutoffs::p_less_norm_of(squares, u128::from(total), self.view.count(f32::MIN) as usize)
     }
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {

@@ -53,6 +53,7 @@ impl Left<'_> {
             }
             Step::XtcExpected { probability, threshold } => self.lower((probability, threshold), chain.protected),
             Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
+            Step::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),
             Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
             Step::MirostatV2 { .. } => {
                 chain.state.mirostat_mu.into_iter().for_each(|mu| self.keep_mass(mirostat::need(mu, self.total())));
