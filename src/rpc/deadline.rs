@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 
-const HEADER: &str = "grpc-timeout";
+/// Where it stands.
+pub(super) const HEADER: &str = "grpc-timeout";
 /// How long before tonic, whose timers go by whole milliseconds and begin a little earlier.
 const AHEAD: Duration = Duration::from_millis(2);
 

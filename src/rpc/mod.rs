@@ -13,6 +13,7 @@ mod deadline;
 mod decode;
 mod deliver;
 pub mod handshake;
+mod headers;
 pub mod health;
 mod held;
 mod info;

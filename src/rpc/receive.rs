@@ -11,6 +11,7 @@ use super::Shared;
 use super::caller::{Caller, MOST_QUESTIONS};
 use super::deadline::Deadline;
 use super::deliver;
+use super::headers;
 use super::outlet;
 use super::server::split;
 use crate::engine::Coming;
@@ -108,6 +109,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     };
     // A stream lasts as long as it lasts: tonic bounds the time until it begins.
     let deadline = if kind == Kind::Alone { Deadline::of(request.headers()) } else { Deadline::default() };
+    headers::lighten(request.headers_mut());
     let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
     request.extensions_mut().insert(heard);
     request.extensions_mut().insert(part.clone());

@@ -10,7 +10,7 @@ use tonic::Code;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
 /// The header of W3C Trace Context.
-const TRACEPARENT: &str = "traceparent";
+pub(super) const TRACEPARENT: &str = "traceparent";
 
 /// A span that is not over, if it is recorded.
 pub(super) type MaybeSpan = Option<Box<Open>>;
