@@ -39,6 +39,7 @@ fn rows() -> Vec<(&'static str, Vec<f32>)> {
         ("one token far above the rest", row(&|t| if t == 5000 { 30.0 } else { (t % 11) as f32 * 0.01 })),
         ("one block above the rest", row(&|t| if t / BLOCK == 77 { 8.0 + (t % 4) as f32 } else { (t % 2) as f32 })),
         ("one token", row(&|t| if t == VOCAB - 1 { -7.0 } else { f32::NEG_INFINITY })),
+        ("three tokens", row(&|t| if t % 9000 == 77 { -0.3 * (t / 9000) as f32 } else { f32::NEG_INFINITY })),
         ("mostly masked", row(&|t| if t % 50 == 3 { -((t % 13) as f32) } else { f32::NEG_INFINITY })),
         ("as far apart as floats go", row(&|t| if scrambled(t) < 9000 { f32::MAX } else { f32::MIN })),
         ("massless tail", row(&|t| if scrambled(t) < 2500 { -((t % 30) as f32) } else { -60.0 - (t % 5) as f32 })),
@@ -125,6 +126,9 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![Step::Temperature, Step::MinK(tau)]));
     chains.extend([0.0, 1e3].map(|tau| vec![Step::TopP, Step::MinK(tau), Step::MinP]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
+    // How many candidates there are counts, also where they have no mass, and not those that are masked.
+    chains.push(vec![Step::PLessNorm]);
+    chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);
     chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
     // A least mass, at this temperature and at 1, of tokens that are then weighed at another.
     let last: [&[Step]; 2] = [&[Step::Temperature], &[Step::Temperature, Step::Skew(0.3)]];
