@@ -85,10 +85,22 @@ const QUICK: Extent = Extent {
 struct Options {
     #[command(flatten)]
     common: options::Common,
+    /// Launches of each kind that a line is the median of.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// Measure nothing: launch each mix once, on so many rows, for a profiler to look at.
+    #[arg(long, value_name = "ROWS")]
+    profile: Option<usize>,
+    /// ... by teams of so many blocks; those of the predicted costs otherwise.
+    #[arg(long, value_name = "BLOCKS", requires = "profile")]
+    team: Option<u32>,
 }
 
 fn main() -> ExitCode {
-    let extent = if Options::parse().common.quick() { QUICK } else { WHOLE };
+    let options = Options::parse();
+    let extent = if options.common.quick() { QUICK } else { WHOLE };
+    let rounds = options.rounds.map_or(extent.rounds, usize::from);
+    let extent = Extent { rounds, ..extent };
     let mut backend = match CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), extent.room) {
         Ok(backend) => backend,
         Err(reason) => {
@@ -99,12 +111,15 @@ fn main() -> ExitCode {
         }
     };
     println!("{}\nkernels: {}", backend.info().device, backend.image());
-    let proof = backend.prove();
+    let proof = if options.profile.is_none() { backend.prove() } else { Ok(()) };
     let mut bench = Bench { backend, extent, copy_rate: f32::NAN, failures: 0 };
     if let Err(error) = proof {
         bench.fail("proof", &error);
     }
-    bench.run();
+    match options.profile {
+        Some(batch) => bench.launch_each_once(batch, options.team),
+        None => bench.run(),
+    }
     println!("\n{} failed", bench.failures);
     if bench.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -134,6 +149,21 @@ impl Bench {
         self.verification();
         self.teams();
         self.rows(behind);
+    }
+
+    fn launch_each_once(&mut self, batch: usize, team: Option<u32>) {
+        if let Some(blocks) = team {
+            self.backend.set_costs(Costs::only(blocks));
+        }
+        for (dtype, shape) in [(Dtype::F32, Shape::Peaked), (Dtype::F32, Shape::Flat), (Dtype::Bf16, Shape::Peaked)] {
+            let rows = Rows::new(self.extent.drafted_vocab_size, dtype, shape);
+            for mix in &MIXES {
+                println!("{batch} rows of {}, {}, {}", dtype.name(), shape.name(), mix.0);
+                if let Err(error) = rows.timed(self, batch, mix, 0) {
+                    self.fail(mix.0, &error);
+                }
+            }
+        }
     }
 
     /// The others are measured all the same.

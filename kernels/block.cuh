@@ -18,6 +18,8 @@ struct Shared {
 
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
+// Takes bits away, and tells whether they were there.
+__device__ inline bool shared_take(Shared<u32> array, u32 i, u32 bits) { return atomicAnd(&array.at[i], ~bits) & bits; }
 
 // Tells a function that is compiled on its own what it cannot see: that an array which it was handed lies in shared memory.
 template <class T>
@@ -121,10 +123,10 @@ __device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) {
     return value;
 }
 
-// The first i below n with weight(0) + ... + weight(i) > point; n and the whole weight if there is none. Each warp finds it
-// for itself, which is quickest for few weights.
-template <class Weight>
-__device__ Place warp_locate(u32 n, u64 point, Weight weight) {
+// The first i below n with weight(0) + ... + weight(i) > point, of a point that depends on the whole weight; n and the whole weight
+// if there is none. Each warp finds it for itself, which is quickest for few weights.
+template <class Point, class Weight>
+__device__ Place warp_locate_by(u32 n, Point point_of, Weight weight) {
     u32 lane = threadIdx.x % kWarp, share = (n + kWarp - 1) / kWarp;
     u32 i = lane * share < n ? lane * share : n;
     u32 end = i + share < n ? i + share : n;
@@ -132,7 +134,7 @@ __device__ Place warp_locate(u32 n, u64 point, Weight weight) {
 #pragma unroll 1
     for (u32 at = i; at < end; ++at) own += weight(at);
     u64 sum = warp_scan(own), before = sum - own;
-    u64 total = __shfl_sync(kAllLanes, sum, kWarp - 1);
+    u64 total = __shfl_sync(kAllLanes, sum, kWarp - 1), point = point_of(total);
     bool is_here = before <= point && point < sum;
     u32 lanes = __ballot_sync(kAllLanes, is_here);
     if (lanes == 0) return Place{n, total, 0};
@@ -145,6 +147,11 @@ __device__ Place warp_locate(u32 n, u64 point, Weight weight) {
     }
     u32 from = __ffs(lanes) - 1;
     return Place{__shfl_sync(kAllLanes, i, from), __shfl_sync(kAllLanes, before, from), __shfl_sync(kAllLanes, own, from)};
+}
+
+template <class Weight>
+__device__ Place warp_locate(u32 n, u64 point, Weight weight) {
+    return warp_locate_by(n, [&](u64) { return point; }, weight);
 }
 
 // The first value of `from` to `to` for which `is_met`, which holds from there on; `to` if for none before. The lower half
@@ -231,13 +238,19 @@ struct Block {
     // As `warp_locate`, by the whole block.
     template <class Weight>
     __device__ Place locate(u32 n, u64 point, Weight weight) const {
+        return locate_by(n, [&](u64) { return point; }, weight);
+    }
+
+    // ... of a point that depends on the whole weight.
+    template <class Point, class Weight>
+    __device__ Place locate_by(u32 n, Point point_of, Weight weight) const {
         u32 share = (n + kThreads - 1) / kThreads;
         u32 i = threadIdx.x * share < n ? threadIdx.x * share : n;
         u32 to = i + share < n ? i + share : n;
         u64 own = 0, total;
 #pragma unroll 1
         for (u32 at = i; at < to; ++at) own += weight(at);
-        u64 before = sum_before(own, total);
+        u64 before = sum_before(own, total), point = point_of(total);
         if (threadIdx.x == 0 && point >= total) place[0] = Place{n, total, 0};
         if (before <= point && point < before + own) {
 #pragma unroll 1
@@ -274,9 +287,9 @@ struct Histogram {
         if (carried > 0) shared_add(halves, at + 1, carried);
     }
 
-    // Adds 1, to sums that stay below 2^32. The sum before is not asked for, so the hardware adds up the lanes of a warp that
-    // mean one bin.
-    __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * (first + bin), 1); }
+    // Counts, in 32 bits of half the room. The count before is not asked for, so the hardware adds up the lanes of a warp that mean
+    // one bin.
+    __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * first + bin, 1); }
 
     __device__ u64 get(u32 bin) const { return whole<u64>(halves, 2 * (first + bin)); }
 };

@@ -6,7 +6,7 @@
 
 // Sums by chunk, or where only their sum is asked for in one of them; both are sums of the same boxes.
 enum Sink { kToBins, kToChunks, kToTotal, kToList };
-enum Binning { kByDistance, kByValue, kFromOrigin };
+enum Binning { kByDistance, kByValue, kByExponent, kFromOrigin };
 
 struct Pass {
     // Tokens whose keys lie between these, both included ...
@@ -19,7 +19,7 @@ struct Pass {
     bool adjusted;
     bool counts;
     Sink sink;
-    // Bins by distance from the largest logit, or by value, (origin - value) >> shift. Counts into sums leave out the tokens
+    // Bins by distance from the largest logit, by value, (origin - value) >> shift, or by mass. Counts into sums leave out the tokens
     // before `origin` if it says so.
     Binning binning;
     u32 origin;
@@ -29,6 +29,10 @@ struct Pass {
 
     // Every token that has a chance weighs its mass.
     __device__ bool weighs_all() const { return !counts && first_key == 0 && last_key == kLastKey && need == 0; }
+    // Every token that has a chance, and what it weighs is its mass, in bins by mass.
+    __device__ bool bins_all() const { return sink == kToBins && binning == kByExponent && weighs_all(); }
+    // The first tokens of the order, down to a value: of equal tokens all.
+    __device__ bool begins_the_order() const { return first_key == 0 && need == 0 && (u32)last_key == ~0u; }
     // No masses are asked for.
     __device__ bool only_counts() const { return counts && need == 0; }
 
@@ -51,7 +55,9 @@ struct Pass {
     }
 
     __device__ u32 bin_of_value(u32 ordered) const {
-        return binning == kByDistance ? distance_bin(max, from_ascending(ordered)) : (origin - ordered) >> shift;
+        if (binning == kByValue) return (origin - ordered) >> shift;
+        float x = from_ascending(ordered);
+        return binning == kByDistance ? distance_bin(max, x) : exponent_bin(exponent(x, max, scale));
     }
 
     __device__ u32 bin_of(float x) const { return bin_of_value(ascending(x)); }
@@ -62,6 +68,11 @@ struct ListMemory {
     Boxes boxes;
     Shared<u64> list;    // keys in order
     Shared<u64> masses;  // theirs; also where a list waits to be put in order
+
+    // Up to so many tokens are compared with each other, each with all, and summed by each warp for itself: longer lists are sorted,
+    // drawn from by bins, and summed by the block. Short ones are padded to this, so that four reads at a time need no test.
+    static constexpr u32 kCounted = 128;
+    static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kListed, "groups of lanes read whole fours");
 
     __device__ explicit ListMemory(Carver& carver)
         : block(carver), boxes(carver), list(carver.take<u64>(kListed)), masses(carver.take<u64>(kListed)) {}
@@ -78,20 +89,25 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // The entry of the first `count` at which the list reaches `need`; `count` if it does not.
-    __device__ u32 reach(u32 count, u64 need) const {
-        return block.locate(count, need - 1, [&](u32 i) { return masses[i]; }).index;
+    // Where the first `count` entries reach what is needed of their sum; at `count`, with all before it, if they do not.
+    template <class Need>
+    __device__ Place reach(u32 count, Need need_of) const {
+        auto point = [&](u64 sum) { return need_of(sum) - 1; };
+        auto mass = [&](u32 i) { return masses[i]; };
+        return count <= kCounted ? warp_locate_by(count, point, mass) : block.locate_by(count, point, mass);
     }
 
     __device__ u64 list_total(u32 count) const {
         u64 own = 0;
+        bool few = count <= kCounted;
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < count; i += kThreads) own += masses[i];
-        return block.sum(own);
+        for (u32 i = few ? threadIdx.x % kWarp : threadIdx.x; i < count; i += few ? kWarp : kThreads) own += masses[i];
+        return few ? warp_sum(own) : block.sum(own);
     }
 
     // Takes the mass of tokens that have less than `need`.
     __device__ void cut_list(u32 count, u64 need) const {
+        __syncthreads();
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < count; i += kThreads) {
             if (masses[i] < need) masses[i] = 0;
@@ -99,8 +115,8 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it; behind the barriers of
-    // the list's total. `bins` are free: cleared here, and by whoever fills them next.
+    // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it. `bins` are free: cleared
+    // here, and by whoever fills them next.
     __device__ u32 draw_from_list(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
         if (count > kCounted) return draw_by_bins(count, point, bins, vocab_size);
         return draw_counting(list, masses, block.place, count, point);
@@ -152,11 +168,6 @@ struct ListMemory {
     }
 
   private:
-    // Up to so many tokens are compared with each other, each with all: longer lists are sorted, and drawn from by bins. Short
-    // ones are padded to this, so that four reads at a time need no test.
-    static constexpr u32 kCounted = 128;
-    static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kListed, "groups of lanes read whole fours");
-
     // Calls f(i, first, step) for each of n entries, at most kCounted, by as many neighbouring lanes for one as there are
     // threads; each begins with another `first` below `step`. Whole warps take part, for padding too.
     template <class F>
@@ -202,6 +213,7 @@ struct ListMemory {
     // Behind the entries stand such as were cut, or the padding of a short list. They have no mass here.
     __device__ CROUPIER_ONCE static u32 draw_counting(Shared<u64> list, Shared<u64> masses, Shared<Place> drawn, u32 count,
                                                       u64 point) {
+        __syncthreads();
         if (threadIdx.x == 0) in_shared(drawn)[0] = Place{~0u, 0, 0};
 #pragma unroll 1
         for (u32 i = count + threadIdx.x; i < kCounted; i += kThreads) in_shared(masses)[i] = 0;

@@ -16,19 +16,19 @@ __device__ inline bool has_chance(float x) { return x > minus_infinity(); }
 
 // Number formats of logits, in vectors of 16 bytes.
 struct F32 {
-    static constexpr u32 kPerVector = 4;
+    static constexpr u32 kPerVector = 4, kFormat = kRowF32;
     __device__ static float widen(u32 word, u32) { return __uint_as_float(word); }
 };
 
 struct Bf16 {
-    static constexpr u32 kPerVector = 8;
+    static constexpr u32 kPerVector = 8, kFormat = kRowBf16;
     __device__ static float widen(u32 word, u32 half) {
         return __uint_as_float(half == 0 ? word << 16 : word & 0xFFFF0000u);
     }
 };
 
 struct F16 {
-    static constexpr u32 kPerVector = 8;
+    static constexpr u32 kPerVector = 8, kFormat = kRowF16;
     __device__ static float widen(u32 word, u32 half) {
         u32 bits = half == 0 ? word & 0xFFFFu : word >> 16;
         u32 sign = (bits & 0x8000u) << 16;
@@ -175,11 +175,31 @@ __device__ inline u64 count(double real) {
     return (u64)__double_as_longlong(real + 4503599627370496.0) - 0x4330000000000000ull;
 }
 
+// The first distance that is not in bin 0, as the upper half of a float's bits.
+constexpr u32 kFirstDistance = (127 - 10) << 5;
+
 // Bins by the distance from the largest logit, in steps of 1/32 of it: the scale of the row does not matter.
 __device__ inline u32 distance_bin(float max, float x) {
     // The distance is not negative; adding 0 makes it +0 for zeros of different sign.
     u32 bits = __float_as_uint((max - x) + 0.0f) >> 18;
-    constexpr u32 first = (127 - 10) << 5;
-    u32 bin = bits > first ? bits - first : 0;
+    u32 bin = bits > kFirstDistance ? bits - kFirstDistance : 0;
     return bin < kBins ? bin : kBins - 1;
+}
+
+// Bins by mass: from kFar on, in steps of 1/42.5 of an exponent, and the last one for all that is less likely. Adding 2^23 rounds to
+// an integer and leaves it in the low bits.
+constexpr float kBinsOfExponent = -42.5f;
+__device__ inline u32 exponent_bin(float y) {
+    return y >= kFar ? __float_as_uint(y * kBinsOfExponent + 8388608.0f) & (kBins - 1) : kBins - 1;
+}
+
+// A value, as an integer in ascending order, below which no logit with a chance is that lies in the bins up to this one. Others
+// may lie above it: what is in the next bin may be as near as rounding goes.
+__device__ inline u32 floor_of_bins(float max, u32 bin) {
+    constexpr u32 least = ~(u32)(kLastKey >> 32);
+    if (bin == kBins - 1) return least;
+    // Rounded distances below this are distances below this, since it is a float itself; and a logit above the difference is
+    // none below the float next to it.
+    u32 floor = ascending(max - __uint_as_float((kFirstDistance + bin + 1) << 18));
+    return floor > least ? floor : least;
 }

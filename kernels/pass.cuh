@@ -15,9 +15,12 @@ struct Passes {
     __device__ void run(const Pass& pass) const {
         bool sums = pass.sink == kToChunks || pass.sink == kToTotal;
         u32 sums_used = sums ? row.share : pass.sink == kToBins ? kBins : 0;
+        u32 filled = pass.sink == kToChunks ? part_of(row.share, 0) : sums_used;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
-        team.sums().clear(sums_used);
-        if (!sums) take_untouched(pass);
+        team.sums().clear(filled);
+        if (pass.bins_all()) sum_masses(pass);
+        else if (pass.sink == kToList) list_untouched(pass);
+        else if (!sums) bin_untouched(pass);
         else if (pass.weighs_all()) sum_masses(pass);
         else if (pass.only_counts()) {
             sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
@@ -31,17 +34,20 @@ struct Passes {
         team.sync(sums_used);
     }
 
-    // Weighs delegates instead of tokens, by their mass or each as 1, in bins by distance from the largest logit.
-    __device__ void weigh_delegates(const Pass& pass, bool by_mass) const {
+    // Counts delegates instead of tokens, in bins by distance from the largest logit: of each thread the largest one, where these
+    // are enough for so many tokens.
+    __device__ void count_delegates(const Pass& pass, u32 wanted) const {
         team.sums().clear(kBins);
+        if (sees_untouched(pass)) {
+            bool each = wanted * 4 > kThreads * team.size;
+            float most = minus_infinity();
 #pragma unroll 1
-        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-            float x = row.delegate(chunk);
-            if (!sees_untouched(pass) || !has_chance(x)) continue;
-            u32 bin = distance_bin(pass.max, x);
-            u64 own = by_mass ? pass.mass(x) : 0;
-            if (own > 0) team.sums().add(bin, own);
-            if (!by_mass) team.sums().add_one(bin);
+            for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
+                float x = row.delegate(chunk);
+                if (each) count_delegate(pass, x);
+                most = fmaxf(most, x);
+            }
+            if (!each) count_delegate(pass, most);
         }
         team.sync(kBins);
     }
@@ -55,21 +61,31 @@ struct Passes {
         return warp_sum(own);
     }
 
+    // What a warp has in a chunk of the slice, beside what there is in the chunk. Other blocks do not look at it.
+    __device__ void add_to_chunk(u32 chunk, u32 warp, u64 sum) const {
+        team.sums().add(chunk, sum);
+        team.sums().add(part_of(chunk, warp), sum);
+    }
+
+    // The place of such a sum, behind those of the chunks.
+    __device__ static u32 part_of(u32 chunk, u32 warp) { return kSliceChunks + chunk * kWarps + warp; }
+    static_assert(kSliceChunks + kSliceChunks * kWarps <= kBins, "sums by warp are in the box");
+
     // After a pass into chunks: the first token, by ascending id, at which the running weight exceeds `point`. A number
     // beyond the vocabulary if there is none, which is a bug.
     __device__ u32 find(const Pass& pass, u64 point) const {
         bool leaves_out = pass.adjusted && row.is_listed_only();
-        return find_by<4>(point, [&](u32 token, float x, bool touched) {
+        return find_by(point, [&](u32 token, float x, bool touched) {
             if (touched) return pass.weight(token, row.value(pass.adjusted, token));
             return leaves_out ? 0 : pass.weight(token, x);
         });
     }
 
-    // The same by weight(token, logit as sent, whether it is touched), of so many tokens side by side.
-    template <u32 kAtOnce, class Weight>
+    // The same by weight(token, logit as sent, whether it is touched).
+    template <class Weight>
     __device__ u32 find_by(u64 point, Weight weight) const {
         Place chunk = warp_locate(row.chunks(), point, [&](u32 c) { return chunk_sum(c); });
-        if (row.owns(chunk.index)) find_in<kAtOnce>(chunk.index, point - chunk.before, weight);
+        if (row.owns(chunk.index)) find_in(chunk.index, point - chunk.before, weight);
         team.sync(0);
         return team.found();
     }
@@ -83,6 +99,10 @@ struct Passes {
     }
 
   private:
+    __device__ void count_delegate(const Pass& pass, float x) const {
+        if (has_chance(x)) team.sums().add_one(distance_bin(pass.max, x));
+    }
+
     __device__ bool sees_untouched(const Pass& pass) const { return !pass.adjusted || !row.is_listed_only(); }
 
     // Every token weighs its mass by the logit as sent, touched or not: nothing is hidden, and nothing comes after.
@@ -111,8 +131,13 @@ struct Passes {
             // The delegate is of untouched tokens.
             float most = has_all ? largest(x) : row.delegate(chunk);
             if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
+                if (pass.sink == kToBins) {
 #pragma unroll
-                for (u32 k = 0; k < kPerThread; ++k) sum += pass.mass(x[k]);
+                    for (u32 k = 0; k < kPerThread; ++k) sum += bin_mass(pass, x[k]);
+                } else {
+#pragma unroll
+                    for (u32 k = 0; k < kPerThread; ++k) sum += pass.mass(x[k]);
+                }
             } else {
                 u32 small = 0;
 #pragma unroll
@@ -121,6 +146,15 @@ struct Passes {
             }
             add_sum(pass, chunk, sum);
         }
+    }
+
+    // Puts the mass of a token into its bin; what belongs into the last one, which most tokens do, is left to be summed.
+    __device__ u64 bin_mass(const Pass& pass, float x) const {
+        float y = exponent(x, pass.max, pass.scale);
+        u64 own = mass_of_exponent(y);
+        if (!(y >= kFar)) return own;
+        team.sums().add(exponent_bin(y), own);
+        return 0;
     }
 
     template <class Weight>
@@ -140,27 +174,77 @@ struct Passes {
 
     // Each lane's sum up to the end of a chunk, to where sums go; what has gone there is taken from it. 256 masses have 48 bits.
     __device__ void add_sum(const Pass& pass, u32 chunk, u64& sum) const {
-        if (pass.sink == kToTotal && chunk + 1 < row.end_chunk) return;
+        if (pass.sink != kToChunks && chunk + 1 < row.end_chunk) return;
         u64 of_warp = warp_sum(sum);
-        if (threadIdx.x % kWarp == 0) team.sums().add(chunk - row.first_chunk, of_warp);
+        if (threadIdx.x % kWarp == 0) {
+            if (pass.sink == kToChunks) add_to_chunk(chunk - row.first_chunk, threadIdx.x / kWarp, of_warp);
+            else team.sums().add(pass.sink == kToBins ? kBins - 1 : chunk - row.first_chunk, of_warp);
+        }
         sum = 0;
     }
 
-    // Untouched tokens in the range, one by one: few are, once a search has narrowed, and only they are weighed.
-    __device__ void take_untouched(const Pass& pass) const {
+    // Untouched tokens in the range, into the list. What there is to look at is found first, and then shared out, so that nobody has
+    // several to do one after the other: of the first tokens of the order those threads that have some, since each vector of
+    // theirs is soon read; of other ranges, for which nearly all threads look, the tokens.
+    __device__ void list_untouched(const Pass& pass) const {
+        bool by_thread = pass.begins_the_order();
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             if (!looks(pass, chunk)) continue;
-            float x[kPerThread];
-            row.load_untouched(chunk, x);
-            u32 which = 0;
-#pragma unroll
-            for (u32 k = 0; k < kPerThread; ++k) which |= (u32)pass.has(row.token_at(chunk, k), x[k]) << k;
+            if (by_thread) note((u64)chunk << 32 | threadIdx.x);
+            else each_in_range(pass, chunk, [&](u32 token, float x) {
+                if (pass.need == 0 || pass.mass(x) >= pass.need) note(key_of(token, x));
+            });
+        }
+        __syncthreads();
+        u32 noted = team.noted();
+        // Each thread has at least its delegate. Tokens without mass are noted and not listed, so a search by mass may narrow once more.
+        if (noted > kListed) {
+            if (threadIdx.x == 0) team.overflow();
+            return;
+        }
+        u32 share = by_thread ? Row<Element>::kVectors : 1;
 #pragma unroll 1
-            for (; which != 0; which &= which - 1) {
-                u32 k = __ffs(which) - 1;
-                take(pass, row.token_at(chunk, k), row.logit_at(chunk, k));
-            }
+        for (u32 i = threadIdx.x; i < noted * share; i += kThreads) {
+            u64 one = memory.masses[i / share];
+            if (!by_thread) take(pass, token_of(one), logit_of(one));
+            else list_vector(pass, row.vector_of_thread((u32)(one >> 32), (u32)one, i % share));
+        }
+    }
+
+    __device__ void note(u64 what) const {
+        u32 at = team.note();
+        if (at < kListed) memory.masses[at] = what;
+    }
+
+    __device__ void list_vector(const Pass& pass, const typename Row<Element>::Vector& vector) const {
+#pragma unroll
+        for (u32 k = 0; k < Element::kPerVector; ++k) {
+            u64 key = key_of(vector.token + k, element<Element>(vector.logits, k));
+            if ((vector.which >> k & 1) && key <= pass.last_key) team.append(key);
+        }
+    }
+
+    // Untouched tokens in the range, one by one, into bins: few are, once a search has narrowed, and only they are weighed.
+    __device__ void bin_untouched(const Pass& pass) const {
+#pragma unroll 1
+        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
+            if (looks(pass, chunk)) each_in_range(pass, chunk, [&](u32 token, float x) { take(pass, token, x); });
+        }
+    }
+
+    // Calls f(token, logit) for the thread's untouched tokens of a chunk in the range.
+    template <class F>
+    __device__ void each_in_range(const Pass& pass, u32 chunk, F f) const {
+        float x[kPerThread];
+        row.load_untouched(chunk, x);
+        u32 which = 0;
+#pragma unroll
+        for (u32 k = 0; k < kPerThread; ++k) which |= (u32)pass.has(row.token_at(chunk, k), x[k]) << k;
+#pragma unroll 1
+        for (; which != 0; which &= which - 1) {
+            u32 k = __ffs(which) - 1;
+            f(row.token_at(chunk, k), row.logit_at(chunk, k));
         }
     }
 
@@ -169,58 +253,25 @@ struct Passes {
         u64 own = pass.weight(token, x);
         if (own == 0) return;
         if (pass.sink == kToList) return team.append(key_of(token, x));
-        u32 bin = pass.sink == kToBins ? pass.bin_of(x) : token / kChunk - row.first_chunk;
-        if (pass.counts) team.sums().add_one(bin);
-        else team.sums().add(bin, own);
+        if (pass.sink == kToChunks) {
+            return add_to_chunk(token / kChunk - row.first_chunk, token % kChunk / (kWarp * kPerThread), own);
+        }
+        if (pass.sink == kToTotal) team.sums().add(token / kChunk - row.first_chunk, own);
+        else if (pass.counts) team.sums().add_one(pass.bin_of(x));
+        else team.sums().add(pass.bin_of(x), own);
     }
 
-    // In one chunk: sums by vector, then by warp and vector, which stand in the order of tokens.
-    template <u32 kAtOnce, class Weight>
-    __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
-        constexpr u32 kVectors = Row<Element>::kVectors;
-        u32 warp = threadIdx.x / kWarp;
-        // Nobody has looked at the masses since the barrier that ended the pass.
-#pragma unroll 1
-        for (u32 j = 0; j < kVectors; ++j) {
-            u64 of_warp = warp_sum(vector_sum<kAtOnce>(chunk, j, weight));
-            if (threadIdx.x % kWarp == 0) memory.masses[j * kWarps + warp] = of_warp;
-        }
-        __syncthreads();
-        Place part = warp_locate(kVectors * kWarps, point, [&](u32 i) { return memory.masses[i]; });
-        u32 j = part.index / kWarps;
-        if (j == kVectors || part.index % kWarps != warp) return;
-        u64 own = vector_sum<1>(chunk, j, weight), before = part.before + warp_scan(own) - own;
-        if (point < before || point >= before + own) return;
-        uint4 vector = row.load_one(chunk, j);
-        u32 i = 0;
-#pragma unroll 1
-        for (u64 next = before; (next += vector_weight(chunk, j, vector, i, weight)) <= point;) ++i;
-        team.bring_found(row.token_at(chunk, j * Element::kPerVector + i));
-    }
-
-    template <u32 kAtOnce, class Weight>
-    __device__ u64 vector_sum(u32 chunk, u32 j, Weight weight) const {
-        uint4 vector = row.load_one(chunk, j);
-        u32 first = row.token_at(chunk, j * Element::kPerVector), touched = row.touched_in(chunk, j);
-        u64 sum = 0;
-#pragma unroll kAtOnce
-        for (u32 i = 0; i < Element::kPerVector; ++i) {
-            bool is_one = first + i < row.vocab_size && (touched >> i & 1) == 0;
-            sum += is_one ? weight(first + i, element<Element>(vector, i), false) : 0;
-        }
-#pragma unroll 1
-        for (; touched != 0; touched &= touched - 1) {
-            u32 i = __ffs(touched) - 1;
-            sum += weight(first + i, element<Element>(vector, i), true);
-        }
-        return sum;
-    }
-
-    // Of the i-th token of the thread's j-th vector.
+    // In one chunk: the warp that has the point among its tokens, of which then each thread takes one.
     template <class Weight>
-    __device__ u64 vector_weight(u32 chunk, u32 j, const uint4& vector, u32 i, Weight weight) const {
-        u32 token = row.token_at(chunk, j * Element::kPerVector + i);
-        bool touched = row.touched_in(chunk, j) >> i & 1;
-        return token < row.vocab_size ? weight(token, element<Element>(vector, i), touched) : 0;
+    __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
+        constexpr u32 kPart = kWarp * kPerThread;
+        Place part = warp_locate(kWarps, point, [&](u32 warp) { return team.own_sum(part_of(chunk - row.first_chunk, warp)); });
+        if (part.index == kWarps) return;
+        u32 first = chunk * kChunk + part.index * kPart;
+        Place place = memory.block.locate(kPart, point - part.before, [&](u32 i) -> u64 {
+            u32 token = first + i;
+            return token < row.vocab_size ? weight(token, row.logit_of_slice(token), row.is_touched(token)) : 0;
+        });
+        if (threadIdx.x == 0 && place.index < kPart) team.bring_found(first + place.index);
     }
 };

@@ -19,6 +19,7 @@ constexpr u32 kJobWords = sizeof(RowJob) / 4;
 struct RowMemory {
     Shared<u32> jobs;         // the row's job and the next one's, in turn
     Shared<u32> touched;      // a bit per token of the slice
+    Shared<u32> touching;     // of each thread a bit per chunk in which it has touched tokens
     Shared<Touched> adjusted; // of each thread the first of its touched tokens
     Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
     Shared<uint4> cache;      // the slice's first chunks, as many as the launch gave room for
@@ -27,6 +28,7 @@ struct RowMemory {
     __device__ RowMemory(Carver& carver, u32 slice_chunks, u32 cached_vectors)
         : jobs(carver.take<u32>(2 * kJobWords)),
           touched(carver.take<u32>(slice_chunks * kChunk / 32)),
+          touching(carver.take<u32>(kThreads)),
           adjusted(carver.take<Touched>(kThreads)),
           delegates(carver.take<float>(slice_chunks * kThreads)),
           cache(carver.take<uint4>(cached_vectors)) {}
@@ -91,12 +93,14 @@ struct Row {
         u32 words = (end_chunk - first_chunk) * kChunk / 32;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
+        memory.touching[threadIdx.x] = 0;
         __syncthreads();
 #pragma unroll 1
         for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
             Touched touched = touched_at(i);
             u32 at = touched.token - first_chunk * kChunk;
             shared_or(memory.touched, at / 32, 1u << (at % 32));
+            shared_or(memory.touching, thread_of(touched.token), 1u << (at / kChunk));
             if (i - first_touched < kThreads) memory.adjusted[threadIdx.x] = touched;
         }
         __syncthreads();
@@ -206,15 +210,50 @@ struct Row {
         return touched_from(token) & ((1u << Element::kPerVector) - 1);
     }
 
-    // Whether the thread has a touched token in a chunk: their bits stand at one place of several words.
-    __device__ bool touches(u32 chunk) const {
-        constexpr u32 step = kThreads * Element::kPerVector / 32;
-        u32 first = threadIdx.x * Element::kPerVector, words = 0;
+    // Takes touched tokens out of the delegates. Who has such tokens of its own would look at them one after the other, so whoever
+    // knows of a token looks: of several of one thread's in a chunk the first to come.
+    __device__ void hide_from_delegates() const {
+        __syncthreads();
+#pragma unroll 1
+        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
+            u32 token = i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]).token : adjusts(job, inputs)[i].token;
+            u32 chunk = token / kChunk, thread = thread_of(token);
+            if (!shared_take(memory.touching, thread, 1u << (chunk - first_chunk))) continue;
+            float most = minus_infinity();
+#pragma unroll 1
+            for (u32 j = 0; j < kVectors; ++j) {
+                Vector vector = vector_of_thread(chunk, thread, j);
 #pragma unroll
-        for (u32 j = 0; j < kVectors; ++j) {
-            words |= memory.touched[(chunk - first_chunk) * (kChunk / 32) + j * step + first / 32];
+                for (u32 k = 0; k < Element::kPerVector; ++k) {
+                    float x = element<Element>(vector.logits, k);
+                    most = vector.which >> k & 1 ? max_or_nan(most, x) : most;
+                }
+            }
+            memory.delegates[(chunk - first_chunk) * kThreads + thread] = most;
         }
-        return (words >> (first % 32) & ((1u << Element::kPerVector) - 1)) != 0;
+        __syncthreads();
+    }
+
+    __device__ bool is_touched(u32 token) const { return has_touched() && (touched_from(token) & 1) != 0; }
+
+    // The logit as sent of a token of the slice.
+    __device__ float logit_of_slice(u32 token) const {
+        return element<Element>(vector_at(vectors(), token / kChunk, token / Element::kPerVector), token % Element::kPerVector);
+    }
+
+    // A thread's j-th vector of a chunk: the first token of it, its logits, and which of its tokens there are and are untouched.
+    struct Vector {
+        u32 token;
+        uint4 logits;
+        u32 which;
+    };
+    __device__ Vector vector_of_thread(u32 chunk, u32 thread, u32 j) const {
+        u32 vector = vector_of(chunk, thread, j), token = vector * Element::kPerVector;
+        if (token >= vocab_size) return Vector{token, uint4{0, 0, 0, 0}, 0};
+        u32 left = vocab_size - token, all = (1u << Element::kPerVector) - 1;
+        u32 which = left < Element::kPerVector ? all >> (Element::kPerVector - left) : all;
+        if (has_touched()) which &= ~touched_from(token);
+        return Vector{token, vector_at(vectors(), chunk, vector), which};
     }
 
     // The logit as sent of the thread's k-th token of a chunk.
@@ -222,29 +261,11 @@ struct Row {
         return element<Element>(load_one(chunk, k / Element::kPerVector), k % Element::kPerVector);
     }
 
-    // Calls f(token, logits, which) for the thread's untouched tokens of a chunk, four at a time: of the four from `token` on,
-    // those whose bit is set.
-    template <class F>
-    __device__ void each_four(u32 chunk, F f) const {
-#pragma unroll 1
-        for (u32 j = 0; j < kVectors; ++j) {
-            u32 token = vector_of(chunk, j) * Element::kPerVector;
-            if (token >= vocab_size) return;
-            uint4 values = vectors()[vector_of(chunk, j)];
-            u32 touched = touched_in(chunk, j);
-#pragma unroll 1
-            for (u32 first = 0; first < Element::kPerVector; first += 4) {
-                float x[4];
-                u32 which = 0;
-#pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-                    x[i] = element<Element>(values, first + i);
-                    bool is_one = token + first + i < vocab_size && (touched >> (first + i) & 1) == 0;
-                    which |= (u32)is_one << i;
-                }
-                if (which != 0) f(token + first, x, which);
-            }
-        }
+    // Which of four tokens there are and are untouched, lowest bit first; the first is a multiple of four.
+    __device__ u32 which_of_four(u32 token) const {
+        if (token >= vocab_size) return 0;
+        u32 which = vocab_size - token < 4 ? (1u << (vocab_size - token)) - 1 : 15;
+        return has_touched() ? which & ~touched_from(token) : which;
     }
 
     // Calls f(touched, place of its adjust) for the thread's share of the adjusted tokens of the slice.
@@ -280,10 +301,23 @@ struct Row {
     }
 
   private:
-    __device__ u32 vector_of(u32 chunk, u32 j) const { return chunk * kChunkVectors + j * kThreads + threadIdx.x; }
+    // A warp's tokens of a chunk follow each other.
+    __device__ static u32 vector_of(u32 chunk, u32 thread, u32 j) {
+        return chunk * kChunkVectors + (thread / kWarp * kVectors + j) * kWarp + thread % kWarp;
+    }
+    __device__ static u32 vector_of(u32 chunk, u32 j) { return vector_of(chunk, threadIdx.x, j); }
+
+    __device__ static u32 thread_of(u32 token) {
+        u32 vector = token % kChunk / Element::kPerVector;
+        return vector / (kWarp * kVectors) * kWarp + vector % kWarp;
+    }
 
     __device__ uint4 load_one(const uint4* from, u32 chunk, u32 j) const {
-        u32 vector = vector_of(chunk, j);
+        return vector_at(from, chunk, vector_of(chunk, j));
+    }
+
+    // A vector of a chunk; zeros beyond the row's end.
+    __device__ uint4 vector_at(const uint4* from, u32 chunk, u32 vector) const {
         if (vector * Element::kPerVector >= vocab_size) return uint4{0, 0, 0, 0};
         return chunk < cached_end ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
     }

@@ -47,6 +47,8 @@ struct Kernel {
     __device__ Scan look(Row<Element>& row, u32 at, u32 place) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
+        // While the row is on its way.
+        row.mark_touched();
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             uint4 values[Row<Element>::kVectors];
@@ -64,13 +66,12 @@ struct Kernel {
         }
         // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
         if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
-        // Behind the loop, which then has nothing to do with them: few threads have touched tokens, and look again.
-        row.mark_touched();
         if (row.has_touched()) {
+            // The loop has nothing to do with them: few threads have some, whose delegates are found anew.
+            row.hide_from_delegates();
             best_delegate = minus_infinity();
 #pragma unroll 1
             for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-                if (row.touches(chunk)) row.set_delegate(chunk, largest_untouched(row, chunk));
                 float delegate = row.delegate(chunk);
                 if (delegate > best_delegate) {
                     best_delegate = delegate;
@@ -87,12 +88,6 @@ struct Kernel {
             best = inverted > best ? inverted : best;
         });
         return agree(list_memory.block.max(best), raw);
-    }
-
-    __device__ static float largest_untouched(const Row<Element>& row, u32 chunk) {
-        float x[kPerThread];
-        row.load_untouched(chunk, x);
-        return largest(x);
     }
 
     // The first of the thread's untouched tokens of a chunk with this logit. Only those who have the largest look for it.

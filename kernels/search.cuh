@@ -5,15 +5,15 @@
 
 enum Step {
     // draw_step
-    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn, kRawWeighed,
+    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn, kRawWeighed,
     // report_step
     kReport, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
     // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
-    kSearch, kSearchBinned, kSearchListed, kSearchTied, kSearchFound, kFirst, kFirstCounted, kFirstListed
+    kSearch, kSearchBinned, kSearchListed, kSearchTied, kSearchFound, kFirstCounted
 };
 
 // What a step needs done before the next one: nothing; `pass`, with the list in order where it goes there; the delegates
-// weighed, by mass if `reached` is set; the token at which the weights of the last pass exceed `point`, as `found`. Each of
+// counted; the token at which the weights of the last pass exceed `point`, as `found`. Each of
 // these is in the kernel once, however many steps need it.
 enum Needs { kNoPass, kPass, kDelegates, kToken };
 
@@ -33,7 +33,6 @@ struct Search {
     u32 low = 0, high = 0;  // search: the range
     bool ties_count = false;  // search: each of the equal tokens weighs 1
     u32 wanted = 0;         // first: how many
-    u64 reached = 0;        // first: until they have this mass, instead; not listed if their delegates have not
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
     u64 point = 0;
     u32 found = 0;
@@ -89,26 +88,34 @@ struct Search {
     // Lists the first `count` tokens of the order or some more; not what `left` leaves.
     __device__ Needs list_first(u32 count, Step next) {
         wanted = count;
-        reached = 0;
+        listed = 0;
         after = next;
-        return go(kFirst);
+        if (count == 0) return go(next);
+        step = kFirstCounted;
+        return kDelegates;
     }
 
-    // ... or those that have this mass, if few do.
-    __device__ Needs list_until(u64 mass, Step next) {
-        list_first(1, next);
-        reached = mass;
-        return kNoPass;
+    // Lists the tokens of the order down to the end of a bin by mass, or some more; those of bins that `pass` has filled.
+    __device__ Needs list_bins(u32 bin, Step next) {
+        float x = pass.max + ((float)bin + 1.0f) / kBinsOfExponent / pass.scale;
+        // A token of these bins stands before any of a later one.
+        bool is_beyond = x > minus_infinity() && pass.bin_of(x) > bin;
+        aim(true, kToList);
+        pass.last_key = is_beyond ? (u64)descending(x) << 32 | ~0u : kLastKey;
+        step = next;
+        return kPass;
     }
 
     // Finds the key at which what is left reaches a weight.
     __device__ Needs search(u64 weight, bool counts, Step next) {
-        missing = weight;
-        aim(counts, kToBins);
-        low = ~(u32)(kLastKey >> 32);
-        high = ascending(pass.max);
-        after = next;
+        begin_search(weight, counts, kByDistance, next);
         return go(kSearch);
+    }
+
+    // ... by its mass, within a bin by mass where it is known to be reached.
+    __device__ Needs search_in(u64 weight, const Place& bin, Step next) {
+        begin_search(weight, false, kByExponent, next);
+        return narrow_into(bin);
     }
 
     __device__ Needs search_step() {
@@ -135,18 +142,19 @@ struct Search {
                 found_key = key_of(found, from_ascending(low));
                 return go(after);
             }
-            case kFirst: {
-                listed = 0;
-                if (wanted == 0) return go(after);
-                step = kFirstCounted;
-                return kDelegates;
-            }
-            case kFirstCounted: return list_from_bin();
-            default: return go(after);
+            default: return list_from_bin();
         }
     }
 
   private:
+    __device__ void begin_search(u64 weight, bool counts, Binning binning, Step next) {
+        missing = weight;
+        aim(counts, kToBins, binning);
+        low = ~(u32)(kLastKey >> 32);
+        high = ascending(pass.max);
+        after = next;
+    }
+
     __device__ void set_range() {
         pass.first_key = (u64)~high << 32;
         pass.last_key = (u64)~low << 32 | 0xFFFFFFFFu;
@@ -159,13 +167,18 @@ struct Search {
     // The bin in which the weight is reached is the next range, until its tokens fit into a list or are all equal: six
     // rounds at most, since all but the first narrow 32 bits by 9.
     __device__ Needs narrow() {
-        Place place = memory.block.locate(kBins, missing - 1, [&](u32 bin) { return passes.team.bin(bin); });
+        Place place = memory.block.locate(kBins, missing - 1, [&](u32 bin) -> u64 {
+            return pass.counts ? passes.team.count(bin) : passes.team.bin(bin);
+        });
         if (place.index == kBins) {
             found_key = kLastKey;
             return go(after);
         }
+        return narrow_into(place);
+    }
+
+    __device__ Needs narrow_into(const Place& place) {
         missing -= place.before;
-        u64 inside = place.weight;
         narrow_to(place.index);
         set_range();
         u64 largest = pass.counts ? 1 : pass.mass(from_ascending(high));
@@ -179,7 +192,7 @@ struct Search {
             step = kSearchTied;
             return kPass;
         }
-        if (inside > largest * kListed) return go(kSearch);
+        if (place.weight > largest * kListed) return go(kSearch);
         pass.sink = kToList;
         step = kSearchListed;
         return kPass;
@@ -187,6 +200,12 @@ struct Search {
 
     // The values of one bin, as a range. Bins fall as values rise.
     __device__ void narrow_to(u32 bin) {
+        if (pass.binning == kByValue) {
+            u64 first = (u64)bin << pass.shift, end = (u64)(bin + 1) << pass.shift;
+            low = end <= pass.origin - low ? pass.origin - (u32)end + 1 : low;
+            high = pass.origin - (u32)first;
+            return;
+        }
         // One half of each warp looks for the first value in the bin or above it, the other for the first above it.
         bool is_upper = threadIdx.x % kWarp >= kWarp / 2;
         u32 bound = is_upper ? bin : bin + 1;
@@ -197,24 +216,17 @@ struct Search {
     }
 
     // If n threads have a delegate in the bins up to some bin, then n tokens are in them, and only those threads have to
-    // look again (delegates: Dr. Top-k, arXiv 2109.08219). With their masses it is the same.
+    // look again (delegates: Dr. Top-k, arXiv 2109.08219).
     __device__ Needs list_from_bin() {
-        u64 point = reached > 0 ? reached - 1 : wanted - 1;
-        Place place = memory.block.locate(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
+        Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) -> u64 { return passes.team.count(bin); });
         aim(true, kToList);
         pass.need = 0;
         pass.last_key = kLastKey;
-        bool untouched = !pass.adjusted || !passes.row.is_listed_only();
-        if (untouched && place.index < kBins) {
-            low = ~(u32)(kLastKey >> 32);
-            high = ascending(pass.max);
-            narrow_to(place.index);
-            pass.last_key = (u64)~low << 32 | 0xFFFFFFFFu;
-        } else if (untouched && reached > 0) {
-            listed = kListed + 1;
-            return go(after);
+        if (place.index < kBins && (!pass.adjusted || !passes.row.is_listed_only())) {
+            // Some more than are in these bins do no harm.
+            pass.last_key = (u64)~floor_of_bins(pass.max, place.index) << 32 | ~0u;
         }
-        step = kFirstListed;
+        step = after;
         return kPass;
     }
 };

@@ -6,7 +6,7 @@
 // | temperature 0 | the first token of the order |
 // | top-k that fits a list | the k first tokens as a list; the other filters work on the list |
 // | larger top-k | a search by count |
-// | top-p | the whole mass; a list of the first tokens if it reaches p, else a search by mass |
+// | top-p | masses by bins of mass; a list of the tokens down to that in which p is reached, or of those in it |
 // | min-p, none | masses by chunk |
 #pragma once
 #include "search.cuh"
@@ -24,9 +24,9 @@ template <class Element>
 struct Machine : Search<Element> {
     using Base = Search<Element>;
     using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
-    using Base::left_need, Base::list_first, Base::list_until, Base::listed, Base::memory, Base::missing, Base::pass;
-    using Base::passes, Base::point, Base::reached, Base::search, Base::search_step, Base::step, Base::view, Base::weigh;
-    using Base::weighed;
+    using Base::left_need, Base::list_bins, Base::list_first, Base::listed, Base::memory, Base::missing, Base::pass;
+    using Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
+    using Base::wanted, Base::weighed;
 
     const RowJob& job;
     u8* outputs;
@@ -37,7 +37,6 @@ struct Machine : Search<Element> {
     u64 total = 0;
     Kind kind = kChunks;
     u32 kept = 0;
-    u64 wanted_mass = 0;
     u32 token = 0;
 
     u32 rank = 0;
@@ -50,13 +49,16 @@ struct Machine : Search<Element> {
 
     __device__ __forceinline__ void run() {
         while (step != kEnd) {
-            Needs needs = step < kReport ? draw_step() : step < kEnd ? report_step() : search_step();
+            // One after the other where nothing is needed between: a turn of the loop takes longer than a test.
+            Needs needs = step < kReport ? draw_step() : kNoPass;
+            if (needs == kNoPass && step >= kReport && step < kEnd) needs = report_step();
+            if (needs == kNoPass && step > kEnd) needs = search_step();
             if (needs == kPass) {
                 passes.run(pass);
                 if (pass.sink == kToList) listed = passes.order_list();
                 else if (pass.sink != kToBins) weighed = passes.total();
             }
-            if (needs == kDelegates) passes.weigh_delegates(pass, reached > 0);
+            if (needs == kDelegates) passes.count_delegates(pass, wanted);
             if (needs == kToken) found = passes.find(pass, point);
         }
     }
@@ -68,6 +70,12 @@ struct Machine : Search<Element> {
     // ---- what the token is drawn from ----
 
     __device__ Needs draw_step() {
+        Needs needs = choose();
+        if (step == kFilter) needs = filter_list();
+        return step == kDrawn ? drawn() : needs;
+    }
+
+    __device__ Needs choose() {
         switch (step) {
             case kBegin: return begin();
             case kTopKListed: {
@@ -80,13 +88,13 @@ struct Machine : Search<Element> {
             }
             case kTopPWeighed: {
                 missing = top_p_need(job.top_p_fraction, weighed);
-                return left_last_key == kLastKey ? list_until(missing, kTopPListed) : search(missing, false, kTopPFound);
+                return search(missing, false, kTopPFound);
             }
+            case kTopPBinned: return top_p_binned();
             case kTopPListed: {
-                if (!fits()) return search(missing, false, kTopPFound);
+                if (!fits()) return search_in(missing, Place{found, weighed, 0}, kTopPFound);
                 return filter(listed, missing);
             }
-            case kFilter: return filter_list();
             case kTopPFound: {
                 left_last_key = found_key;
                 left_need = job.min_p_need;
@@ -100,7 +108,6 @@ struct Machine : Search<Element> {
                 token = found;
                 return go(kDrawn);
             }
-            case kDrawn: return drawn();
             default: {
                 total = weighed;
                 return go(kReport);
@@ -129,33 +136,53 @@ struct Machine : Search<Element> {
     }
 
     __device__ Needs top_p_or_rest() {
-        if (job.top_p_fraction < kTopPOff) return weigh(kToTotal, kTopPWeighed);
+        if (job.top_p_fraction < kTopPOff) {
+            // Of tokens that something has cut before, bins say nothing.
+            if (left_last_key != kLastKey) return weigh(kToTotal, kTopPWeighed);
+            aim(false, kToBins, kByExponent);
+            step = kTopPBinned;
+            return kPass;
+        }
         left_need = job.min_p_need;
         return weigh_to_draw();
     }
 
+    // One pass has found the whole mass and the bin in which its share is reached. All tokens down to there are a list, if few are.
+    __device__ Needs top_p_binned() {
+        auto point = [&](u64 all) {
+            missing = top_p_need(job.top_p_fraction, all);
+            return missing - 1;
+        };
+        Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
+        if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
+        found = place.index;
+        weighed = place.before;
+        return list_bins(place.index, kTopPListed);
+    }
+
     __device__ Needs weigh_to_draw() { return weigh(is_set(kScore) ? kToTotal : kToChunks, kWeighed); }
 
-    // Top-p and min-p on the first `count` of the list. `mass` is what top-p has to reach; 0: its share of the list.
+    // Top-p and min-p on the first `count` of the list. Top-p has to reach `mass`; 0: its share of the list.
     __device__ Needs filter(u32 count, u64 mass) {
         kept = count;
-        wanted_mass = mass;
+        missing = mass;
         return go(kFilter);
     }
 
     __device__ Needs filter_list() {
         memory.weigh_list(pass, listed);
-        if (job.top_p_fraction < kTopPOff) {
-            bool is_share = wanted_mass == 0;
-            u32 last = memory.reach(kept, is_share ? top_p_need(job.top_p_fraction, memory.list_total(kept)) : wanted_mass);
-            if (!is_share && last == kept) return search(missing, false, kTopPFound);
-            kept = last < kept ? last + 1 : kept;
+        bool cuts = job.top_p_fraction < kTopPOff;
+        if (cuts) {
+            Place last = memory.reach(kept, [&](u64 all) { return missing == 0 ? top_p_need(job.top_p_fraction, all) : missing; });
+            if (missing != 0 && last.index == kept) return search(missing, false, kTopPFound);
+            kept = last.index < kept ? last.index + 1 : kept;
+            total = last.before + last.weight;
         }
         kind = kList;
         left_last_key = memory.list[kept - 1];
         left_need = job.min_p_need;
-        memory.cut_list(kept, left_need);
-        total = memory.list_total(kept);
+        if (left_need > 0) memory.cut_list(kept, left_need);
+        if (left_need > 0 || !cuts) total = memory.list_total(kept);
         if (!is_set(kScore)) {
             token = memory.draw_from_list(kept, draw_point(job.uniform, total), passes.team.sums(), job.vocab_size);
         }
@@ -195,26 +222,26 @@ struct Machine : Search<Element> {
     __device__ u32 top_n() const { return job.top_n < job.vocab_size ? job.top_n : job.vocab_size; }
     __device__ ReportedToken* reported() const { return reinterpret_cast<ReportedToken*>(outputs + job.report); }
 
+    // Each is followed by the next one at once, unless something has to be done before.
     __device__ Needs report_step() {
-        switch (step) {
-            case kReport: {
-                logit = passes.row.value(pass.adjusted, token);
-                return kind == kChunks ? list_first(top_n(), kTopListed) : go(kTopListed);
-            }
-            case kTopListed: return top_listed();
-            case kRanked: {
-                rank = 1 + (u32)weighed + (has_chance(logit) ? 0 : token);
-                return go(kTopWritten);
-            }
-            case kTopWritten: return top_written();
-            case kTopFound: {
-                aim(true, kToList);
-                if (found_key < left_last_key) pass.last_key = found_key;
-                step = kFinish;
-                return kPass;
-            }
-            default: return finish();
+        Needs needs = kNoPass;
+        if (step == kReport) {
+            logit = passes.row.value(pass.adjusted, token);
+            needs = kind == kChunks ? list_first(top_n(), kTopListed) : go(kTopListed);
         }
+        if (needs == kNoPass && step == kTopListed) needs = top_listed();
+        else if (step == kRanked) {
+            rank = 1 + (u32)weighed + (has_chance(logit) ? 0 : token);
+            needs = go(kTopWritten);
+        }
+        if (needs == kNoPass && step == kTopWritten) needs = top_written();
+        else if (step == kTopFound) {
+            aim(true, kToList);
+            if (found_key < left_last_key) pass.last_key = found_key;
+            step = kFinish;
+            return kPass;
+        }
+        return needs == kNoPass && step == kFinish ? finish() : needs;
     }
 
     __device__ Needs top_listed() {

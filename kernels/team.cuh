@@ -18,7 +18,7 @@
 #endif
 
 // What is in a box beside sums and the list: one number each, zero when a phase begins.
-enum Few : u32 { kRawMax, kFound, kCount, kFew };
+enum Few : u32 { kRawMax, kFound, kCount, kNoted, kFew };
 
 // A box in global memory.
 struct Carried {
@@ -82,6 +82,12 @@ struct Team {
         if (at < kListed) boxes.list[box() * kListed + at] = key;
     }
 
+    // Counts what the block notes for itself, and gives how much it was before.
+    __device__ u32 note() const { return shared_add(boxes.few, box() * kFew + kNoted, 1); }
+    __device__ u32 noted() const { return boxes.few[box() * kFew + kNoted]; }
+    // More is to be listed than fits, by one thread of the block.
+    __device__ void overflow() const { (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1); }
+
     // Ends the phase. `sums_used` is how many sums were filled, or more.
     __device__ void sync(u32 sums_used) {
         barrier(sums_used);
@@ -113,6 +119,23 @@ struct Team {
 #else
         return size == 1 ? whole<u64>(boxes.sums, at) : carried(of).sums[i];
 #endif
+    }
+
+    // One of the block's own.
+    __device__ u64 own_sum(u32 i) const { return whole<u64>(boxes.sums, 2 * (full() * kBins + i)); }
+
+    // What all blocks have counted in one bin.
+    __device__ u32 count(u32 i) const {
+        u32 counts[kMaxTeam], sum = 0;
+#pragma unroll
+        for (u32 of = 0; of < kMaxTeam; ++of) {
+            counts[of] = 0;
+            if (of < size) counts[of] = count_of(of, i);
+        }
+        all_read(counts);
+#pragma unroll
+        for (u32 of = 0; of < kMaxTeam; ++of) sum += counts[of];
+        return sum;
     }
 
     // One bin of all blocks.
@@ -171,6 +194,12 @@ struct Team {
 
     // Behind this the compiler may use them, not before: no read stands in a branch of its own with what comes of it. The
     // assembler still adds up between groups of two or three reads, to save registers.
+    __device__ static void all_read([[maybe_unused]] u32 (&counts)[kMaxTeam]) {
+#ifndef CROUPIER_EMULATOR
+        asm volatile("" : "+r"(counts[0]), "+r"(counts[1]), "+r"(counts[2]), "+r"(counts[3]), "+r"(counts[4]), "+r"(counts[5]),
+                     "+r"(counts[6]), "+r"(counts[7]));
+#endif
+    }
     __device__ static void all_read([[maybe_unused]] u64 (&sums)[kMaxTeam]) {
 #ifndef CROUPIER_EMULATOR
         asm volatile("" : "+l"(sums[0]), "+l"(sums[1]), "+l"(sums[2]), "+l"(sums[3]), "+l"(sums[4]), "+l"(sums[5]), "+l"(sums[6]),
@@ -180,6 +209,7 @@ struct Team {
     }
 
 #if CROUPIER_CLUSTER
+    __device__ u32 count_of(u32 of, u32 i) const { return of_block(boxes.sums, of)[2 * full() * kBins + i]; }
     __device__ u64 best_of(u32 of) const { return of_block(boxes.best, of)[full()]; }
     __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }
@@ -191,6 +221,9 @@ struct Team {
     }
 #else
     __device__ Carried& carried(u32 of) const { return scratch[of].carried[full()]; }
+    __device__ u32 count_of(u32 of, u32 i) const {
+        return size == 1 ? (u32)boxes.sums[2 * full() * kBins + i] : (u32)(carried(of).sums[i / 2] >> (i % 2 * 32));
+    }
     __device__ u64 best_of(u32 of) const { return size == 1 ? (u64)boxes.best[full()] : carried(of).best; }
     __device__ u32 few_of(u32 of, u32 which) const {
         return size == 1 ? (u32)boxes.few[full() * kFew + which] : carried(of).few[which];
@@ -219,7 +252,7 @@ struct Team {
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < sums_used; i += kThreads) to.sums[i] = sums().get(i);
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < count && i < kListed; i += kThreads) to.list[i] = boxes.list[box() * kListed + i];
+        for (u32 i = threadIdx.x; count <= kListed && i < count; i += kThreads) to.list[i] = boxes.list[box() * kListed + i];
         if (threadIdx.x < kFew) to.few[threadIdx.x] = boxes.few[box() * kFew + threadIdx.x];
         if (threadIdx.x == 0) to.best = boxes.best[box()];
     }

@@ -11,19 +11,23 @@ __device__ inline float value_of(const u8* row, u32 format, u32 token) {
     return format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
 }
 
-// The values of four tokens in one load; the first is a multiple of four. Rows may be read to a multiple of 16 bytes.
-__device__ inline void values_of(const u8* row, u32 format, u32 token, float (&to)[4]) {
-    if (format == kRowF32) {
-        uint4 words = reinterpret_cast<const uint4*>(row)[token / 4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) to[i] = F32::widen(word_of(words, i), 0);
-        return;
-    }
-    u64 halves = reinterpret_cast<const u64*>(row)[token / 4];
+// Four values as they stand in memory: words, or halves in the first of both.
+struct Four {
+    u64 low, high;
+};
+
+// Those of four tokens in one load; the first is a multiple of four. Rows may be read to a multiple of 16 bytes.
+__device__ inline Four four_of(const u8* row, u32 format, u32 token) {
+    if (format != kRowF32) return Four{reinterpret_cast<const u64*>(row)[token / 4], 0};
+    uint4 words = reinterpret_cast<const uint4*>(row)[token / 4];
+    return Four{(u64)words.y << 32 | words.x, (u64)words.w << 32 | words.z};
+}
+
+__device__ inline void widen_four(const Four& four, u32 format, float (&to)[4]) {
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-        u32 half = (u32)(halves >> (16 * i)) & 0xFFFFu;
-        to[i] = format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
+        u32 word = (u32)((i < 2 ? four.low : four.high) >> (32 * (i % 2))), half = (u32)(four.low >> (16 * i)) & 0xFFFFu;
+        to[i] = format == kRowF32 ? F32::widen(word, 0) : format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
     }
 }
 
@@ -40,8 +44,13 @@ __device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 
     return mass < draft.need ? 0 : mass;
 }
 
-// ... to four of them, of which the first is a multiple of four. What is the same for all is read once.
-__device__ inline void drafted_masses(const DraftRow& draft, const u8* inputs, u32 first, u64 (&to)[4]) {
+__device__ inline Four drafted_four(const DraftRow& draft, const u8* inputs, u32 first) {
+    if (draft.format == kNoRow || first >= draft.vocab_size) return Four{0, 0};
+    return four_of(inputs + draft.row, draft.format & 3, first);
+}
+
+// ... to four of them, of which the first is a multiple of four, from what stands there. What is the same for all is read once.
+__device__ inline void drafted_masses(const DraftRow& draft, u32 first, const Four& values, u64 (&to)[4]) {
     u32 format = draft.format, vocab_size = draft.vocab_size;
     if (format == kNoRow || first >= vocab_size) {
 #pragma unroll
@@ -49,7 +58,7 @@ __device__ inline void drafted_masses(const DraftRow& draft, const u8* inputs, u
         return;
     }
     float x[4];
-    values_of(inputs + draft.row, format & 3, first, x);
+    widen_four(values, format & 3, x);
     if (format & kSent) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) to[i] = first + i < vocab_size ? sent_mass(x[i]) : 0;
@@ -74,17 +83,12 @@ struct Weigher {
 
     __device__ void run(RowResult& result) const {
         const Histogram bins = passes.team.sums();
-        bins.clear(row.share);
-#pragma unroll 1
-        for (u32 chunk = row.first_chunk; chunk < row.end_chunk && !row.is_listed_only(); ++chunk) {
-            u64 sum = 0;
-            row.each_four(chunk, [&](u32 token, const float (&x)[4], u32 which) { sum += weigh_four(token, x, which); });
-            sum = warp_sum(sum);
-            if (threadIdx.x % kWarp == 0) bins.add(chunk - row.first_chunk, sum);
-        }
+        bins.clear(passes.part_of(row.share, 0));
+        if (!row.is_listed_only()) weigh_untouched();
         row.each_touched([&](const Touched& touched, u32 adjust) {
             u64 own = weigh(touched.token, touched.x, adjust);
-            bins.add(touched.token / kChunk - row.first_chunk, own);
+            u32 at = touched.token - row.first_chunk * kChunk;
+            passes.add_to_chunk(at / kChunk, at % kChunk / (kWarp * kPerThread), own);
         });
         passes.team.sync(row.share);
         u64 total = passes.total();
@@ -94,7 +98,7 @@ struct Weigher {
                 if (!touched) return row.is_listed_only() ? 0 : weigh(token, x, kNoAdjust);
                 return weigh(token, row.value(true, token), row.adjust_of(token));
             };
-            token = passes.template find_by<1>(draw_point(row.job.uniform, total), weight);
+            token = passes.find_by(draw_point(row.job.uniform, total), weight);
         }
         if (!passes.team.leads() || threadIdx.x != 0) return;
         u32 status = token < row.job.vocab_size ? kOk : kBroken;
@@ -102,6 +106,37 @@ struct Weigher {
     }
 
   private:
+    // What four tokens are weighed by: their logits, and what the first draft has there.
+    struct Pair {
+        Four target, draft;
+    };
+
+    __device__ Pair fetch(u32 chunk, u32 four) const {
+        u32 token = row.token_at(chunk, 4 * four);
+        if (token >= row.vocab_size) return Pair{};
+        Four target = four_of(reinterpret_cast<const u8*>(row.vectors()), Element::kFormat, token);
+        return Pair{target, row.job.draft_count > 0 ? drafted_four(draft(0), inputs, token) : Four{0, 0}};
+    }
+
+    // Four tokens at a time, while the next four are on their way.
+    __device__ void weigh_untouched() const {
+        constexpr u32 kFours = kPerThread / 4;
+        Pair next{};
+        if (row.first_chunk < row.end_chunk) next = fetch(row.first_chunk, 0);
+        u64 sum = 0;
+#pragma unroll 1
+        for (u32 at = row.first_chunk * kFours; at < row.end_chunk * kFours; ++at) {
+            u32 chunk = at / kFours, four = at % kFours;
+            Pair now = next;
+            if (at + 1 < row.end_chunk * kFours) next = fetch((at + 1) / kFours, (at + 1) % kFours);
+            sum += weigh_four(row.token_at(chunk, 4 * four), now);
+            if (four + 1 < kFours) continue;
+            sum = warp_sum(sum);
+            if (threadIdx.x % kWarp == 0) passes.add_to_chunk(chunk - row.first_chunk, threadIdx.x / kWarp, sum);
+            sum = 0;
+        }
+    }
+
     __device__ bool draws() const { return (row.job.flags & (kEntropy | kDrafted)) == 0; }
 
     __device__ const DraftRow& draft(u32 i) const {
@@ -137,12 +172,21 @@ struct Weigher {
         return weight;
     }
 
-    // The same of tokens that have no adjust, the sum of those of the four that are meant.
-    __device__ u64 weigh_four(u32 first, const float (&x)[4], u32 which) const {
+    // The same of tokens that have no adjust, of which the first is a multiple of four: their sum.
+    __device__ u64 weigh_four(u32 first, const Pair& values) const {
         u64 weight[4], any = 0, sum = 0;
+        float x[4];
+        widen_four(values.target, Element::kFormat, x);
+        u32 which = row.which_of_four(first);
+        u64 last_key = row.job.last_key, need = row.job.min_p_need;
+        float max = row.job.max, scale = row.job.scale;
+        // Without a branch, so that the four are worked out side by side. What is not meant has no mass.
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            weight[i] = which >> i & 1 ? left(first + i, x[i]) : 0;
+            float logit = which >> i & 1 ? x[i] : minus_infinity();
+            u64 own = mass_of_exponent(exponent(logit, max, scale));
+            bool is_left = (key_of(first + i, logit) <= last_key) & (own >= need);
+            weight[i] = is_left ? own : 0;
             any |= weight[i];
         }
         if (row.job.flags & kEntropy) {
@@ -153,7 +197,7 @@ struct Weigher {
 #pragma unroll 1
         for (u32 d = 0; d < row.job.draft_count && any > 0; ++d) {
             u64 drafted[4];
-            drafted_masses(draft(d), inputs, first, drafted);
+            drafted_masses(draft(d), first, d == 0 ? values.draft : drafted_four(draft(d), inputs, first), drafted);
             any = 0;
             double of_target = draft(d).of_target, of_draft = draft(d).of_draft;
 #pragma unroll

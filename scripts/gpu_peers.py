@@ -59,6 +59,7 @@ def native_top_k_top_p(logits, k, p):
 
 
 NATIVE = {
+    "torch argmax": lambda logits: logits.argmax(dim=-1),
     "torch softmax": lambda logits: logits.float().softmax(dim=-1),
     "torch softmax, multinomial": lambda logits: torch.multinomial(logits.float().softmax(dim=-1), 1),
     "torch top-k 50, top-p .9": lambda logits: native_top_k_top_p(logits.float(), 50, 0.9),
@@ -72,11 +73,13 @@ def flashinfer():
     except Exception as error:  # the package may compile at import, and fail in many ways
         print(f"SKIPPED: nothing is compared with FlashInfer, which cannot be imported: {error}", flush=True)
         return {}, {}
+    probs = lambda logits: logits.float().softmax(dim=-1)
     samplers = {
         "FlashInfer top-k 50, top-p .9": lambda logits: sampling.top_k_top_p_sampling_from_logits(logits.float(), 50, 0.9),
-        "softmax, FlashInfer top-k 50, top-p .9": lambda logits: sampling.top_k_top_p_sampling_from_probs(
-            logits.float().softmax(dim=-1), 50, 0.9
-        ),
+        "softmax, FlashInfer top-k 50, top-p .9": lambda logits: sampling.top_k_top_p_sampling_from_probs(probs(logits), 50, 0.9),
+        "softmax, FlashInfer min-p .05": lambda logits: sampling.min_p_sampling_from_probs(probs(logits), 0.05),
+        "softmax, FlashInfer top-p .9": lambda logits: sampling.top_p_sampling_from_probs(probs(logits), 0.9),
+        "FlashInfer temperature only": lambda logits: sampling.sampling_from_logits(logits.float()),
     }
     verifiers = {"FlashInfer chain speculative sampling": lambda *probs: sampling.chain_speculative_sampling(*probs)}
     return works(samplers, lambda: [torch.zeros(1, 1000, device="cuda")]), works(verifiers, lambda: chains(1, 1000))

@@ -126,6 +126,15 @@ inline void shared_or(Shared<unsigned> shared, unsigned i, unsigned value) {
     memcpy(&shared.array->bytes[i * sizeof old], &old, sizeof old);
 }
 
+inline bool shared_take(Shared<unsigned> shared, unsigned i, unsigned bits) {
+    emulator::check(*shared.array, i, emulator::kAtomic);
+    unsigned old, rest;
+    memcpy(&old, &shared.array->bytes[i * sizeof old], sizeof old);
+    rest = old & ~bits;
+    memcpy(&shared.array->bytes[i * sizeof rest], &rest, sizeof rest);
+    return old & bits;
+}
+
 template <class T>
 Shared<T> in_shared(Shared<T> array) {
     return array;

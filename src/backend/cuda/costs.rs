@@ -37,7 +37,7 @@ impl Cost {
 pub struct Costs([[Cost; MAX_TEAM as usize]; 2]);
 
 impl Costs {
-    /// By the arithmetic of docs/performance-notes.md for an H100, whose L2 cache does not hold the rows of 132 teams of one
+    /// By the arithmetic of docs/performance-notes.md (predictions made without a GPU) for an H100, whose L2 cache does not hold the rows of 132 teams of one
     /// block.
     pub const PREDICTED: Self = Self([predicted(1.5, 1.5), predicted(2.3, 1.7)]);
 
