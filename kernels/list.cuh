@@ -67,7 +67,7 @@ struct ListMemory {
     Block block;
     Boxes boxes;
     Shared<u64> list;    // keys in order
-    Shared<u64> masses;  // theirs; also where a list waits to be put in order
+    Shared<u64> masses;  // theirs; also where a list waits to be put in order, and what a pass notes before it lists
 
     // Up to so many tokens are compared with each other, each with all, and summed by each warp for itself: longer lists are sorted,
     // drawn from by bins, and summed by the block. Short ones are padded to this, so that four reads at a time need no test.

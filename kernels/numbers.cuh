@@ -175,7 +175,7 @@ __device__ inline u64 count(double real) {
     return (u64)__double_as_longlong(real + 4503599627370496.0) - 0x4330000000000000ull;
 }
 
-// The first distance that is not in bin 0, as the upper half of a float's bits.
+// The last distances that are in bin 0, by the upper 14 bits of a float.
 constexpr u32 kFirstDistance = (127 - 10) << 5;
 
 // Bins by the distance from the largest logit, in steps of 1/32 of it: the scale of the row does not matter.

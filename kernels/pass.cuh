@@ -11,13 +11,13 @@ struct Passes {
     const Row<Element>& row;
     Team& team;
 
-    // Runs a pass over the slice and ends the phase. There are four loops, so that each has only the work of its kind in it.
+    // Runs a pass over the slice and ends the phase. There are five loops, so that each has only the work of its kind in it.
     __device__ void run(const Pass& pass) const {
         bool sums = pass.sink == kToChunks || pass.sink == kToTotal;
         u32 sums_used = sums ? row.share : pass.sink == kToBins ? kBins : 0;
-        u32 filled = pass.sink == kToChunks ? part_of(row.share, 0) : sums_used;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
-        team.sums().clear(filled);
+        if (pass.sink == kToChunks) clear_chunks();
+        else team.sums().clear(sums_used);
         if (pass.bins_all()) sum_masses(pass);
         else if (pass.sink == kToList) list_untouched(pass);
         else if (!sums) bin_untouched(pass);
@@ -34,8 +34,8 @@ struct Passes {
         team.sync(sums_used);
     }
 
-    // Counts delegates instead of tokens, in bins by distance from the largest logit: of each thread the largest one, where these
-    // are enough for so many tokens.
+    // Counts delegates instead of tokens, in bins by distance from the largest logit: of each thread the largest one, where there are
+    // far more threads than tokens wanted. Should these be too few, as in a short row, all tokens are listed.
     __device__ void count_delegates(const Pass& pass, u32 wanted) const {
         team.sums().clear(kBins);
         if (sees_untouched(pass)) {
@@ -61,7 +61,15 @@ struct Passes {
         return warp_sum(own);
     }
 
-    // What a warp has in a chunk of the slice, beside what there is in the chunk. Other blocks do not look at it.
+    // Makes room for sums by chunk.
+    __device__ void clear_chunks() const { team.sums().clear(part_of(row.share, 0)); }
+
+    // ... what a token of the slice weighs.
+    __device__ void add_token(u32 token, u64 weight) const {
+        add_to_chunk(token / kChunk - row.first_chunk, token % kChunk / Row<Element>::kWarpTokens, weight);
+    }
+
+    // ... what a warp has in a chunk of the slice, beside what there is in the chunk. Other blocks do not look at it.
     __device__ void add_to_chunk(u32 chunk, u32 warp, u64 sum) const {
         team.sums().add(chunk, sum);
         team.sums().add(part_of(chunk, warp), sum);
@@ -198,7 +206,7 @@ struct Passes {
         }
         __syncthreads();
         u32 noted = team.noted();
-        // Each thread has at least its delegate. Tokens without mass are noted and not listed, so a search by mass may narrow once more.
+        // Each thread has at least its delegate. Tokens without mass are noted, not listed: a search by mass may narrow once more.
         if (noted > kListed) {
             if (threadIdx.x == 0) team.overflow();
             return;
@@ -253,9 +261,7 @@ struct Passes {
         u64 own = pass.weight(token, x);
         if (own == 0) return;
         if (pass.sink == kToList) return team.append(key_of(token, x));
-        if (pass.sink == kToChunks) {
-            return add_to_chunk(token / kChunk - row.first_chunk, token % kChunk / (kWarp * kPerThread), own);
-        }
+        if (pass.sink == kToChunks) return add_token(token, own);
         if (pass.sink == kToTotal) team.sums().add(token / kChunk - row.first_chunk, own);
         else if (pass.counts) team.sums().add_one(pass.bin_of(x));
         else team.sums().add(pass.bin_of(x), own);
@@ -264,7 +270,7 @@ struct Passes {
     // In one chunk: the warp that has the point among its tokens, of which then each thread takes one.
     template <class Weight>
     __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
-        constexpr u32 kPart = kWarp * kPerThread;
+        constexpr u32 kPart = Row<Element>::kWarpTokens;
         Place part = warp_locate(kWarps, point, [&](u32 warp) { return team.own_sum(part_of(chunk - row.first_chunk, warp)); });
         if (part.index == kWarps) return;
         u32 first = chunk * kChunk + part.index * kPart;

@@ -57,6 +57,8 @@ __device__ inline float largest(const float (&x)[kPerThread]) {
 template <class Element>
 struct Row {
     static constexpr u32 kVectors = kPerThread / Element::kPerVector;
+    // Tokens of a chunk that follow each other and are one warp's.
+    static constexpr u32 kWarpTokens = kWarp * kPerThread;
     static constexpr u32 kChunkVectors = kThreads * kVectors;
 
     const RowMemory& memory;

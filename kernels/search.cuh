@@ -5,7 +5,8 @@
 
 enum Step {
     // draw_step
-    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn, kRawWeighed,
+    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn,
+    kRawWeighed,
     // report_step
     kReport, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
     // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
@@ -28,15 +29,15 @@ struct Search {
     Step step = kBegin;
     Step after = kEnd;
 
-    u64 missing = 0;  // search: the weight to reach, counted from the range's first key
+    u64 missing = 0;  // search: the weight to reach, from the range's first key on; filter: what top-p has to reach, 0: its share
     u64 found_key = 0;
     u32 low = 0, high = 0;  // search: the range
     bool ties_count = false;  // search: each of the equal tokens weighs 1
     u32 wanted = 0;         // first: how many
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
     u64 point = 0;
-    u32 found = 0;
-    u64 weighed = 0;  // by the last pass into chunks, or into the total
+    u32 found = 0;    // a token, or the bin of mass in which top-p is reached, until its list is there
+    u64 weighed = 0;  // by the last pass into chunks, or into the total; or the mass before that bin
 
     __device__ bool fits() const { return listed <= kListed; }
 

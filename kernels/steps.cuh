@@ -34,7 +34,7 @@ struct Machine : Search<Element> {
     u64 best;  // key of the first token
     u32 raw_max;
 
-    u64 total = 0;
+    u64 total = 0;  // of what the token is drawn from; until then the mass of the bin in which top-p is reached
     Kind kind = kChunks;
     u32 kept = 0;
     u32 token = 0;
@@ -92,7 +92,7 @@ struct Machine : Search<Element> {
             }
             case kTopPBinned: return top_p_binned();
             case kTopPListed: {
-                if (!fits()) return search_in(missing, Place{found, weighed, 0}, kTopPFound);
+                if (!fits()) return search_in(missing, Place{found, weighed, total}, kTopPFound);
                 return filter(listed, missing);
             }
             case kTopPFound: {
@@ -157,6 +157,7 @@ struct Machine : Search<Element> {
         if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
         found = place.index;
         weighed = place.before;
+        total = place.weight;
         return list_bins(place.index, kTopPListed);
     }
 

@@ -36,6 +36,7 @@ struct Scratch {
     Carried carried[2];
 };
 static_assert(sizeof(Carried) == 12312, "shared with the host");
+static_assert(kFew <= 4, "each has its place there");
 static_assert(sizeof(Scratch) == 16 + 2 * sizeof(Carried), "shared with the host");
 
 // Both boxes.

@@ -82,13 +82,10 @@ struct Weigher {
     const u8* inputs;
 
     __device__ void run(RowResult& result) const {
-        const Histogram bins = passes.team.sums();
-        bins.clear(passes.part_of(row.share, 0));
+        passes.clear_chunks();
         if (!row.is_listed_only()) weigh_untouched();
         row.each_touched([&](const Touched& touched, u32 adjust) {
-            u64 own = weigh(touched.token, touched.x, adjust);
-            u32 at = touched.token - row.first_chunk * kChunk;
-            passes.add_to_chunk(at / kChunk, at % kChunk / (kWarp * kPerThread), own);
+            passes.add_token(touched.token, weigh(touched.token, touched.x, adjust));
         });
         passes.team.sync(row.share);
         u64 total = passes.total();

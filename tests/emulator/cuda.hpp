@@ -189,7 +189,6 @@ inline long long __double_as_longlong(double value) {
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
-inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(int(value)); }
 inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value); }
 
