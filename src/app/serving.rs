@@ -10,11 +10,12 @@ use crate::rpc::listener::{self, Guard};
 use crate::rpc::uds::UdsListener;
 use crate::rpc::{RegionSide, Service, auth, regions, server};
 use crate::secrets::Secrets;
+use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::oneshot::{self, error::RecvError};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -77,16 +78,25 @@ impl Serving {
             let connections = handshake::incoming(listener, guard, handshake);
             self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
         } else {
-            let connections = listener::incoming(listener, guard);
-            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
+            let (connections, closed) = listener::incoming(listener, guard);
+            self.spawn(server::serve(connections, stopped, routes, config, frame), closed);
         }
     }
 
     pub(super) fn serve_uds(&mut self, listener: UdsListener, config: &Config) {
         let guard = self.guard.of(Transport::Uds);
         let (stopped, routes) = (guard.stopped(), self.routes.clone());
-        let connections = listener::incoming(listener, guard);
-        self.servers.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds));
+        let (connections, closed) = listener::incoming(listener, guard);
+        self.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds), closed);
+    }
+
+    /// Has a server that has ended only when its socket is closed: the process would else end with the socket's file still there.
+    fn spawn(&mut self, served: impl Future<Output = Result<(), String>> + Send + 'static, closed: JoinHandle<()>) {
+        self.servers.spawn(async move {
+            let ended = served.await;
+            let _ = closed.await;
+            ended
+        });
     }
 
     pub(super) async fn run(

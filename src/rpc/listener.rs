@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -180,15 +181,18 @@ impl Guard {
     }
 }
 
-/// Connections of `listener` until the guard stops it; then the socket is closed.
-pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> ReceiverStream<io::Result<Connection<L::Io>>> {
+/// What `incoming` gives: connections, and what is over once the socket is closed and its file gone.
+pub type Incoming<T> = (ReceiverStream<io::Result<Connection<T>>>, JoinHandle<()>);
+
+/// Connections of `listener` until the guard stops it, or nobody takes them; then the socket is closed.
+pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> Incoming<L::Io> {
     let (sender, receiver) = mpsc::channel(1);
     let (opened, each) = (sender.clone(), guard.clone());
-    tokio::spawn(accept_each(listener, guard, sender, move |io, place| {
+    let closed = tokio::spawn(accept_each(listener, guard, sender, move |io, place| {
         let (opened, connection) = (opened.clone(), Connection::new(io, place, &each));
         async move { drop(opened.send(Ok(connection)).await) }
     }));
-    ReceiverStream::new(receiver)
+    (ReceiverStream::new(receiver), closed)
 }
 
 /// Gives every socket of `listener` to `each`, until the guard stops it or nobody takes what comes of it.
@@ -375,5 +379,26 @@ mod tests {
         assert_eq!(guard.permits.available_permits(), 0);
         drop(admitted);
         assert_eq!(guard.permits.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_closes_a_socket_is_over_when_its_file_is_gone() {
+        let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
+        let metrics = Metrics::new(&Limits::default(), &info);
+        let (dir, stop) = (tempfile::tempdir().expect("a folder"), CancellationToken::new());
+        let path = dir.path().join("socket");
+        for stops in [true, false] {
+            let (permits, tokens) = (Arc::new(Semaphore::new(1)), (stop.child_token(), CancellationToken::new()));
+            let guard = Guard::grpc(permits, Duration::from_secs(60), tokens.clone(), metrics.clone());
+            let (connections, closed) = incoming(UdsListener::bind(&path).expect("nobody has it"), guard);
+            assert!(path.exists());
+            if stops {
+                tokens.0.cancel();
+            } else {
+                drop(connections);
+            }
+            closed.await.expect("no panic");
+            assert!(!path.exists(), "{stops}");
+        }
     }
 }

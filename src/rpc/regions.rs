@@ -45,13 +45,15 @@ struct Side {
 /// Hands out regions on `listener` until the guard stops it; ends when the last connection has.
 pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, metrics: Metrics) {
     let side = Side { regions, opening: guard.timeout(), metrics };
-    let mut connections = incoming(listener, guard);
+    let (mut connections, closed) = incoming(listener, guard);
     let mut open = JoinSet::new();
     while let Some(Ok(connection)) = connections.next().await {
         open.spawn(side.clone().connection(connection));
         while open.try_join_next().is_some() {}
     }
+    drop(connections);
     while open.join_next().await.is_some() {}
+    let _ = closed.await;
 }
 
 impl Side {
