@@ -367,12 +367,16 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn accept_errors_are_counted_and_survived() {
+    fn guard(stop: &CancellationToken) -> (Guard, Metrics) {
         let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
         let metrics = Metrics::new(&Limits::default(), &info);
-        let (permits, tokens) = (Arc::new(Semaphore::new(1)), (CancellationToken::new(), CancellationToken::new()));
-        let guard = Guard::grpc(permits, Duration::from_secs(60), tokens, metrics.clone());
+        let tokens = (stop.clone(), CancellationToken::new());
+        (Guard::grpc(Arc::new(Semaphore::new(1)), Duration::from_secs(60), tokens, metrics.clone()), metrics)
+    }
+
+    #[tokio::test]
+    async fn accept_errors_are_counted_and_survived() {
+        let (guard, metrics) = guard(&CancellationToken::new());
         let listener = Exhausted(AtomicUsize::new(0));
         let admitted = guard.admit(&listener).await;
         assert!(metrics.render().contains("croupier_accept_errors_total 3"));
@@ -383,22 +387,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_closes_a_socket_is_over_when_its_file_is_gone() {
-        let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
-        let metrics = Metrics::new(&Limits::default(), &info);
         let (dir, stop) = (tempfile::tempdir().expect("a folder"), CancellationToken::new());
         let path = dir.path().join("socket");
-        for stops in [true, false] {
-            let (permits, tokens) = (Arc::new(Semaphore::new(1)), (stop.child_token(), CancellationToken::new()));
-            let guard = Guard::grpc(permits, Duration::from_secs(60), tokens.clone(), metrics.clone());
-            let (connections, closed) = incoming(UdsListener::bind(&path).expect("nobody has it"), guard);
-            assert!(path.exists());
-            if stops {
-                tokens.0.cancel();
-            } else {
-                drop(connections);
-            }
-            closed.await.expect("no panic");
-            assert!(!path.exists(), "{stops}");
-        }
+        let (_connections, closed) = incoming(UdsListener::bind(&path).expect("nobody has it"), guard(&stop).0);
+        assert!(path.exists());
+        stop.cancel();
+        closed.await.expect("no panic");
+        assert!(!path.exists());
     }
 }
