@@ -3,57 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/raw.rs"]
+mod raw;
 mod support;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::proto::*;
 use croupier::sampling::row::RowResult;
 use prost::Message;
+use raw::Raw;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Request, Response, Status, Streaming};
-
-/// Messages as bytes, whatever they hold.
-#[derive(Debug, Clone, Copy, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Raw {
-        Raw
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
-    }
-}
 
 /// Calls `path` with these messages.
 async fn call(

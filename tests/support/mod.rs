@@ -166,9 +166,7 @@ impl TestServer {
 
     /// The value of one series of its metrics.
     pub fn series(&self, series: &str) -> f64 {
-        let text = self.metrics.render();
-        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
-        found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
+        value_in(&self.metrics.render(), series)
     }
 
     /// Openings that failed for this reason, on streams without a model label.
@@ -178,13 +176,19 @@ impl TestServer {
 
     /// Waits until a series has this value.
     pub async fn expect_series(&self, series: &str, value: f64) {
-        for _ in 0..200 {
-            if self.series(series) == value {
+        self.expect_all(&[(series, value)]).await;
+    }
+
+    /// Waits until these series have these values.
+    pub async fn expect_all(&self, expected: &[(&str, f64)]) {
+        for attempt in 0.. {
+            let text = self.metrics.render();
+            let Some((series, value)) = expected.iter().find(|(series, value)| value_in(&text, series) != *value) else {
                 return;
-            }
+            };
+            assert!(attempt < 200, "{series} is {}, expected {value}", value_in(&text, series));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{series} is {}, expected {value}", self.series(series));
     }
 
     /// Waits until this many sequences are open on the server.
@@ -197,6 +201,12 @@ impl TestServer {
         }
         panic!("{} sequences are open, expected {count}", self.engine.open_sequences());
     }
+}
+
+/// The value of one series in a text of metrics.
+fn value_in(text: &str, series: &str) -> f64 {
+    let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
 }
 
 /// Regions, handed out at a socket of their own.
