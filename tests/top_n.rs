@@ -142,8 +142,16 @@ async fn scores_and_logprobs_count_the_others() {
 #[tokio::test]
 async fn drafts_and_verifications_are_those_of_whole_rows() {
     let server = TestServer::start().await;
+    for rule in [AcceptanceRule::Rejection, AcceptanceRule::Block] {
+        drafts_are_verified_as_with_whole_rows(&server, rule).await;
+    }
+}
+
+async fn drafts_are_verified_as_with_whole_rows(server: &TestServer, rule: AcceptanceRule) {
     let mut worker = server.worker().await;
-    worker.step(open_step([1, 2].map(|id| open(id, top_k(5, 3))).to_vec())).await;
+    let acceptance = Some(AcceptanceParams { rule: rule.into(), ..Default::default() });
+    let params = SamplingParams { acceptance, ..top_k(5, 3) };
+    worker.step(open_step([1, 2].map(|id| open(id, params.clone())).to_vec())).await;
     let sent = |id: u64, kind: work::Kind, rows: &[Vec<f32>], is_listed: bool| {
         let work = vec![Work { sequence_id: Some(id), first_row: None, kind: Some(kind), ..Default::default() }];
         match is_listed {

@@ -39,8 +39,6 @@ pub struct Verification {
     pub drafted: usize,
     /// How the last emitted token came about.
     pub last: Last,
-    /// Whether draft tokens were judged one by one, and not together as a block.
-    pub one_by_one: bool,
     /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
     pub tests_wanted: bool,
 }
@@ -167,7 +165,7 @@ impl Verification {
             emitted: self.outputs.len(),
             lossless: self.verified.lossless,
             last: self.last,
-            one_by_one: self.one_by_one,
+            one_by_one: !self.verified.is_block,
             trials: &self.verified.trials,
         }
     }
@@ -271,9 +269,8 @@ impl<'a> Prepared<'a> {
         };
         let work = self.source.work;
         let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure && self.measures());
-        let one_by_one = self.source.sequence.acceptance() != AcceptanceRule::Block;
         let drafted = self.drafts.len();
-        Verification { verified, outputs, proposer, drafted, last, one_by_one, tests_wanted }
+        Verification { verified, outputs, proposer, drafted, last, tests_wanted }
     }
 
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {

@@ -29,7 +29,7 @@ const POSITIONS: usize = 16;
 /// How the last token of a verification came about, the label `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
-    /// It is an accepted draft token; the sequence ended with it.
+    /// It is an accepted draft token: the sequence ended with it, or the block did, before a row without a distribution.
     Accepted,
     /// In the place of a rejected one.
     Recovered,

@@ -14,12 +14,17 @@
 //! recovered token has the weights `max(p_i * t_(i+1) - d_(i+1), 0)`.
 //!
 //! **Where a block ends.** A draft token that ends the sequence ends the block, and so does one behind which the target's
-//! row has no distribution (a NaN, a mask that leaves nothing): the block is then the draft tokens before that row, and
-//! only if all of them are accepted is the row drawn from, and the verification fails. That is exact wherever a block
+//! row has no distribution (a NaN, a mask that leaves nothing): the block is then the draft tokens before that row. If all
+//! of them are accepted, they are all that is emitted, and the row is the sequence's next. That is exact wherever a block
 //! ends by what tokens and rows are and not by accept numbers: at the end `h = p`, so that over all drafts a text is
-//! accepted up to there with the target's probability, whatever comes next, a plain row, the end or a failure. To put
-//! it another way, it is as if behind the end target and draft had agreed, where `z` is 0 and `p` does not change. So
-//! a row fails a sequence as often as it fails one that does not speculate, and not because a draft strayed there.
+//! accepted up to there with the target's probability, whatever comes next. To put it another way, it is as if behind the
+//! end target and draft had agreed, where `z` is 0 and `p` does not change. So a row fails a sequence as often as it fails
+//! one that does not speculate, and not because a draft strayed there.
+//!
+//! It must be the end for good: were the verification to fail there, and to be repeated with a better row, it would be
+//! repeated only for accept numbers that came so far, and the longer block would be held against these. Where a row may
+//! have more tokens than it [lists](crate::sampling::listed), the verification fails whatever the accept numbers are,
+//! and whoever sends the whole row has the block that it would have had.
 //!
 //! The tests are made from the last to the first, and since `z_i <= p_i` makes `h_i <= p_i`, `z` is summed only where
 //! a test needs it.
@@ -29,6 +34,7 @@ use super::plan::Plan;
 use super::positions::Positions;
 use super::verified::{Trial, Verified};
 use super::{VerifyError, come_to};
+use crate::sampling::row::RowError;
 
 /// Verifies a chain.
 pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
@@ -37,11 +43,11 @@ pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<
     let block = Block::test(plan, len, positions)?;
     let accepted = block.accepted;
     let mut emitted: Vec<u32> = (0..accepted).map(|node| positions.token(node)).collect();
-    if accepted < len {
+    if accepted < block.len {
         come_to(positions, accepted)?;
         positions.take(block.factors[accepted], accepted);
         emitted.push(positions.draw(plan.numbers.residual(accepted)));
-    } else if end.is_none() {
+    } else if end.is_none() && block.len == len {
         come_to(positions, accepted)?;
         emitted.push(positions.draw(plan.numbers.sample(accepted)));
     }
@@ -52,6 +58,7 @@ pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<
         lossless: true,
         trials,
         states: Vec::new(),
+        is_block: true,
         truncated: false,
     })
 }
@@ -60,20 +67,25 @@ pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<
 struct Block {
     /// `p_i`, from `p_0` on, of the rows that were come to.
     factors: Vec<f64>,
-    /// How many tokens are accepted.
+    /// How many draft tokens it has.
+    len: usize,
+    /// How many of them are accepted.
     accepted: usize,
 }
 
 impl Block {
     /// Makes the tests of the first `len` draft tokens, or of those before a row without a distribution. Behind a token
     /// that the target rules out nothing can be accepted, so the rows there are not come to.
-    fn test(plan: &Plan<'_>, len: usize, positions: &mut impl Positions) -> Result<Self, VerifyError> {
-        let (mut factors, mut end) = (vec![1.0], len);
+    fn test(plan: &Plan<'_>, mut len: usize, positions: &mut impl Positions) -> Result<Self, VerifyError> {
+        let mut factors = vec![1.0];
         for node in 0..len {
-            // Whoever accepts all before it comes to it again, and fails.
-            if positions.come_to(node).is_err() {
-                end = node;
-                break;
+            match come_to(positions, node) {
+                Ok(()) => {}
+                Err(failure) if node == 0 || matches!(failure.error, RowError::Beyond(_)) => return Err(failure),
+                Err(_) => {
+                    len = node;
+                    break;
+                }
             }
             let ratio = positions.share(positions.token(node)) / positions.proposed(node);
             let factor = f64::min(factors[node] * ratio, 1.0);
@@ -86,7 +98,7 @@ impl Block {
         let mut accepted = last;
         while accepted > 0 {
             let number = unit(plan.numbers.accept(plan.tree.spot(accepted - 1)));
-            let left = if accepted == end { Left::Nothing } else { Left::Beyond(accepted) };
+            let left = if accepted == len { Left::Nothing } else { Left::Beyond(accepted) };
             // No `h` is larger than its `p`.
             if number < factors[accepted] && number < left.test(factors[accepted], positions)? {
                 break;
@@ -94,7 +106,7 @@ impl Block {
             accepted -= 1;
         }
         factors.truncate(last);
-        Ok(Self { factors, accepted })
+        Ok(Self { factors, len, accepted })
     }
 
     fn trials(&self, plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Vec<Trial>, VerifyError> {

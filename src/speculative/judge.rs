@@ -24,7 +24,8 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
     let settled = rows.clone().all(|row| walk.settled[row]);
     let lossless = plan.rule.is_lossless(settled) || rows.all(|row| plan.is_strict(row));
     let trials = walk.trials;
-    Ok(Verified { accepted_path: path, emitted, lossless, trials, states: Vec::new(), truncated: false })
+    let states = Vec::new();
+    Ok(Verified { accepted_path: path, emitted, lossless, trials, states, is_block: false, truncated: false })
 }
 
 /// What a rule says about a position.

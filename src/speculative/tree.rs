@@ -108,7 +108,8 @@ pub(super) fn sampled(plan: &Plan<'_>, positions: &mut impl Positions) -> Result
             }
         }
     }
-    Ok(Verified { accepted_path: path, emitted, lossless: true, trials, states: Vec::new(), truncated: false })
+    let states = Vec::new();
+    Ok(Verified { accepted_path: path, emitted, lossless: true, trials, states, is_block: false, truncated: false })
 }
 
 #[cfg(test)]

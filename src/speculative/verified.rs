@@ -8,8 +8,8 @@ use crate::params::state::SamplerState;
 pub struct Verified {
     /// The accepted draft tokens by their indices, root first.
     pub accepted_path: Vec<usize>,
-    /// The tokens to emit: the accepted ones and, unless the sequence ends with the last of them, one more:
-    /// recovered after a rejection, the bonus otherwise. Never empty.
+    /// The tokens to emit: the accepted ones and, unless the sequence or its [block](super::block) ends with the last of them,
+    /// one more: recovered after a rejection, the bonus otherwise. Never empty.
     pub emitted: Vec<u32>,
     /// Whether they have the target's distribution: the rule is lossless, or was here, and no row was cut.
     pub lossless: bool,
@@ -17,6 +17,8 @@ pub struct Verified {
     pub trials: Vec<Trial>,
     /// What samplers remember after each emitted token; empty where they have no state.
     pub states: Vec<SamplerState>,
+    /// Whether draft tokens were tested [together](super::block), so that their tests are not independent.
+    pub is_block: bool,
     /// Whether a row that was come to was taken as if it had no tokens but those [listed](crate::sampling::listed).
     pub truncated: bool,
 }

@@ -199,7 +199,8 @@ fn blocks_accept_at_least_as_many() {
         let standard = observe(&world, TEXTS).mean;
         let block = observe(&World { rule: Block, ..world }, TEXTS).mean;
         println!("models {seed}: {standard:.3} accepted by the standard rule, {block:.3} by blocks");
-        assert!(block > standard - 0.02, "models {seed}: {block:.3} accepted, {standard:.3} by the standard rule");
+        // These models differ, and so do the means, by a quarter: a hundred times what chance makes of them.
+        assert!(block > 1.1 * standard, "models {seed}: {block:.3} accepted, {standard:.3} by the standard rule");
     }
 }
 

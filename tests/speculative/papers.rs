@@ -1,5 +1,6 @@
 //! The reference is exact, by enumeration; and verification decides as the reference does, draft by draft.
 
+use crate::lossless::TREE;
 use crate::reference;
 use crate::world::{Model, Source, World, dense, parameters};
 use croupier::sampling::philox::{Purpose, uniform_at};
@@ -151,36 +152,109 @@ fn chains_are_decided_as_in_the_papers() {
     assert!(accepted.iter().all(|&n| n > 20), "too few of some outcome: {accepted:?}");
 }
 
-/// With the same random numbers, siblings are decided as SpecInfer decides.
+/// Over all pairs of siblings, drawn with replacement and without: the probability of each token that is emitted.
+fn enumerate_siblings(seed: u64, with_replacement: bool, decide: Siblings) -> Vec<f64> {
+    let (target, draft) = (few(seed, &[]), few(seed + 1, &[]));
+    let mut emitted = vec![0.0; FEW];
+    for (first, second) in (0..FEW as u32).flat_map(|first| (0..FEW as u32).map(move |second| (first, second))) {
+        let others: Vec<f64> = (0..FEW as u32).map(|t| if t == first { 0.0 } else { draft[t as usize] }).collect();
+        let then = if with_replacement { draft.clone() } else { reference::normalised(&others) };
+        let proposed = draft[first as usize] * then[second as usize];
+        if proposed == 0.0 {
+            continue;
+        }
+        let (tokens, drafts) = ([first, second], [draft.clone(), then]);
+        let (mut reached, mut left) = (proposed, target.clone());
+        for at in 0..2 {
+            let accept = (left[tokens[at] as usize] / drafts[at][tokens[at] as usize]).min(1.0);
+            emitted[tokens[at] as usize] += reached * accept;
+            reached *= 1.0 - accept;
+            if accept > 1.0 - 1e-12 {
+                break; // It is accepted for sure, up to rounding.
+            }
+            // Numbers with which this one and those before it fail.
+            left = decide(&tokens[..=at], &drafts[..=at], &target, &[1.0 - 1e-16; 2]).expect_err("they fail");
+        }
+        (0..FEW).for_each(|token| emitted[token] += reached * left[token]);
+    }
+    emitted
+}
+
+type Siblings = fn(&[u32], &[Vec<f64>], &[f64], &[f64]) -> Result<usize, Vec<f64>>;
+
+/// SpecInfer's rule is exact for siblings that may be the same and for distinct ones; and one that forgets what the first sibling
+/// took from the target is seen.
 #[test]
-fn siblings_are_decided_as_in_the_paper() {
-    let mut outcomes = [0; 4];
-    for seed in 0..2000 {
+fn the_papers_rule_for_siblings_is_exact() {
+    let forgetful: Siblings = |tokens, drafts, target, u| {
+        let last = tokens.len() - 1;
+        reference::siblings(&tokens[last..], &drafts[last..], target, &u[last..])
+    };
+    for with_replacement in [true, false] {
+        let off = |seed, decide| {
+            let found = enumerate_siblings(seed, with_replacement, decide);
+            found.iter().zip(few(seed, &[])).map(|(found, target)| (found - target).abs()).fold(0.0, f64::max)
+        };
+        for seed in (0..400).step_by(2) {
+            assert!(off(seed, reference::siblings) < 1e-12, "seed {seed}");
+        }
+        let seen = (0..20).step_by(2).filter(|&seed| off(seed, forgetful) > 1e-3).count();
+        assert!(seen >= 5, "{seen} of 10 models show that a sibling was forgotten");
+    }
+}
+
+/// With the same random numbers, trees are decided as SpecInfer decides, siblings after siblings and with every parameter.
+#[test]
+fn trees_are_decided_as_in_the_paper() {
+    let shapes: [&[i32]; 3] = [&[-1, -1, -1], &TREE, &[-1, 0, 0, -1, 1, 3, 3, 4, 4, 4]];
+    let (all, mut ends, mut compared) = (parameters(), BTreeMap::new(), BTreeMap::new());
+    for seed in 0..12_000 {
         let source = [Source::Kept, Source::Dense, Source::Sparse, Source::Distinct][seed as usize % 4];
+        let (name, params) = all[seed as usize / 4 % all.len()].clone();
+        let parents = shapes[seed as usize / 4 / all.len() % 3].to_vec();
         let world = World {
             target: Model::random(seed + 1000, 5.0),
             draft: Model::random(seed + 5000, 5.0),
-            parents: vec![-1, -1, -1],
+            parents: parents.clone(),
+            params,
             ..World::new(Rejection, source)
         };
         let sequence = world.open(seed, &[2, 5]);
         let (drafts, mut rows) = world.propose(&sequence, &[2, 5]);
-        let tokens: Vec<u32> = drafts.iter().map(|draft| draft.token()).collect();
-        let target = dense(&Weights::from(&rows.distribution(0).unwrap()));
-        let proposed: Vec<_> = drafts.iter().map(|draft| dense(draft.weights())).collect();
-        let u: Vec<f64> = (0..3).map(|i| unit(uniform_at(seed, 2, Purpose::Accept, i << 16))).collect();
-        let verified = world.round(&sequence, &[2, 5]);
-        match reference::siblings(&tokens, &proposed, &target, &u) {
-            Ok(child) => {
-                assert_eq!((verified.accepted_path, verified.emitted[0]), (vec![child], tokens[child]), "seed {seed}");
-                outcomes[child] += 1;
-            }
-            Err(left) => {
-                let last = reference::draw(&left, unit(uniform_at(seed, 2, Purpose::Residual, 0)));
-                assert_eq!((verified.accepted_path, verified.emitted), (vec![], vec![last]), "seed {seed}");
-                outcomes[3] += 1;
-            }
+        if drafts.iter().any(|draft| draft.is_certain()) {
+            continue; // Decided by the plain row's draw; see `replay`.
         }
+        let tokens: Vec<u32> = drafts.iter().map(|draft| draft.token()).collect();
+        let depth_of =
+            |node: usize| std::iter::successors(Some(node), |&at| usize::try_from(parents[at]).ok()).count() - 1;
+        let number = |depth: usize, purpose, index| uniform_at(seed, 2 + depth as u64, purpose, index);
+        let mut path: Vec<usize> = Vec::new();
+        let last = loop {
+            let (depth, parent) = (path.len(), path.last().map_or(-1, |&node| node as i32));
+            let children: Vec<usize> = (0..tokens.len()).filter(|&node| parents[node] == parent).collect();
+            let row = rows.distribution((parent + 1) as usize).unwrap();
+            if children.is_empty() {
+                break row.draw(number(depth, Purpose::Sample, 0));
+            }
+            let of = |node: usize| {
+                let nth = (0..node).filter(|&other| depth_of(other) == depth).count() as u32;
+                unit(number(depth, Purpose::Accept, depth as u32 + (nth << 16)))
+            };
+            let each: Vec<u32> = children.iter().map(|&node| tokens[node]).collect();
+            let proposed: Vec<_> = children.iter().map(|&node| dense(drafts[node].weights())).collect();
+            let u: Vec<f64> = children.iter().map(|&node| of(node)).collect();
+            match reference::siblings(&each, &proposed, &dense(&Weights::from(&row)), &u) {
+                Ok(child) => path.push(children[child]),
+                Err(left) => break reference::draw(&left, unit(number(depth, Purpose::Residual, 0))),
+            }
+        };
+        let emitted: Vec<u32> = path.iter().map(|&node| tokens[node]).chain([last]).collect();
+        let verified = world.round(&sequence, &[2, 5]);
+        assert_eq!((&verified.accepted_path, &verified.emitted), (&path, &emitted), "seed {seed}, {name}");
+        *ends.entry((parents.len(), path.last().copied())).or_insert(0) += 1;
+        *compared.entry(name).or_insert(0) += 1;
     }
-    assert!(outcomes.iter().all(|&n| n > 20), "too few of some outcome: {outcomes:?}");
+    assert!(compared.len() == all.len() && compared.values().all(|&n| n > 100), "too few of some: {compared:?}");
+    // Every node of every tree was the last that was accepted, and none was.
+    assert!(ends.len() == 4 + 6 + 11 && ends.values().all(|&n| n > 10), "too few of some outcome: {ends:?}");
 }

@@ -53,6 +53,7 @@ impl Planted {
             lossless: false,
             trials: Vec::new(),
             states: Vec::new(),
+            is_block: false,
             truncated: false,
         }
     }

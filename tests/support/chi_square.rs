@@ -16,23 +16,25 @@ pub const DEVIATE: f64 = 4.753_424;
 #[must_use]
 pub fn deviate(counts: &[u64], expected: &[f64]) -> f64 {
     let draws: u64 = counts.iter().sum();
-    let (mut statistic, mut classes) = (0.0, 0u32);
-    let mut pool = (0.0, 0.0);
+    let (mut classes, mut pool): (Vec<(f64, f64)>, _) = (Vec::new(), (0.0, 0.0));
     for (&count, &p) in counts.iter().zip(expected) {
         if p == 0.0 && count > 0 {
             return f64::INFINITY;
         }
         pool = (pool.0 + count as f64, pool.1 + p * draws as f64);
         if pool.1 >= 10.0 {
-            statistic += (pool.0 - pool.1).powi(2) / pool.1;
-            classes += 1;
-            pool = (0.0, 0.0);
+            classes.push(std::mem::take(&mut pool));
         }
     }
-    if classes < 2 {
+    // What is left over counts too.
+    if let Some(last) = classes.last_mut() {
+        *last = (last.0 + pool.0, last.1 + pool.1);
+    }
+    if classes.len() < 2 {
         return 0.0;
     }
-    let freedom = f64::from(classes - 1);
+    let statistic: f64 = classes.iter().map(|(count, expected)| (count - expected).powi(2) / expected).sum();
+    let freedom = (classes.len() - 1) as f64;
     let spread = 2.0 / (9.0 * freedom);
     ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
 }
