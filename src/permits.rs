@@ -88,9 +88,7 @@ impl Permit {
         self.amount = amount;
         true
     }
-}
 
-impl Permit {
     /// Makes it stand for `amount`, past the limit if need be: for what is there already. Nobody else gets room
     /// until there is some again.
     pub fn set(&mut self, amount: usize) {

@@ -25,14 +25,14 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// The tokens of one file.
+    /// The tokens of some files.
     ///
     /// # Errors
     /// Every mistake, by line; what a line holds is not repeated.
     pub fn make(files: &[File]) -> Result<Self, Vec<String>> {
         let (mut digests, mut problems) = (Vec::new(), Vec::new());
         for file in files {
-            let path = file.path.display();
+            let (path, before) = (file.path.display(), (digests.len(), problems.len()));
             for (number, line) in (1..).zip(file.bytes.split(|&byte| byte == b'\n')) {
                 let token = line.trim_ascii();
                 if token.is_empty() || token.starts_with(b"#") {
@@ -43,7 +43,7 @@ impl Tokens {
                     None => digests.push(digest(token)),
                 }
             }
-            if digests.is_empty() && problems.is_empty() {
+            if before == (digests.len(), problems.len()) {
                 problems.push(format!("{path}: holds no token, so nobody could be let in"));
             }
             if digests.len() > MOST {

@@ -70,7 +70,7 @@ proptest! {
     #[test]
     fn batches_and_threads_change_nothing(cases in prop::collection::vec(case(), 1..12), threads in 1..5usize) {
         let expected: Vec<String> = cases.iter().map(|case| bits(&case.expected())).collect();
-        let mut backend = CpuBackend::new(threads).sharing_from(0);
+        let mut backend = CpuBackend::new(threads).sharing_above(0);
         let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
         let got: Vec<String> = backend.run(&jobs).iter().map(bits).collect();
         prop_assert_eq!(got, expected);
@@ -325,7 +325,7 @@ fn a_million_draws_are_the_same_everywhere() {
         })
         .collect();
     let mut arrangements = backends();
-    arrangements.push(("two threads".to_owned(), Box::new(CpuBackend::new(2).sharing_from(0))));
+    arrangements.push(("two threads".to_owned(), Box::new(CpuBackend::new(2).sharing_above(0))));
     let draws = 1_000_000 / (arrangements.len() * ROWS) + 1;
     let mut compared = 0usize;
     for position in 0..draws as u64 {

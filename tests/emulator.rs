@@ -158,7 +158,7 @@ fn searches_through_ties_and_ranks_of_the_masked() {
         return;
     }
     let mut emulator = Emulator::start("narrow");
-    let off = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let off = Filters::OFF;
     for shape in [1, 3, 4, 6, 8, 10, 11] {
         for (filters, team_size) in [
             (Filters { top_k: 2000, ..off }, 1),

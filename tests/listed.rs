@@ -277,7 +277,7 @@ fn backends_take_lists_among_whole_rows() {
     let jobs: Vec<RowJob<'_>> = jobs.collect();
     let expected: Vec<String> = jobs.iter().map(|job| bits(&sample_row(&job.logits, &job.spec))).collect();
     for threads in [1, 3] {
-        let got = CpuBackend::new(threads).sharing_from(0).run(&jobs);
+        let got = CpuBackend::new(threads).sharing_above(0).run(&jobs);
         assert_eq!(got.iter().map(bits).collect::<Vec<_>>(), expected, "{threads} threads");
     }
 }

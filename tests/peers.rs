@@ -26,7 +26,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode as Mode, LogprobsSpe
 use support::*;
 use work::*;
 
-const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const OFF: Filters = Filters::OFF;
 
 /// A row at every level of this machine: the results are the same.
 fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> RowOutput {

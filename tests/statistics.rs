@@ -20,7 +20,7 @@ use croupier::sampling::row::{Action, Filters, RowSpec};
 
 const DRAWS: u64 = 200_000;
 
-const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const OFF: Filters = Filters::OFF;
 
 /// A pseudo-random row of this spread.
 fn row(vocab: usize, spread: f64, seed: u64) -> Vec<f32> {

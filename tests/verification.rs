@@ -98,7 +98,7 @@ proptest! {
     ) {
         let cases: Vec<Case> = recipes.iter().filter_map(Recipe::case).collect();
         let expected: Vec<String> = cases.iter().map(|case| bits(&case.expected())).collect();
-        let mut backend = CpuBackend::new(threads).sharing_from(0);
+        let mut backend = CpuBackend::new(threads).sharing_above(0);
         let mut got = Vec::new();
         let keep = |job: &RowJob<'_>| fast(&mut CpuBackend::new(1), job);
         together(&cases, &keep, &mut Vec::new(), &mut |jobs| got = backend.verify(jobs).iter().map(bits).collect());

@@ -35,7 +35,7 @@ pub(super) struct Batch {
 pub(super) struct Taken {
     pub(super) stream: StreamId,
     pub(super) step: Step,
-    /// See [`Queued::weight`].
+    /// See [`Queued`].
     pub(super) weight: usize,
     pub(super) open: Vec<Opened>,
     /// For each work what it needs, or why it is not done.
@@ -69,8 +69,7 @@ impl Batch {
 
     /// Takes a step: closes and opens its sequences, plans its rows.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
-        let weight = queued.weight();
-        let Queued { mut step, permits, .. } = queued;
+        let Queued { mut step, permits, weight } = queued;
         self.row_bytes += step.row_bytes();
         for &sequence in &step.close {
             stream.table.close(sequence);

@@ -61,10 +61,7 @@ impl Core {
         loop {
             match self.inbox.try_recv() {
                 Ok(command) => {
-                    if let Command::Step { queued, .. } = &command {
-                        self.waiting_bytes = self.waiting_bytes.saturating_add(queued.weight());
-                    }
-                    self.state.apply(command);
+                    self.waiting_bytes = self.waiting_bytes.saturating_add(self.state.apply(command));
                 }
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => return true,

@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct ListedRows(Vec<Result<Listed, FieldError>>);
 
 impl ListedRows {
-    /// What a token of such a row counts towards limits on bytes of rows: as much as the time that it takes, next to whole rows.
+    /// What a token of such a row counts towards limits on bytes of rows.
     pub const TOKEN_BYTES: usize = 64;
 
     /// Rows, each checked.
@@ -38,6 +38,12 @@ impl ListedRows {
     pub(super) fn bytes(&self, rows: Range<usize>) -> usize {
         let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
         tokens.sum::<usize>().saturating_mul(Self::TOKEN_BYTES)
+    }
+
+    /// Bytes of whole rows that take as long as some of the rows.
+    fn time_bytes(&self, rows: Range<usize>) -> usize {
+        let rows = self.0.get(rows).into_iter().flatten().flatten();
+        rows.map(|row| Logits::of_list(row).time_bytes()).fold(0, usize::saturating_add)
     }
 
     /// How many of the rows have tokens beside those that are listed.
@@ -78,9 +84,19 @@ impl LogitsBlock {
     /// Bytes that these rows count, whole ones and those that are not there as they are.
     #[must_use]
     pub fn bytes_of(&self, first_row: u64, count: usize) -> usize {
+        self.bytes_by(ListedRows::bytes, first_row, count)
+    }
+
+    /// Bytes of whole rows that take as long as these rows do.
+    pub(super) fn time_bytes_of(&self, first_row: u64, count: usize) -> usize {
+        self.bytes_by(ListedRows::time_bytes, first_row, count)
+    }
+
+    /// Bytes of whole ones among these rows, and what `of_listed` says of the others.
+    fn bytes_by(&self, of_listed: fn(&ListedRows, Range<usize>) -> usize, first_row: u64, count: usize) -> usize {
         let listed = self.listed_among(first_row, count);
         let whole = count - listed.len();
-        whole.saturating_mul(self.row_bytes).saturating_add(self.listed.bytes(listed))
+        whole.saturating_mul(self.row_bytes).saturating_add(of_listed(&self.listed, listed))
     }
 
     /// The most tokens that a distribution over one of these rows may have, beside those of whole rows.

@@ -46,8 +46,8 @@ use std::thread::{JoinHandle, Thread};
 use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
-/// Steps whose rows have at most this, with those of all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
-/// being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
+/// Steps that are worth at most this, with all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
+/// being woken by it takes. A backend shares no batch of so few bytes among threads. Larger ones gain nothing: measured, with 64 rows of 128,256.
 const HERE_BYTES: usize = 2 << 20;
 
 /// Messages up to this size hold references to rows, or small ones. A larger one is likely followed by the next, which is read while
@@ -230,7 +230,7 @@ impl Handle {
 
     /// Whether a step is worth no wake-up, and its thread is not missed for as long.
     fn may_run_here(&self, queued: &Queued) -> bool {
-        self.runs_anywhere && queued.step.message_bytes <= HERE_MESSAGE_BYTES && queued.weight() <= HERE_BYTES
+        self.runs_anywhere && queued.step.message_bytes <= HERE_MESSAGE_BYTES && queued.weight <= HERE_BYTES
     }
 }
 
@@ -266,11 +266,11 @@ impl StreamHandle {
     ) -> Result<Admitted, Error> {
         let held = place.held;
         let permits = self.engine.admission.step(place, &step, open.len()).map_err(Error::Refused)?;
-        let mut queued = Queued::new(step, open.collect(), permits);
+        let queued = Queued::new(step, open.collect(), permits);
         if queued.step.open.iter().any(Open::explains) {
             self.explains.store(true, Ordering::Relaxed);
         }
-        queued.is_long |= self.explains.load(Ordering::Relaxed);
+        let queued = if self.explains.load(Ordering::Relaxed) { queued.not_here() } else { queued };
         Ok(Admitted { queued, held })
     }
 

@@ -34,6 +34,9 @@ pub(super) const MAX_EXPLAINED_LOGITS: usize = 1 << 20;
 /// that its sequence has, as a whole one does, but costs no whole row's bytes. About a tenth of a second.
 pub(super) const MAX_LISTED_ENTRIES: usize = 1 << 24;
 
+/// Bytes of a whole row that take as long as one of these entries: about 6 ns.
+pub(super) const ENTRY_TIME_BYTES: usize = 128;
+
 /// What a step costs so far that is not bounded by the bytes of its rows.
 #[derive(Debug, Default)]
 pub(super) struct Costs {

@@ -4,7 +4,6 @@ use super::draft::Place;
 use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
 use crate::backend::{Backend, DeviceLost, RowJob};
 use crate::params::state::SamplerState;
-use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::observed::learned;
@@ -120,7 +119,7 @@ impl<'a> RowSource<'a> {
                 RowSpec { logprobs: None, report: None, ..spec }
             }
             Asked::ScoreRaw { score, row } => {
-                RowSpec { logprobs: Some(wanted(score)), ..untouched(known(score, *row)) }
+                RowSpec { logprobs: Some(wanted(score)), ..RowSpec::plain(Filters::OFF, known(score, *row)) }
             }
             Asked::ScoreProcessed { score, row, sequence } => {
                 let spec = spec(sequence, ahead, known(score, *row)).remembering(state.filter(|_| self.follows()));
@@ -145,23 +144,6 @@ fn known(score: &Score, row: usize) -> Action {
 fn wanted(score: &Score) -> LogprobsSpec<'_> {
     let wanted = &score.logprobs;
     LogprobsSpec { top_n: wanted.top_n, mode: wanted.mode, tokens: &wanted.token_ids }
-}
-
-/// A row without any sequence's parameters.
-fn untouched(action: Action) -> RowSpec<'static> {
-    RowSpec {
-        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action,
-        logprobs: None,
-        report: None,
-    }
 }
 
 /// Runs all rows; one result per row, in order. No more than `max_entries` of histories that look ahead

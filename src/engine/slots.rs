@@ -18,7 +18,7 @@ const WORDS: usize = 4;
 /// Bytes of the head, and of a slot.
 pub const BYTES: usize = WORDS * WORD;
 
-/// `RowStatus` of work that was done.
+/// `RowStatus` of work that was done, as on the wire.
 const OK: u32 = 1;
 /// Where the reason stands why a text ends.
 const FINISH: u32 = 8;

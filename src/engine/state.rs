@@ -8,12 +8,14 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
+use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply, Work};
 use super::{HERE_BYTES, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
 use crate::permits::Permit;
+use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,8 +49,8 @@ pub(super) struct StreamSpec {
 pub(super) struct Queued {
     pub(super) step: Step,
     pub(super) permits: StepPermits,
-    /// Whether it takes longer than the bytes of its rows tell.
-    pub(super) is_long: bool,
+    /// What it is worth in bytes of whole rows, by the time that it takes, for who may run it ([`HERE_BYTES`]).
+    pub(super) weight: usize,
 }
 
 impl Queued {
@@ -58,12 +60,27 @@ impl Queued {
         // A score penalises each of its rows for the text so far, of which there may be many; what is explained is gone through
         // filter by filter.
         let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::explains);
-        Self { step: Step { open, ..step }, permits, is_long }
+        let step = Step { open, ..step };
+        let queued = Self { weight: step.time_bytes(), step, permits };
+        if is_long { queued.not_here() } else { queued }
     }
 
-    /// What it is worth in bytes of rows, for who may run it ([`HERE_BYTES`]).
-    pub(super) fn weight(&self) -> usize {
-        if self.is_long { self.step.row_bytes().max(HERE_BYTES + 1) } else { self.step.row_bytes() }
+    /// The same, which takes longer than its rows tell: it is left to the engine's thread.
+    pub(super) fn not_here(self) -> Self {
+        Self { weight: self.weight.max(HERE_BYTES + 1), ..self }
+    }
+
+    /// Counts what sequences know of tokens, which every top-n row goes through as a whole row does, however short it is.
+    fn weigh_entries(&mut self, table: &Table) {
+        let Step { open, work, logits, .. } = &self.step;
+        let opened = || open.iter().flat_map(|open| &open.sequence).map(|sequence| sequence.entries()).max();
+        for work in work {
+            let rows = logits.rests_among(work.first_row, work.rows());
+            let sequence = work.sequence_id.filter(|_| rows > 0);
+            let known = |id| table.get(id).map(Sequence::entries).or_else(opened).unwrap_or(0);
+            let entries = rows.saturating_mul(sequence.map_or(0, known));
+            self.weight = self.weight.saturating_add(entries.saturating_mul(ENTRY_TIME_BYTES));
+        }
     }
 }
 
@@ -94,23 +111,27 @@ impl State {
         Self { streams, ready, limits, metrics, batches: 0 }
     }
 
-    /// Takes in what arrived.
-    pub(super) fn apply(&mut self, command: Command) {
+    /// Takes in what arrived; gives the weight of a step that waits now.
+    pub(super) fn apply(&mut self, command: Command) -> usize {
         match command {
             Command::Open { stream, spec } => {
                 let StreamSpec { replies, model, table, permit } = spec;
                 let waiting = VecDeque::new();
                 self.streams.insert(stream, Stream { table, model, replies, waiting, _permit: permit });
             }
-            Command::Step { stream: id, queued } => {
-                let Some(stream) = self.streams.get_mut(&id) else { return };
+            Command::Step { stream: id, mut queued } => {
+                let Some(stream) = self.streams.get_mut(&id) else { return 0 };
+                queued.weigh_entries(&stream.table);
+                let weight = queued.weight;
                 if stream.waiting.is_empty() {
                     self.ready.push_back(id);
                 }
                 stream.waiting.push_back(queued);
+                return weight;
             }
             Command::Close { stream } => drop(self.streams.remove(&stream)),
         }
+        0
     }
 
     /// Whether some step waits.

@@ -57,6 +57,13 @@ impl Step {
         self.work.iter().map(|work| self.logits.bytes_of(work.first_row, work.rows())).fold(0, usize::saturating_add)
     }
 
+    /// Bytes of whole rows that take as long to sample as these rows.
+    #[must_use]
+    pub fn time_bytes(&self) -> usize {
+        let each = self.work.iter().map(|work| self.logits.time_bytes_of(work.first_row, work.rows()));
+        each.fold(0, usize::saturating_add)
+    }
+
     /// Every sequence it names.
     pub fn sequence_ids(&self) -> impl Iterator<Item = u64> {
         let open = self.open.iter().map(|open| open.sequence_id);

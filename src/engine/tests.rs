@@ -49,7 +49,7 @@ impl Bench {
 
     fn submit(&mut self, stream: StreamId, step: Step) {
         let permits = self.permits(&step, false).expect("room");
-        self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits, is_long: false }) });
+        self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits, weight: 0 }) });
     }
 
     /// The room of a step that has what it opens.

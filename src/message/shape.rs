@@ -44,8 +44,8 @@ pub(super) static ANY: Shape = leaf(u64::MAX);
 static LOGPROBS: Shape = leaf(3);
 static TOKENS: Shape = leaf(1);
 static PARAMS: Shape = Shape {
-    last: 79,
-    more: &[80, 90],
+    last: 80,
+    more: &[90],
     parts: &[
         (8, "logit_bias[]", &leaf(2)),
         (11, "bad_words[]", &TOKENS),

@@ -23,7 +23,7 @@ pub use model::ModelMetrics;
 use model::Models;
 use paths::{DATA_PATHS, LEASES};
 pub use paths::{DataPath, Lease};
-pub use shards::{SHARD_FAILURES, Shards};
+pub use shards::{SHARD_FAILURES, ShardFault, Shards};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;

@@ -68,6 +68,11 @@ pub struct Filters {
     pub min_p: f32,
 }
 
+impl Filters {
+    /// None: every token may be drawn.
+    pub const OFF: Self = Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+}
+
 /// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
 /// frequency and presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
 #[derive(Debug, Clone, Copy, PartialEq)]

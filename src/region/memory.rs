@@ -67,7 +67,8 @@ impl Memory {
     }
 }
 
-impl Foreign for Memory {
+// SAFETY: the mapping is as long as `self` says, ends with it, and is only read by copies and volatile reads.
+unsafe impl Foreign for Memory {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let end = offset.checked_add(to.len());
         assert!(end.is_some_and(|end| end <= self.len), "a row lies in its region; this is a bug");
@@ -128,9 +129,7 @@ impl Memory {
             *byte = from.load(Ordering::Relaxed);
         }
     }
-}
 
-impl Memory {
     /// Writes words from an offset on, a multiple of their size.
     ///
     /// # Panics

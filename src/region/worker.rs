@@ -50,9 +50,7 @@ impl Window {
         // the server reads meanwhile is the server's to bear.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(offset), bytes.len()) }
     }
-}
 
-impl Window {
     /// A word that the server writes, and with it all that it wrote before.
     ///
     /// # Panics

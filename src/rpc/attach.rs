@@ -213,7 +213,7 @@ impl Stream for AttachStream {
 }
 
 impl Answers for AttachStream {
-    fn is_holding(&self) -> bool {
+    fn looks_stuck(&self) -> bool {
         !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part)
     }
 

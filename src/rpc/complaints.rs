@@ -4,7 +4,6 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// While descriptors are short there may be twenty errors a second, as long as that lasts.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// What was said of errors in accepting: they may come twenty times a second for as long as descriptors are short.

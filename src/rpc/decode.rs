@@ -356,10 +356,10 @@ impl Stream for DecodeStream {
 }
 
 impl Answers for DecodeStream {
-    fn is_holding(&self) -> bool {
+    fn looks_stuck(&self) -> bool {
         let holds_back = !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part);
         // Between the pieces of a long reply nobody asks for another one.
-        self.outgoing.is_stuck() || (holds_back && self.outgoing.outlet().is_empty())
+        self.outgoing.took_nothing() || (holds_back && self.outgoing.outlet().is_empty())
     }
 
     fn give_up(&mut self) {

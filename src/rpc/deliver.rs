@@ -70,7 +70,7 @@ impl Stream for Answer {
 }
 
 impl Answers for Answer {
-    fn is_holding(&self) -> bool {
+    fn looks_stuck(&self) -> bool {
         self.body.is_some() || !self.outgoing.outlet().is_empty()
     }
 

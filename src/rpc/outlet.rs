@@ -100,8 +100,9 @@ impl Outgoing {
         self.outlet().expect(room);
     }
 
-    /// Whether there is something that HTTP/2 has not got, and has not asked for since this was last looked at.
-    pub(super) fn is_stuck(&self) -> bool {
+    /// Whether there is something that HTTP/2 has not got, and has not asked for since this was last called: whoever asks
+    /// again begins anew.
+    pub(super) fn took_nothing(&self) -> bool {
         let mut outlet = self.outlet();
         !mem::take(&mut outlet.asked) && !outlet.is_empty()
     }
@@ -208,16 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn it_is_stuck_while_there_is_more_and_nobody_asks() {
+    fn it_took_nothing_while_there_is_more_and_nobody_asks() {
         let room = Counter::new(1 << 20, Gauge::noop());
         let outgoing = Outgoing::default();
-        assert!(!outgoing.is_stuck());
+        assert!(!outgoing.took_nothing());
         *outgoing.outlet() = filled(2 * PIECE, &room).0;
-        assert!(outgoing.is_stuck());
+        assert!(outgoing.took_nothing());
         let _first = outgoing.outlet().piece();
-        assert!(!outgoing.is_stuck(), "it has asked");
-        assert!(outgoing.is_stuck(), "and not again");
+        assert!(!outgoing.took_nothing(), "it has asked");
+        assert!(outgoing.took_nothing(), "and not again");
         outgoing.clear();
-        assert!(!outgoing.is_stuck());
+        assert!(!outgoing.took_nothing());
     }
 }

@@ -1,6 +1,7 @@
 //! Why requests on the side socket are refused: code, reason and field of each error, and how it is counted.
 
 use crate::backend::device_memory::DeviceMemoryError;
+use crate::error::Reason;
 use crate::metrics::Lease;
 use crate::proto;
 use crate::region::{DeviceError, LeaseError, LookUpError};
@@ -23,7 +24,7 @@ pub(super) fn outcome(error: &LeaseError) -> Lease {
 /// The answer to `request` that there is no region for.
 pub(super) fn not_leased(request: &str, error: &LeaseError) -> proto::RegionError {
     let (code, reason, field) = match error {
-        LeaseError::Size { .. } => (Code::InvalidArgument, "INVALID_FIELD", "bytes"),
+        LeaseError::Size { .. } => (Code::InvalidArgument, Reason::InvalidField.name(), "bytes"),
         LeaseError::TooMany(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
         LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
         LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
@@ -41,14 +42,16 @@ fn on_device(request: &str, error: &DeviceError) -> (Code, &'static str, &'stati
         DeviceError::NoDevice => (Code::Unimplemented, "NO_DEVICE", of("uuid", "device")),
         DeviceError::WrongDevice { .. } => (Code::FailedPrecondition, "WRONG_DEVICE", of("uuid", "device.uuid")),
         DeviceError::NoIpc => (Code::Unimplemented, "NO_DEVICE_IPC", "ipc_handle"),
-        DeviceError::HandleSize(_) => (Code::InvalidArgument, "INVALID_FIELD", "ipc_handle"),
+        DeviceError::HandleSize(_) => (Code::InvalidArgument, Reason::InvalidField.name(), "ipc_handle"),
         DeviceError::NoRoom(_) => (Code::ResourceExhausted, "DEVICE_REGION_BYTES", ""),
         DeviceError::Refused(DeviceMemoryError::OutOfMemory(_)) => (Code::ResourceExhausted, "DEVICE_MEMORY", ""),
         DeviceError::Refused(DeviceMemoryError::Handle(_)) => (Code::FailedPrecondition, "IPC_HANDLE", "ipc_handle"),
         DeviceError::Refused(DeviceMemoryError::Elsewhere { .. }) => {
             (Code::FailedPrecondition, "WRONG_DEVICE", "ipc_handle")
         }
-        DeviceError::Refused(DeviceMemoryError::TooShort { .. }) => (Code::InvalidArgument, "INVALID_FIELD", "bytes"),
+        DeviceError::Refused(DeviceMemoryError::TooShort { .. }) => {
+            (Code::InvalidArgument, Reason::InvalidField.name(), "bytes")
+        }
         DeviceError::Refused(DeviceMemoryError::Driver(_)) => (Code::Internal, "DEVICE", ""),
     }
 }
@@ -56,8 +59,8 @@ fn on_device(request: &str, error: &DeviceError) -> (Code, &'static str, &'stati
 /// The answer to `request` that names a region which is none.
 pub(super) fn not_found(error: LookUpError, request: &str) -> proto::RegionError {
     let (code, reason, field) = match error {
-        LookUpError::Unknown { .. } => (Code::NotFound, "UNKNOWN_REGION", "region_id"),
-        LookUpError::Stale { .. } => (Code::FailedPrecondition, "STALE_REGION", "generation"),
+        LookUpError::Unknown { .. } => (Code::NotFound, Reason::UnknownRegion.name(), "region_id"),
+        LookUpError::Stale { .. } => (Code::FailedPrecondition, Reason::StaleRegion.name(), "generation"),
     };
     refusal(code, reason, &format!("{request}.{field}"), &error.to_string())
 }

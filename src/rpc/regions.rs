@@ -90,7 +90,7 @@ impl Side {
                     refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
                 })
             }
-            Ok(_) => Err(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", "must come first")),
+            Ok(_) => Err(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "hello", "must come first")),
             Err(malformed) => Err(malformed),
         };
         let (reply, stream) = match stream {
@@ -117,7 +117,8 @@ impl Side {
                 Ok(None) => {
                     let message = "is not set, or one that this server does not know";
                     self.metrics.lease(Lease::Invalid);
-                    let reply = Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "request", message));
+                    let reply =
+                        Reply::Error(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "request", message));
                     write(connection, reply, None).await?;
                     continue;
                 }
@@ -158,7 +159,7 @@ impl Side {
             Request::Hello(_) | Request::Attach(_) => {
                 self.metrics.lease(Lease::Invalid);
                 let message = "comes first, and once";
-                (Reply::Error(refusal(Code::InvalidArgument, "INVALID_FIELD", "hello", message)), None)
+                (Reply::Error(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "hello", message)), None)
             }
             Request::Release(release) => (released(stream, release).await, None),
             Request::Lease(lease) => {
@@ -248,12 +249,12 @@ async fn read(
     let len = u32::from_le_bytes(len) as usize;
     if len > MOST_REQUEST_BYTES {
         let message = format!("has {len} bytes, at most {MOST_REQUEST_BYTES} are read");
-        return Ok(Some(Err(refusal(Code::InvalidArgument, "MALFORMED_MESSAGE", "", &message))));
+        return Ok(Some(Err(refusal(Code::InvalidArgument, Reason::MalformedMessage.name(), "", &message))));
     }
     let mut bytes = vec![0; len];
     connection.read_exact(&mut bytes).await?;
     let decoded = RegionRequest::decode(bytes.as_slice());
-    Ok(Some(decoded.map_err(|e| refusal(Code::InvalidArgument, "MALFORMED_MESSAGE", "", &e.to_string()))))
+    Ok(Some(decoded.map_err(|e| refusal(Code::InvalidArgument, Reason::MalformedMessage.name(), "", &e.to_string()))))
 }
 
 /// Sends a reply, and the region's descriptor beside its first byte.

@@ -34,7 +34,7 @@ impl UdsListener {
     /// When a server listens there, something else has the name, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
         // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
-        let _alone = alone_in_folder_of(path);
+        let _alone = alone_in_folder_of(path, LONGEST_HOLD);
         remove_stale(path)?;
         let socket = socket()?;
         net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -63,8 +63,9 @@ impl UdsListener {
 
 impl Drop for UdsListener {
     fn drop(&mut self) {
-        // A successor may have put its own socket there meanwhile.
-        let _alone = alone_in_folder_of(&self.path);
+        // A successor may have put its own socket there meanwhile. Nobody waits here for who else keeps the folder: this is
+        // a runtime's thread, and it has other connections.
+        let _alone = alone_in_folder_of(&self.path, Duration::ZERO);
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -72,8 +73,8 @@ impl Drop for UdsListener {
 }
 
 /// A lock that servers take before they look at what lies in a folder and change it. `None` where there are no such locks, or somebody
-/// else keeps it: a server has to start and to end all the same.
-fn alone_in_folder_of(path: &Path) -> Option<OwnedFd> {
+/// else keeps it for so long: a server has to start and to end all the same.
+fn alone_in_folder_of(path: &Path, longest: Duration) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = fs::open(folder, flags, Mode::empty()).ok()?;
@@ -81,7 +82,7 @@ fn alone_in_folder_of(path: &Path) -> Option<OwnedFd> {
     loop {
         match fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(folder),
-            Err(Errno::AGAIN | Errno::INTR) if started.elapsed() < LONGEST_HOLD => {
+            Err(Errno::AGAIN | Errno::INTR) if started.elapsed() < longest => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(_) => return None,

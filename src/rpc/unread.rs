@@ -18,7 +18,7 @@ const LOOKS: u32 = 4;
 /// The answers of a call, and what the server holds for it.
 pub trait Answers: Stream + Unpin + Send + 'static {
     /// Whether it holds something that goes on only when it is asked: an answer that is due, or part of a message.
-    fn is_holding(&self) -> bool;
+    fn looks_stuck(&self) -> bool;
 
     /// Ends it without the answers that are due, and frees everything that it holds but its place.
     fn give_up(&mut self);
@@ -70,7 +70,7 @@ async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
         sleep((timeout / LOOKS).max(Duration::from_millis(1))).await;
         let Some(stream) = stream.upgrade() else { return };
         let mut watched = lock(&stream);
-        if !watched.answers.is_holding() {
+        if !watched.answers.looks_stuck() {
             watched.unasked = 0;
             continue;
         }

@@ -40,6 +40,15 @@ pub struct Chain<'a> {
     pub tournament: Option<Tournament<'a>>,
 }
 
+impl<'a> Chain<'a> {
+    /// Filters and nothing else.
+    #[must_use]
+    pub fn of_filters(steps: &'a [Step]) -> Self {
+        let state = SamplerState::default();
+        Self { steps, min_keep: 1, protected: &[], xtc: 0, state, eos: &[], infill: None, tournament: None }
+    }
+}
+
 /// What is left of a row's candidates.
 #[must_use]
 pub fn run(candidates: Vec<Candidate>, filters: &Filters, chain: &Chain<'_>) -> Candidates {

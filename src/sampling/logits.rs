@@ -1,6 +1,6 @@
 //! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned, or a [list](super::listed).
 
-use super::listed::Listed;
+use super::listed::{Listed, TOKEN_TIME_BYTES};
 use std::marker::PhantomData;
 
 /// Number format of logits; values are little endian.
@@ -55,7 +55,12 @@ pub const PIECE: usize = 512;
 const LINE: usize = 64;
 
 /// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
-pub trait Foreign: std::fmt::Debug + Sync {
+///
+/// # Safety
+/// Passes read what [`mapped`](Self::mapped) gives without another check, and devices what lies at
+/// [`device_address`](Self::device_address). Whoever implements these promises that so many bytes stay there as long as
+/// `self` is borrowed, and that no reference into them exists.
+pub unsafe trait Foreign: std::fmt::Debug + Sync {
     /// Copies its bytes from `offset` on: a whole row, or where it [may be read in parts](Self::in_parts) any of them.
     ///
     /// # Panics
@@ -184,6 +189,12 @@ impl<'a> Logits<'a> {
             Place::Foreign { len, .. } => len,
             Place::Listed(row) => size_of_val(row.entries()),
         }
+    }
+
+    /// Bytes of a whole row that take as long to sample.
+    #[must_use]
+    pub fn time_bytes(&self) -> usize {
+        self.listed().map_or(self.byte_len(), |row| row.entries().len().saturating_mul(TOKEN_TIME_BYTES))
     }
 
     /// Whether it is in foreign memory.

@@ -4,7 +4,6 @@
 //! [that of integer masses](super::entropy). Why a token is not among them is found by taking the row its way once more and
 //! looking after every step.
 
-use super::adjust::Adjusted;
 use super::chain::{self, Chain, Step};
 use super::distribution::{self, Distribution};
 use super::entropy::{entropy, entropy_term};
@@ -15,7 +14,6 @@ use super::order::Candidate;
 use super::row::{RowError, RowSpec};
 use crate::params::Sampler;
 use crate::params::report::ReportParams;
-use crate::params::state::SamplerState;
 use crate::params::steering::TokenBanRange;
 
 /// What to say, and what is needed to say which parameter banned a token.
@@ -167,8 +165,7 @@ fn masked(token: u32, (raw, adjusted): (f32, f32), spec: &RowSpec<'_>, bans: &Ba
     if spec.allowed.is_some_and(|allowed| allowed.binary_search(&token).is_err()) {
         return Some(if bans.forced { Removed::ForcedToken } else { Removed::AllowedTokenIds });
     }
-    let always = |adjust: Adjusted| adjust.token() == token && adjust.is_banned();
-    if spec.adjusts.iter().any(always) {
+    if spec.adjusts.get(token).is_some_and(|adjust| adjust.is_banned()) {
         let is_word = bans.words.iter().any(|word| word[..] == [token]);
         return Some(if is_word { Removed::BadWords } else { Removed::BannedTokenIds });
     }
@@ -208,17 +205,7 @@ fn watched(
         return (cuts, vec![Weighted { candidate: best, mass: mass::MASS_ONE }]);
     }
     let usual = usual(spec);
-    let state = SamplerState::default();
-    let chain = spec.chain.unwrap_or(Chain {
-        steps: &usual,
-        min_keep: 1,
-        protected: &[],
-        eos: &[],
-        xtc: 0,
-        state,
-        infill: None,
-        tournament: None,
-    });
+    let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
     let mut ids = asked.to_vec();
     ids.sort_unstable();
     ids.dedup();

@@ -77,9 +77,7 @@ impl Speculation {
         // What was seen has a bound of its own.
         size_of::<Self>() + proposer + self.last.tokens.capacity() * size_of::<u32>() + Acceptance::MAX_BYTES
     }
-}
 
-impl Speculation {
     /// Memory held once `more` tokens are emitted, at most.
     #[must_use]
     pub fn bytes_after(&self, more: usize) -> usize {

@@ -33,6 +33,12 @@ impl Charged {
         self.sequence.explains()
     }
 
+    /// See [`Sequence::entries`].
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.sequence.entries()
+    }
+
     /// Takes room for `tokens` and `bytes` more; says whether there was enough.
     #[must_use]
     fn may_grow(&mut self, tokens: usize, bytes: usize) -> bool {

@@ -45,7 +45,7 @@ impl Case {
             dtype,
             shift: 0,
             bytes: dtype.encode(logits),
-            filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            filters: Filters::OFF,
             chain: None,
             penalties: Penalties::OFF,
             adjusts: vec![],
@@ -242,7 +242,7 @@ fn greens() -> Greenlist {
 /// What the property tests once found, by name, and edges that they could miss.
 pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
     let flat = |filters| Case { filters, ..Case::new(Dtype::F32, &vec![1.0; 5000]) };
-    let off = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let off = Filters::OFF;
     let zeros: Vec<f32> = (0..300).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
     let processed = |top_n| Some((top_n, LogprobsMode::Processed, vec![0, 299]));
     vec![

@@ -139,10 +139,7 @@ async fn a_kernel_that_never_ends_ends_the_process_with_code_86() {
 fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
     let spec = RowSpec {
         logprobs: Some(LogprobsSpec { mode: LogprobsMode::Raw, top_n, tokens: &[] }),
-        ..RowSpec::plain(
-            Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
-            Action::Draw { uniform: 1 << 60 },
-        )
+        ..RowSpec::plain(Filters::OFF, Action::Draw { uniform: 1 << 60 })
     };
     rows.iter().map(|row| RowJob { logits: Logits::new(Dtype::F32, row), spec }).collect()
 }

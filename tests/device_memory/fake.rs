@@ -40,7 +40,8 @@ impl<M> Drop for Live<M> {
     }
 }
 
-impl Foreign for Live<Memory> {
+// SAFETY: nothing is read at these addresses.
+unsafe impl Foreign for Live<Memory> {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.memory.copy(offset, to);
     }
@@ -56,7 +57,8 @@ struct Part {
     offset: usize,
 }
 
-impl Foreign for Live<Part> {
+// SAFETY: nothing is read at these addresses.
+unsafe impl Foreign for Live<Part> {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         to.copy_from_slice(&self.memory.buffer[self.memory.offset + offset..][..to.len()]);
     }

@@ -249,7 +249,8 @@ struct Changing {
     values: [Vec<u8>; 2],
 }
 
-impl Foreign for Changing {
+// SAFETY: it gives no place.
+unsafe impl Foreign for Changing {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let values = &self.values[self.looks.fetch_add(1, Ordering::Relaxed).min(1)];
         to.copy_from_slice(&values[offset..offset + to.len()]);

@@ -39,7 +39,8 @@ impl OnDevice {
     }
 }
 
-impl Foreign for OnDevice {
+// SAFETY: the memory lives as long as `self`.
+unsafe impl Foreign for OnDevice {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.looks.fetch_add(1, Ordering::Relaxed);
         to.copy_from_slice(&self.bytes[offset..offset + to.len()]);
@@ -142,7 +143,7 @@ fn what_moves_of_a_row_on_the_device() {
     let (up, back) = std::mem::take(&mut backend.machine().moved);
     assert!(up < 1000 && back == 0, "{up} bytes went up, {back} came back");
     // Everything is left, which is no list.
-    let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let filters = Filters::OFF;
     let case = Case { filters, action: Action::Propose { uniform: 1 << 62 }, ..Case::new(Dtype::F32, &values) };
     let got = backend.run(&[moved(&case.job(), &row, 0)]).remove(0);
     assert_eq!(cases::bits(&got), cases::bits(&case.expected()));

@@ -94,7 +94,7 @@ fn with_history(case: Case) -> Case {
     // Up to 899 tokens ago, so that places go round 2^16.
     let placed = |adjust: &TokenAdjust| adjust.at(300u16.wrapping_sub((adjust.token % 900) as u16));
     Case {
-        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        filters: Filters::OFF,
         chain: None,
         penalties: Penalties { repetition: 1.3, frequency: 0.2, presence: 0.4, encoder: 0.8, decay, length: 0.7 },
         adjusts: case.adjusts.iter().map(placed).collect(),

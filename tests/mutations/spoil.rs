@@ -9,12 +9,47 @@ const SEEN: usize = 512;
 
 /// Numbers of whole types and their edges. The vocabularies of these tests have 50 tokens.
 const NUMBERS: [u64; 22] = [
-    0, 1, 2, 3, 4, 7, 16, 31, 49, 50, 51, 255, 256, 257, 65_536,
-    1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, u64::MAX,
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    16,
+    31,
+    49,
+    50,
+    51,
+    255,
+    256,
+    257,
+    65_536,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    1 << 63,
+    u64::MAX,
 ];
 
 const FLOATS: [f32; 16] = [
-    0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-10, 1e10, 3e38, -3e38, 1e-45, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.999_999_94, 1.000_000_1,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    1e-10,
+    1e10,
+    3e38,
+    -3e38,
+    1e-45,
+    f32::NAN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    0.999_999_94,
+    1.000_000_1,
 ];
 
 /// Spoils messages, a share of them.
@@ -166,7 +201,10 @@ impl Spoiler {
             5 => *bytes = self.any_bytes(),
             6 => {
                 let noise = self.draw.number();
-                bytes.iter_mut().zip((0_u64..).map(|i| (noise.rotate_left(i as u32 % 64) ^ i * 31) as u8)).for_each(|(b, n)| *b = n);
+                bytes
+                    .iter_mut()
+                    .zip((0_u64..).map(|i| (noise.rotate_left(i as u32 % 64) ^ (i * 31)) as u8))
+                    .for_each(|(b, n)| *b = n);
             }
             // A float somewhere, or everywhere.
             7 => {

@@ -82,7 +82,7 @@ fn top_n(draw: &mut Draw, rows: u32) -> TopNRows {
     TopNRows {
         token_ids: counts.iter().flat_map(|&count| (0..count).map(|i| 5 * i)).collect(),
         counts,
-        logits: Dtype::F32.encode(&logits).into(),
+        logits: Dtype::F32.encode(&logits),
         rest_logsumexp: (0..rows).map(|_| draw.between(-3.0, 2.0)).collect(),
         beyond: (0..rows).map(|_| draw.one_of(&[1, 2])).collect(),
         ties_in_order: draw.happens(0.5),
@@ -131,7 +131,8 @@ fn verify(draw: &mut Draw) -> (work::Kind, u32) {
     let draft_token_ids = draw.tokens(0, 4);
     let count = draft_token_ids.len();
     let is_tree = draw.happens(0.3);
-    let parents: Vec<i32> = (0..if is_tree { count as i32 } else { 0 }).map(|i| draw.below(i as u32 + 1) as i32 - 1).collect();
+    let parents: Vec<i32> =
+        (0..if is_tree { count as i32 } else { 0 }).map(|i| draw.below(i as u32 + 1) as i32 - 1).collect();
     use verify_work::DraftDistribution::*;
     let dense = vec![1.0 / VOCAB as f32; count * VOCAB as usize];
     let draft_distribution = match draw.below(4) {
@@ -158,7 +159,8 @@ pub fn sample(draw: &mut Draw) -> SampleRequest {
         let OpenSequence { params, prompt_token_ids, output_token_ids, .. } = opening(draw, 0);
         SampleRow { params, prompt_token_ids, output_token_ids, ..Default::default() }
     };
-    let StreamConfig { vocab_size, logits_dtype, model, eos_token_ids, default_params, .. } = config(draw, &Way::Inline);
+    let StreamConfig { vocab_size, logits_dtype, model, eos_token_ids, default_params, .. } =
+        config(draw, &Way::Inline);
     let rows = (0..rows).map(|_| row(draw)).collect();
     SampleRequest { vocab_size, logits_dtype, model, eos_token_ids, default_params, rows, logits, top_n }
 }

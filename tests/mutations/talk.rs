@@ -20,7 +20,7 @@ pub async fn any(channel: &Channel, spoiler: &mut Spoiler, told: &mut Told, sent
     told.calls += 1;
     let way = match spoiler.draw.below(8) {
         0 => return sample(channel, spoiler, told, sent).await,
-        1 | 2 | 3 => Way::Inline,
+        1..=3 => Way::Inline,
         4 => Way::TopN,
         5 => Way::Sharded,
         _ => Way::Region(RegionLogits::default()),
@@ -70,7 +70,9 @@ async fn decode(call: &mut Call, channel: &Channel, way: Way, spoiler: &mut Spoi
         if spoiler.draw.happens(0.7) && call.answers(told).await?.is_none() {
             break;
         }
-        if let (Some(side), Way::Region(place)) = (&mut side, &way) && spoiler.draw.happens(0.3) {
+        if let (Some(side), Way::Region(place)) = (&mut side, &way)
+            && spoiler.draw.happens(0.3)
+        {
             let ask = other(place, spoiler);
             side.ask(ask, spoiler, told).await?;
         }
@@ -119,7 +121,8 @@ async fn attach(channel: &Channel, token: Vec<u8>, spoiler: &mut Spoiler) -> Cal
 
 /// The columns of rank 1 of a step's rows.
 async fn shard(rank: &mut Call, step: &Step, spoiler: &mut Spoiler) {
-    let Some(step::Logits::Sharded(ShardedLogits { columns: Some(sharded_logits::Columns::Inline(own)) })) = &step.logits
+    let Some(step::Logits::Sharded(ShardedLogits { columns: Some(sharded_logits::Columns::Inline(own)) })) =
+        &step.logits
     else {
         return;
     };

@@ -49,7 +49,8 @@ impl Told {
     pub fn hold(&self, calls: u32) {
         let reasons: BTreeSet<_> = self.statuses.keys().map(|(reason, _)| reason).collect();
         let named = |fields: &mut dyn Iterator<Item = &String>| fields.filter(|field| is_known(field)).count();
-        let (in_calls, in_opens) = (named(&mut self.statuses.keys().map(|(_, field)| field)), named(&mut self.open_fields.keys()));
+        let (in_calls, in_opens) =
+            (named(&mut self.statuses.keys().map(|(_, field)| field)), named(&mut self.open_fields.keys()));
         let ok = |counts: &BTreeMap<String, u32>| counts.get("OK").copied().unwrap_or(0);
         assert!(self.spoiled * 2 >= calls && self.unharmed * 20 >= calls, "{self}");
         assert!(ok(&self.works) >= calls && ok(&self.opens) * 2 >= calls, "{self}");

@@ -76,11 +76,7 @@ pub fn count(fields: &[Field]) -> usize {
 }
 
 /// Does something at the `at`-th field, depth first: with the fields among which it is, and its place there.
-pub fn at<R>(
-    fields: &mut Vec<Field>,
-    at: &mut usize,
-    work: &mut impl FnMut(&mut Vec<Field>, usize) -> R,
-) -> Option<R> {
+pub fn at<R>(fields: &mut Vec<Field>, at: &mut usize, work: &mut impl FnMut(&mut Vec<Field>, usize) -> R) -> Option<R> {
     for place in 0..fields.len() {
         if *at == 0 {
             return Some(work(fields, place));

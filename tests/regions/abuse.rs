@@ -41,7 +41,7 @@ fn roads() -> Vec<SamplingParams> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_overwritten_while_they_are_read_give_a_token_or_a_row_error() {
     const WIDE: u32 = 20_000;
-    let server = server_with(Box::new(CpuBackend::new(2).sharing_from(1)), |_| {}).await;
+    let server = server_with(Box::new(CpuBackend::new(2).sharing_above(1)), |_| {}).await;
     let (mut worker, mut side, _other) = leased(&server, StreamConfig { vocab_size: WIDE, ..config() }).await;
     let mut region = blocking(|| side.lease(8 * u64::from(WIDE) * 4).unwrap());
     let stop = AtomicBool::new(false);

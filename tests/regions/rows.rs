@@ -56,7 +56,7 @@ pub(super) fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_work_dtype_stride_and_offset_gives_what_inline_gives() {
     // One thread, and several that share each batch.
-    let sharing = CpuBackend::new(3).sharing_from(1);
+    let sharing = CpuBackend::new(3).sharing_above(1);
     for backend in [CpuBackend::new(1), sharing] {
         let server = server_with(Box::new(backend), |_| {}).await;
         for (dtype, wire) in

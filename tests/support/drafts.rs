@@ -24,7 +24,7 @@ use proptest::prelude::*;
 
 use crate::rows::{Chained, Lcg, Masking, SHAPES, ascending, chained, filters, mark, masking, row};
 
-pub(crate) const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+pub(crate) const OFF: Filters = Filters::OFF;
 
 /// A target or draft row with everything it borrows.
 #[derive(Debug, Clone)]

@@ -183,7 +183,8 @@ impl TestServer {
     pub async fn expect_all(&self, expected: &[(&str, f64)]) {
         for attempt in 0.. {
             let text = self.metrics.render();
-            let Some((series, value)) = expected.iter().find(|(series, value)| value_in(&text, series) != *value) else {
+            let Some((series, value)) = expected.iter().find(|(series, value)| value_in(&text, series) != *value)
+            else {
                 return;
             };
             assert!(attempt < 200, "{series} is {}, expected {value}", value_in(&text, series));

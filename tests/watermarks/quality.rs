@@ -46,7 +46,7 @@ fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>
                 tournament: Some(tournament),
             });
             let spec = RowSpec {
-                filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+                filters: Filters::OFF,
                 chain,
                 penalties: Penalties::OFF,
                 adjusts: Adjusts::default(),

@@ -33,15 +33,12 @@ use row::{Scratch, sample_row};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Batches below this are sampled by the calling thread alone: about 40 us of work, which is what waking
-/// another thread costs, in time for the first row and in processor time taken from whoever sends the next.
-const SHARE_FROM_BYTES: usize = 2 << 20;
+/// Batches up to this are sampled by the calling thread alone: 40 to 100 us of work. Waking another thread costs about as
+/// much, in time for the first row and in processor time taken from whoever sends the next.
+const SHARE_ABOVE_BYTES: usize = 2 << 20;
 
 /// Batches above this do not fit the cache of a core, so their rows are read as rows from memory are read fastest.
 const FAR_BYTES: usize = 1 << 20;
-
-/// Bytes of a whole row that take as long as a token of a list: about 0.1 us.
-const LISTED_BYTES: usize = 4 << 10;
 
 /// What a thread needs to sample, kept from batch to batch.
 #[derive(Debug, Default)]
@@ -76,7 +73,7 @@ pub struct CpuBackend {
     /// Threads beside the calling one, which samples too; absent when it is alone.
     pool: Option<rayon::ThreadPool>,
     tools: Shelf,
-    share_from_bytes: usize,
+    share_above_bytes: usize,
 }
 
 impl CpuBackend {
@@ -98,13 +95,13 @@ impl CpuBackend {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
             builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
         });
-        Self { level, threads, pool, tools: Shelf::default(), share_from_bytes: SHARE_FROM_BYTES }
+        Self { level, threads, pool, tools: Shelf::default(), share_above_bytes: SHARE_ABOVE_BYTES }
     }
 
-    /// Spreads batches over the threads from this size on. The result does not depend on it.
+    /// Spreads batches of more bytes over the threads. The result does not depend on it.
     #[must_use]
-    pub fn sharing_from(self, bytes: usize) -> Self {
-        Self { share_from_bytes: bytes, ..self }
+    pub fn sharing_above(self, bytes: usize) -> Self {
+        Self { share_above_bytes: bytes, ..self }
     }
 }
 
@@ -120,10 +117,7 @@ impl Backend for CpuBackend {
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
-        let tokens = |job: &RowJob<'_>| job.logits.listed().map_or(0, |row| row.entries().len());
-        let listed: usize = jobs.iter().map(tokens).sum();
-        let bytes = jobs.iter().map(|job| job.logits.byte_len()).sum::<usize>();
-        let (far, bytes) = (bytes > FAR_BYTES, bytes.saturating_add(listed.saturating_mul(LISTED_BYTES)));
+        let far = jobs.iter().map(|job| job.logits.byte_len()).sum::<usize>() > FAR_BYTES;
         let sample = |job: &RowJob<'_>, tools: &mut Tools| {
             if job.logits.listed().is_some() {
                 // As long as its list: the specification is as fast as anything.
@@ -131,7 +125,7 @@ impl Backend for CpuBackend {
             }
             sample_row(level, job, far, &mut tools.own, &mut tools.scratch)
         };
-        self.spread(jobs, bytes, sample)
+        self.spread(jobs, time_bytes(jobs), sample)
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
@@ -143,10 +137,13 @@ impl Backend for CpuBackend {
                 false => verify::verify(level, job, scratch),
             })
         };
-        let rows = jobs.iter().flat_map(|job| job.rows);
-        let bytes = rows.map(|row| row.logits.byte_len()).sum();
-        self.spread(jobs, bytes, verify)
+        self.spread(jobs, time_bytes(jobs.iter().flat_map(|job| job.rows)), verify)
     }
+}
+
+/// What rows are worth in bytes of whole ones.
+fn time_bytes<'a>(rows: impl IntoIterator<Item = &'a RowJob<'a>>) -> usize {
+    rows.into_iter().map(|row| row.logits.time_bytes()).fold(0, usize::saturating_add)
 }
 
 impl CpuBackend {
@@ -158,7 +155,7 @@ impl CpuBackend {
         work: impl Fn(&J, &mut Tools) -> R + Sync,
     ) -> Vec<R> {
         match &self.pool {
-            Some(pool) if jobs.len() > 1 && bytes >= self.share_from_bytes => share(pool, jobs, &self.tools, work),
+            Some(pool) if jobs.len() > 1 && bytes > self.share_above_bytes => share(pool, jobs, &self.tools, work),
             _ => self.tools.with(|tools| jobs.iter().map(|job| work(job, tools)).collect()),
         }
     }

@@ -225,6 +225,27 @@ fn is_written_to_host(launch: &Launch) -> bool {
     launch.outputs <= WRITTEN_TO_HOST && launch.rows <= launch.shape.teams
 }
 
+/// An event of the device, until it is dropped.
+struct Event(sys::CUevent);
+
+impl Event {
+    fn new() -> Result<Self, DriverError> {
+        result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map(Self)
+    }
+
+    fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+        // SAFETY: event and stream are live.
+        unsafe { result::event::record(self.0, stream) }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: it is destroyed once. That it cannot be is the device's fault, which the next call says.
+        let _ = unsafe { result::event::destroy(self.0) };
+    }
+}
+
 /// Microseconds between two events around some work, behind other work. Events are made before anything is queued: the device
 /// would be at nothing meanwhile.
 fn timed(
@@ -232,20 +253,14 @@ fn timed(
     before: impl FnOnce() -> Result<(), DriverError>,
     work: impl FnOnce() -> Result<(), DriverError>,
 ) -> Result<f32, DriverError> {
-    let [start, end] = [(), ()].map(|()| result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
-    let (start, end) = (start?, end?);
+    let (start, end) = (Event::new()?, Event::new()?);
     before()?;
-    // SAFETY: events and stream are live; each event is destroyed once.
-    unsafe {
-        result::event::record(start, stream)?;
-        work()?;
-        result::event::record(end, stream)?;
-        wait(stream)?;
-        let milliseconds = result::event::elapsed(start, end)?;
-        result::event::destroy(start)?;
-        result::event::destroy(end)?;
-        Ok(milliseconds * 1e3)
-    }
+    start.record(stream)?;
+    work()?;
+    end.record(stream)?;
+    wait(stream)?;
+    // SAFETY: both events are live, and were recorded.
+    Ok(unsafe { result::event::elapsed(start.0, end.0)? } * 1e3)
 }
 
 /// What is asked of a stream meanwhile, as a graph.
@@ -255,8 +270,14 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
     unsafe {
         result::stream::begin_capture(stream, mode)?;
         let asked = ask();
-        let graph = result::stream::end_capture(stream);
-        asked.and(graph)
+        let graph = result::stream::end_capture(stream)?;
+        match asked {
+            Ok(()) => Ok(graph),
+            Err(error) => {
+                let _ = result::graph::destroy(graph);
+                Err(error)
+            }
+        }
     }
 }
 

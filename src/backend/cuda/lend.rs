@@ -222,7 +222,8 @@ unsafe impl Send for Mapped {}
 // SAFETY: as above; it is read by copying only.
 unsafe impl Sync for Mapped {}
 
-impl Foreign for Mapped {
+// SAFETY: the memory is freed when `self` is dropped, and is on the device, where no reference can be.
+unsafe impl Foreign for Mapped {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         copy(self.context, self.at, self.bytes, offset, to);
     }
@@ -267,7 +268,8 @@ unsafe impl Send for Opened {}
 // SAFETY: as above; it is read by copying only.
 unsafe impl Sync for Opened {}
 
-impl Foreign for Opened {
+// SAFETY: the memory is freed when `self` is dropped, and is on the device, where no reference can be.
+unsafe impl Foreign for Opened {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         copy(self.context, self.at + self.offset, self.bytes, offset, to);
     }
@@ -329,7 +331,8 @@ impl Room {
     }
 }
 
-impl Foreign for Room {
+// SAFETY: the memory is freed when `self` is dropped, and is on the device, where no reference can be.
+unsafe impl Foreign for Room {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         copy(self.context, self.at, self.bytes, offset, to);
     }

@@ -3,6 +3,7 @@
 use super::Shards;
 use super::group::{Group, Hold, Presence};
 use crate::engine::step::{LogitsBlock, RowFailure, RowStatus};
+use crate::metrics::ShardFault;
 use crate::sampling::logits::{Dtype, Foreign, Logits};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -109,7 +110,7 @@ impl Sharded {
                 Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty(Dtype::F32, 0)), blocks, holds))
             }
             Poll::Ready(Err(failure)) => {
-                metrics.failed(failure.label());
+                metrics.failed(failure.counted());
                 Self::Failed(failure)
             }
         };
@@ -157,7 +158,8 @@ impl Joined {
     }
 }
 
-impl Foreign for Joined {
+// SAFETY: it gives no place, only copies.
+unsafe impl Foreign for Joined {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         assert!(
             offset.is_multiple_of(self.row_bytes) && to.len() == self.row_bytes,
@@ -174,16 +176,16 @@ impl Foreign for Joined {
 }
 
 impl ShardFailure {
-    /// The label `reason`; one of [`crate::metrics::SHARD_FAILURES`].
+    /// As what it is counted.
     #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub fn counted(&self) -> ShardFault {
         match self {
-            Self::NotAttached { .. } => "not_attached",
-            Self::NotAnnounced { .. } => "not_announced",
-            Self::Deadline { .. } => "deadline",
-            Self::Left { .. } => "left",
-            Self::LeftOut { .. } => "left_out",
-            Self::Rows { .. } => "rows",
+            Self::NotAttached { .. } => ShardFault::NotAttached,
+            Self::NotAnnounced { .. } => ShardFault::NotAnnounced,
+            Self::Deadline { .. } => ShardFault::Deadline,
+            Self::Left { .. } => ShardFault::Left,
+            Self::LeftOut { .. } => ShardFault::LeftOut,
+            Self::Rows { .. } => ShardFault::Rows,
         }
     }
 

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::backend::DeviceLost;
+use crate::engine::listed::ListedRows;
+use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::order::Candidate;
 use std::sync::Mutex;
 use std::thread::ThreadId;
 
@@ -161,6 +164,41 @@ fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
     }
     assert_eq!(told.threads(), vec![thread.thread().id(); 40]);
     until_run_here_from(2_000_000, &told, &mut stream);
+}
+
+/// A row of a list costs by its tokens, and by all that its sequence knows of tokens.
+#[test]
+fn short_lists_are_run_here_unless_their_sequences_know_much() {
+    let told = Told::new();
+    let (_handle, mut stream, thread) = start(told.clone());
+    until_run_here(&told, &mut stream);
+    let vocab_size = 1 << 16;
+    let banned = |count: u32| {
+        let ban = move |params: &mut SamplingParams| params.banned_token_ids = (1..=count).collect();
+        Open { sequence_id: 2, sequence: Charged::new(sequence(ban), &Counter::new(1 << 30, Gauge::noop())) }
+    };
+    let listed = |id, tokens: u32| {
+        let entries = (0..tokens).map(|token| Candidate { logit: token as f32 * -1e-3, token }).collect();
+        let row = Listed::new(vocab_size, entries, (-20.0, true), Beyond::Mark).expect("a row");
+        let logits = LogitsBlock::empty(Dtype::F32, vocab_size).with_listed(ListedRows::new(vec![Ok(row)]));
+        Step { logits, ..step(id, vec![], &[2]) }
+    };
+    // Bans, listed tokens, and whether so much is run here.
+    for (at, (bans, tokens, here)) in
+        [(10, 2, true), (60_000, 2, false), (10, 1000, false), (10, 100, true)].into_iter().enumerate()
+    {
+        let first = 1_000_000 * (at as u64 + 1);
+        let expected = if here { std::thread::current().id() } else { thread.thread().id() };
+        for open in [vec![banned(bans)], vec![]] {
+            until_run_here_from(first, &told, &mut stream);
+            submit(&stream, listed(first + 900_000, tokens), open).expect("room");
+            let reply = stream.replies.blocking_recv().expect("a reply");
+            assert_eq!(statuses(&reply), [None], "{:?}", reply.work);
+            assert_eq!(told.threads(), [expected], "{bans} bans and {tokens} tokens");
+        }
+        submit(&stream, Step { close: vec![2], ..step(first + 900_001, vec![], &[]) }, vec![]).expect("room");
+        stream.replies.blocking_recv().expect("a reply");
+    }
 }
 
 /// Steps from many threads at once: none is lost, whoever runs it.

@@ -19,7 +19,7 @@ pub(in crate::rpc) struct SeedSource {
 }
 
 impl SeedSource {
-    /// A seed that was not given before.
+    /// A seed that nobody can guess, and that was hardly ever given before: two of 2^32 seeds may be the same.
     pub(in crate::rpc) fn next(&self) -> u64 {
         self.key.hash_one(self.given.fetch_add(1, Ordering::Relaxed))
     }

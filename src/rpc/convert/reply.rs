@@ -193,6 +193,7 @@ mod tests {
         use RowStatus::*;
         let statuses = [
             NanLogits,
+            Unimplemented,
             PositiveInfinity,
             AllMasked,
             UnknownSequence,
@@ -207,6 +208,8 @@ mod tests {
             ShardMismatch,
             BeyondTopN,
         ];
+        // All but OK and what is never sent.
+        assert_eq!(statuses.len(), (2..=i32::from(u8::MAX)).filter(|&i| proto::RowStatus::try_from(i).is_ok()).count());
         for status in statuses {
             let wire = proto::RowStatus::try_from(row_status(status)).expect("it is on the wire");
             assert_eq!(wire.as_str_name(), format!("ROW_STATUS_{}", status.label().to_uppercase()));

@@ -67,6 +67,9 @@ pub struct Marks {
     pub rounded: bool,
 }
 
+/// Bytes of a whole row that take as long as a token of a list: about 0.1 us.
+pub const TOKEN_TIME_BYTES: usize = 4 << 10;
+
 /// A row of which some tokens are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {

@@ -211,9 +211,9 @@ impl Singles {
 }
 
 /// Whether a token cannot be emitted, whatever its logit.
-pub(super) fn is_masked(token: u32, spec: &RowSpec<'_>) -> bool {
-    let is_banned = |adjust: Adjusted| adjust.token() == token && adjust.is_banned();
-    spec.banned.binary_search(&token).is_ok() || spec.forbids(token) || spec.adjusts.iter().any(is_banned)
+pub(super) fn cannot_be(token: u32, spec: &RowSpec<'_>) -> bool {
+    let is_banned = || spec.adjusts.get(token).is_some_and(|adjust| adjust.is_banned());
+    spec.banned.binary_search(&token).is_ok() || spec.forbids(token) || is_banned()
 }
 
 /// The largest logit that an adjusted token can have; `None`: it is banned.

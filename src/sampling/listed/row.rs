@@ -3,7 +3,6 @@
 use super::rest::{self, Rest};
 use super::walk::{Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
-use crate::params::state::SamplerState;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain};
 use crate::sampling::distribution::Distribution;
@@ -148,10 +147,7 @@ impl<'a> Looked<'a> {
             return Ok(Processed { distribution, open: None });
         }
         let usual = report::usual(spec);
-        let (state, tournament) = (SamplerState::default(), None);
-        let plain =
-            Chain { steps: &usual, min_keep: 1, protected: &[], eos: &[], xtc: 0, state, infill: None, tournament };
-        let chain = spec.chain.unwrap_or(plain);
+        let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
         let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
         let left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
         let (mut left, rest) = (left.with_end(end.known), rest.as_ref());
@@ -179,7 +175,7 @@ impl<'a> Looked<'a> {
 
     /// Whether a token may be one of those that are not listed.
     fn may_be_beside(&self, token: u32) -> bool {
-        self.rest.is_some() && self.row.find(token).is_none() && !rest::is_masked(token, self.spec)
+        self.rest.is_some() && self.row.find(token).is_none() && !rest::cannot_be(token, self.spec)
     }
 
     fn processed_logprobs(

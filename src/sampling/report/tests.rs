@@ -1,6 +1,7 @@
 //! Cases by hand.
 
 use super::*;
+use crate::params::state::SamplerState;
 use crate::params::watermark::SynthidParams;
 use crate::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
@@ -11,7 +12,7 @@ use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;
 use std::collections::HashSet;
 
-const OFF: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const OFF: Filters = Filters::OFF;
 
 fn spec<'a>(filters: Filters, wanted: &'a ReportParams) -> RowSpec<'a> {
     RowSpec {

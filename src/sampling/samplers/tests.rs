@@ -17,7 +17,7 @@ mod engines;
 mod infill;
 mod min_k;
 
-const FILTERS: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const FILTERS: Filters = Filters::OFF;
 
 fn candidates(probs: &[f64]) -> Vec<Candidate> {
     let candidate = |(token, p): (usize, &f64)| Candidate { token: token as u32, logit: p.ln() as f32 };

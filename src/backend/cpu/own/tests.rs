@@ -15,7 +15,8 @@ struct Rewritten {
     left: AtomicUsize,
 }
 
-impl Foreign for Rewritten {
+// SAFETY: a place is one in memory that `self` has.
+unsafe impl Foreign for Rewritten {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let left = self.left.load(Ordering::Relaxed);
         let from = if left > 0 { &self.first } else { &self.later };
@@ -50,7 +51,7 @@ fn noise(seed: u64, vocab: usize) -> Vec<f32> {
 }
 
 fn filters() -> Vec<Filters> {
-    let all = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let all = Filters::OFF;
     let of = |top_k| Filters { top_k, ..all };
     vec![
         all,
@@ -94,7 +95,8 @@ fn foreign_rows_give_what_rows_of_ones_own_give() {
 #[derive(Debug)]
 struct InOnePiece(Vec<u8>, AtomicUsize);
 
-impl Foreign for InOnePiece {
+// SAFETY: a place is one in memory that `self` has.
+unsafe impl Foreign for InOnePiece {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.1.fetch_add(1, Ordering::Relaxed);
         to.copy_from_slice(&self.0[offset..offset + to.len()]);
@@ -183,7 +185,8 @@ impl Lines {
     }
 }
 
-impl Foreign for Lines {
+// SAFETY: a place is one in memory that `self` has.
+unsafe impl Foreign for Lines {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.copied.fetch_add(to.len(), Ordering::Relaxed);
         to.copy_from_slice(&self.copies[offset..offset + to.len()]);
@@ -199,7 +202,7 @@ impl Foreign for Lines {
 }
 
 fn all_of_it(turn: u64) -> RowSpec<'static> {
-    let filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let filters = Filters::OFF;
     let logprobs = LogprobsSpec { mode: LogprobsMode::Raw, top_n: 3, tokens: &[] };
     RowSpec { logprobs: Some(logprobs), ..spec(filters, turn) }
 }

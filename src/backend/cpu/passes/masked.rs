@@ -44,6 +44,7 @@ pub(in crate::backend::cpu) unsafe fn widen<S: Simd, F: Format>(row: &[u8], bloc
     // SAFETY: see the module; the stores stay inside `out`, just checked.
     unsafe {
         let rows = Blocks::<F>::new(row);
+        assert!(block < rows.count(), "a row has the block; this is a bug");
         let at = rows.get(block);
         for v in 0..BLOCK / S::LANES {
             let values = S::only(load::<S, F>(at, v), lanes::<S>(bits, v));

@@ -245,9 +245,10 @@ impl<'a, F: Format> Blocks<'a, F> {
         blocks(self.row.len() / F::SIZE)
     }
 
-    /// BLOCK values, readable at any alignment.
+    /// BLOCK values, readable at any alignment. Of a block that the row does not have they may be anything.
     #[inline(always)]
     fn get(&self, block: usize) -> *const u8 {
+        debug_assert!(block < self.count(), "a row has the block");
         if block < self.full { self.row[block * BLOCK * F::SIZE..].as_ptr() } else { self.tail.as_ptr().cast() }
     }
 }

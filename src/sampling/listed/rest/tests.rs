@@ -30,7 +30,7 @@ fn one_by_one(row: &Listed, spec: &RowSpec<'_>, least: f32) -> (Vec<Candidate>, 
 
 fn plain() -> RowSpec<'static> {
     RowSpec {
-        filters: Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+        filters: Filters::OFF,
         chain: None,
         penalties: Penalties { repetition: 1.5, length: 0.5, ..Penalties::OFF },
         adjusts: Adjusts::default(),
