@@ -1,9 +1,9 @@
-"""Makes what the client has from the schema: croupier/sampler.binpb, its descriptor, and croupier/params.py, its parameters as
-dataclasses with the schema's own documentation.
+"""Makes what the client has from the schema: croupier/sampler.binpb, its descriptor, croupier/params.py, its parameters as
+dataclasses with the schema's own documentation, and croupier/_messages.pyi, what type checkers see of the messages.
 
     python python/generate.py [FOLDER]
 
-Needs grpcio-tools. With a folder the two files are put there, and nothing is changed here.
+Needs grpcio-tools. With a folder the files are put there, and nothing is changed here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ PROTO = PYTHON.parent / "proto"
 FILE = "croupier/v1/sampler.proto"
 ROOT = "SamplingParams"
 WIDTH = 120
+#: A space at which no line ends.
+UNBROKEN = "\N{NO-BREAK SPACE}"
 
 HEAD = '''"""Parameters, as the schema documents them. Made by python/generate.py; do not change it here.
 
@@ -35,11 +37,55 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._params import Params
 
+if TYPE_CHECKING:
+    from .schema import pb
+
 __all__ = [{all}]
+'''
+
+FIELDS = '''class SamplingFields(TypedDict, total=False):
+    """Fields of `SamplingParams` by name, as `Stream.open` takes them."""
+'''
+
+# Messages are made at run time, so there is no module of this name: `schema` has it as `pb` for type checkers alone.
+STUB = '''# What type checkers see of the messages. Made by python/generate.py; do not change it here.
+
+from abc import ABCMeta as _ABCMeta
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping, MutableSequence as _MutableSequence
+from typing import Any as _Any, TypeVar as _TypeVar
+
+from google.protobuf.message import Message as _Protobuf
+from typing_extensions import Self as _Self
+
+_T = _TypeVar("_T")
+_Fields = _Mapping[str, _Any]
+# A message has a field `bytes`.
+_Bytes = bytes
+
+class _Message(_Protobuf):  # type: ignore[misc, unused-ignore]  # Without protobuf's own stubs it is Any.
+    DESCRIPTOR: _Any
+    @classmethod
+    def FromString(cls, data: bytes) -> _Self: ...
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes: ...
+    def ByteSize(self) -> int: ...
+    def CopyFrom(self, other: _Self) -> None: ...
+    def MergeFrom(self, other: _Self) -> None: ...
+    def ClearField(self, field_name: str) -> None: ...
+    def HasField(self, field_name: str) -> bool: ...
+    def ListFields(self) -> list[tuple[_Any, _Any]]: ...
+    def SetInParent(self) -> None: ...
+    def WhichOneof(self, oneof_group: str) -> str | None: ...
+
+class _Scalars(_MutableSequence[_T], metaclass=_ABCMeta):
+    def MergeFrom(self, other: _Self) -> None: ...
+
+class _Messages(_MutableSequence[_T], metaclass=_ABCMeta):
+    def add(self, **fields: _Any) -> _T: ...
+    def MergeFrom(self, other: _Self) -> None: ...
 '''
 
 Field = descriptor_pb2.FieldDescriptorProto
@@ -112,9 +158,10 @@ def enum_class(schema: Schema, name: str) -> Iterator[str]:
 def field_type(field: Any) -> tuple[str, str]:
     """A field's type and its default."""
     if field.type in (Field.TYPE_MESSAGE, Field.TYPE_ENUM):
-        # Enums by name and messages as dicts are taken too.
-        other = "str" if field.type == Field.TYPE_ENUM else "Mapping[str, Any]"
-        base, zero = f"{field.type_name.rpartition('.')[2]} | {other}", "None"
+        # Enums by number or name, and messages of the wire or as dicts are taken too.
+        name = field.type_name.rpartition(".")[2]
+        other = "int | str" if field.type == Field.TYPE_ENUM else f"pb.{name} | Mapping[str, Any]"
+        base, zero = f"{name} | {other}", "None"
     else:
         base, zero = TYPES.get(field.type, ("int", "0"))
     if field.label == Field.LABEL_REPEATED:
@@ -128,7 +175,7 @@ def field_type(field: Any) -> tuple[str, str]:
 def message_class(schema: Schema, name: str) -> Iterator[str]:
     at, message = schema.messages[name]
     yield "@dataclass(frozen=True, kw_only=True)"
-    yield f"class {name}(Params):"
+    yield f'class {name}(Params["pb.{name}"]):'
     yield docstring(schema.said[4, at], "    ")
     yield ""
     before = ""
@@ -141,13 +188,50 @@ def message_class(schema: Schema, name: str) -> Iterator[str]:
         yield docstring(said, "    ")
 
 
+def fields_class(schema: Schema) -> Iterator[str]:
+    yield FIELDS
+    for field in schema.messages[ROOT][1].field:
+        yield f"    {field.name}: {field_type(field)[0]}"
+
+
+def stub_field(field: Any) -> tuple[str, str]:
+    """How a field is read in a message, and what is given for it when one is made."""
+    name = field.type_name.rpartition(".")[2]
+    is_message = field.type == Field.TYPE_MESSAGE
+    kind = name if is_message else "_Bytes" if field.type == Field.TYPE_BYTES else TYPES.get(field.type, ("int", ""))[0]
+    taken = f"{kind} | _Fields" if is_message else f"{kind} | str" if field.type == Field.TYPE_ENUM else kind
+    if field.label == Field.LABEL_REPEATED:
+        kind, taken = f"{'_Messages' if is_message else '_Scalars'}[{kind}]", f"_Iterable[{taken}]"
+    elif not is_message:
+        return f"    {field.name}: {kind}", f"{field.name}: {taken} | None = ..."
+    # Nothing can be put in their place.
+    return f"    @property\n    def {field.name}(self) -> {kind}: ...", f"{field.name}: {taken} | None = ..."
+
+
+def stub_class(name: str, message: Any) -> str:
+    """A message in the stub."""
+    fields = [stub_field(field) for field in message.field]
+    given = [taken.replace(" ", UNBROKEN) for _, taken in fields]
+    given = textwrap.fill(", ".join(["self", *(["*"] if fields else []), *given]) + f"){UNBROKEN}->{UNBROKEN}None:{UNBROKEN}...", WIDTH,
+                          initial_indent="    def __init__(", subsequent_indent=" " * 17).replace(UNBROKEN, " ")
+    return "\n".join([f"class {name}(_Message):", *(read for read, _ in fields), given])
+
+
+def stub(data: bytes) -> str:
+    """The text of _messages.pyi."""
+    schema = Schema(descriptor_pb2.FileDescriptorSet.FromString(data).file[0])
+    values = "\n".join(f"{value.name}: int" for _, enum in schema.enums.values() for value in enum.value)
+    return "\n\n".join([STUB.rstrip(), *(stub_class(name, message) for name, (_, message) in schema.messages.items()), values]) + "\n"
+
+
 def module(data: bytes) -> str:
     """The text of params.py."""
     schema = Schema(descriptor_pb2.FileDescriptorSet.FromString(data).file[0])
     messages, enums = schema.reached()
     classes = ["\n".join(enum_class(schema, name)) for name in enums]
     classes += ["\n".join(message_class(schema, name)) for name in messages]
-    names = textwrap.fill(", ".join(f'"{name}"' for name in sorted(enums + messages)), WIDTH, initial_indent=" " * 11,
+    classes.append("\n".join(fields_class(schema)))
+    names = textwrap.fill(", ".join(f'"{name}"' for name in sorted([*enums, *messages, "SamplingFields"])), WIDTH, initial_indent=" " * 11,
                           subsequent_indent=" " * 11)[11:]
     return "\n\n\n".join([HEAD.replace("{all}", names).rstrip(), *classes]) + "\n"
 
@@ -155,6 +239,7 @@ def module(data: bytes) -> str:
 def main(folder: pathlib.Path) -> None:
     folder.joinpath("sampler.binpb").write_bytes(compiled([]))
     folder.joinpath("params.py").write_text(module(compiled(["--include_source_info"])))
+    folder.joinpath("_messages.pyi").write_text(stub(compiled([])))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def _closed(details: str) -> bool:
     return any(said in details for said in ("Socket closed", "reset by peer", "Unwrap failed"))
 
 
-def access_of(what: str, address: str, given: Mapping[str, Any], known: Any) -> Access:
+def access_of(what: str, address: str, given: Mapping[str, Any], known: type) -> Access:
     """Of options that were given by name, without those that are known and no part of it."""
     check_known(what, given, known.__annotations__, "option")
     return Access(address, **given)

@@ -106,7 +106,8 @@ class Steady:
 
     def done(self) -> bool:
         """Whether the call has ended."""
-        return self.call.done()
+        is_so: bool = self.call.done()
+        return is_so
 
 
 def _watched(doing: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:

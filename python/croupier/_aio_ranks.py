@@ -20,6 +20,7 @@ from .client import said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
+    from ._forms import Whole
     from typing_extensions import Unpack
 
 
@@ -90,7 +91,7 @@ class Rank(RankFront):
         await self._wait_for_room()
         return self._session.rows(count)
 
-    async def send(self, logits: Any, step_id: int | None = None) -> int:
+    async def send(self, logits: Whole, step_id: int | None = None) -> int:
         """As of `croupier.Rank`."""
         if not isinstance(logits, Rows):
             await self._wait_for_room()
@@ -193,4 +194,5 @@ class Rank(RankFront):
         if message is grpc.aio.EOF:
             self._check_not_ended()
             raise CroupierError("the group is over: rank 0 has ended its stream")
-        return message
+        answer: bytes = message
+        return answer

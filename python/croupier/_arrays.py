@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .schema import pb
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard, TypeIs
+
+    from ._forms import Array, Memory, Numbers, OnDevice, Place
+    from ._types import Rows
+
 #: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
-DTYPES = {
+DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
     "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
     "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
@@ -23,7 +30,7 @@ _NUMBERS = "fiub"
 _NO_NUMBERS = "cSUTmM"
 
 
-def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
+def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
     """Logits as an array of rows that can be copied to where they go. Where they fit as they are it is their own memory."""
     array = as_array(logits, dtype)
     shape = array.shape
@@ -38,7 +45,7 @@ def as_rows(logits: Any, columns: int, dtype: str) -> np.ndarray:
     return in_dtype(array, dtype)
 
 
-def as_array(logits: Any, dtype: str) -> np.ndarray:
+def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
     """As numpy has it: from numpy, torch, DLPack, a buffer, or what numpy can make of it."""
     if isinstance(logits, np.ma.MaskedArray):
         raise TypeError("logits are a masked array, whose mask would be lost; give logits.filled(-numpy.inf)")
@@ -60,7 +67,10 @@ def as_array(logits: Any, dtype: str) -> np.ndarray:
         if int(place) not in _ON_HOST:
             raise ValueError(f"logits lie on a device, of DLPack's kind {int(place)}; give a copy on the host")
         try:
-            return np.from_dlpack(logits)
+            # What it wants of them is another thing in each release of numpy.
+            exported: Any = logits
+            array: Array = np.from_dlpack(exported)
+            return array
         except (BufferError, RuntimeError, TypeError):
             # Numbers that DLPack has and numpy has not, such as bf16, may come by another way.
             if not hasattr(logits, "__array__"):
@@ -68,16 +78,16 @@ def as_array(logits: Any, dtype: str) -> np.ndarray:
     return np.asarray(logits)
 
 
-def is_on_device(logits: Any) -> bool:
+def is_on_device(logits: object) -> TypeIs[OnDevice]:
     """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
     return hasattr(logits, "__cuda_array_interface__")
 
 
-def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
+def in_dtype(array: Array, dtype: str) -> Array:
     """With numbers that can be copied into rows of the dtype. uint16 is bf16 wherever it comes."""
     if array.dtype.name == "bfloat16":
         # Of a library that gives numpy such a type.
-        array = array.view(_BITS.newbyteorder(array.dtype.byteorder))
+        array = array.view(np.dtype(array.dtype.byteorder + "u2"))
     # Complex ones of a library have no kind of their own.
     if array.dtype.kind in _NO_NUMBERS or "complex" in array.dtype.name:
         raise TypeError(f"logits are {array.dtype}, must be real numbers")
@@ -91,37 +101,37 @@ def in_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     return array if array.dtype.kind in _NUMBERS else array.astype(DTYPES[dtype][1])
 
 
-def _is_raw(logits: Any) -> bool:
+def _is_raw(logits: object) -> TypeGuard[bytes | bytearray | memoryview]:
     if isinstance(logits, memoryview):
         return logits.format in ("B", "b", "c")
     return isinstance(logits, (bytes, bytearray))
 
 
-def _has_no_shape(logits: Any) -> bool:
+def _has_no_shape(logits: object) -> bool:
     """Buffers that are a line whatever is in them."""
     return not hasattr(logits, "shape") or isinstance(logits, memoryview)
 
 
-def _is_tensor(logits: Any) -> bool:
+def _is_tensor(logits: object) -> bool:
     return hasattr(logits, "detach") and hasattr(logits, "numpy") and str(getattr(logits, "dtype", "")).startswith("torch.")
 
 
-def _of_tensor(tensor: Any) -> np.ndarray:
+def _of_tensor(tensor: Any) -> Array:
     """The memory of a tensor on the host. numpy has no bf16, so such a tensor comes as its bits."""
     tensor = tensor.detach()
-    if str(tensor.dtype) == "torch.bfloat16":
-        # int16: not every release that is in use has uint16.
-        return tensor.view(sys.modules["torch"].int16).numpy().view(_BITS)
-    return tensor.numpy()
+    is_bf16 = str(tensor.dtype) == "torch.bfloat16"
+    # int16: not every release that is in use has uint16.
+    array: Array = tensor.view(sys.modules["torch"].int16).numpy() if is_bf16 else tensor.numpy()
+    return array.view(_BITS) if is_bf16 else array
 
 
-def narrowing() -> Any:
+def narrowing() -> contextlib.AbstractContextManager[None]:
     """While numbers become those of a smaller type. What is too large there becomes an infinity, which masks want, and numpy would warn of;
     of one that is no mask the server says so."""
     return np.errstate(over="ignore")
 
 
-def bf16(values: np.ndarray) -> np.ndarray:
+def bf16(values: Array) -> Array:
     """Numbers as bf16, those of float32 to nearest even. numpy has no such type."""
     with narrowing():
         values = np.asarray(values, "<f4")
@@ -131,12 +141,12 @@ def bf16(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
 
 
-def widened(values: np.ndarray) -> np.ndarray:
+def widened(values: Array) -> Array:
     """bf16 as float32."""
     return (values.astype("<u4") << 16).view("<f4")
 
 
-class Bf16Array(np.ndarray):
+class Bf16Array(np.ndarray[Any, np.dtype[Any]]):
     """bf16 rows as their bits. What is written into them is a number, as into any array, and becomes bf16; uint16 is bits already.
     numpy alone would cut 1.5 down to the bits 1, another number, and say nothing."""
 
@@ -148,7 +158,7 @@ class Bf16Array(np.ndarray):
         self[...] = value
 
 
-def writable(array: Any) -> Any:
+def writable(array: Memory) -> Memory:
     """Rows that logits may be written into."""
     return array.view(Bf16Array) if isinstance(array, np.ndarray) and array.dtype == _BITS else array
 
@@ -156,25 +166,25 @@ def writable(array: Any) -> Any:
 class _Held:
     """Memory that knows whose it is. It is no array, since numpy has arrays of arrays look at the innermost one."""
 
-    def __init__(self, array: np.ndarray, by: Any) -> None:
+    def __init__(self, array: Array, by: object) -> None:
         self.array, self.by, self.__array_interface__ = array, by, array.__array_interface__
 
 
-def held(array: Any, by: Any) -> Any:
+def held(array: Memory, by: object) -> Memory:
     """The same memory, which keeps `by` as long as an array looks at it."""
     if not isinstance(array, np.ndarray):
         return array.held(by)
     return np.asarray(_Held(array, by)).view(type(array))
 
 
-def dtype_of(array: Any) -> str:
+def dtype_of(array: Memory) -> str:
     """The name of the number format of rows."""
     return next(name for name, (_, own) in DTYPES.items() if own == array.dtype)
 
 
-def filled(place: Any, array: Any, count: int | None = None) -> Any:
+def filled(place: Place, array: Array | OnDevice, count: int) -> Rows:
     """Rows of `place`, which gives and takes them back, with these values in them."""
-    rows = place.rows(len(array) if count is None else count)
+    rows = place.rows(count)
     try:
         with narrowing():
             rows.raw[:] = array

@@ -50,6 +50,7 @@ def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, th
 
     threads.append(threading.Thread(target=begin, daemon=True))
     start(threads[0])
+    replies: Iterator[bytes]
     replies, error = begun.get()
     if error is not None:
         raise error
@@ -83,7 +84,8 @@ def following(replies: Iterator[bytes]) -> bytes:
 def is_active(call: Any) -> bool:
     """Whether a call has not ended."""
     try:
-        return call.is_active()
+        is_so: bool = call.is_active()
+        return is_so
     except BaseException as error:
         _unlock(error, call)
         raise
@@ -99,7 +101,7 @@ def _unlock(error: BaseException, call: Any) -> None:
     """Gives back locks that this thread still has where a signal's handler ended a `with` of gRPC's between taking the lock and going in, or
     between going out and giving it back: gRPC's own threads would wait for it for ever, and with them whoever hangs up. It may be a call's
     or the connection's."""
-    conditions = [getattr(getattr(call, "_state", None), "condition", None)]
+    conditions: list[Any] = [getattr(getattr(call, "_state", None), "condition", None)]
     told: BaseException | None = error
     while told is not None:
         place = told.__traceback__

@@ -52,8 +52,7 @@ def token_ids(name: str, given: Any) -> list[int]:
         raise TypeError(f"{name} is {type(given).__name__}, must be token ids")
     try:
         # Of numpy and torch: much sooner done than one by one.
-        ids = given.tolist() if hasattr(given, "tolist") else list(given)
-        ids = list(ids)
+        ids: list[Any] = list(given.tolist() if hasattr(given, "tolist") else list(given))
     except TypeError:
         raise TypeError(f"{name} is {given!r}, must be token ids") from None
     if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST)):

@@ -74,7 +74,8 @@ class Driver:
 
     def ask(self, function: str, *arguments: Any) -> int:
         """A call; gives its CUresult."""
-        return getattr(self._library, function)(*arguments)
+        code: int = getattr(self._library, function)(*arguments)
+        return code
 
     def find(self, uuid: str) -> int:
         """The device with this UUID, "GPU-" and 36 characters, or "MIG-" and 36 of a slice of a card."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from ._regions import Region
 from .errors import CroupierError
 from .schema import pb
 
+if TYPE_CHECKING:
+    from ._forms import Array, Numbers, OnDevice
+
 _BF16 = np.dtype("<u2")
 #: What programs call bf16, which numpy does not have.
 _BF16_NAMES = ("<u2", "<i2", "<V2", "|V2")
 
 
-def lease(offer: Any, size: int, address: str, uuid: str) -> DeviceRegion:
+def lease(offer: pb.RegionOffer, size: int, address: str, uuid: str) -> DeviceRegion:
     """A region of one's own, on the server's GPU, which must be `uuid` where that is not empty."""
     # Where there is no driver the server need not make memory.
     driver()
@@ -31,7 +34,7 @@ class DeviceRegion(Region):
 
     on_device = True
 
-    def _map(self, descriptor: int, leased: Any) -> None:
+    def _map(self, descriptor: int, leased: pb.RegionLease) -> None:
         self._mapping: Mapping | None = Mapping(descriptor, leased.bytes, leased.device_uuid)
         self.first = 0
 
@@ -44,7 +47,7 @@ class DeviceRegion(Region):
         if (mapping := self._mapping) is not None:
             mapping.synchronize()
 
-    def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> DeviceArray:
+    def view(self, dtype: np.dtype[Any], count: int, stride: int, columns: int, offset: int) -> DeviceArray:
         """Rows at an offset."""
         mapping = self._mapping
         if mapping is None:
@@ -61,13 +64,13 @@ class DeviceArray:
     """Rows on a GPU. `torch.as_tensor(array, device=f"cuda:{array.device}")` is the same memory, and so is what any
     library makes of `__cuda_array_interface__`. `array[:] = logits` copies them there, from the GPU or the host."""
 
-    def __init__(self, mapping: Mapping, address: int, dtype: np.dtype, shape: tuple[int, int], stride: int) -> None:
+    def __init__(self, mapping: Mapping, address: int, dtype: np.dtype[Any], shape: tuple[int, int], stride: int) -> None:
         self._mapping, self._address, self._row = mapping, address, stride * dtype.itemsize
         self._by: Any = None
         self.dtype, self.shape, self.device = dtype, shape, mapping.device
         """The GPU's ordinal in this process is `device`."""
 
-    def held(self, by: Any) -> DeviceArray:
+    def held(self, by: object) -> DeviceArray:
         """The same memory, which keeps `by` as long as it is there."""
         array = copy.copy(self)
         array._by = by
@@ -81,7 +84,7 @@ class DeviceArray:
         return {"version": 3, "shape": self.shape, "strides": (self._row, self.dtype.itemsize),
                 "typestr": self.dtype.str, "data": (self._address, False), "stream": None}
 
-    def __setitem__(self, where: Any, logits: Any) -> None:
+    def __setitem__(self, where: slice, logits: Numbers | OnDevice) -> None:
         if where != slice(None):
             raise IndexError("rows on a GPU are written as a whole, array[:] = logits, or by a library for GPUs")
         if is_on_device(logits):
@@ -91,7 +94,7 @@ class DeviceArray:
             numbers = in_dtype(as_array(logits, name), name)
             self._upload(np.broadcast_to(np.asarray(numbers, self.dtype), self.shape))
 
-    def _copy(self, logits: Any) -> None:
+    def _copy(self, logits: OnDevice) -> None:
         facts = logits.__cuda_array_interface__
         shape, itemsize = tuple(facts["shape"]), self.dtype.itemsize
         shape = (1, *shape) if len(shape) == 1 else shape
@@ -103,7 +106,7 @@ class DeviceArray:
             self._mapping.copy(self._address, self._row, facts["data"][0], strides[0] if shape[0] > 1 else self._row,
                                shape[1] * itemsize, shape[0])
 
-    def _upload(self, logits: np.ndarray) -> None:
+    def _upload(self, logits: Array) -> None:
         count, columns = self.shape
         whole = self._row // self.dtype.itemsize
         rows = logits
@@ -116,36 +119,36 @@ class DeviceArray:
             self._mapping.upload(self._address, rows.ctypes.data, rows.nbytes)
 
 
-def strides_of(facts: dict[str, Any], dtype: np.dtype) -> tuple[int, ...]:
+def strides_of(facts: dict[str, Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """Of an array on a GPU whose rows can be copied; another is refused."""
     is_bf16 = dtype == _BF16 and facts["typestr"] in _BF16_NAMES
     if not is_bf16 and facts["typestr"] != dtype.str:
         raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {dtype.str}, the stream's dtype")
-    strides = facts.get("strides") or (facts["shape"][-1] * dtype.itemsize, dtype.itemsize)
+    strides: tuple[int, ...] = facts.get("strides") or (facts["shape"][-1] * dtype.itemsize, dtype.itemsize)
     if strides[-1] != dtype.itemsize:
         raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
     return strides
 
 
-def row_count(logits: Any, columns: int, dtype: np.dtype) -> int:
+def row_count(logits: OnDevice, columns: int, dtype: np.dtype[Any]) -> int:
     """How many rows of so many columns there are."""
     facts = logits.__cuda_array_interface__
-    shape = tuple(facts["shape"])
+    shape: tuple[int, ...] = tuple(facts["shape"])
     if len(shape) not in (1, 2) or shape[-1] != columns:
         raise ValueError(f"logits have the shape {shape}, must be (rows, {columns})")
     strides_of(facts, dtype)
     return shape[0] if len(shape) == 2 else 1
 
 
-def count_of(logits: Any) -> int:
+def count_of(logits: Array | OnDevice) -> int:
     """How many rows an array has, of the host or of a GPU."""
     if isinstance(logits, np.ndarray):
         return len(logits)
-    shape = tuple(logits.__cuda_array_interface__["shape"])
+    shape: tuple[int, ...] = tuple(logits.__cuda_array_interface__["shape"])
     return shape[0] if len(shape) == 2 else 1
 
 
-def some(logits: Any, first: int, end: int) -> Any:
+def some(logits: Array | OnDevice, first: int, end: int) -> Array | OnDevice:
     """Some rows of an array, the same memory."""
     return logits[first:end] if isinstance(logits, np.ndarray) else _Some(logits, first, end)
 
@@ -153,7 +156,7 @@ def some(logits: Any, first: int, end: int) -> Any:
 class _Some:
     """Some rows of an array on a GPU."""
 
-    def __init__(self, logits: Any, first: int, end: int) -> None:
+    def __init__(self, logits: OnDevice, first: int, end: int) -> None:
         self._whole = logits
         facts = dict(logits.__cuda_array_interface__)
         count, columns = facts["shape"]

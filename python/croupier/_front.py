@@ -15,14 +15,18 @@ from ._checks import header, text, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
-from ._session import LOG, Session
+from ._rows import LOG
+from ._session import Session
 from ._top_n import TopN, largest
 from ._types import Rows, Sequence, given_rows
 from .errors import CroupierError
-from .params import SamplingParams
+from .params import SamplingFields
+from .schema import pb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._forms import Masks, Numbers, Parameters
 
 
 #: What a server that asks to leave is stayed with, where there is no other yet, before that is looked for again: so many seconds at
@@ -45,7 +49,7 @@ class Front:
     """A stream's options, texts and rows. Options are told at `croupier.Stream`."""
 
     def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
-                 eos_token_ids: Iterable[int] = (), default_params: Any = None, data_path: str = "auto",
+                 eos_token_ids: Iterable[int] = (), default_params: Parameters | None = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
                  **access: Unpack[AccessOptions]) -> None:
@@ -127,8 +131,9 @@ class Front:
         """Those that are open, by id."""
         return self._session.sequences
 
-    def open(self, params: SamplingParams | Any = None, *, prompt: Iterable[int] = (), output: Iterable[int] = (),
-             sequence_id: int | None = None, sampler_state: Any = None, **fields: Any) -> Sequence:
+    def open(self, params: Parameters | None = None, *, prompt: Iterable[int] = (), output: Iterable[int] = (),
+             sequence_id: int | None = None, sampler_state: pb.SamplerState | Mapping[str, Any] | None = None,
+             **fields: Unpack[SamplingFields]) -> Sequence:
         """A new text, or one that goes on after `output`. Its parameters are a `SamplingParams`, a message of the wire, or fields of
         it by name, which stand above those of `params`.
 
@@ -137,9 +142,8 @@ class Front:
 
         It is opened with the next step.
         """
-        if isinstance(sampler_state, Mapping):
-            sampler_state = message("SamplerState", dict(sampler_state))
-        return self._session.open(params_of(params, fields), prompt, output, sequence_id, sampler_state)
+        state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
+        return self._session.open(params_of(params, fields), prompt, output, sequence_id, state)
 
     def close(self, sequence: Sequence) -> None:
         """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
@@ -152,7 +156,7 @@ class Front:
         once: their place is another step's after that."""
         return self._session.rows(count)
 
-    def top_n(self, logits: Any, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
+    def top_n(self, logits: Numbers, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
         """The `n` largest of each row, for links that are too thin: give them to `sample` or `step` in the place of the rows.
         Tokens are those of the whole rows, or refused where parameters reach beyond. `step` takes `(rows, top_n)` too."""
         dtype = self._session.dtype
@@ -163,7 +167,7 @@ class Front:
             rows = rows.astype(self._session.numpy if dtype == "f16" else "<f4")
         return largest(rows, whole("n", n, 1), beyond)
 
-    def masked(self, sequences: Iterable[Sequence], token_masks: Any) -> list[Any]:
+    def masked(self, sequences: Iterable[Sequence], token_masks: Masks) -> list[pb.Work]:
         """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. For other kinds of
         work set `token_masks` of the message `Work`."""
         return self._session.masked(list(sequences), token_masks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,26 +10,29 @@ from ._arrays import as_array, is_on_device
 from ._types import Sequence
 from .schema import pb
 
+if TYPE_CHECKING:
+    from ._forms import Array, Masks, Numbers
+
 _WORD = np.dtype("<u4")
 
 
-def masked(sequences: list[Sequence], token_masks: Any, vocab_size: int) -> list[Any]:
+def masked(sequences: list[Sequence], token_masks: Masks, vocab_size: int) -> list[pb.Work]:
     """Work that samples each sequence behind its mask. One that removes nothing is not sent."""
-    rows = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
+    rows: list[Any] = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
     if len(rows) != len(sequences):
         raise ValueError(f"token_masks have {len(rows)} rows for {len(sequences)} sequences, must be one for each; None for no mask")
     return [pb.Work(sequence_id=sequence.id, sample=pb.SampleWork(), token_masks=_wire(at, row, vocab_size))
             for at, (sequence, row) in enumerate(zip(sequences, rows))]
 
 
-def _rows(given: Any) -> list[Any]:
+def _rows(given: Any) -> list[Array]:
     array = _array(given)
     if array.ndim != 2:
         raise ValueError(f"token_masks have the shape {array.shape}, must be (rows, words of 32 bits), or (rows, vocab_size) of bool")
     return list(array)
 
 
-def _array(given: Any) -> np.ndarray:
+def _array(given: Numbers) -> Array:
     if is_on_device(given):
         raise ValueError("token_masks are on a GPU; give a copy on the host, for a tensor token_masks.cpu()")
     if isinstance(given, (bytes, bytearray)):
@@ -38,7 +41,7 @@ def _array(given: Any) -> np.ndarray:
     return as_array(given, "f32")
 
 
-def _wire(at: int, row: Any, vocab_size: int) -> bytes:
+def _wire(at: int, row: Numbers | None, vocab_size: int) -> bytes:
     """A mask as it is sent; empty where it removes nothing."""
     if row is None:
         return b""
@@ -50,7 +53,7 @@ def _wire(at: int, row: Any, vocab_size: int) -> bytes:
     return b"" if np.array_equal(words & there, there) else words.tobytes()
 
 
-def _words(at: int, row: np.ndarray, vocab_size: int) -> np.ndarray:
+def _words(at: int, row: Array, vocab_size: int) -> Array:
     count = -(-vocab_size // 32)
     if row.ndim != 1:
         raise ValueError(f"token_masks[{at}] has the shape {row.shape}, must be a row")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import grpc
@@ -15,7 +15,7 @@ from ._checks import text
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 
 if TYPE_CHECKING:
-    from .params import SamplingParams
+    from ._forms import Parameters
 
 
 class AccessOptions(TypedDict, total=False):
@@ -35,7 +35,7 @@ class StreamOptions(AccessOptions, total=False):
     dtype: str
     model: str
     eos_token_ids: Iterable[int]
-    default_params: SamplingParams | Mapping[str, Any] | Any
+    default_params: Parameters | None
     data_path: str
     max_rows: int
     slots: int
@@ -55,7 +55,7 @@ class RankOptions(AccessOptions, total=False):
 
 def seconds(name: str, value: Any) -> float:
     """A time, which may be without end."""
-    if not isinstance(value, numbers.Real) or not value >= 0:
+    if not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r}, must be seconds, at least 0")
     return float(value)
 

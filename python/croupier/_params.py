@@ -6,14 +6,17 @@ import enum
 import inspect
 import operator
 import re
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from ._checks import MOST, MOST_64, check_known
 from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Parameters
 
 #: What other programs call fields.
 _MEANT = {
@@ -28,35 +31,41 @@ _WANTED = {
     FieldDescriptor.TYPE_STRING: "text",
 }
 
-class Params:
+_Message = TypeVar("_Message")
+
+
+class Params(Generic[_Message]):
     """A set of parameters that does not change. `dataclasses.replace` makes another."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     if not TYPE_CHECKING:
         # Not for type checkers, which know the fields better.
-        def __new__(cls, *_: Any, **given: Any) -> Params:
+        def __new__(cls, *_: Any, **given: Any) -> Params[_Message]:
             check_names(cls.__name__, given, cls.__dataclass_fields__)
             return super().__new__(cls)
 
-    def to_pb(self) -> Any:
+    def to_pb(self) -> _Message:
         """The message of the wire. Raises TypeError or ValueError for what no message can hold; ranges are the server's to check."""
-        return message(type(self).__name__, {field.name: getattr(self, field.name) for field in fields(self)})
+        made: _Message = message(type(self).__name__, {field.name: getattr(self, field.name) for field in fields(self)})
+        return made
 
 
-def message(name: str, given: dict[str, Any]) -> Any:
+def message(name: str, given: Mapping[str, object]) -> Any:
     """A message with these fields; those that are None are absent."""
     kind = getattr(pb, name)
     known = kind.DESCRIPTOR.fields_by_name
     check_names(name, given, known)
-    given = {field: _plain(known[field], value) for field, value in given.items() if value is not None}
+    plain = {field: _plain(known[field], value) for field, value in given.items() if value is not None}
     for oneof in kind.DESCRIPTOR.oneofs:
-        chosen = [field.name for field in oneof.fields if field.name in given]
+        chosen = [field.name for field in oneof.fields if field.name in plain]
         if len(oneof.fields) > 1 and len(chosen) > 1:
             raise ValueError(f"{name} has {' and '.join(chosen)}, must have one of them")
     try:
-        return kind(**given)
+        return kind(**plain)
     except (TypeError, ValueError) as error:
         # protobuf does not say which field it is.
-        for field, value in given.items():
+        for field, value in plain.items():
             _check(kind, known[field], value)
         raise type(error)(f"{name}: {error}") from error
 
@@ -97,9 +106,9 @@ def _documented(of: str, name: str) -> str:
     return ". " + " ".join(found[1].split()) if found else ""
 
 
-def params_of(given: Any, fields: dict[str, Any]) -> Any:
+def params_of(given: Parameters | None, fields: Mapping[str, object]) -> pb.SamplingParams:
     """The SamplingParams of a text: what was given as a whole, and fields that stand above it."""
-    over = message("SamplingParams", fields)
+    over: pb.SamplingParams = message("SamplingParams", fields)
     if given is None:
         return over
     whole = pb.SamplingParams()
@@ -122,7 +131,7 @@ def as_message(given: Any, name: str = "") -> Any:
     return found
 
 
-def check_names(of: str, given: Any, known: Any) -> None:
+def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Fields that are not known are refused with the nearest that is."""
     check_known(of, given, known, "field", _MEANT)
 
@@ -137,7 +146,7 @@ def _plain(field: Any, value: Any) -> Any:
     return _one(field, value)
 
 
-def _biases(given: dict[Any, Any]) -> list[Any]:
+def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
     """Of biases by token id, as engines and OpenAI's API have them; there ids may be text."""
     try:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]

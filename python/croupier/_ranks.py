@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ._split import SPARE
 from ._types import Rows, Slots, given_rows
 from .errors import CroupierError
 from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Numbers, OnDevice
 
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Seconds that the server's first answer may take.
@@ -141,9 +144,10 @@ class RankSession:
         if not rows.is_spent:
             rows.give_back()
 
-    def placed(self, logits: Any) -> Rows:
+    def placed(self, logits: Numbers | OnDevice) -> Rows:
         """The rank's columns, where they can be announced."""
-        return filled(self, as_rows(logits, self.columns, self.group.dtype))
+        rows = as_rows(logits, self.columns, self.group.dtype)
+        return filled(self, rows, len(rows))
 
     def announce(self, rows: Rows, step_id: int | None) -> int:
         """Makes the message that announces a step's columns, to be sent next. Gives the step."""
@@ -170,7 +174,7 @@ class RankSession:
         return number
 
     def _data(self, rows: Rows) -> bytes:
-        data = rows.raw.tobytes()
+        data: bytes = rows.raw.tobytes()
         most = getattr(self.group, "max_message_bytes", 0)
         if most and len(data) + SPARE > most:
             raise ValueError(f"{len(rows.raw)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "

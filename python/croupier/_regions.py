@@ -9,12 +9,15 @@ import socket
 import struct
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import CroupierError
 from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Array, Memory
 
 _MAGIC = b"croupier"
 _PAGE = 4096
@@ -24,7 +27,7 @@ _MOST_DESCRIPTORS = 4
 _AGAIN = (0.05, 0.2, 0.5)
 
 
-def lease(offer: Any, size: int, address: str) -> Region:
+def lease(offer: pb.RegionOffer, size: int, address: str) -> Region:
     """A region of one's own. It ends when it is closed, or the stream ends."""
     # The first page is the client's own, see `is_lost`.
     region = _in_tries(offer, pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)), address)
@@ -32,7 +35,7 @@ def lease(offer: Any, size: int, address: str) -> Region:
     return region
 
 
-def _in_tries(offer: Any, request: Any, address: str) -> Region:
+def _in_tries(offer: pb.RegionOffer, request: pb.RegionRequest, address: str) -> Region:
     """Where many connect at once the server may cut off a side connection for a moment; a token is good until it is shown."""
     for pause in _AGAIN:
         try:
@@ -42,7 +45,7 @@ def _in_tries(offer: Any, request: Any, address: str) -> Region:
     return Region(offer, request, address)
 
 
-def attach(offer: Any, number: int, generation: int, address: str) -> Region:
+def attach(offer: pb.RegionOffer, number: int, generation: int, address: str) -> Region:
     """A region that rank 0 has leased."""
     return Region(offer, pb.RegionRequest(attach=pb.AttachRegion(region_id=number, generation=generation)), address)
 
@@ -51,9 +54,10 @@ class Region:
     """A region, mapped."""
 
     on_device = False
-    _kind: Any = None
+    _kind: tuple[np.dtype[Any], int, int] | None = None
+    _whole: Array | None = None
 
-    def __init__(self, offer: Any, request: Any, address: str) -> None:
+    def __init__(self, offer: pb.RegionOffer, request: pb.RegionRequest, address: str) -> None:
         self._socket = _connect(offer.socket_path, address)
         try:
             self._ask(pb.RegionRequest(hello=pb.RegionHello(token=offer.token)))
@@ -69,7 +73,7 @@ class Region:
         # Of a stream that is not ended too, or Python would warn of the socket.
         weakref.finalize(self, self._socket.close)
 
-    def _map(self, descriptor: int, leased: Any) -> None:
+    def _map(self, descriptor: int, leased: pb.RegionLease) -> None:
         self.memory = mmap.mmap(descriptor, leased.bytes)
         self.first = _PAGE
 
@@ -80,21 +84,23 @@ class Region:
     def synchronize(self) -> None:
         """Waits until what was written is there, which here is at once."""
 
-    def view(self, dtype: np.dtype, count: int, stride: int, columns: int, offset: int) -> Any:
+    def view(self, dtype: np.dtype[Any], count: int, stride: int, columns: int, offset: int) -> Memory:
         """Rows at an offset."""
         kind = (dtype, stride, columns)
-        if kind != self._kind:
+        whole = self._whole
+        if kind != self._kind or whole is None:
             # All of it is rows of this kind, from the second page on: a slot begins at a page.
-            self._kind, self._whole = kind, np.frombuffer(self.memory, dtype, offset=self.first)
+            whole = np.frombuffer(self.memory, dtype, offset=self.first)
+            self._kind, self._whole = kind, whole
         at = (offset - self.first) // dtype.itemsize
-        return self._whole[at : at + count * stride].reshape(count, stride)[:, :columns]
+        return whole[at : at + count * stride].reshape(count, stride)[:, :columns]
 
     def close(self) -> None:
         """Ends the lease. The mapping goes with its last array."""
         self._socket.close()
         self._kind = self._whole = None
 
-    def _ask(self, request: Any) -> tuple[Any, list[io.FileIO]]:
+    def _ask(self, request: pb.RegionRequest) -> tuple[pb.RegionReply, list[io.FileIO]]:
         message = request.SerializeToString()
         self._socket.sendall(struct.pack("<I", len(message)) + message)
         data, files = self._with_files(4)

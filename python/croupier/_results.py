@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from ._types import Part, Sequence, Step
 from .errors import Failure
@@ -24,10 +24,11 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
     """Appends tokens to their texts, once, and closes those that have ended."""
     if part.is_applied:
         return
-    part.is_applied, step, result = True, part.step, part.result
+    part.is_applied, step, result = True, part.step, part.answered()
     if part.tokens is not None:
-        for sequence, token in zip(part.emits, part.tokens):
-            sequence.tokens.append(token)
+        # It is plain, so all are known.
+        for text, token in zip(cast("list[Sequence]", part.emits), part.tokens):
+            text.tokens.append(token)
         return
     # Each look into a message costs a tenth of a microsecond or two, and there are many works: none is made twice.
     for sequence, emitting in zip(part.emits, result.work):
@@ -74,7 +75,7 @@ def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
     part.before = []
 
 
-def not_yet(part: Part, result: Any) -> tuple[list[Sequence], str]:
+def not_yet(part: Part, result: pb.StepResult) -> tuple[list[Sequence], str]:
     """Of texts that are opened again, those that the server has no room for yet, and what it says. Their old stream takes it up until
     the server knows that it is gone. (A text that is too long for it has another field at fault.)"""
     full = [(sequence, opened) for sequence, opened in zip(part.open, result.open)
@@ -82,17 +83,17 @@ def not_yet(part: Part, result: Any) -> tuple[list[Sequence], str]:
     return [sequence for sequence, _ in full], full[0][1].error.message if full else ""
 
 
-def failure_of(result: Any, more: str = "") -> Failure:
+def failure_of(result: pb.WorkResult, more: str = "") -> Failure:
     """Why a `WorkResult` has nothing."""
     return Failure(result.message + more, _STATUS.get(result.status, str(result.status)))
 
 
-def merged(step: Step) -> Any:
+def merged(step: Step) -> pb.StepResult:
     """One result for all messages of a step, as if it had been sent as one."""
     if len(step.parts) == 1:
-        return step.parts[0].result
+        return step.parts[0].answered()
     whole = pb.StepResult(step_id=step.parts[-1].step_id)
     for part in step.parts:
-        whole.open.extend(part.result.open)
-        whole.work.extend(part.result.work)
+        whole.open.extend(part.answered().open)
+        whole.work.extend(part.answered().work)
     return whole

@@ -5,87 +5,38 @@ Everything that is needed to go on after the server was killed is here, so the c
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import _device, _regions
-from ._arrays import DTYPES, narrowing, writable
-from ._checks import MOST, MOST_64, token_ids, whole
-from ._options import check_options
+from ._arrays import narrowing
 from ._regions import Region
 from ._results import apply, apply_for_now, merged, not_yet, take_back
-from ._slots import Places, Sharing
+from ._rows import LOST
 from ._split import Limits
 from ._steps import StepMaker
-from ._texts import Texts
 from ._tokens import tokens_of
 from ._types import Part, Rows, Sequence, Slots, Step
 from ._wire import inline, message, placed
 from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
-LOG = logging.getLogger("croupier")
-_PAGE = 4096
+if TYPE_CHECKING:
+    from ._forms import Array
+
 #: Seconds until a text is opened again that there was no room for.
 _FULL_AGAIN = 0.1
-#: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
-_KEPT = 8
 _KEPT_PLACES = 1024
-_LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
 
 
-class Session(Texts, StepMaker, Sharing):
+class Session(StepMaker):
     """One stream's memory."""
-
-    def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: Any,
-                 data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
-                 device: str | None = None) -> None:
-        check_options(dtype, data_path, vocab_shards, device)
-        vocab_size, max_rows, slots = (whole(name, value, 1, MOST) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
-                                                                                ("slots", slots)))
-        wire, self.numpy = DTYPES[dtype]
-        self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
-        self.device = device or ""
-        super().__init__(pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
-                                         eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
-                                         wants_regions=data_path != "inline"))
-        self.shards = None if vocab_shards is None else [whole(f"vocab_shards[{rank}]", columns, 1, MOST)
-                                                         for rank, columns in enumerate(vocab_shards)]
-        if self.shards is not None:
-            self.config.vocab_shards.columns.extend(self.shards)
-        # Columns that come from here.
-        self.columns = self.shards[0] if self.shards else vocab_size
-        self.offer: Any = None
-        # Rows begin at a multiple of 64 bytes.
-        together = 64 // self.numpy.itemsize
-        self.stride = -(-vocab_size // together) * together
-        self.max_rows, self.slots = max_rows, slots
-        self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
-        if slots * self.slot_bytes > MOST_64 // 2:
-            raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes")
-        # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
-        self.steps: deque[Step] = deque()
-        self.waiting: deque[Part] = deque()
-        self.region: Region | None = None
-        self.tokens: Places | None = None
-        self.taken = Slots(0)
-        self.reason = "data_path is inline" if data_path == "inline" else ""
-        self.sharded = self.numbers = 0
-        self.works: deque[tuple[list[Sequence], bytes]] = deque(maxlen=_KEPT)
-        self.places: dict[tuple[int, int], bytes] = {}
-        self.lost = False
-        # Whether the server asked to leave, and texts with a draft that it keeps: what their last work was emitted nothing.
-        self.is_asked_to_leave = False
-        self.drafted: set[int] = set()
 
     # Connecting.
 
-    def offered(self, ready: Any) -> None:
+    def offered(self, ready: pb.StreamReady) -> None:
         """Takes in what the server offers."""
         self.offer, self.limits = ready.shard_offer, Limits(ready.limits)
         self.is_asked_to_leave = False
@@ -99,7 +50,7 @@ class Session(Texts, StepMaker, Sharing):
         self.drafted &= self.sequences.keys()
         return not self.drafted
 
-    def lease(self, ready: Any, address: str) -> Region | str:
+    def lease(self, ready: pb.StreamReady, address: str) -> Region | str:
         """A region where one is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
         if self.wanted == "inline":
             return self.reason
@@ -123,13 +74,7 @@ class Session(Texts, StepMaker, Sharing):
             self._move(None)
             self._say_inline(leased)
 
-    def _say_inline(self, why: str, level: int = logging.INFO) -> None:
-        """Says why logits go in messages where they need not, once; a warning where whoever wrote the program can change it."""
-        if why != self.reason:
-            self.reason = why
-            LOG.log(level, "logits go in messages: %s", why)
-
-    def _leased(self, offer: Any, address: str) -> Region:
+    def _leased(self, offer: pb.RegionOffer, address: str) -> Region:
         size = self.slots * self.slot_bytes + self._token_bytes()
         if self.wanted == "device_memory":
             return _device.lease(offer, size, address, self.device)
@@ -185,21 +130,6 @@ class Session(Texts, StepMaker, Sharing):
         self._give_up()
         self._move(None)
 
-    def _kept(self, rows: Rows) -> Rows:
-        """Rows in the region of now."""
-        if rows.slot is None or rows.region is self.region:
-            return rows
-        if rows.region.on_device:
-            # What a GPU was still to write there when the server went nobody knows.
-            raise LogitsLost(_LOST)
-        kept = self.rows(len(rows.raw))
-        kept.raw[:] = rows.raw if rows.saved is None else rows.saved
-        # Looked at last: what was copied before the pages went is whole.
-        if rows.saved is None and rows.region.is_lost():
-            self.discard(kept)
-            raise LogitsLost(_LOST)
-        return kept
-
     def again(self) -> tuple[list[Part], list[Part]]:
         """After a new connection: what opens again what is open, and what has no answer."""
         unanswered = [part for step in self.steps for part in step.parts]
@@ -240,7 +170,7 @@ class Session(Texts, StepMaker, Sharing):
 
     def _open_later(self, part: Part, texts: list[Sequence]) -> None:
         """Settles what was opened again, and keeps these to be tried once more."""
-        others = [(text, opened) for text, opened in zip(part.open, part.result.open) if text not in texts]
+        others = [(text, opened) for text, opened in zip(part.open, part.answered().open) if text not in texts]
         settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
         apply(settled, self.sequences, self.close)
         part.open, part.result = texts, None
@@ -251,64 +181,7 @@ class Session(Texts, StepMaker, Sharing):
         """Tells once that logits were lost."""
         if self.lost:
             self.lost = False
-            raise LogitsLost(_LOST)
-
-    # Rows.
-
-    def rows(self, count: int) -> Rows:
-        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
-        # Looked at once: another thread may end the stream.
-        count, region = whole("count", count, 0), self.region
-        if region is None and self.wanted == "device_memory":
-            raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
-        on_device = region is not None and region.on_device
-        if on_device and count > self.max_rows:
-            raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
-        if region is not None and count > self.max_rows:
-            self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
-        if region is None or count > self.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
-        rows = Rows(None, region=region, owner=weakref.ref(self))
-        if not self.taken.take(rows):
-            raise CroupierError(self._no_slot())
-        offset = region.first + rows.slot * self.slot_bytes
-        rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
-        return rows
-
-    @property
-    def free(self) -> list[int]:
-        """Slots that nobody has."""
-        return self.taken.free()
-
-    def _no_slot(self) -> str:
-        waiting = {part.logits.slot for part in self.waiting if part.logits is not None} - {None}
-        held = self.slots - len(waiting)
-        return (f"every slot is taken: {len(waiting)} by steps without a result, {held} by rows that were not sent; "
-                "take a result, send or discard rows, or connect with more slots")
-
-    def keep_rows(self) -> None:
-        """Keeps the rows of steps without an answer as they are now, where they are still the caller's or go with the connection."""
-        parts = [part for step in self.steps for part in step.parts if part.result is None]
-        for rows in {id(part.logits): part.logits for part in parts if part.logits is not None}.values():
-            if rows.slot is None:
-                rows.raw = np.array(rows.raw)
-            elif not rows.region.on_device and rows.saved is None:
-                copy = np.array(rows.raw)
-                rows.saved = None if rows.region.is_lost() else copy
-        for part in parts:
-            if isinstance(part.source, np.ndarray):
-                part.source = np.array(part.source)
-
-    def discard(self, rows: Rows) -> None:
-        """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
-        rows.check_owner(self)
-        if not rows.is_spent:
-            rows.give_back()
-
-    def synchronize(self) -> None:
-        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
-        if (region := self.region) is not None:
-            region.synchronize()
+            raise LogitsLost(LOST)
 
     # Messages.
 
@@ -336,20 +209,21 @@ class Session(Texts, StepMaker, Sharing):
         rows = part.logits
         if rows is None:
             return message(part.fixed, [])
-        is_sharded = bool(self.shards)
-        if rows.slot is None:
+        is_sharded, region = bool(self.shards), rows.region
+        if rows.slot is None or region is None:
             return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.raw[part.first:part.end]), is_sharded))
-        offset = rows.region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
+        offset = region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
         key = (offset, part.end - part.first)
         if key not in self.places:
             if len(self.places) > _KEPT_PLACES:
                 self.places.clear()
-            self.places[key] = placed(rows.region, *key, self.stride, is_sharded)
+            self.places[key] = placed(region, *key, self.stride, is_sharded)
         return message(part.fixed + self._slots_of(part), [self.places[key]])
 
-    def _numbers(self, rows: np.ndarray) -> np.ndarray:
+    def _numbers(self, rows: Array) -> Array:
         with narrowing():
-            return np.ascontiguousarray(rows, self.numpy)
+            numbers: Array = np.ascontiguousarray(rows, self.numpy)
+        return numbers
 
     def answer(self, reply: bytes) -> tuple[float, Part] | None:
         """Takes in an answer. Gives a part that was refused and has to be sent again, and after how many seconds."""
@@ -409,7 +283,7 @@ class Session(Texts, StepMaker, Sharing):
             if text is not None:
                 (self.drafted.add if emitting is None else self.drafted.discard)(text.id)
 
-    def take(self) -> tuple[Step, Any]:
+    def take(self) -> tuple[Step, pb.StepResult]:
         """The oldest step, which has all its answers, and its result."""
         step = self.steps.popleft()
         refused = [part.refused for part in step.parts if part.refused]

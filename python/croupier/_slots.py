@@ -11,13 +11,20 @@ import json
 import platform
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ._regions import Region
+from ._rows import RowKeeper
+from ._types import Part
 from .errors import CroupierError
 from .schema import pb
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Words = npt.NDArray[np.uint32]
 
 #: Bytes of a slot, and of the head before the first one.
 _SLOT = 16
@@ -26,7 +33,7 @@ _LOCK = threading.Lock()
 #: The most rows of a step that places are made for.
 _MOST = 1 << 16
 #: The number of futex(2), where it is known.
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
 _libc = ctypes.CDLL(None, use_errno=True) if _FUTEX else None
 
 
@@ -45,15 +52,15 @@ class Places:
         slots = pb.TokenSlots(region_id=self.region.id, generation=self.region.generation, offset=self.offset(step_id))
         return pb.Step(token_slots=slots).SerializeToString()
 
-    def words(self, step_id: int) -> np.ndarray:
+    def words(self, step_id: int) -> Words:
         """A step's place."""
         return np.frombuffer(self.region.memory, np.uint32, self.size // 4, self.offset(step_id))
 
-    def works(self, step_id: int) -> list[list[np.ndarray]]:
+    def works(self, step_id: int) -> list[list[Words]]:
         """The slots of each work of a step that has been answered."""
         words = self.words(step_id)
         slots = words[4 : 4 + 4 * int(words[2])].reshape(-1, 4).copy()
-        works: list[list[np.ndarray]] = [[]]
+        works: list[list[Words]] = [[]]
         for slot in slots:
             works[-1].append(slot)
             if slot[1] & _LAST:
@@ -94,7 +101,7 @@ class _Time(ctypes.Structure):
     _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
-def _sleep(words: np.ndarray, seen: int, most: float) -> None:
+def _sleep(words: Words, seen: int, most: float) -> None:
     """Sleeps while the first word is as it was seen; it may end sooner."""
     if _libc is None:
         time.sleep(min(most, 50e-6))
@@ -105,7 +112,7 @@ def _sleep(words: np.ndarray, seen: int, most: float) -> None:
                   ctypes.byref(wait), None, ctypes.c_int(0))
 
 
-class Sharing:
+class Sharing(RowKeeper):
     """The part of a session that ranks share."""
 
     def _token_bytes(self) -> int:
@@ -124,7 +131,7 @@ class Sharing:
             return None
         return Places(region, region.first + self.slots * self.slot_bytes, self._token_size(), self._token_count())
 
-    def _slots_of(self, part: Any) -> bytes:
+    def _slots_of(self, part: Part) -> bytes:
         """The field that asks for a sharded step's tokens in the region too."""
         # The server refuses more works than this anyway.
         return b"" if self.tokens is None or len(part.emits) > self.limits.rows else self.tokens.field(part.step_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from .schema import pb
 
@@ -25,7 +24,7 @@ _NO_LIMIT = 1 << 62
 class Limits:
     """Those of the server's that a message has to keep to. 0, which a server that does not know one says, is no limit."""
 
-    def __init__(self, wire: Any) -> None:
+    def __init__(self, wire: pb.Limits) -> None:
         self.message_bytes = wire.max_message_bytes or _NO_LIMIT
         self.rows = wire.max_rows_per_step or _NO_LIMIT
         self.row_bytes = wire.max_row_bytes_per_step or _NO_LIMIT
@@ -107,7 +106,7 @@ def _between(sums: list[int], first: int, end: int) -> int:
     return sums[min(end, last)] - sums[min(first, last)]
 
 
-def rows_of(work: Any) -> int:
+def rows_of(work: pb.Work) -> int:
     """How many rows a work uses."""
     kind = work.WhichOneof("kind")
     if kind == "score":
@@ -115,7 +114,7 @@ def rows_of(work: Any) -> int:
     return len(work.verify.draft_token_ids) + 1 if kind == "verify" else 1
 
 
-def needs_of(works: Sequence[Any]) -> list[Need]:
+def needs_of(works: Sequence[pb.Work]) -> list[Need]:
     """Of `Work` messages, which start after one another where they do not say."""
     needs, at = [], 0
     for work in works:
@@ -125,7 +124,7 @@ def needs_of(works: Sequence[Any]) -> list[Need]:
     return needs
 
 
-def moved(work: Any, first: int) -> Any:
+def moved(work: pb.Work, first: int) -> pb.Work:
     """The work with another first row."""
     other = pb.Work()
     other.CopyFrom(work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence as Listing
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
 from ._checks import below, text
 from ._masks import masked
+from ._slots import Sharing
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
 from ._types import Part, Rows, Sequence, Step
 from ._wire import varint
 from .errors import CroupierError
 from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Array, Logits, Masks, OnDevice, Whole, Work
 
 #: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
 _WITHOUT_SHARDS = 1 << 63
@@ -27,13 +31,13 @@ _SHOWN = 8
 
 
 #: Works as they are sent, the sequence of each that emits tokens, and that of each.
-_Works = tuple[bytes, list[Any], list[Any]]
+_Works = tuple[bytes, list[Sequence | None], list[Sequence | None]]
 
 
 class _Asked:
     """A step as it was asked for."""
 
-    def __init__(self, work: list[Any], rows: Rows | None, source: Any, top_n: TopN | None, about: bytes) -> None:
+    def __init__(self, work: list[Work], rows: Rows | None, source: Array | OnDevice | None, top_n: TopN | None, about: bytes) -> None:
         self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
@@ -51,20 +55,17 @@ class _Asked:
         return 0 if self.rows is None else len(self.rows.raw)
 
 
-class StepMaker:
+class StepMaker(Sharing):
     """The part of a session that makes steps."""
 
-    def step(self, logits: Any, work: Iterable[Any], keep: bool = False, one_each: bool = False, traceparent: str = "",
+    def step(self, logits: Logits, work: Iterable[Work], keep: bool = False, one_each: bool = False, traceparent: str = "",
              deadline_ms: int = 0) -> Step:
         """A step, whose parts are to be sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a
         `TopN`, or both, whose rows are numbered after the whole ones. With `keep` the logits may change before it is answered;
         with `one_each` there must be one row for each work."""
-        if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
-            logits, top_n = logits
-        else:
-            logits, top_n = (None, logits) if isinstance(logits, TopN) else (logits, None)
+        whole, top_n = _apart(logits)
         about = _about(traceparent, deadline_ms)
-        rows, source = self._brought(logits, keep)
+        rows, source = self._brought(whole, keep)
         try:
             asked = _Asked(list(work), rows, source, top_n, about)
             self._check_open(asked.work)
@@ -77,14 +78,14 @@ class StepMaker:
             asked.opening, asked.closing, asked.sharded, asked.numbers = *self.changes(), self.sharded, self.numbers
             step.parts = self._parts(step, asked)
             step.left = len(step.parts)
-            self._begin(step, asked, logits)
+            self._begin(step, asked, whole)
         except BaseException:
-            if rows is not None and rows is not logits:
+            if rows is not None and rows is not whole:
                 self.discard(rows)
             raise
         return step
 
-    def _begin(self, step: Step, asked: _Asked, logits: Any) -> None:
+    def _begin(self, step: Step, asked: _Asked, logits: Whole | None) -> None:
         """All that a step changes here. Before this nothing has changed: a mistake, or a signal's handler that comes sooner, leaves the steps
         before, the texts and the count of the ranks as they were."""
         given = logits if isinstance(logits, Rows) else Rows(None)
@@ -99,12 +100,12 @@ class StepMaker:
             sent.users, sent.is_spent, sent.is_back = users, True, users == 0
             self.steps += [step]
 
-    def masked(self, sequences: list[Any], token_masks: Any) -> list[Any]:
+    def masked(self, sequences: list[Sequence], token_masks: Masks) -> list[pb.Work]:
         """Work that samples these behind their masks."""
         self._check_open(sequences)
         return masked(sequences, token_masks, self.vocab_size)
 
-    def _check_open(self, work: list[Any]) -> None:
+    def _check_open(self, work: Listing[Work]) -> None:
         for at, item in enumerate(work):
             if not isinstance(item, Sequence):
                 if not isinstance(item, pb.Work):
@@ -118,7 +119,7 @@ class StepMaker:
                 raise ValueError(f"sequence {item.id} has ended, finish_reason is {item.finish_reason!r}")
             raise ValueError(f"sequence {item.id} is not open on this stream: it was closed, or another stream opened it")
 
-    def _brought(self, logits: Any, keep: bool) -> tuple[Rows | None, Any]:
+    def _brought(self, logits: Whole | None, keep: bool) -> tuple[Rows | None, Array | OnDevice | None]:
         """Rows where they can be sent from, or what does not fit there at once."""
         if logits is None:
             return None, None
@@ -146,7 +147,7 @@ class StepMaker:
         self.synchronize()
         return rows, None
 
-    def _placed(self, logits: Any) -> Rows:
+    def _placed(self, logits: Array | OnDevice) -> Rows:
         return filled(self, logits, _device.count_of(logits))
 
     def _parts(self, step: Step, asked: _Asked) -> list[Part]:
@@ -237,7 +238,7 @@ class StepMaker:
         first = min(min(needs[i].first for i in run), total - 1)
         end = max(min(max(needs[i].end for i in run), total), first + 1)
         listed = b""
-        if end > asked.whole:
+        if end > asked.whole and asked.top_n is not None:
             listed = self._listed(asked.top_n.part(max(first - asked.whole, 0), end - asked.whole))
         # Works that only sample are one row each, so they need not say which, but where the first has none.
         if not asked.is_plain or needs[run.start].first != first:
@@ -268,19 +269,30 @@ class StepMaker:
     def _listed(self, top_n: TopN | None) -> bytes:
         return b"" if top_n is None else top_n.encode(self.dtype)
 
-    def _works(self, work: list[Any]) -> _Works:
+    def _works(self, work: list[Work]) -> _Works:
+        # Where it is all texts it is what emits too.
+        plain = cast("list[Sequence | None]", work)
         # The same texts step after step: what is sent about them is the same too.
         for known, wire in self.works:
             if work == known:
-                return wire, work, work
+                return wire, plain, plain
         if not all([isinstance(item, Sequence) for item in work]):
-            wire = [_sampled(item) for item in work]
-            texts = [self.sequences.get(item.sequence_id) for item in wire]
-            emits = [text if item.WhichOneof("kind") in ("sample", "verify") else None for item, text in zip(wire, texts)]
-            return pb.Step(work=wire).SerializeToString(), emits, texts
+            works = [_sampled(item) for item in work]
+            texts = [self.sequences.get(item.sequence_id) for item in works]
+            emits = [text if item.WhichOneof("kind") in ("sample", "verify") else None for item, text in zip(works, texts)]
+            return pb.Step(work=works).SerializeToString(), emits, texts
         wire = pb.Step(work=map(_sampled, work)).SerializeToString()
         self.works.appendleft((work, wire))
-        return wire, work, work
+        return wire, plain, plain
+
+
+def _apart(logits: Logits) -> tuple[Whole | None, TopN | None]:
+    """Whole rows and those of which only the largest are there."""
+    if isinstance(logits, TopN):
+        return None, logits
+    if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
+        return logits[0], logits[1]
+    return cast("Whole | None", logits), None
 
 
 def _about(traceparent: str, deadline_ms: int) -> bytes:
@@ -290,12 +302,12 @@ def _about(traceparent: str, deadline_ms: int) -> bytes:
     return pb.Step(traceparent=text("traceparent", traceparent), deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
-def _sampled(item: Any) -> Any:
+def _sampled(item: Work) -> pb.Work:
     """A work; a sequence is to be sampled."""
     return pb.Work(sequence_id=item.id, sample=pb.SampleWork()) if isinstance(item, Sequence) else item
 
 
-def _check_count(count: int, work: list[Any]) -> None:
+def _check_count(count: int, work: list[Work]) -> None:
     """Whether there are as many rows as works take, one after another. Where one says its first row some may be left out."""
     wire = [item for item in work if not isinstance(item, Sequence)]
     if any(item.HasField("first_row") or item.WhichOneof("kind") is None for item in wire):
@@ -308,7 +320,7 @@ def _check_count(count: int, work: list[Any]) -> None:
     raise ValueError(f"logits have {count} rows, {'these drafts take' if are_drafts else 'this work takes'} {sum(takes)}{one_by_one}")
 
 
-def _check_twice(work: list[Any]) -> None:
+def _check_twice(work: list[Work]) -> None:
     """A sequence has one work in a step, which the server sees only within a message."""
     seen = set()
     for item in work:

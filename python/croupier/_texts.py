@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from ._checks import MOST_64, sequence_id as checked_id, token_ids
 from ._split import SPARE, Limits, chunks
@@ -20,7 +19,7 @@ _ID = 5
 class Texts:
     """The part of a session that knows its texts."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: pb.StreamConfig) -> None:
         self.config = config
         self.limits = Limits(pb.Limits())
         self.sequences: dict[int, Sequence] = {}
@@ -31,17 +30,19 @@ class Texts:
         self.changing = threading.RLock()
         self.ids = 0
 
-    def open(self, params: Any, prompt: Any, output: Any, sequence_id: int | None, state: Any = None) -> Sequence:
+    def open(self, params: pb.SamplingParams, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
+             state: pb.SamplerState | None = None) -> Sequence:
         """All that can be wrong with it is told here: in a step it would stop the other texts too."""
-        prompt, output = token_ids("prompt", prompt), token_ids("output", output)
+        before, tokens = token_ids("prompt", prompt), token_ids("output", output)
         if state is not None and not isinstance(state, pb.SamplerState):
             raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
         sequence_id = None if sequence_id is None else checked_id(sequence_id)
         self._choose(params)
         with self.changing:
-            return self._opened(params, prompt, output, sequence_id, state)
+            return self._opened(params, before, tokens, sequence_id, state)
 
-    def _opened(self, params: Any, prompt: list[int], output: list[int], sequence_id: int | None, state: Any) -> Sequence:
+    def _opened(self, params: pb.SamplingParams, prompt: list[int], output: list[int], sequence_id: int | None,
+                state: pb.SamplerState | None) -> Sequence:
         if sequence_id in self.sequences:
             raise ValueError(f"sequence {sequence_id} is open")
         if sequence_id is None and self.ids >= MOST_64:
@@ -86,7 +87,7 @@ class Texts:
             self.opening = {text.id: text for text in opening if self.sequences.get(text.id) is text} | self.opening
             self.closing = [*closing, *self.closing]
 
-    def _choose(self, params: Any) -> None:
+    def _choose(self, params: pb.SamplingParams) -> None:
         """What the client says where nobody else has."""
         defaults = self.config.default_params
         if not params.HasField("return_sampler_state") and not defaults.HasField("return_sampler_state"):

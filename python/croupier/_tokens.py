@@ -13,7 +13,7 @@ _VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
 
 
 def _key(message: str, field: str, kind: int) -> bytes:
-    number = getattr(pb, message).DESCRIPTOR.fields_by_name[field].number
+    number: int = getattr(pb, message).DESCRIPTOR.fields_by_name[field].number
     return re.escape(bytes([number << 3 | kind]))
 
 

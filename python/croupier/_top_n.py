@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ._arrays import DTYPES, as_array, in_dtype, narrowing
 from .schema import pb
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ._forms import Array, Lines
 
 _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
 
@@ -27,9 +32,9 @@ class TopN:
     `Stream.top_n` makes one of whole rows. docs/data-paths.md says which parameters need how many.
     """
 
-    ids: Any
-    logits: Any
-    rest_logsumexp: Any
+    ids: Lines
+    logits: Lines
+    rest_logsumexp: npt.ArrayLike
     ties_in_order: bool = False
     beyond: str | Sequence[str] = "refuse"
 
@@ -65,7 +70,7 @@ class TopN:
         return TopN(self.ids[first:end], self.logits[first:end], rest, self.ties_in_order, beyond)
 
 
-def _ids(row: Any, at: int) -> np.ndarray:
+def _ids(row: npt.ArrayLike, at: int) -> npt.NDArray[np.uint32]:
     """Token ids of a row; numpy alone would take -1 as the largest number."""
     ids = np.asarray(row)
     if ids.size and ids.dtype.kind not in "iu":
@@ -75,7 +80,7 @@ def _ids(row: Any, at: int) -> np.ndarray:
     return ids.astype(np.uint32)
 
 
-def largest(rows: np.ndarray, n: int, beyond: str | Iterable[str]) -> TopN:
+def largest(rows: Array, n: int, beyond: str | Iterable[str]) -> TopN:
     """The `n` largest of each row of floats, ties by their ids."""
     ids, logits, rest = [], [], []
     for row in rows:

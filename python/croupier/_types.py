@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from ._arrays import as_rows, dtype_of, held, is_on_device, narrowing
 from ._device import DeviceArray
 from ._regions import Region
 from .errors import Failure
+
+if TYPE_CHECKING:
+    from ._forms import Array, Numbers, OnDevice
+    from .schema import pb
 
 Token = int
 
@@ -21,14 +25,14 @@ class Sequence:
     """One growing text."""
 
     id: int
-    params: Any
+    params: pb.SamplingParams
     """Its `SamplingParams`, with its seed."""
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     """Emitted so far, those given when it was opened first."""
     finish_reason: str | None = None
     """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too."""
-    state: Any = None
+    state: pb.SamplerState | None = None
     """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
     unless somebody says otherwise."""
     refused: str | None = None
@@ -45,9 +49,9 @@ class Rows:
     region: Region | None = None
     users: int = 0
     """Messages that name it and have no answer."""
-    owner: Any = None
+    owner: weakref.ref[Any] | None = None
     """The session that gave them, as a weak reference."""
-    saved: np.ndarray | None = None
+    saved: Array | None = None
     """What is in the region, where its stream was interrupted and connects again: the region goes with the old connection."""
     is_spent: bool = False
     """A step's, or given back: the place may be another's by now."""
@@ -66,7 +70,7 @@ class Rows:
         """Gives up the place, once for all."""
         self.is_spent = self.is_back = True
 
-    def write(self, logits: Any) -> None:
+    def write(self, logits: Numbers | OnDevice) -> None:
         """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""
         self.check()
         if not (is_on_device(logits) and isinstance(self.raw, DeviceArray)):
@@ -76,7 +80,7 @@ class Rows:
         with narrowing():
             self.raw[:] = logits
 
-    def check_owner(self, session: Any) -> None:
+    def check_owner(self, session: object) -> None:
         """Whether they are of this stream or rank."""
         if self.owner is not None and self.owner() is not session:
             raise ValueError("these rows are another stream's or rank's; take them with rows() where they are to be sent")
@@ -88,7 +92,7 @@ class Rows:
                              "take new ones with rows() for each step")
 
 
-def given_rows(given: Any) -> Rows:
+def given_rows(given: object) -> Rows:
     """Rows that `rows` gave."""
     if not isinstance(given, Rows):
         raise TypeError(f"{type(given).__name__} is given, must be what rows() gave")
@@ -142,21 +146,26 @@ class Part:
     """Which of the rows."""
     is_plain: bool = False
     """Whether its works only sample, each for a sequence that is known."""
-    source: Any = None
+    source: Array | OnDevice | None = None
     """Rows that still have to be put into a slot."""
     is_alone: bool = False
     """Whether what is before it has to be answered first."""
     is_begun: bool = False
     """Whether its turn to be sent has come."""
-    result: Any = None
+    result: pb.StepResult | None = None
     tokens: list[int] | None = None
     """Those of the result, where it has nothing else."""
     refused: str = ""
     busy: str = ""
     """Why the server would not take it yet."""
     is_applied: bool = False
-    before: list[tuple[Sequence, int, str | None, Any, bool]] = field(default_factory=list)
+    before: list[tuple[Sequence, int, str | None, pb.SamplerState | None, bool]] = field(default_factory=list)
     """Texts as they were before it was applied, where the rest of its step may yet be given up."""
+
+    def answered(self) -> pb.StepResult:
+        """Its result, of a part that has one."""
+        assert self.result is not None
+        return self.result
 
 
 @dataclass(eq=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._types import Sequence
 from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Array
+    from ._regions import Region
 
 METHOD = "/croupier.v1.Sampler/Decode"
 
@@ -43,7 +47,8 @@ def varint(value: int) -> bytes:
 
 def _tag(message: str, field: str) -> bytes:
     """Of a field with a length."""
-    return varint(pb.__dict__[message].DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+    number: int = getattr(pb, message).DESCRIPTOR.fields_by_name[field].number
+    return varint(number << 3 | 2)
 
 
 _STEP = _tag("DecodeRequest", "step")
@@ -60,28 +65,28 @@ def opening(sequence: Sequence) -> bytes:
     return _OPEN + varint(len(body)) + body
 
 
-def inline(rows: np.ndarray, is_sharded: bool) -> list[Any]:
+def inline(rows: Array, is_sharded: bool) -> list[bytes | memoryview]:
     """Rows in the message. They are copied once, when it is joined."""
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     head = _DATA + varint(data.nbytes)
     return _within(_SHARDED_INLINE if is_sharded else _INLINE, [head, data], len(head) + data.nbytes, is_sharded)
 
 
-def placed(region: Any, offset: int, rows: int, stride: int, is_sharded: bool) -> bytes:
+def placed(region: Region, offset: int, rows: int, stride: int, is_sharded: bool) -> bytes:
     """Rows in a region."""
     body = pb.RegionLogits(region_id=region.id, generation=region.generation, offset=offset, rows=rows,
                            row_stride=stride).SerializeToString()
     return b"".join(_within(_SHARDED_REGION if is_sharded else _REGION, [body], len(body), is_sharded))
 
 
-def _within(tag: bytes, body: list[Any], size: int, is_sharded: bool) -> list[Any]:
+def _within(tag: bytes, body: list[bytes | memoryview], size: int, is_sharded: bool) -> list[bytes | memoryview]:
     head = tag + varint(size)
     if is_sharded:
         head = _SHARDED + varint(len(head) + size) + head
     return [head, *body]
 
 
-def message(fixed: bytes, logits: list[Any]) -> bytes:
+def message(fixed: bytes, logits: list[bytes | memoryview]) -> bytes:
     """The request."""
     size = len(fixed) + sum(chunk.nbytes if isinstance(chunk, memoryview) else len(chunk) for chunk in logits)
     return b"".join([_STEP, varint(size), fixed, *logits])

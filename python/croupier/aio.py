@@ -24,6 +24,8 @@ from .schema import pb
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._forms import Logits, Masks, Work
+
 __all__ = ["Rank", "Sampler", "Stream", "attach", "connect"]
 
 #: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
@@ -91,18 +93,19 @@ class Stream(Front):
 
     rows.__doc__ = Front.rows.__doc__
 
-    async def sample(self, logits: Any, sequences: Iterable[Sequence], *, token_masks: Any = None, traceparent: str = "",
-                     deadline_ms: int = 0) -> list[int]:
+    async def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None,
+                     traceparent: str = "", deadline_ms: int = 0) -> list[int]:
         """As of `croupier.Stream`."""
         texts = list(sequences)
-        work = texts if token_masks is None else self.masked(texts, token_masks)
+        work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0], texts)
 
-    async def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
+    async def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
+                   deadline_ms: int = 0) -> pb.StepResult:
         """As of `croupier.Stream`."""
         return (await self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms))[1]
 
-    async def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
+    async def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """As of `croupier.Stream`."""
         with self._turn.mine():
             await self._be_connected()
@@ -110,7 +113,7 @@ class Stream(Front):
                 await self._begin(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms)
                 await self._send()
 
-    async def result(self) -> Any:
+    async def result(self) -> pb.StepResult:
         """As of `croupier.Stream`, also of a step that was cancelled."""
         with self._turn.mine():
             self._check_not_ended()
@@ -132,7 +135,7 @@ class Stream(Front):
                 self._session.steps.clear()
                 await self._channel.close()
 
-    async def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
+    async def _step(self, logits: Logits, work: Iterable[Work], **options: Any) -> tuple[Step, pb.StepResult]:
         with self._turn.mine():
             self._check_not_ended()
             if self._session.steps:
@@ -174,7 +177,7 @@ class Stream(Front):
         elif self._is_to_leave():
             await self._move_on()
 
-    async def _begin(self, logits: Any, work: Iterable[Any], **options: Any) -> None:
+    async def _begin(self, logits: Logits, work: Iterable[Work], **options: Any) -> None:
         # Here it would hold up the loop; nothing has happened yet if it is cancelled.
         if logits is not None and self._session.wanted == "device_memory":
             await asyncio.to_thread(self._session.synchronize)
@@ -197,7 +200,7 @@ class Stream(Front):
             self._refused = None
             await self._put(self._session.encode(part))
 
-    async def _receive(self) -> tuple[Step, Any]:
+    async def _receive(self) -> tuple[Step, pb.StepResult]:
         while self._session.steps[0].left:
             await self._take()
         return self._session.take()
@@ -234,19 +237,21 @@ class Stream(Front):
         message = await self._call.read()
         if message is grpc.aio.EOF:
             raise EOFError
-        return message
+        reply: bytes = message
+        return reply
 
     async def _failed(self, error: BaseException) -> BaseException:
         """Why the call ended: a write to one that has says only that it has."""
-        if isinstance(error, grpc.RpcError):
-            return error
-        try:
-            await self._read()
-        except grpc.RpcError as why:
-            return why
-        except (asyncio.InvalidStateError, EOFError):
-            pass
-        return EOFError()
+        why = error
+        if not isinstance(error, grpc.RpcError):
+            why = EOFError()
+            try:
+                await self._read()
+            except grpc.RpcError as failed:
+                why = failed
+            except (asyncio.InvalidStateError, EOFError):
+                pass
+        return why
 
     async def _connect(self, until: float) -> None:
         self._channel, self._refused = self._access.channel(grpc.aio), None
@@ -268,7 +273,7 @@ class Stream(Front):
             await self._channel.close()
             raise
 
-    async def _begun(self) -> Any:
+    async def _begun(self) -> pb.StreamReady:
         await begin(self._call.call)
         await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
         return pb.DecodeResponse.FromString(await self._read()).ready
@@ -326,10 +331,12 @@ class Stream(Front):
                 self._is_new = False
                 return
             except (CroupierError, *ENDED) as error:
-                cause = error.__cause__ if isinstance(error, CroupierError) else await self._failed(error)
+                cause, why = error.__cause__, error
+                if not isinstance(error, CroupierError):
+                    cause = failed = await self._failed(error)
+                    why = CroupierError(said(failed))
                 if self._channel is not None:
                     await self._channel.close()
-                why = error if isinstance(error, CroupierError) else CroupierError(said(cause))
                 if not may_pass(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))

@@ -24,6 +24,8 @@ from .schema import pb
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._forms import Logits, Masks, Work
+
 #: A try to connect has so many seconds at least: with a patience of nothing there would be none.
 _TRY_WITHIN = 2.0
 
@@ -90,7 +92,7 @@ class Stream(Front):
 
     rows.__doc__ = Front.rows.__doc__
 
-    def sample(self, logits: Any, sequences: Iterable[Sequence], *, token_masks: Any = None, traceparent: str = "",
+    def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None, traceparent: str = "",
                deadline_ms: int = 0) -> list[int]:
         """The next token of each sequence, from its row. Raises `RowError` where a row has none.
 
@@ -99,15 +101,16 @@ class Stream(Front):
         sequence.
         deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
         texts = list(sequences)
-        work = texts if token_masks is None else self.masked(texts, token_masks)
+        work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0], texts)
 
-    def step(self, logits: Any, work: Iterable[Any] = (), *, traceparent: str = "", deadline_ms: int = 0) -> Any:
+    def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
+             deadline_ms: int = 0) -> pb.StepResult:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
         raise nothing."""
         return self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms)[1]
 
-    def submit(self, logits: Any, work: Iterable[Any], *, traceparent: str = "", deadline_ms: int = 0) -> None:
+    def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
         no room yet for all of it."""
         with self._turn.mine():
@@ -116,7 +119,7 @@ class Stream(Front):
                 self._session.step(logits, work, keep=True, traceparent=traceparent, deadline_ms=deadline_ms)
                 self._send()
 
-    def result(self) -> Any:
+    def result(self) -> pb.StepResult:
         """The `StepResult` of the oldest step that was submitted, as of `step`."""
         with self._turn.mine():
             self._check_not_ended()
@@ -138,7 +141,7 @@ class Stream(Front):
                 self._session.give_up()
                 self._session.steps.clear()
 
-    def _step(self, logits: Any, work: list[Any], **options: Any) -> tuple[Step, Any]:
+    def _step(self, logits: Logits, work: Iterable[Work], **options: Any) -> tuple[Step, pb.StepResult]:
         with self._turn.mine():
             self._check_not_ended()
             if self._session.steps:
@@ -173,7 +176,7 @@ class Stream(Front):
             else:
                 self._take()
 
-    def _receive(self) -> tuple[Step, Any]:
+    def _receive(self) -> tuple[Step, pb.StepResult]:
         while self._session.steps[0].left:
             self._take()
         return self._session.take()
@@ -194,7 +197,7 @@ class Stream(Front):
         if refused:
             self._try_again(*refused)
 
-    def _try_again(self, after: float, part: Any) -> None:
+    def _try_again(self, after: float, part: Part) -> None:
         time.sleep(after)
         self._outbox.put(self._session.encode(part))
 
@@ -322,12 +325,12 @@ def is_gone(error: BaseException | None) -> bool:
         return True
     if not isinstance(error, grpc.RpcError):
         return False
-    return is_from_core(error) or error.code() == grpc.StatusCode.UNAVAILABLE
+    return is_from_core(error) or bool(error.code() == grpc.StatusCode.UNAVAILABLE)
 
 
 def is_from_core(error: grpc.RpcError) -> bool:
     """Whether it is what asyncio's gRPC says of a write to a call that has ended; no server says it."""
-    return error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core"
+    return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
 
 
 def may_pass(error: BaseException | None) -> bool:

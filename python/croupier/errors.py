@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -20,7 +21,7 @@ class Failure(str):
         failure.status = status
         return failure
 
-    def __getnewargs__(self) -> tuple[str, str]:
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # A text's own has one; this has `status` too.
         return str(self), self.status
 
 
@@ -28,7 +29,7 @@ class Failure(str):
 _NAMED = 8
 
 
-def _named(failures: dict[int, Any]) -> str:
+def _named(failures: Mapping[int, str]) -> str:
     """What went wrong, of the first sequences."""
     named = [f"sequence {sequence}: {why}" for sequence, why in list(failures.items())[:_NAMED]]
     more = len(failures) - len(named)

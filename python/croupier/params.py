@@ -8,15 +8,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._params import Params
 
+if TYPE_CHECKING:
+    from .schema import pb
+
 __all__ = ["AcceptanceParams", "AcceptanceRule", "DraftLengthParams", "EngineOrder", "GumbelParams", "KgwParams",
            "LengthPenaltyParams", "LogitBias", "LogprobsMode", "LogprobsParams", "NoRepeatNgramParams", "ProposerKind",
-           "ProposerParams", "RepetitionDetectionParams", "ReportParams", "SamplerKind", "SamplingParams",
-           "SeedingScheme", "SequenceBias", "SynthidParams", "ThinkingBudgetParams", "TokenBanRange", "TokenSequence",
-           "WatermarkParams"]
+           "ProposerParams", "RepetitionDetectionParams", "ReportParams", "SamplerKind", "SamplingFields",
+           "SamplingParams", "SeedingScheme", "SequenceBias", "SynthidParams", "ThinkingBudgetParams", "TokenBanRange",
+           "TokenSequence", "WatermarkParams"]
 
 
 class LogprobsMode(enum.IntEnum):
@@ -140,7 +143,7 @@ class SeedingScheme(enum.IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogitBias(Params):
+class LogitBias(Params["pb.LogitBias"]):
     """A bias on one token."""
 
     token_id: int = 0
@@ -150,7 +153,7 @@ class LogitBias(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenSequence(Params):
+class TokenSequence(Params["pb.TokenSequence"]):
     """Some tokens in a row."""
 
     token_ids: Sequence[int] = ()
@@ -158,22 +161,22 @@ class TokenSequence(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogprobsParams(Params):
+class LogprobsParams(Params["pb.LogprobsParams"]):
     """What to report about each token."""
 
     top_n: int = 0
     """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
-    mode: LogprobsMode | str | None = None
+    mode: LogprobsMode | int | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
     token_ids: Sequence[int] = ()
     """Also the logprobs of these tokens. At most 1,024."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceParams(Params):
+class AcceptanceParams(Params["pb.AcceptanceParams"]):
     """How draft tokens are accepted. It is an error to set a field of another rule than the chosen one."""
 
-    rule: AcceptanceRule | str | None = None
+    rule: AcceptanceRule | int | str | None = None
     """The rule. ACCEPTANCE_RULE_UNSPECIFIED: REJECTION."""
     typical_epsilon: float | None = None
     """TYPICAL: accept if the target probability is at least min(epsilon, alpha * exp(-entropy)). Range 0 .. 1. Absent:
@@ -195,11 +198,11 @@ class AcceptanceParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposerParams(Params):
+class ProposerParams(Params["pb.ProposerParams"]):
     """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
     bytes (NGRAM), 44 bytes (SUFFIX)."""
 
-    kind: ProposerKind | str | None = None
+    kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""
     max_draft_tokens: int | None = None
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
@@ -214,7 +217,7 @@ class ProposerParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftLengthParams(Params):
+class DraftLengthParams(Params["pb.DraftLengthParams"]):
     """What advice on draft length needs to know. The unit of cost is the time of a target step that verifies nothing,
     at the batch size that the worker usually has."""
 
@@ -228,7 +231,7 @@ class DraftLengthParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoRepeatNgramParams(Params):
+class NoRepeatNgramParams(Params["pb.NoRepeatNgramParams"]):
     """A token may not follow the size - 1 tokens before it if it followed the same tokens earlier in the text."""
 
     size: int = 0
@@ -244,7 +247,7 @@ class NoRepeatNgramParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthPenaltyParams(Params):
+class LengthPenaltyParams(Params["pb.LengthPenaltyParams"]):
     """When the output has n tokens, and n is at least start, |x| * (factor ^ (n - start) - 1) is added to the logit x
     of each of the stream's eos_token_ids."""
 
@@ -255,7 +258,7 @@ class LengthPenaltyParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceBias(Params):
+class SequenceBias(Params["pb.SequenceBias"]):
     """Where prompt and output end with all of these tokens but the last, the bias is added to the logit of the last."""
 
     token_ids: Sequence[int] = ()
@@ -265,7 +268,7 @@ class SequenceBias(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBanRange(Params):
+class TokenBanRange(Params["pb.TokenBanRange"]):
     """Tokens that may not be emitted at some positions. Position 0 is the first output token."""
 
     token_ids: Sequence[int] = ()
@@ -277,7 +280,7 @@ class TokenBanRange(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepetitionDetectionParams(Params):
+class RepetitionDetectionParams(Params["pb.RepetitionDetectionParams"]):
     """What counts as a loop: the output ends with min_count repetitions of a pattern of tokens in a row. No text ends
     before min_tokens because of this."""
 
@@ -290,7 +293,7 @@ class RepetitionDetectionParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThinkingBudgetParams(Params):
+class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids.
     Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole budget. If it is not
     over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is banned or allowed; their
@@ -308,7 +311,7 @@ class ThinkingBudgetParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportParams(Params):
+class ReportParams(Params["pb.ReportParams"]):
     """What to say about how each token was chosen: for training that needs the support, and for finding out why a token
     did not come. Nothing set: off, whatever the stream's default.
 
@@ -327,7 +330,7 @@ class ReportParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KgwParams(Params):
+class KgwParams(Params["pb.KgwParams"]):
     """KGW (Kirchenbauer et al. 2023): about greenlist_ratio of the vocabulary is green, and green tokens get a bias
     after all penalties. Nothing is marked before prompt and output have context_width tokens."""
 
@@ -337,14 +340,14 @@ class KgwParams(Params):
     """The share of the vocabulary that is green. Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
     bias: float | None = None
     """Added to the logits of green tokens. Range 0 .. 100. Absent: 2."""
-    seeding_scheme: SeedingScheme | str | None = None
+    seeding_scheme: SeedingScheme | int | str | None = None
     """What the greenlist depends on. Absent: SEEDING_SCHEME_LEFTHASH."""
     context_width: int | None = None
     """How many tokens the context has. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthidParams(Params):
+class SynthidParams(Params["pb.SynthidParams"]):
     """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
     output alone, with tokens of id 0 before its first."""
 
@@ -364,7 +367,7 @@ class SynthidParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GumbelParams(Params):
+class GumbelParams(Params["pb.GumbelParams"]):
     """Aaronson's mark: the token is the one with the largest r^(1/p), where p is its probability and r a uniform number
     of the key, the context and the token. Nothing is marked before prompt and output have context_width tokens."""
 
@@ -377,21 +380,21 @@ class GumbelParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatermarkParams(Params):
+class WatermarkParams(Params["pb.WatermarkParams"]):
     """A mark, by one scheme. Keys are secrets: whoever has one can find the mark, forge it and remove it. The context
     is the tokens before a position, draft tokens included."""
 
-    kgw: KgwParams | Mapping[str, Any] | None = None
+    kgw: KgwParams | pb.KgwParams | Mapping[str, Any] | None = None
     """Green tokens become more likely. Changes what the text says a little. Works with any parameters, greedy too."""
-    synthid: SynthidParams | Mapping[str, Any] | None = None
+    synthid: SynthidParams | pb.SynthidParams | Mapping[str, Any] | None = None
     """A tournament among the tokens that filters left. Needs a temperature above 0; not with mirostat."""
-    gumbel: GumbelParams | Mapping[str, Any] | None = None
+    gumbel: GumbelParams | pb.GumbelParams | Mapping[str, Any] | None = None
     """The draw follows the key. Needs a temperature above 0, and for drafts ACCEPTANCE_RULE_REJECTION or _BLOCK, under
     which a draft token is accepted if it is the token that the key draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingParams(Params):
+class SamplingParams(Params["pb.SamplingParams"]):
     """One sequence's sampling parameters.
 
     They apply to a row in this order: masks and bans (allowed and banned tokens, token_ban_ranges, bad words,
@@ -425,13 +428,13 @@ class SamplingParams(Params):
     presence_penalty: float | None = None
     """Subtracted once if the token is in the output, or with penalties_count_prompt in the prompt. Range -1e4 .. 1e4;
     0: off. Server default 0."""
-    logit_bias: Sequence[LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
     """Added to single logits. No token twice. Server default: none."""
     allowed_token_ids: Sequence[int] = ()
     """Only these tokens may be emitted. At most vocab_size. Server default: all."""
     banned_token_ids: Sequence[int] = ()
     """These tokens may not be emitted; wins over allowed_token_ids. At most vocab_size. Server default: none."""
-    bad_words: Sequence[TokenSequence | Mapping[str, Any]] = ()
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
     it. A sequence of one token is a ban. At most 1,024. Server default: none."""
     min_tokens: int | None = None
@@ -446,16 +449,16 @@ class SamplingParams(Params):
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
     seed: int | None = None
     """Seed of every random decision of the sequence. Absent: the server chooses one and reports it."""
-    logprobs: LogprobsParams | Mapping[str, Any] | None = None
+    logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None = None
     """What to report beside the token. Server default: only the token. Where the stream's default has it, a sequence
     can ask for less, but always gets the logprob of the token."""
-    acceptance: AcceptanceParams | Mapping[str, Any] | None = None
+    acceptance: AcceptanceParams | pb.AcceptanceParams | Mapping[str, Any] | None = None
     """How draft tokens are accepted. Server default: rejection sampling (lossless)."""
-    proposer: ProposerParams | Mapping[str, Any] | None = None
+    proposer: ProposerParams | pb.ProposerParams | Mapping[str, Any] | None = None
     """Propose draft tokens from the sequence's own tokens, so that no draft model is needed. Each reply to sample or
     verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Server default:
     none. An empty message: none, whatever the stream's default."""
-    draft_length: DraftLengthParams | Mapping[str, Any] | None = None
+    draft_length: DraftLengthParams | pb.DraftLengthParams | Mapping[str, Any] | None = None
     """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Server default: no advice."""
     dynatemp_low: float | None = None
     """Dynamic temperature: from low, where one token has all probability, to high, where all are equally likely. In
@@ -514,10 +517,10 @@ class SamplingParams(Params):
     """Tokens that XTC never counts as top choices. At most 1,024. Server default: none."""
     min_keep: int | None = None
     """No filter leaves fewer tokens than this, where there are as many. Range 1 .. 1,048,576. Server default 1."""
-    sampler_order: Sequence[SamplerKind | str] = ()
+    sampler_order: Sequence[SamplerKind | int | str] = ()
     """The order of the samplers: every sampler that is on, each once. Those that are off may be left out. The rules for
     ties and thresholds are those of engine_order. Server default: the order of engine_order."""
-    engine_order: EngineOrder | str | None = None
+    engine_order: EngineOrder | int | str | None = None
     """The order and the rules of an engine, or with sampler_order its rules alone. Unless sampler_order is given, it is
     a mistake to turn on a sampler, or a parameter of a sampler, that the engine does not have. Server default
     ENGINE_ORDER_CROUPIER."""
@@ -557,7 +560,7 @@ class SamplingParams(Params):
     dry_penalty_last_n: int | None = None
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
-    dry_sequence_breakers: Sequence[TokenSequence | Mapping[str, Any]] = ()
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
     """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
     default: none."""
     penalty_last_n: int | None = None
@@ -574,15 +577,15 @@ class SamplingParams(Params):
     encoder_repetition_penalty: float | None = None
     """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided, after
     repetition_penalty. Above 1 it favours what the prompt says. Range 1e-4 .. 1e4; 1: off. Server default 1."""
-    no_repeat_ngram: NoRepeatNgramParams | Mapping[str, Any] | None = None
+    no_repeat_ngram: NoRepeatNgramParams | pb.NoRepeatNgramParams | Mapping[str, Any] | None = None
     """No n-gram of prompt and output comes twice. Server default: off."""
-    length_penalty: LengthPenaltyParams | Mapping[str, Any] | None = None
+    length_penalty: LengthPenaltyParams | pb.LengthPenaltyParams | Mapping[str, Any] | None = None
     """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Needs eos_token_ids of the
     stream. Server default: off."""
-    sequence_bias: Sequence[SequenceBias | Mapping[str, Any]] = ()
+    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]] = ()
     """Biases on tokens that follow certain other tokens, added together with logit_bias. At most 1,024. Server default:
     none."""
-    token_ban_ranges: Sequence[TokenBanRange | Mapping[str, Any]] = ()
+    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] = ()
     """Tokens banned at some positions of the output, such as its first ones. At most 64, with at most 32,768 token ids
     together. Server default: none."""
     forced_first_token: int | None = None
@@ -591,14 +594,14 @@ class SamplingParams(Params):
     forced_last_token: int | None = None
     """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Server default: free.
     Where the stream's default forces a token, a sequence can replace it but not free the position."""
-    repetition_detection: RepetitionDetectionParams | Mapping[str, Any] | None = None
+    repetition_detection: RepetitionDetectionParams | pb.RepetitionDetectionParams | Mapping[str, Any] | None = None
     """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Server default: off."""
-    thinking_budget: ThinkingBudgetParams | Mapping[str, Any] | None = None
+    thinking_budget: ThinkingBudgetParams | pb.ThinkingBudgetParams | Mapping[str, Any] | None = None
     """How many tokens a stretch of thinking may have. Server default: any number."""
     return_sampler_state: bool | None = None
     """Send what samplers remember with each token, in WorkResult.sampler_state. A worker that wants to go on after a
     failure needs it where mirostat or adaptive_target is on. Server default false."""
-    report: ReportParams | Mapping[str, Any] | None = None
+    report: ReportParams | pb.ReportParams | Mapping[str, Any] | None = None
     """Say how each token was chosen, in Token.report. Server default: nothing."""
     skew: float | None = None
     """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is raised to
@@ -663,7 +666,93 @@ class SamplingParams(Params):
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
     preset, then the server's defaults. Default: none."""
-    watermark: WatermarkParams | Mapping[str, Any] | None = None
+    watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None = None
     """Mark the text, so that whoever has the key can later tell it from text that was not made here
     (docs/watermarks.md, `croupier detect`). A message without a scheme: no mark, whatever the stream's default. Server
     default: no mark."""
+
+
+class SamplingFields(TypedDict, total=False):
+    """Fields of `SamplingParams` by name, as `Stream.open` takes them."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    banned_token_ids: Sequence[int]
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
+    min_tokens: int | None
+    max_tokens: int | None
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool | None
+    seed: int | None
+    logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None
+    acceptance: AcceptanceParams | pb.AcceptanceParams | Mapping[str, Any] | None
+    proposer: ProposerParams | pb.ProposerParams | Mapping[str, Any] | None
+    draft_length: DraftLengthParams | pb.DraftLengthParams | Mapping[str, Any] | None
+    dynatemp_low: float | None
+    dynatemp_high: float | None
+    dynatemp_exponent: float | None
+    temperature_end: float | None
+    temperature_tokens: int | None
+    smoothing_factor: float | None
+    smoothing_curve: float | None
+    typical_p: float | None
+    tfs: float | None
+    top_a: float | None
+    top_n_sigma: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    top_h: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    xtc_ignore_token_ids: Sequence[int]
+    min_keep: int | None
+    sampler_order: Sequence[SamplerKind | int | str]
+    engine_order: EngineOrder | int | str | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    adaptive_target: float | None
+    adaptive_decay: float | None
+    top_p_decay: float | None
+    top_p_min: float | None
+    top_p_reset_token_ids: Sequence[int]
+    p_less: bool | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
+    penalty_last_n: int | None
+    penalty_decay_n: int | None
+    prompt_ignore_length: int | None
+    encoder_repetition_penalty: float | None
+    no_repeat_ngram: NoRepeatNgramParams | pb.NoRepeatNgramParams | Mapping[str, Any] | None
+    length_penalty: LengthPenaltyParams | pb.LengthPenaltyParams | Mapping[str, Any] | None
+    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]]
+    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]]
+    forced_first_token: int | None
+    forced_last_token: int | None
+    repetition_detection: RepetitionDetectionParams | pb.RepetitionDetectionParams | Mapping[str, Any] | None
+    thinking_budget: ThinkingBudgetParams | pb.ThinkingBudgetParams | Mapping[str, Any] | None
+    return_sampler_state: bool | None
+    report: ReportParams | pb.ReportParams | Mapping[str, Any] | None
+    skew: float | None
+    xtc_expected: bool | None
+    infill: bool | None
+    penalties_count_prompt: bool | None
+    min_eos_p: float | None
+    dry_max_ngram: int | None
+    dry_max_occurrences: int | None
+    dry_early_exit_match_len: int | None
+    min_k: bool | None
+    min_k_tau: float | None
+    p_less_norm: bool | None
+    preset: str
+    watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

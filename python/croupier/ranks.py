@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -21,6 +21,7 @@ from .client import connect, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
+    from ._forms import Whole
     from typing_extensions import Unpack
 
 
@@ -92,7 +93,7 @@ class Rank(RankFront):
         self._wait_for_room()
         return self._session.rows(count)
 
-    def send(self, logits: Any, step_id: int | None = None) -> int:
+    def send(self, logits: Whole, step_id: int | None = None) -> int:
         """Announces this rank's columns of the next step, or of `step_id`, which must be a later one. Gives the step."""
         if not isinstance(logits, Rows):
             self._wait_for_room()

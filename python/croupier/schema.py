@@ -6,9 +6,11 @@ No generated code: that must never be newer than the protobuf that runs it, and 
 import copyreg
 from importlib import resources
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+__all__ = ["pb"]
 
 
 def _load() -> SimpleNamespace:
@@ -40,4 +42,8 @@ def _unpickled(name: str, data: bytes) -> Any:
     return getattr(pb, name).FromString(data)
 
 
-pb = _load()
+if TYPE_CHECKING:
+    # Their types, of which there is only a stub.
+    from . import _messages as pb
+else:
+    pb = _load()

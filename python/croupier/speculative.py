@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence as Listing
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence as Listing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,9 +27,19 @@ from .client import Stream
 from .errors import Failure, RowError
 from .schema import pb
 
-#: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size), or an awaitable of them
-#: with asyncio.
-DraftModel = Callable[[list[tuple[Sequence, list[int]]]], Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ._forms import Array, Exported, Lines, Logits, OnDevice
+
+#: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size).
+DraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines"]
+#: The same, or an awaitable of them.
+AsyncDraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines | Awaitable[Lines]"]
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound="Stream | aio.Stream")
+#: A generator of calls, which is given what the calls come to.
+_Calls = Generator[Callable[[], Any], Any, _T]
 
 _LAST = {pb.LAST_TOKEN_RECOVERED: "recovered", pb.LAST_TOKEN_BONUS: "bonus", pb.LAST_TOKEN_ACCEPTED: "accepted"}
 
@@ -42,7 +52,7 @@ class Draft:
     token_ids: list[int] = field(default_factory=list)
     parents: list[int] | None = None
     """For trees: the index of the draft token that each follows, -1 for the text's last token. None: a chain."""
-    distribution: Any = "deterministic"
+    distribution: npt.ArrayLike | Exported = "deterministic"
     """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
     from, shape (draft tokens, vocab_size)."""
 
@@ -66,7 +76,7 @@ class Draft:
             index = self.parents[index] if self.parents is not None else index - 1
         return found[::-1]
 
-    def work(self, measure: bool = False) -> Any:
+    def work(self, measure: bool = False) -> pb.Work:
         """The `Work` that verifies it."""
         verify = pb.VerifyWork(draft_token_ids=self.token_ids, measure=measure)
         if self.parents is not None:
@@ -82,7 +92,7 @@ class Draft:
             verify.dense.dtype = pb.LOGITS_DTYPE_F32
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
-    def _probabilities(self) -> np.ndarray:
+    def _probabilities(self) -> npt.NDArray[np.float32]:
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
         found = in_dtype(as_array(self.distribution, "f32"), "f32")
@@ -105,7 +115,7 @@ class Verified:
     """How the last one came: "recovered" where a draft token was rejected, "bonus" behind the draft, or "accepted"."""
     lossless: bool
     """Whether the tokens have the target's distribution."""
-    result: Any
+    result: pb.WorkResult
     """The `WorkResult`: logprobs, reports, tests where measured."""
 
     @property
@@ -130,13 +140,13 @@ class SpeculationError(RowError):
         return type(self), (self.failures, self.verified)
 
 
-class _Plan:
+class _Plan(Generic[_S]):
     """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
 
-    def __init__(self, stream: Stream | aio.Stream) -> None:
+    def __init__(self, stream: _S) -> None:
         self.stream = stream
         #: What was told last of each text, and how many tokens it had then.
-        self._told: dict[int, tuple[Any, int]] = {}
+        self._told: dict[int, tuple[pb.WorkResult, int]] = {}
 
     def proposed(self, sequences: Iterable[Sequence]) -> list[Draft]:
         """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step that `told` was given the
@@ -149,7 +159,7 @@ class _Plan:
             drafts.append(Draft(sequence, found[: self.length(sequence, len(found))]))
         return drafts
 
-    def told(self, sequences: Iterable[Sequence], result: Any) -> None:
+    def told(self, sequences: Iterable[Sequence], result: pb.StepResult) -> None:
         """Takes the proposals and the advice of sample work: `result` is what `stream.step(logits, sequences)` gave. `sample` gives
         tokens alone, and what is proposed with them is lost."""
         sequences = list(sequences)
@@ -166,7 +176,8 @@ class _Plan:
             return at_most
         return min(at_most, told.advised_draft_length)
 
-    def _draft(self, sequences: list[Sequence], model: DraftModel, parents: Listing[int], lengths: list[int] | None) -> Generator:
+    def _draft(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
+               lengths: list[int] | None) -> _Calls[list[Draft]]:
         """Token by token, for all texts at once: draft work is one token a step."""
         drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
         # Trees: siblings are drawn from one row.
@@ -181,42 +192,42 @@ class _Plan:
             if fresh:
                 paths = [[drafts[at].token_ids[i] for i in drafts[at].path(parent)] for at in fresh]
                 asked = list(zip((drafts[at].sequence for at in fresh), paths))
-                rows = yield lambda: model(asked)
+                rows: Lines = yield lambda: model(asked)
                 if len(rows) != len(fresh):
                     raise ValueError(f"the draft model gave {len(rows)} rows for {len(fresh)} texts, must be one for each")
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
             logits = _stacked([behind[at, parent] for at in going])
-            result = yield lambda: self.stream.step(logits, works)
+            result: pb.StepResult = yield lambda: self.stream.step(logits, works)
             failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
             if failures:
                 raise SpeculationError(failures, [None] * len(drafts))
             for at, drawn in zip(list(going), result.work):
                 drafts[at].token_ids.append(drawn.tokens[0].token_id)
-                if not lengths:
-                    drafts[at].parents.append(parent)
+                if (shape := drafts[at].parents) is not None:
+                    shape.append(parent)
                 elif drawn.finish_reason:
                     # Nothing would follow it.
                     going.remove(at)
         return drafts
 
-    def _chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int) -> Generator:
+    def _chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int) -> _Calls[list[Draft]]:
         sequences, at_most = list(sequences), whole("at_most", at_most)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
         return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
 
-    def _tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> Generator:
+    def _tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
         shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
         return self._draft(list(sequences), model, shape, None)
 
-    def _verify(self, drafts: Iterable[Draft], logits: Any, measure: bool) -> Generator:
+    def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool) -> _Calls[list[Verified]]:
         drafts = list(drafts)
         for at, draft in enumerate(drafts):
             if not isinstance(draft, Draft):
                 raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
         works = [draft.work(measure) for draft in drafts]
-        result = yield lambda: self.stream.step(logits, works)
+        result: pb.StepResult = yield lambda: self.stream.step(logits, works)
         verified: list[Verified | None] = []
         failures = {}
         for draft, told in zip(drafts, result.work):
@@ -231,10 +242,10 @@ class _Plan:
             del self._told[number]
         if failures:
             raise SpeculationError(failures, verified)
-        return verified
+        return [each for each in verified if each is not None]
 
 
-class Speculation(_Plan):
+class Speculation(_Plan[Stream]):
     """Speculates on texts of a `croupier.Stream`."""
 
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
@@ -245,7 +256,7 @@ class Speculation(_Plan):
         """The same in this shape, `Draft.parents`; the model is asked once for siblings. No advice: it is for chains."""
         return _run(self._tree(sequences, model, parents))
 
-    def verify(self, drafts: Iterable[Draft], logits: Any, measure: bool = False) -> list[Verified]:
+    def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
         """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`.
 
         A text without a draft may be among them, `Draft(text)`: it gets the token that `sample` would give.
@@ -253,48 +264,51 @@ class Speculation(_Plan):
         return _run(self._verify(drafts, logits, measure))
 
 
-class AsyncSpeculation(_Plan):
+class AsyncSpeculation(_Plan[aio.Stream]):
     """The same on a `croupier.aio.Stream`; a draft model may be a coroutine."""
 
-    async def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
+    async def chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int = 4) -> list[Draft]:
         """As of `Speculation`."""
         return await _wait(self._chain(sequences, model, at_most))
 
-    async def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
+    async def tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> list[Draft]:
         """As of `Speculation`."""
         return await _wait(self._tree(sequences, model, parents))
 
-    async def verify(self, drafts: Iterable[Draft], logits: Any, measure: bool = False) -> list[Verified]:
+    async def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
         """As of `Speculation`."""
         return await _wait(self._verify(drafts, logits, measure))
 
 
-def _stacked(rows: list[Any]) -> Any:
+def _stacked(rows: list[Any]) -> Array | OnDevice:
     """Rows as one step's, where they lie."""
     if is_on_device(rows[0]):
         # By their own library: torch and cupy have it under one name.
-        return sys.modules[type(rows[0]).__module__.partition(".")[0]].stack(rows)
+        stacked: OnDevice = sys.modules[type(rows[0]).__module__.partition(".")[0]].stack(rows)
+        return stacked
     # Bytes are of no use here: a row of them says nothing of its numbers.
     return np.stack([as_array(row, "f32") for row in rows])
 
 
-def _run(plan: Generator) -> Any:
-    call, reply = None, None
-    while True:
-        try:
-            call = plan.send(reply)
-        except StopIteration as done:
-            return done.value
-        reply = call()
-
-
-async def _wait(plan: Generator) -> Any:
+def _run(plan: _Calls[_T]) -> _T:
     reply: Any = None
     while True:
         try:
             call = plan.send(reply)
         except StopIteration as done:
-            return done.value
+            value: _T = done.value
+            return value
+        reply = call()
+
+
+async def _wait(plan: _Calls[_T]) -> _T:
+    reply: Any = None
+    while True:
+        try:
+            call = plan.send(reply)
+        except StopIteration as done:
+            value: _T = done.value
+            return value
         reply = call()
         if inspect.isawaitable(reply):
             reply = await reply

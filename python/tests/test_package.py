@@ -45,7 +45,7 @@ def packages(tmp_path_factory):
 
 def modules():
     files = (PYTHON / "croupier").rglob("*")
-    return {str(file.relative_to(PYTHON)) for file in files if file.suffix in (".py", ".binpb", ".typed") or file.name == "py.typed"}
+    return {str(file.relative_to(PYTHON)) for file in files if file.suffix in (".py", ".pyi", ".binpb", ".typed") or file.name == "py.typed"}
 
 
 def test_wheel_and_sdist_have_all_files(packages, tmp_path):
@@ -53,7 +53,7 @@ def test_wheel_and_sdist_have_all_files(packages, tmp_path):
     assert wheel.name == f"croupier_client-{croupier.__version__}-py3-none-any.whl"
     assert sdist.name == f"croupier_client-{croupier.__version__}.tar.gz"
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("croupier_client-")}
-    assert names == modules() and {"croupier/sampler.binpb", "croupier/py.typed", "croupier/params.py"} <= names
+    assert names == modules() and {"croupier/sampler.binpb", "croupier/py.typed", "croupier/params.py", "croupier/_messages.pyi"} <= names
     metadata = zipfile.ZipFile(wheel).read(f"croupier_client-{croupier.__version__}.dist-info/METADATA").decode()
     for line in ("Name: croupier-client", "License-Expression: Apache-2.0", "Requires-Python: >=3.10", "# Croupier from Python",
                  *(f"Classifier: Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13))):

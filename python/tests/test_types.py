@@ -1,4 +1,4 @@
-"""What python/README.md shows passes a strict type checker, as a program of somebody else's would be checked."""
+"""The package passes a strict type checker, and so does what python/README.md shows, as a program of somebody else's would be checked."""
 
 import os
 import pathlib
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 pytest.importorskip("mypy", reason="mypy is not installed")
@@ -17,7 +18,7 @@ strict = True
 python_version = 3.10
 [mypy-croupier.*]
 follow_imports = silent
-[mypy-grpc.*,google.*,torch.*]
+[mypy-grpc.*,google.*,sglang.*,torch.*,transformers.*,vllm.*]
 ignore_missing_imports = True
 """
 # What the programs of the page take from around them.
@@ -68,12 +69,86 @@ async def waiting() -> None:
     async with croupier.aio.connect(server, 100, max_rows=5) as stream:
         tokens: list[int] = await stream.sample(logits, texts)
 """
+# What a program gets. An `Any` would be no exact type either.
+GETS = """
+from typing_extensions import assert_type
+from croupier import aio, pb
+from croupier.integrations import huggingface, vllm
+def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFields, mask: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+    stream = croupier.connect(server, 5, default_params=croupier.SamplingParams(seed=1))
+    assert_type(stream, croupier.Stream)
+    with stream as entered:
+        assert_type(entered, croupier.Stream)
+    text = stream.open(temperature=0.7, logprobs={"top_n": 5}, prompt=[1, 2])
+    assert_type(text, croupier.Sequence)
+    assert_type(stream.open(given, **given), croupier.Sequence)
+    assert_type(stream.open(**wanted), croupier.Sequence)
+    stream.open(engine_order=pb.ENGINE_ORDER_VLLM, logprobs=pb.LogprobsParams(top_n=5))
+    assert_type(text.params, pb.SamplingParams)
+    assert_type(text.state, pb.SamplerState | None)
+    assert_type(stream.sequences, dict[int, croupier.Sequence])
+    assert_type(stream.sample([[0.5]], [text], token_masks=[mask, None]), list[int])
+    assert_type(stream.sample((stream.rows(1), stream.top_n(logits, 5)), [text]), list[int])
+    assert_type(stream.masked([text], mask), list[pb.Work])
+    result = stream.step(logits, [text, pb.Work(sequence_id=text.id, sample=pb.SampleWork())])
+    assert_type(result, pb.StepResult)
+    assert_type([token.token_id for work in result.work for token in work.tokens], list[int])
+    assert_type(result.work[0].tokens[0].logprob, float)
+    assert_type(stream.result(), pb.StepResult)
+    assert_type(croupier.SamplingParams(top_k=5).to_pb(), pb.SamplingParams)
+    assert_type(croupier.attach(stream.shard_token, 1), croupier.Rank)
+    assert_type(rank.send(logits), int)
+    assert_type(rank.tokens(1), list[list[int]])
+    speculation = croupier.Speculation(stream)
+    assert_type(speculation.stream, croupier.Stream)
+    drafts = speculation.chain([text], lambda pairs: logits)
+    assert_type(drafts, list[croupier.Draft])
+    assert_type(drafts[0].work(), pb.Work)
+    verified = speculation.verify(drafts, logits)
+    assert_type(verified, list[croupier.Verified])
+    assert_type(verified[0].result, pb.WorkResult)
+    assert_type(vllm.CroupierLogitsProcessor.address, str | None)
+    assert_type(huggingface.sampling_params(model, 5), pb.SamplingParams)
+async def gets_later(text: croupier.Sequence) -> None:
+    async with aio.connect(server, 5) as stream:
+        assert_type(stream, aio.Stream)
+        assert_type(stream.open(top_k=5), croupier.Sequence)
+        assert_type(await stream.sample(logits, [text]), list[int])
+        assert_type(await stream.step(logits, [text]), pb.StepResult)
+        async def model(pairs: list[tuple[croupier.Sequence, list[int]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+            return logits
+        speculation = croupier.AsyncSpeculation(stream)
+        drafts = await speculation.tree([text], model, [-1, -1])
+        assert_type(drafts, list[croupier.Draft])
+        assert_type(await speculation.verify(drafts, logits), list[croupier.Verified])
+    async with aio.attach(token, 1) as rank:
+        assert_type(rank, aio.Rank)
+        assert_type(await rank.rows(5), croupier.Rows)
+"""
+# Each line is a mistake, where there is such a stream.
+STREAMS = """
+stream: croupier.Stream
+waiting: croupier.aio.Stream
+"""
 WRONG = """
 croupier.connect(server, 5, max_row=5)
 croupier.connect(server, 5, max_rows="5")
 croupier.aio.connect(server, 5, tls_sa="x")
 croupier.attach(token, 1, adress=server)
 croupier.SamplingParams(engine_order=5.0)
+croupier.connect(server, 5, default_params=[5])
+stream.open(temprature=0.7)
+stream.open(temperature="warm")
+stream.open(sampler_state=5)
+stream.sample(texts, logits)
+stream.sample(logits, texts).append("text")
+stream.step(logits, [5])
+stream.step(logits, texts).work[0].tokens[0].token_id + "text"
+stream.top_n(logits, "5")
+waiting.sample(logits, texts).append(5)
+croupier.Speculation(waiting)
+croupier.Speculation(stream).verify(texts, logits)
+croupier.pb.Work(sequence=5)
 """
 
 
@@ -102,6 +177,18 @@ def test_programs_and_sentences_pass(folder):
     assert checked(folder, "\n".join([AROUND, *blocks, SAID])) == []
 
 
-def test_unknown_options_are_seen(folder):
-    found = checked(folder, AROUND + WRONG)
-    assert len(found) == len(WRONG.strip().splitlines()), found
+def test_a_program_gets_exact_types(folder):
+    assert checked(folder, AROUND + GETS) == []
+
+
+def test_mistakes_are_seen(folder):
+    found = checked(folder, AROUND + STREAMS + WRONG)
+    lines = (AROUND + STREAMS + WRONG).splitlines()
+    assert [lines[int(line.split(":")[1]) - 1] for line in found] == WRONG.strip().splitlines(), found
+
+
+@pytest.mark.skipif(tuple(map(int, np.__version__.split(".")[:2])) < (2, 2), reason="this numpy has types for less")
+def test_the_package_passes(folder):
+    command = [sys.executable, "-m", "mypy", f"--cache-dir={folder}"]
+    done = subprocess.run(command, cwd=PYTHON, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import time
-from typing import Any
+from collections.abc import Callable
 
 import grpc
 
@@ -23,12 +23,14 @@ class _Server:
     def __init__(self, address: str) -> None:
         channel = Access(address).channel()
         method = functools.partial(channel.unary_unary, request_serializer=lambda message: message.SerializeToString())
-        self._info = method("/croupier.v1.Sampler/GetServerInfo", response_deserializer=pb.GetServerInfoResponse.FromString)
-        self._sample = method("/croupier.v1.Sampler/Sample", response_deserializer=pb.SampleResponse.FromString)
+        self._info: Callable[..., pb.GetServerInfoResponse] = method("/croupier.v1.Sampler/GetServerInfo",
+                                                                     response_deserializer=pb.GetServerInfoResponse.FromString)
+        self._sample: Callable[..., pb.SampleResponse] = method("/croupier.v1.Sampler/Sample",
+                                                                response_deserializer=pb.SampleResponse.FromString)
         self._largest = 0
         self._silent_until = 0.0
 
-    def refusal(self, params: Any, defaults: Any) -> str:
+    def refusal(self, params: pb.SamplingParams, defaults: pb.SamplingParams) -> str:
         """Of a row of one token, in the largest vocabulary there may be: that of the text is not known yet."""
         if time.monotonic() < self._silent_until:
             return ""
@@ -43,8 +45,7 @@ class _Server:
         # What else may be wrong is wrong with this row.
         return str(answer.message) if answer.status == pb.ROW_STATUS_INVALID_WORK else ""
 
-
-    def limits(self) -> Any:
+    def limits(self) -> pb.Limits | None:
         """Its limits, or None where it gives no answer."""
         try:
             return self._info(pb.GetServerInfoRequest(), timeout=_WITHIN).limits
@@ -57,12 +58,12 @@ def _server(address: str, _process: int) -> _Server:
     return _Server(address)
 
 
-def refusal(address: str, params: Any, defaults: Any) -> str:
+def refusal(address: str, params: pb.SamplingParams, defaults: pb.SamplingParams) -> str:
     """Why the server would not open a text with these parameters on a stream with these defaults; empty if it would, or gives no answer."""
     # A fork has no use for the connection of the process that it is of.
     return _server(address, os.getpid()).refusal(params, defaults)
 
 
-def limits_of(address: str) -> Any:
+def limits_of(address: str) -> pb.Limits | None:
     """The server's `Limits`, or None where it gives no answer."""
     return _server(address, os.getpid()).limits()

@@ -11,7 +11,7 @@ from .._params import as_wire
 from ..schema import pb
 
 
-def parsed(extra: Any, where: str) -> Any:
+def parsed(extra: Any, where: str) -> pb.SamplingParams:
     """The `SamplingParams` whose fields these are, an object or its JSON. Raises `ValueError`, which names `where` they stand."""
     try:
         text = extra if isinstance(extra, str) else json.dumps(extra)
@@ -20,7 +20,8 @@ def parsed(extra: Any, where: str) -> Any:
         for name in ("top_k", "topK"):
             if isinstance(fields, dict) and as_wire("top_k", given := fields.get(name)) != given:
                 text = json.dumps(fields | {name: as_wire("top_k", given)})
-        return json_format.Parse(text, pb.SamplingParams())
+        params: pb.SamplingParams = json_format.Parse(text, pb.SamplingParams())
+        return params
     except (json_format.ParseError, TypeError, ValueError, RecursionError) as error:
         # The last where they are nested too deep: a request's own mistake, which must not end the engine.
         raise ValueError(f"{where} must be fields of croupier.v1.SamplingParams: {error}") from error

@@ -20,7 +20,7 @@ _ALIGNED = 64
 _told: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
-def rows_that_fit(limits: Any, vocab_size: int, wanted: int, streams: int, on_device: bool = False) -> int:
+def rows_that_fit(limits: pb.Limits, vocab_size: int, wanted: int, streams: int, on_device: bool = False) -> int:
     """Rows of the largest step for which a server with these limits has room, in each of so many streams; not more than are wanted."""
     one, every, on_gpu = (getattr(limits, name) or default for name, default in _DEFAULTS.items())
     room = min(one, (on_gpu if on_device else every) // max(streams, 1))

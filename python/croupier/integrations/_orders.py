@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..schema import pb
 
 #: That of ENGINE_ORDER_CROUPIER.
-CROUPIER = tuple(getattr(pb, f"SAMPLER_KIND_{name.upper()}") for name in (
+CROUPIER: tuple[int, ...] = tuple(getattr(pb, f"SAMPLER_KIND_{name.upper()}") for name in (
     "min_eos_p temperature smoothing top_n_sigma min_k top_h top_k top_p min_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc mirostat "
     "infill adaptive_p skew").split())
 
@@ -28,6 +26,6 @@ SGLANG = with_all((pb.SAMPLER_KIND_TEMPERATURE, pb.SAMPLER_KIND_TOP_P, pb.SAMPLE
 SGLANG_WITH_MIN_P = CROUPIER
 
 
-def without_ends() -> Any:
+def without_ends() -> pb.SamplingParams:
     """Parameters that turn off what needs tokens that end a text: for streams that have none, whatever the server's defaults say."""
     return pb.SamplingParams(min_eos_p=0, infill=False, length_penalty=pb.LengthPenaltyParams(factor=1))

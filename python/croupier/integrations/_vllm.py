@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence as Listing
 from typing import Any
 
 from .._params import as_wire
+from .._types import Sequence
 from ..client import Stream
 from ..errors import CroupierError, LogitsLost, RowError
 from ..schema import pb
@@ -33,7 +35,7 @@ _USELESS = {
 }
 
 
-def sampling_params(request: Any, penalties: bool = True) -> Any:
+def sampling_params(request: Any, penalties: bool = True) -> pb.SamplingParams:
     """The `SamplingParams` of a request's. Raises `ValueError` for what in `extra_args["croupier"]` cannot be, or can do nothing.
 
     When a text ends is left to vLLM, and so are its masks and logit_bias, which come before; `penalties`: those do not. With a preset
@@ -62,7 +64,7 @@ def sampling_params(request: Any, penalties: bool = True) -> Any:
     return params
 
 
-def stream_params() -> Any:
+def stream_params() -> pb.SamplingParams:
     """What holds where neither a request nor its preset says otherwise: vLLM's defaults, and its order and rules with a place for every
     sampler."""
     params = _orders.without_ends()
@@ -74,7 +76,7 @@ def _extra(request: Any) -> Any:
     return (request.extra_args or {}).get(_EXTRA)
 
 
-def _extra_of(request: Any) -> Any:
+def _extra_of(request: Any) -> pb.SamplingParams:
     """What a request has for Croupier alone."""
     extra = _extra(request)
     if extra is None:
@@ -91,7 +93,8 @@ def _extra_of(request: Any) -> Any:
 def _ending(request: Any) -> int:
     """A token with which vLLM ends a request; where it knows none, as with ignore_eos, the nearest to it."""
     eos, stops = getattr(request, "eos_token_id", None), getattr(request, "stop_token_ids", None)
-    return eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
+    ending: int = eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
+    return ending
 
 
 def _replica(vllm_config: Any) -> int:
@@ -112,9 +115,9 @@ def _ranks(vllm_config: Any) -> int:
 class Request:
     """What is known of one request."""
 
-    def __init__(self, request: Any, params: Any) -> None:
+    def __init__(self, request: Any, params: pb.SamplingParams) -> None:
         self.params = params
-        self.text: Any = None
+        self.text: Sequence | None = None
         #: Croupier samples it no more.
         self.is_refused = False
         #: The token that it has then, for what it asked for vLLM cannot do. None: vLLM samples it.
@@ -169,7 +172,7 @@ class Chooser:
         self._requests: dict[int, Any] = {}
         self._seen = 0
 
-    def _params(self, request: Any) -> Any:
+    def _params(self, request: Any) -> pb.SamplingParams:
         """Of a request that arrives, with a seed."""
         self._seen += 1
         own = sampling_params(request, self.has_penalties)
@@ -189,23 +192,24 @@ class Chooser:
         """Opens a request's text, or opens it again with other tokens."""
         # Amid a prompt, and amid what is computed again after a preemption, vLLM throws tokens away, and what was learned from them has
         # to go too. Where it has another token in the place of one the state is the nearest that there is.
-        learned = request.text is not None and len(request.text.tokens) == len(output)
-        state = request.text.state if learned else None
+        text = request.text
+        state = text.state if text is not None and len(text.tokens) == len(output) else None
         self._close(request)
+        assert self._connected is not None
         try:
             request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
         except ValueError as error:
             # It is larger than a message may be.
             self._refuse(request, str(error))
 
-    def _choose(self, logits: Any, rows: list[int], requests: list[Any]) -> Any:
+    def _choose(self, logits: Any, rows: list[int], requests: Listing[Request]) -> Any:
         """Leaves one token of each of these rows, but where the request is left to vLLM's sampler."""
         for request in requests:
             if request.text is not None and request.text.finish_reason is not None:
                 self._refuse(request, f"the server ended the text ({request.text.finish_reason}) and vLLM goes on with it; the server's "
                                       "defaults or a preset have stop_token_ids")
         going = [(row, request) for row, request in zip(rows, requests) if request.text is not None]
-        before = [len(request.text.tokens) for _, request in going]
+        before = [len(request.text.tokens) for _, request in going if request.text is not None]
         if going:
             chosen = [row for row, _ in going]
             self._sample(logits if chosen == list(range(len(logits))) else logits[chosen], [request for _, request in going])
@@ -222,7 +226,8 @@ class Chooser:
         return logits
 
     def _sample(self, logits: Any, requests: list[Request]) -> None:
-        texts = [request.text for request in requests]
+        texts = [request.text for request in requests if request.text is not None]
+        assert self._connected is not None
         while True:
             try:
                 self._connected.sample(rows_of(self.torch, self._connected, self._address, logits, self._max_rows), texts)
@@ -231,11 +236,11 @@ class Chooser:
             except RowError as error:
                 _log.error("Croupier has no token for a row: %s", error)
             except CroupierError:
-                refused = [request for request in requests if request.text.refused]
+                refused = [(request, request.text.refused) for request in requests if request.text is not None and request.text.refused]
                 if not refused:
                     raise
-                for request in refused:
-                    self._refuse(request, request.text.refused)
+                for request, why in refused:
+                    self._refuse(request, why)
             return
 
     def _refuse(self, request: Request, why: str) -> None:
@@ -245,6 +250,6 @@ class Chooser:
         self._close(request)
         request.is_refused, request.text = True, None
 
-    def _close(self, request: Any) -> None:
-        if request.text is not None:
+    def _close(self, request: Request) -> None:
+        if request.text is not None and self._connected is not None:
             self._connected.close(request.text)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
 from . import _orders, needed
+
+if TYPE_CHECKING:
+    from .._forms import Parameters
+    from .._types import Sequence
 
 #: Fields that are refused: those that change tokens in a way that Croupier has not, each with the values that change nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -76,14 +81,14 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
 _USUAL: dict[str, Any] = {"prompt_ignore_length": None, "min_tokens_to_keep": 1, "filter_value": -float("inf")}
 _WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 #: What is off in Transformers, which has such a warper only between 0 and 1, or below 1, has to be said so here.
-_AS_OFF = {"top_p": lambda value: min(value, 1.0), "typical_p": lambda value: min(value, 1.0),
+_AS_OFF: dict[str, Callable[[float], float]] = {"top_p": lambda value: min(value, 1.0), "typical_p": lambda value: min(value, 1.0),
            "epsilon_cutoff": lambda value: value if 0 < value < 1 else 0.0, "eta_cutoff": lambda value: value if 0 < value < 1 else 0.0}
 #: What generate takes where nobody says anything, or what becomes of that: no reason to leave out what a preset says.
 _DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
              "repetition_penalty": 1.0, "min_tokens": 0}
 
 
-def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> Any:
+def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> pb.SamplingParams:
     """The `SamplingParams` of a `GenerationConfig`, for texts that begin with so many tokens. Raises `ValueError` for what has none.
 
     max_time and other stopping criteria are no part of it: generate checks them. Nor are eos tokens, which belong to the stream.
@@ -98,15 +103,15 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
         for name in _WARPERS:
             value = getattr(config, name, None)
             if value is not None:
-                setattr(params, name, as_wire(name, _AS_OFF.get(name, lambda value: value)(value)))
+                setattr(params, name, as_wire(name, _AS_OFF[name](value) if name in _AS_OFF else value))
     else:
         params.temperature = 0
     _lengths(params, config, input_length)
     _bans(params, config, input_length)
     if config.repetition_penalty is not None:
         params.repetition_penalty = config.repetition_penalty
-    for name, neutral in (("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0)):
-        if is_encoder_decoder and getattr(config, name, None) not in (None, neutral):
+    for name, off in (("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0)):
+        if is_encoder_decoder and getattr(config, name, None) not in (None, off):
             raise ValueError(f"generation_config.{name} is set, which Croupier cannot do where there is an encoder: it does not know the "
                              "encoder's tokens")
     if config.encoder_repetition_penalty not in (None, 1):
@@ -117,7 +122,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
     return params
 
 
-def _lengths(params: Any, config: Any, input_length: int) -> None:
+def _lengths(params: pb.SamplingParams, config: Any, input_length: int) -> None:
     # Without a limit none, whatever the server's defaults say.
     params.max_tokens = 0 if config.max_length is None else max(config.max_length - input_length, 1)
     least = max(config.min_new_tokens or 0, (config.min_length or 0) - input_length, 0)
@@ -138,7 +143,7 @@ def _lengths(params: Any, config: Any, input_length: int) -> None:
 _LEAST_BIAS = -1e6
 
 
-def _bans(params: Any, config: Any, input_length: int) -> None:
+def _bans(params: pb.SamplingParams, config: Any, input_length: int) -> None:
     eos = _tokens(config.eos_token_id)
     for word in config.bad_words_ids or ():
         # As transformers: eos may end a text.
@@ -166,7 +171,7 @@ def _tokens(value: Any) -> list[int]:
 
 def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
                       synced_gpus: bool = False, streamer: Any = None, croupier: str | Stream | None = None,
-                      croupier_params: Any = None, croupier_seed: int | None = None, **model_kwargs: Any) -> Any:
+                      croupier_params: Parameters | None = None, croupier_seed: int | None = None, **model_kwargs: Any) -> Any:
     """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
 
     croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
@@ -220,7 +225,7 @@ def _is_synced(model: Any, asked: bool | None) -> bool:
     return bool(found and found(None, {}, None, None, None).get("synced_gpus"))
 
 
-def _merge(params: Any, chosen: Any) -> None:
+def _merge(params: pb.SamplingParams, chosen: pb.SamplingParams) -> None:
     """Puts what the caller has chosen over what the config says."""
     fields = [descriptor.name for descriptor, _ in chosen.ListFields()]
     for name in ("logprobs", "report"):
@@ -259,7 +264,7 @@ def _is_replaced(processor: Any, config: Any) -> bool:
 
 def _prompts(input_ids: Any, mask: Any) -> list[list[int]]:
     """What the texts begin with, without padding."""
-    rows = input_ids.tolist()
+    rows: list[list[int]] = input_ids.tolist()
     if mask is None or tuple(mask.shape) != tuple(input_ids.shape):
         return rows
     return [[token for token, seen in zip(row, visible) if seen] for row, visible in zip(rows, mask.tolist())]
@@ -268,13 +273,13 @@ def _prompts(input_ids: Any, mask: Any) -> list[list[int]]:
 class _Sampler:
     """A logits processor that leaves one token of each row."""
 
-    def __init__(self, torch: Any, where: str | Stream, params: Any, seed: int, prompts: list[list[int]], config: Any) -> None:
+    def __init__(self, torch: Any, where: str | Stream, params: pb.SamplingParams, seed: int, prompts: list[list[int]], config: Any) -> None:
         self.torch, self.where, self.params, self.seed, self.prompts = torch, where, params, seed, prompts
         self.eos = _tokens(config.eos_token_id)
         pad = _tokens(config.pad_token_id)
         self.pad = pad[0] if pad else 0
         self.stream: Stream | None = None
-        self.texts: list[Any] = []
+        self.texts: list[Sequence] = []
         #: Ended by a stopping criterion.
         self.stopped: set[int] = set()
 
@@ -326,21 +331,22 @@ class _Sampler:
             own.MergeFrom(self.params)
             self.texts.append(self.stream.open(prompt=prompt, params=own))
 
-    def _sample(self, scores: Any, texts: list[Any]) -> None:
+    def _sample(self, scores: Any, texts: list[Sequence]) -> None:
+        assert self.stream is not None
         while True:
             try:
-                self.stream.sample(self._rows(scores), texts)
+                self.stream.sample(self._rows(self.stream, scores), texts)
                 return
             except LogitsLost:
                 continue
 
-    def _rows(self, scores: Any) -> Any:
-        if self.stream.data_path == "device_memory":
+    def _rows(self, stream: Stream, scores: Any) -> Any:
+        if stream.data_path == "device_memory":
             return scores.contiguous()
-        rows = self.stream.rows(len(scores))
+        rows = stream.rows(len(scores))
         if rows.array.dtype == np.float32:
             # From wherever it is to where the server reads it.
             self.torch.from_numpy(rows.array).copy_(scores)
             return rows
-        self.stream.discard(rows)
+        stream.discard(rows)
         return scores.float().cpu().numpy()

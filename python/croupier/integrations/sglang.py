@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import http
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._types import Sequence
 from ..client import Stream
 from ..errors import LogitsLost, OpenError, RowError
 from ..schema import pb
@@ -37,7 +38,7 @@ _WITHOUT_HISTORY = frozenset((
     "xtc_ignore_token_ids min_keep sampler_order engine_order p_less p_less_norm logit_bias skew xtc_expected").split())
 
 
-def extra_params(custom: Any) -> Any:
+def extra_params(custom: Any) -> pb.SamplingParams | None:
     """The `SamplingParams` in a request's custom_params. Raises `ValueError` for what is none, or needs the tokens before."""
     extra = (custom or {}).get("croupier")
     if extra is None:
@@ -49,7 +50,13 @@ def extra_params(custom: Any) -> Any:
     return params
 
 
-class CroupierSampler(_sampler.Sampler):
+if TYPE_CHECKING:
+    from sglang.srt.layers.sampler import Sampler
+else:
+    Sampler = _sampler.Sampler
+
+
+class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where there is no SGLang it is Any.
     """Takes the place of SGLang's `Sampler`.
 
     Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
@@ -112,9 +119,9 @@ class CroupierSampler(_sampler.Sampler):
         self._is_amid = False
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
-    def _tokens(self, stream: Stream, logits: Any, params: list[Any], is_plain: bool = False) -> tuple[list[int | None], list[str]]:
+    def _tokens(self, stream: Stream, logits: Any, params: list[pb.SamplingParams], is_plain: bool = False) -> tuple[list[int | None], list[str]]:
         """The token of each row, and why it has none. Raises where the server opens no text at all, not even a plain one."""
-        texts: dict[int, Any] = {}
+        texts: dict[int, Sequence] = {}
         why, failures = ["no token"] * len(params), {}
         try:
             for row, each in enumerate(params):
@@ -136,7 +143,7 @@ class CroupierSampler(_sampler.Sampler):
         return [texts[row].tokens[0] if row in texts and texts[row].tokens else None for row in range(len(params))], why
 
     @staticmethod
-    def _extra(custom: Any) -> Any:
+    def _extra(custom: Any) -> pb.SamplingParams | None:
         try:
             return extra_params(custom)
         except ValueError as error:
@@ -144,6 +151,7 @@ class CroupierSampler(_sampler.Sampler):
             return None
 
     def _stream_for(self, count: int, vocab_size: int) -> Stream:
+        stream: Stream | None
         stream, self.__dict__["_stream"] = self.__dict__["_stream"], None
         if stream is not None and self._is_amid:
             # Whoever handles what has interrupted the step may hold its rows, and with them the only slot.
@@ -157,7 +165,7 @@ class CroupierSampler(_sampler.Sampler):
         self._is_amid, self.__dict__["_stream"] = False, stream
         return stream
 
-    def _seeds(self, info: Any, positions: Any, extra: list[Any]) -> list[int]:
+    def _seeds(self, info: Any, positions: Any, extra: list[pb.SamplingParams | None]) -> list[int]:
         """That of each row, which is a text of its own: a request's own seed has to give another one at each position."""
         own = [None] * len(extra) if info.sampling_seed is None else info.sampling_seed.tolist()
         own = [each.seed if each is not None and each.HasField("seed") else seed for each, seed in zip(extra, own)]
@@ -166,7 +174,7 @@ class CroupierSampler(_sampler.Sampler):
         step = mixed(self._seed, self._steps)
         return [mixed(step, row) if seed is None else mixed(seed & MASK, place) for row, (seed, place) in enumerate(zip(own, places))]
 
-    def _params(self, vocab_size: int, info: Any, seeds: list[int]) -> list[Any]:
+    def _params(self, vocab_size: int, info: Any, seeds: list[int]) -> list[pb.SamplingParams]:
         temperatures, top_ks = info.temperatures.reshape(-1).tolist(), info.top_ks.tolist()
         top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
         params = []
@@ -182,7 +190,7 @@ class CroupierSampler(_sampler.Sampler):
             params.append(own)
         return params
 
-    def _sample(self, stream: Stream, logits: Any, texts: list[Any]) -> None:
+    def _sample(self, stream: Stream, logits: Any, texts: list[Sequence]) -> None:
         while True:
             try:
                 stream.sample(rows_of(self.torch, stream, self._address, logits, self._max_rows), texts)
@@ -199,14 +207,14 @@ def _clear(stream: Stream) -> None:
         stream.close(text)
 
 
-def _stream_params() -> Any:
+def _stream_params() -> pb.SamplingParams:
     """What holds where a request says nothing else: SGLang's order with a place for every sampler, whatever the server's defaults say."""
     params = _orders.without_ends()
     params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_CROUPIER, sampler_order=_orders.SGLANG))
     return params
 
 
-def _merged(plain: Any, extra: Any) -> Any:
+def _merged(plain: pb.SamplingParams, extra: pb.SamplingParams | None) -> pb.SamplingParams:
     """Fields of the second take the place of those of the first, but for the seed, which the first has of this position."""
     params = pb.SamplingParams()
     params.CopyFrom(plain)

@@ -11,24 +11,29 @@ logit_bias) come before it and hold. `vllm_v2` is the same for the newer model r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..schema import pb
 from . import needed
 from ._vllm import Chooser, Request
 
 _interface = needed("vllm.v1.sample.logits_processor", "vllm", __name__)
+if TYPE_CHECKING:
+    from vllm.v1.sample.logits_processor import LogitsProcessor
+else:
+    LogitsProcessor = _interface.LogitsProcessor
 
 
 class _Request(Request):
     """One request, wherever it stands in the batch."""
 
-    def __init__(self, request: Any, params: Any, prompt: list[int], output: list[int]) -> None:
+    def __init__(self, request: Any, params: pb.SamplingParams, prompt: list[int], output: list[int]) -> None:
         super().__init__(request, params)
         #: `output` is vLLM's own list, which grows.
         self.prompt, self.output = prompt, output
 
 
-class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
+class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, unused-ignore]  # Where there is no vLLM it is Any.
     """Subclass it to set what is not in the configuration: see `Chooser`."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:

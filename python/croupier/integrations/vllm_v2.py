@@ -9,15 +9,19 @@ decoding, where a request has a row for each draft token.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import needed
 from ._vllm import Chooser, Request
 
 _interface = needed("vllm.v1.worker.gpu.sample.logits_processor", "vllm", __name__)
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
+else:
+    LogitsProcessor = _interface.LogitsProcessor
 
 
-class CroupierLogitsProcessor(Chooser, _interface.LogitsProcessor):
+class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, unused-ignore]  # Where there is no vLLM it is Any.
     """Subclass it to set what is not in the configuration: see `Chooser`."""
 
     has_penalties = False

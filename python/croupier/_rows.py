@@ -1,0 +1,153 @@
+"""The rows of a stream: where they lie, who has them, and what keeps them when the connection goes."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ._arrays import DTYPES, writable
+from ._checks import MOST, MOST_64, token_ids, whole
+from ._options import check_options
+from ._regions import Region
+from ._texts import Texts
+from ._types import Part, Rows, Slots, Step
+from .errors import CroupierError, LogitsLost
+from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Work
+    from ._slots import Places
+
+LOG = logging.getLogger("croupier")
+_PAGE = 4096
+#: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
+_KEPT = 8
+#: What `LogitsLost` says.
+LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
+
+
+class RowKeeper(Texts):
+    """The part of a session that knows its rows, with what the other parts know too."""
+
+    def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: pb.SamplingParams | None,
+                 data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
+                 device: str | None = None) -> None:
+        check_options(dtype, data_path, vocab_shards, device)
+        vocab_size, max_rows, slots = (whole(name, value, 1, MOST) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
+                                                                                ("slots", slots)))
+        wire, self.numpy = DTYPES[dtype]
+        self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
+        self.device = device or ""
+        super().__init__(pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
+                                         eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,
+                                         wants_regions=data_path != "inline"))
+        self.shards = None if vocab_shards is None else [whole(f"vocab_shards[{rank}]", columns, 1, MOST)
+                                                         for rank, columns in enumerate(vocab_shards)]
+        if self.shards is not None:
+            self.config.vocab_shards.columns.extend(self.shards)
+        # Columns that come from here.
+        self.columns = self.shards[0] if self.shards else vocab_size
+        self.offer: pb.ShardOffer | None = None
+        # Rows begin at a multiple of 64 bytes.
+        together = 64 // self.numpy.itemsize
+        self.stride = -(-vocab_size // together) * together
+        self.max_rows, self.slots = max_rows, slots
+        self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
+        if slots * self.slot_bytes > MOST_64 // 2:
+            raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes")
+        # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
+        self.steps: deque[Step] = deque()
+        self.waiting: deque[Part] = deque()
+        self.region: Region | None = None
+        self.tokens: Places | None = None
+        self.taken = Slots(0)
+        self.reason = "data_path is inline" if data_path == "inline" else ""
+        self.sharded = self.numbers = 0
+        self.works: deque[tuple[list[Work], bytes]] = deque(maxlen=_KEPT)
+        self.places: dict[tuple[int, int], bytes] = {}
+        self.lost = False
+        # Whether the server asked to leave, and texts with a draft that it keeps: what their last work was emitted nothing.
+        self.is_asked_to_leave = False
+        self.drafted: set[int] = set()
+
+    def rows(self, count: int) -> Rows:
+        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        # Looked at once: another thread may end the stream.
+        count, region = whole("count", count, 0), self.region
+        if region is None and self.wanted == "device_memory":
+            raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
+        on_device = region is not None and region.on_device
+        if on_device and count > self.max_rows:
+            raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
+        if region is not None and count > self.max_rows:
+            self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
+        if region is None or count > self.max_rows:
+            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
+        rows = Rows(None, region=region, owner=weakref.ref(self))
+        if not self.taken.take(rows) or rows.slot is None:
+            raise CroupierError(self._no_slot())
+        offset = region.first + rows.slot * self.slot_bytes
+        rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
+        return rows
+
+    @property
+    def free(self) -> list[int]:
+        """Slots that nobody has."""
+        return self.taken.free()
+
+    def _no_slot(self) -> str:
+        waiting = {part.logits.slot for part in self.waiting if part.logits is not None} - {None}
+        held = self.slots - len(waiting)
+        return (f"every slot is taken: {len(waiting)} by steps without a result, {held} by rows that were not sent; "
+                "take a result, send or discard rows, or connect with more slots")
+
+    def keep_rows(self) -> None:
+        """Keeps the rows of steps without an answer as they are now, where they are still the caller's or go with the connection."""
+        parts = [part for step in self.steps for part in step.parts if part.result is None]
+        for rows in {id(part.logits): part.logits for part in parts if part.logits is not None}.values():
+            if (region := rows.region) is None:
+                rows.raw = np.array(rows.raw)
+            elif not region.on_device and rows.saved is None:
+                copy = np.array(rows.raw)
+                rows.saved = None if region.is_lost() else copy
+        for part in parts:
+            if isinstance(part.source, np.ndarray):
+                part.source = np.array(part.source)
+
+    def discard(self, rows: Rows) -> None:
+        """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
+        rows.check_owner(self)
+        if not rows.is_spent:
+            rows.give_back()
+
+    def synchronize(self) -> None:
+        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
+        if (region := self.region) is not None:
+            region.synchronize()
+
+    def _kept(self, rows: Rows) -> Rows:
+        """Rows in the region of now."""
+        region = rows.region
+        if region is None or region is self.region:
+            return rows
+        if region.on_device:
+            # What a GPU was still to write there when the server went nobody knows.
+            raise LogitsLost(LOST)
+        kept = self.rows(len(rows.raw))
+        kept.raw[:] = rows.raw if rows.saved is None else rows.saved
+        # Looked at last: what was copied before the pages went is whole.
+        if rows.saved is None and region.is_lost():
+            self.discard(kept)
+            raise LogitsLost(LOST)
+        return kept
+
+    def _say_inline(self, why: str, level: int = logging.INFO) -> None:
+        """Says why logits go in messages where they need not, once; a warning where whoever wrote the program can change it."""
+        if why != self.reason:
+            self.reason = why
+            LOG.log(level, "logits go in messages: %s", why)
