@@ -1,3 +1,26 @@
+{{- /* The replicas to write into the Deployment. With an autoscaler none: they are its affair. But where Helm wrote them before,
+leaving them out makes them 1, Kubernetes' default, and the streams of all other replicas are cut; so then those that there are. Helm
+with server-side apply (version 4, field managers that `Apply`) forgets them once the autoscaler has changed them; to write them even
+then would have a rollback fail, in conflict with the autoscaler. Without it, what the revision before had is taken away, whoever
+changed it since. There is nothing to look up in `helm template`. */ -}}
+{{- define "croupier.replicas" -}}
+{{- if not (or .Values.autoscaling.hpa.enabled .Values.autoscaling.keda.enabled) -}}
+{{- .Values.replicaCount -}}
+{{- else -}}
+{{- with lookup "apps/v1" "Deployment" .Release.Namespace (include "croupier.fullname" .) -}}
+{{- $applied := false -}}
+{{- $ours := false -}}
+{{- range .metadata.managedFields -}}
+{{- if eq .operation "Apply" -}}
+{{- $applied = true -}}
+{{- $ours = or $ours (hasKey (dig "f:spec" dict (.fieldsV1 | default dict)) "f:replicas") -}}
+{{- end -}}
+{{- end -}}
+{{- if or $ours (not $applied) }}{{ .spec.replicas }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The pod of the service. */ -}}
 {{- define "croupier.podSpec" -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
