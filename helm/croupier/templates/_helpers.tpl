@@ -132,10 +132,15 @@ checksum/config: {{ print (include "croupier.config" .) (include "croupier.prese
 {{- end -}}
 {{- end }}
 
+{{- /* The Service with the admin port: one of its own where the other is reached from outside the cluster. */ -}}
+{{- define "croupier.adminService" -}}
+{{- include "croupier.fullname" . }}{{ if ne .Values.service.type "ClusterIP" }}-admin{{ end -}}
+{{- end }}
+
 {{- /* What the Prometheus operator calls the job, if a monitor has it make one. */ -}}
 {{- define "croupier.job" -}}
 {{- if .Values.serviceMonitor.enabled -}}
-{{- include "croupier.fullname" . -}}
+{{- include "croupier.adminService" . -}}
 {{- else if .Values.podMonitor.enabled -}}
 {{- printf "%s/%s" .Release.Namespace (include "croupier.fullname" .) -}}
 {{- end -}}

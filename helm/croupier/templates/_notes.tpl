@@ -24,7 +24,7 @@ Next:
 
   kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ $name }}
   kubectl -n {{ .Release.Namespace }} exec deployment/{{ $name }} -- croupier healthcheck --{{ if include "croupier.tlsSecret" . }}admin=http://127.0.0.1:{{ .Values.ports.admin }}{{ else }}addr=127.0.0.1:{{ .Values.ports.grpc }}{{ end }}
-  kubectl -n {{ .Release.Namespace }} port-forward service/{{ $name }} {{ .Values.ports.admin }}   # then http://127.0.0.1:{{ .Values.ports.admin }}/metrics
+  kubectl -n {{ .Release.Namespace }} port-forward service/{{ include "croupier.adminService" . }} {{ .Values.ports.admin }}   # then http://127.0.0.1:{{ .Values.ports.admin }}/metrics
 {{- else -}}
 Croupier {{ .Chart.AppVersion }} for pods of another chart, whose templates include croupier.sidecar.*. The socket is
 
@@ -74,6 +74,11 @@ instances that never come up raise no alert. Change prometheusRule.jobs where th
 {{- if and (eq .Values.mode "service") (not .Values.networkPolicy.enabled) (not .Values.tls.clientAuth.enabled) (not .Values.auth.existingSecret) }}
 
 WARNING: networkPolicy is off, and clients need neither a certificate nor a token: whoever reaches the port may use it.
+{{- end }}
+{{- if and (ne .Values.service.type "ClusterIP") (or (not (include "croupier.tlsSecret" .)) (not (or .Values.tls.clientAuth.enabled .Values.auth.existingSecret))) }}
+
+WARNING: service.type {{ .Values.service.type }} opens the port for gRPC to the outside of the cluster, {{ if include "croupier.tlsSecret" . }}to anybody{{ else }}in plain text{{ end }}. Set tls, and tls.clientAuth or
+auth. The admin port stays inside, at {{ include "croupier.adminService" . }}.{{ .Release.Namespace }}.svc:{{ .Values.ports.admin }}.
 {{- end }}
 {{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
 
