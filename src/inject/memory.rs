@@ -4,23 +4,26 @@ use super::sidecar::Sidecar;
 use crate::config;
 
 /// The settings that bound memory, by their flags.
-const BOUNDS: [&str; 3] = ["max-state-bytes", "max-bytes-in-flight", "max-region-bytes"];
+const BOUNDS: [&str; 4] = ["max-state-bytes", "max-bytes-in-flight", "max-region-bytes", "max-shard-bytes"];
 /// What the program takes beside them.
 const PROGRAM: u64 = 64 << 20;
 
 /// What to say about a limit that is too low; `None` if it is not, or cannot be read.
 pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     let defaults = config::Config::default().limits;
-    let defaults = [defaults.max_state_bytes, defaults.max_bytes_in_flight, defaults.max_region_bytes];
+    let defaults =
+        [defaults.max_state_bytes, defaults.max_bytes_in_flight, defaults.max_region_bytes, defaults.max_shard_bytes];
     let bound =
         |(name, default): (&str, usize)| sidecar.setting(name).and_then(config::bytes).unwrap_or(default as u64);
-    let sum = BOUNDS.into_iter().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
+    // Where no rank may attach there are no shards.
+    let bounds = if sidecar.setting("max-attached-ranks") == Some("0") { &BOUNDS[..3] } else { &BOUNDS[..] };
+    let sum = bounds.iter().copied().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
     (bytes(limit)? < sum as f64).then(|| {
         format!(
             "the memory limit of {limit} is less than the {} MiB that {} and the program come to: under load it would be \
              killed instead of refusing work. Raise the limit, or lower one of them with --setting",
             sum >> 20,
-            BOUNDS.join(", ")
+            bounds.join(", ")
         )
     })
 }
@@ -66,9 +69,14 @@ mod tests {
             let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
             Sidecar::new(&InjectArgs { settings, ..InjectArgs::default() })
         };
-        // The chart's 1 GiB and 256 MiB, the default of 512 MiB for regions, and the program.
-        assert!(warning(&with(&[]), "1855Mi").is_some_and(|text| text.contains("1856 MiB")));
-        assert_eq!(warning(&with(&[]), "1856Mi"), None);
-        assert_eq!(warning(&with(&[("max-region-bytes", "0"), ("max-state-bytes", "192MiB")]), "512Mi"), None);
+        // The chart's 1 GiB and 256 MiB, the defaults of 512 MiB for regions and 256 MiB for shards, and the program.
+        assert!(warning(&with(&[]), "2111Mi").is_some_and(|text| text.contains("2112 MiB")));
+        assert_eq!(warning(&with(&[]), "2112Mi"), None);
+        let alone = ("max-attached-ranks", "0");
+        assert!(
+            warning(&with(&[alone]), "1855Mi").is_some_and(|text| text.contains("max-region-bytes and the program"))
+        );
+        assert_eq!(warning(&with(&[alone]), "1856Mi"), None);
+        assert_eq!(warning(&with(&[alone, ("max-region-bytes", "0"), ("max-state-bytes", "192MiB")]), "512Mi"), None);
     }
 }

@@ -38,7 +38,7 @@ const MANIFESTS: [(&str, &[&str], &str); 3] = [
             "--image=registry.example.com/croupier",
             "--tag=0.1.0",
             "--cpu-limit=4",
-            "--memory-limit=2Gi",
+            "--memory-limit=3Gi",
             "--setting=threads=4",
         ],
         "croupier inject: Deployment/mistral-7b: injected\n",

@@ -11,7 +11,12 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
 {{- $regions = include "croupier.bytes" (.Values.config.max_region_bytes | default "512MiB") | int64 }}
 {{- end }}
-{{- $bound := add $state $flight $regions 67108864 (mul $thread ($threads | default "0" | int64)) }}
+{{- /* Where no rank may attach there are no shards. */ -}}
+{{- $shards := 0 | int64 }}
+{{- if ne (toString .Values.config.max_attached_ranks) "0" }}
+{{- $shards = include "croupier.bytes" (.Values.config.max_shard_bytes | default "256MiB") | int64 }}
+{{- end }}
+{{- $bound := add $state $flight $regions $shards 67108864 (mul $thread ($threads | default "0" | int64)) }}
 {{- if eq .Values.mode "service" -}}
 Croupier {{ .Chart.AppVersion }}: {{ $name }} in {{ .Release.Namespace }}. Workers reach it at
 
@@ -44,6 +49,9 @@ Memory of one container, at most:
 {{- if $regions }}
   max_region_bytes     {{ printf "%6d" (div $regions 1048576) }} MiB   shared memory for the worker's logits
 {{- end }}
+{{- if $shards }}
+  max_shard_bytes      {{ printf "%6d" (div $shards 1048576) }} MiB   columns from ranks of tensor-parallel workers; none with max_attached_ranks 0
+{{- end }}
   program              {{ printf "%6d" 64 }} MiB
 {{- if $threads }}
   threads              {{ printf "%6d" (div (mul $thread ($threads | int64)) 1048576) }} MiB   {{ $threads }} with scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
@@ -57,7 +65,7 @@ Memory of one container, at most:
 {{- if lt (include "croupier.bytes" . | int64) $bound }}
 
 WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 1048576 }} MiB: under load the
-container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes{{ end }} or max_bytes_in_flight.
+container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes{{ end }}{{ if $shards }}, max_shard_bytes{{ end }} or max_bytes_in_flight.
 {{- end }}
 {{- end }}
 {{- if not $threads }}
