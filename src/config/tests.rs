@@ -3,6 +3,7 @@ use super::*;
 use std::collections::HashMap;
 use std::ffi::OsString;
 
+mod chart;
 mod parameters;
 mod presets;
 

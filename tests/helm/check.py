@@ -113,6 +113,16 @@ def settings():
         yield f"appVersion is {about['appVersion']}, the program's version {version}"
 
 
+def ranges():
+    """The chart takes the least and the most that the server takes. What lies outside is among the refusals."""
+    file = yaml.safe_load((ROOT / "helm/croupier/files/ranges.yaml").read_text())
+    for end in (0, -1):
+        config = {name: both[end] for settings in file.values() for name, both in settings.items()}
+        done = template("croupier", "--set-json", f"config={json.dumps(config)}")
+        if done.returncode:
+            yield f"an end of the server's ranges is refused: {done.stderr}"
+
+
 def injected():
     """What `croupier inject` writes of the manifests in tests/inject, as tests/inject/main.rs holds it."""
     files = sorted((ROOT / "tests/inject").glob("*.injected.yaml"))
@@ -144,7 +154,7 @@ def files_differ(objects):
 
 def main():
     bless = "--bless" in sys.argv
-    wrong = [*blind(), *settings(), *refusals()]
+    wrong = [*blind(), *settings(), *ranges(), *refusals()]
     wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
     checked, foreign = 0, set()
     for recipe in RECIPES:

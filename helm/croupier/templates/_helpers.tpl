@@ -116,6 +116,21 @@ checksum/config: {{ print (include "croupier.config" .) (include "croupier.prese
 {{- include "croupier.quantity" . | float64 | ceil | int64 -}}
 {{- end }}
 
+{{- /* A count, size or time of the server's settings as a number: items, bytes or milliseconds. Takes a list of which of them it is,
+as files/ranges.yaml has it, and the value. */ -}}
+{{- define "croupier.measured" -}}
+{{- $units := dict "counts" (dict "" 1) "sizes" (dict "" 1 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824) "times" (dict "" 1000 "ms" 1 "s" 1000 "m" 60000 "h" 3600000) -}}
+{{- $value := last . -}}
+{{- $text := include "croupier.plain" $value | nospace -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
+{{- mulf (float64 $number) (get (get $units (first .)) (trimPrefix $number $text)) -}}
+{{- end }}
+
+{{- /* Text, or a whole number without an exponent. */ -}}
+{{- define "croupier.plain" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end -}}
+{{- end }}
+
 {{- /* CPU that the container asks for: of its limit, where it does not say, as Kubernetes has it. */ -}}
 {{- define "croupier.requestedCpu" -}}
 {{- (.Values.resources.requests | default dict).cpu | default ((.Values.resources.limits | default dict).cpu) | default "" -}}
