@@ -172,6 +172,8 @@ catalog! {
         "When the server's certificate, or the first of those sent with it, ends: seconds since the Unix epoch; 0 without TLS.");
     RELOADS = Def::counter("croupier_reloads_total", Unit::Count,
         "Times that changed files of certificate or tokens were read; after a failure what was before stays in force.");
+    RELOAD_PENDING = Def::gauge("croupier_reload_pending", Unit::Count,
+        "1 while the files of certificate or tokens that were read last are not in force, because they are wrong; else 0.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
     IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered, and of replies not yet sent.");

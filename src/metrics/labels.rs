@@ -77,12 +77,6 @@ pub(super) const HANDED_OVER: &[&str] = &[
     OTHER,
 ];
 
-/// What is reloaded, in the order of [`Secret`](super::Secret).
-pub(super) const SECRETS: &[&str] = &["tls", "tokens"];
-
-/// How a reload ended.
-pub(super) const RELOADED: &[&str] = &["failed", "ok"];
-
 /// Finish reasons: `FinishReason` of the wire in lower case.
 pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", OTHER];
 

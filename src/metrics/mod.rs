@@ -9,6 +9,7 @@ pub mod exposition;
 mod labels;
 mod model;
 mod paths;
+mod reloads;
 mod shards;
 mod speculative;
 mod traces;
@@ -23,6 +24,8 @@ pub use model::ModelMetrics;
 use model::Models;
 use paths::{DATA_PATHS, LEASES};
 pub use paths::{DataPath, Lease};
+use reloads::Reloads;
+pub use reloads::Secret;
 pub use shards::{SHARD_FAILURES, ShardFault, Shards};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
@@ -83,15 +86,6 @@ pub enum Transport {
 /// Values of the label `transport`, in the order of [`Transport`].
 const TRANSPORTS: [&str; 3] = ["tcp", "uds", "region"];
 
-/// Things made of files that may change, the label `what`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secret {
-    /// Certificate, key and authorities.
-    Tls,
-    /// Bearer tokens.
-    Tokens,
-}
-
 /// The server's metric handles, cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Handles>);
@@ -121,8 +115,7 @@ pub struct Handles {
     pub response_bytes: Histogram,
     pub accept_errors: Counter,
     pub tls_certificate_expiry: Gauge,
-    /// In the order of [`Secret`], each in the order of `labels::RELOADED`.
-    reloads: Vec<Vec<Counter>>,
+    reloads: Reloads,
     pub regions: Gauge,
     pub region_bytes: Gauge,
     pub device_region_bytes: Gauge,
@@ -262,7 +255,7 @@ impl Metrics {
 
     /// Changed files were read, and taken if they were good.
     pub fn reloaded(&self, what: Secret, ok: bool) {
-        self.reloads[what as usize][usize::from(ok)].increment(1);
+        self.reloads.record(what, ok);
     }
 
     /// A call ended. `method` is "Decode", "Attach", "Sample" or "GetServerInfo", all else counts as "other"; `code` a gRPC code name.
@@ -309,7 +302,7 @@ impl Handles {
             response_bytes: cat::RESPONSE_BYTES.as_histogram(r, &[]),
             accept_errors: cat::ACCEPT_ERRORS.as_counter(r, &[]),
             tls_certificate_expiry: cat::TLS_CERTIFICATE_EXPIRY.as_gauge(r, &[]),
-            reloads: labels::SECRETS.iter().map(|what| reloads(r, what)).collect(),
+            reloads: Reloads::register(r),
             regions: cat::REGIONS.as_gauge(r, &[]),
             region_bytes: cat::REGION_BYTES.as_gauge(r, &[]),
             device_region_bytes: cat::DEVICE_REGION_BYTES.as_gauge(r, &[]),
@@ -331,11 +324,6 @@ impl Handles {
             exporter: None,
         }
     }
-}
-
-fn reloads(r: &dyn Recorder, what: &str) -> Vec<Counter> {
-    let each = |&result: &&str| cat::RELOADS.as_counter(r, &[("what", what), ("result", result)]);
-    labels::RELOADED.iter().map(each).collect()
 }
 
 fn rejected(r: &dyn Recorder, reason: Reason) -> Counter {

@@ -105,6 +105,11 @@ async fn tokens_change_while_a_stream_goes_on() {
     mounted.replace(&[("tokens", "# nobody\n")]);
     until("refused", async || reloads("failed").await == 1.0).await;
     assert_eq!(call(&tcp, &format!("Bearer {NEW}")).await.0, Code::Ok, "the last good ones are kept");
+    // As long as they stay wrong, and no longer; even if it is the old ones that come back.
+    let pending = async || server.series("croupier_reload_pending{what=\"tokens\"}").await;
+    assert_eq!((pending().await, server.series("croupier_reload_pending{what=\"tls\"}").await), (1.0, 0.0));
+    mounted.replace(&[("tokens", NEW)]);
+    until("put right", async || pending().await == 0.0).await;
 }
 
 #[tokio::test]
