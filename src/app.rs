@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -137,6 +137,8 @@ pub struct App {
     info: BackendInfo,
     metrics: Metrics,
     secrets: Secrets,
+    /// Change whenever somebody asks for a look at the files of secrets.
+    requests: watch::Receiver<()>,
     collector: Option<Collector>,
     tcp: Option<TcpListener>,
     uds: Option<UdsListener>,
@@ -178,7 +180,14 @@ impl App {
         let path = |listener: &Option<UdsListener>| listener.as_ref().map(|uds| uds.path().to_owned());
         let addresses =
             Addresses { tcp: local(&tcp)?, uds: path(&uds), regions: path(&regions), admin: local(&admin)? };
-        Ok(Self { config, backend, info, metrics, secrets, collector, tcp, uds, regions, admin, addresses })
+        let requests = watch::channel(()).1;
+        Ok(Self { config, backend, info, metrics, secrets, requests, collector, tcp, uds, regions, admin, addresses })
+    }
+
+    /// The same server; it also looks at the files of certificate and tokens whenever `requests` change.
+    #[must_use]
+    pub fn looking_on(self, requests: watch::Receiver<()>) -> Self {
+        Self { requests, ..self }
     }
 
     /// Where the server listens.
@@ -231,7 +240,7 @@ impl App {
         if let Some(uds) = self.uds {
             serving.serve_uds(uds, &self.config);
         }
-        self.secrets.watch(&mut background, &self.metrics);
+        self.secrets.watch(&mut background, &self.requests, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
         serving.run(stop, engine_ended, exporting, &health, &self.config).await
@@ -325,8 +334,9 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
         tracing::warn!("{variable} is no setting and is ignored; did you mean {setting}?");
     }
     let ended = runtime.block_on(async {
-        let stop = shutdown::on_signal()?;
-        App::bind(config).await?.serve(stop).await
+        // Before the files are read and a device is opened, which takes a while.
+        let (stop, requests) = (shutdown::on_signal()?, shutdown::on_hangup()?);
+        App::bind(config).await?.looking_on(requests).serve(stop).await
     });
     // Whatever is left may not hold up the exit.
     runtime.shutdown_background();

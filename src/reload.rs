@@ -8,6 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 /// How often files are looked at. A change is taken at the second look that sees it.
@@ -34,12 +35,14 @@ pub struct Reloaded<T> {
 }
 
 /// What became of changed files.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// They are in force.
     Taken,
     /// They are wrong; what was before is still in force.
     Refused(Vec<String>),
+    /// Somebody asked, and they are those in force already.
+    Same,
 }
 
 /// Looks whether files have changed.
@@ -50,6 +53,8 @@ pub struct Watcher<T> {
     make: Make<T>,
     /// The state of the files that was taken or refused last.
     judged: Print,
+    /// Whether it was taken.
+    is_in_force: bool,
     /// The state at the last look.
     seen: Print,
 }
@@ -83,19 +88,22 @@ pub fn open<T>(paths: Vec<PathBuf>, make: Make<T>) -> Result<(Arc<Reloaded<T>>, 
     let files = read(&paths)?;
     let target = Arc::new(Reloaded { current: RwLock::new(Arc::new(make(&files)?)) });
     let seen = Ok(print(&files));
-    Ok((Arc::clone(&target), Watcher { target, paths, make, judged: seen.clone(), seen }))
+    Ok((Arc::clone(&target), Watcher { target, paths, make, judged: seen.clone(), is_in_force: true, seen }))
 }
 
 impl<T: Send + Sync + 'static> Watcher<T> {
-    /// Looks for ever, and tells of every change.
-    pub async fn run(mut self, tell: impl Fn(&T, Change)) {
+    /// Looks for ever, also whenever somebody asks; tells of every change, and whoever asked what there is.
+    pub async fn run(mut self, mut requests: watch::Receiver<()>, tell: impl Fn(&T, Change)) {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            interval.tick().await;
+            let is_asked = tokio::select! {
+                () = request(&mut requests) => true,
+                _ = interval.tick() => false,
+            };
             // Not on a thread that serves: a file may be on a disk that hangs.
             let looked = tokio::task::spawn_blocking(move || {
-                let change = self.look();
+                let change = if is_asked { Some(self.look_now()) } else { self.look() };
                 (self, change)
             });
             let Ok((watcher, change)) = looked.await else { return };
@@ -109,21 +117,47 @@ impl<T: Send + Sync + 'static> Watcher<T> {
     /// Takes or refuses files that differ from those judged last, once they have stayed the same from one look to the
     /// next: whoever replaces two files one by one is not caught in between.
     fn look(&mut self) -> Option<Change> {
-        let files = read(&self.paths);
-        let now = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
-        let settled = now == self.seen;
-        self.seen = now;
-        if !settled || self.seen == self.judged {
+        let before = self.seen.clone();
+        let files = self.see();
+        if self.seen != before || self.seen == self.judged {
             return None;
         }
+        Some(self.judge(files))
+    }
+
+    /// The same for whoever says that the files are as they should be: without a second look, and wrong ones are told again.
+    fn look_now(&mut self) -> Change {
+        let files = self.see();
+        if self.is_in_force && self.seen == self.judged {
+            return Change::Same;
+        }
+        self.judge(files)
+    }
+
+    fn see(&mut self) -> Result<Vec<File>, Vec<String>> {
+        let files = read(&self.paths);
+        self.seen = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
+        files
+    }
+
+    fn judge(&mut self, files: Result<Vec<File>, Vec<String>>) -> Change {
         self.judged = self.seen.clone();
-        Some(match files.and_then(|files| (self.make)(&files)) {
+        let made = files.and_then(|files| (self.make)(&files));
+        self.is_in_force = made.is_ok();
+        match made {
             Ok(made) => {
                 *self.target.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
                 Change::Taken
             }
             Err(problems) => Change::Refused(problems),
-        })
+        }
+    }
+}
+
+/// Until somebody asks; for ever once nobody is left who could.
+async fn request(requests: &mut watch::Receiver<()>) {
+    if requests.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -204,6 +238,30 @@ mod tests {
         write(dir.path(), "2", "2");
         assert_eq!((watcher.look(), watcher.look(), watcher.look()), (None, Some(Change::Taken), None));
         assert_eq!(*held, 1, "who holds the first keeps it");
+    }
+
+    #[test]
+    fn who_asks_is_told_at_once_and_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (thing, mut watcher) = open(write(dir.path(), "1", "1"), pair).expect("equal");
+        assert_eq!(watcher.look_now(), Change::Same);
+        write(dir.path(), "2", "2");
+        assert_eq!((watcher.look_now(), *thing.current()), (Change::Taken, 2));
+        assert_eq!((watcher.look(), watcher.look_now()), (None, Change::Same));
+        write(dir.path(), "2", "3");
+        let wrong = Change::Refused(vec!["they differ".to_owned()]);
+        assert_eq!((watcher.look_now(), watcher.look_now()), (wrong.clone(), wrong), "it is not put right by asking");
+        assert_eq!((watcher.look(), watcher.look(), *thing.current()), (None, None, 2));
+    }
+
+    #[tokio::test]
+    async fn a_look_is_asked_for_until_nobody_is_left_who_could() {
+        let (sender, mut requests) = watch::channel(());
+        sender.send_replace(());
+        request(&mut requests).await;
+        drop(sender);
+        let never = tokio::time::timeout(Duration::from_millis(50), request(&mut requests)).await;
+        never.expect_err("whose sender is gone does not ask without end");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::tls::ServerTls;
 use crate::tokens::Tokens;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// What guards `listen`.
@@ -50,25 +51,27 @@ impl Secrets {
         Ok(Self { tls, tokens })
     }
 
-    /// Keeps them up to date from now on, as tasks of `background`.
-    pub fn watch(self, background: &mut JoinSet<()>, metrics: &Metrics) {
+    /// Keeps them up to date from now on, as tasks of `background`, and looks at once on `requests`.
+    pub fn watch(self, background: &mut JoinSet<()>, requests: &watch::Receiver<()>, metrics: &Metrics) {
         if let Some(tls) = self.tls {
-            let metrics = metrics.clone();
+            let (requests, metrics) = (requests.clone(), metrics.clone());
             show_expiry(&metrics, &tls.current.current());
-            background.spawn(tls.watcher.run(move |tls, change| {
+            background.spawn(tls.watcher.run(requests, move |tls, change| {
                 told(&metrics, Secret::Tls, &change);
                 show_expiry(&metrics, tls);
             }));
         }
         if let Some(tokens) = self.tokens {
-            let metrics = metrics.clone();
-            background.spawn(tokens.watcher.run(move |_, change| told(&metrics, Secret::Tokens, &change)));
+            let (requests, metrics) = (requests.clone(), metrics.clone());
+            let tell = move |_: &Tokens, change| told(&metrics, Secret::Tokens, &change);
+            background.spawn(tokens.watcher.run(requests, tell));
         }
     }
 }
 
 fn told(metrics: &Metrics, what: Secret, change: &Change) {
     match change {
+        Change::Same => return tracing::info!(?what, "the files are those in force"),
         Change::Taken => tracing::info!(?what, "changed files were read and are in force"),
         Change::Refused(problems) => {
             tracing::error!(

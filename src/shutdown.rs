@@ -1,8 +1,9 @@
-//! Stop signals.
+//! Signals: those that stop, and the one that has files looked at.
 
 use crate::backend::cuda;
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// A token that the first SIGTERM or SIGINT cancels. A second one ends the process at once: whoever sends it does not
@@ -32,4 +33,21 @@ pub fn on_signal() -> io::Result<CancellationToken> {
         }
     });
     Ok(token)
+}
+
+/// Changes with every SIGHUP. Without this, a server would end by one without a drain: it is what other servers are asked to
+/// read their files with, and what a terminal that is closed sends.
+///
+/// # Errors
+/// When the signal cannot be watched.
+pub fn on_hangup() -> io::Result<watch::Receiver<()>> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (sender, receiver) = watch::channel(());
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            tracing::info!("SIGHUP: looking at certificate and tokens now; other settings are read at a start");
+            sender.send_replace(());
+        }
+    });
+    Ok(receiver)
 }

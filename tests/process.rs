@@ -1,5 +1,6 @@
 //! The program as a process: probes, signals and exit codes.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -19,8 +20,13 @@ impl Drop for Server {
 
 impl Server {
     fn start(socket: &Path, more: &[&str]) -> Self {
+        Self::listening("none", socket, more)
+    }
+
+    /// Over TCP as well, or not.
+    fn listening(tcp: &str, socket: &Path, more: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_croupier"))
-            .args(["serve", "--listen=none", "--admin=none", "--threads=1", "--log-format=json", "--uds"])
+            .args(["serve", "--admin=none", "--threads=1", "--log-format=json", "--listen", tcp, "--uds"])
             .arg(socket)
             .args(more)
             .stderr(Stdio::piped())
@@ -99,6 +105,32 @@ fn a_second_signal_ends_it_at_once() {
     until(|| (healthcheck(&socket).status.code() == Some(1)).then_some(()));
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(128 + 15));
+}
+
+#[test]
+fn a_hangup_has_files_looked_at_and_ends_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (socket, tokens) = (dir.path().join("s"), dir.path().join("tokens"));
+    std::fs::write(&tokens, "the-old-token-of-workers").expect("a file");
+    let file = format!("--auth-token-file={}", tokens.display());
+    let mut server = Server::listening("127.0.0.1:0", &socket, &[&file]);
+    let log = BufReader::new(server.0.stderr.take().expect("it is piped"));
+    let mut lines = log.lines().map_while(Result::ok);
+    let mut next = |part: &str| assert!(lines.any(|line| line.contains(part)), "the log ends without: {part}");
+    server.signal("HUP");
+    next("SIGHUP: looking");
+    next("the files are those in force");
+    std::fs::write(&tokens, "short").expect("a file");
+    next("changed files are wrong");
+    // Nobody but who asks is told of the same mistake again.
+    server.signal("HUP");
+    next("changed files are wrong");
+    std::fs::write(&tokens, "the-new-token-of-workers").expect("a file");
+    server.signal("HUP");
+    next("changed files were read and are in force");
+    assert!(healthcheck(&socket).status.success(), "it goes on");
+    server.signal("TERM");
+    assert_eq!(server.end().code(), Some(0));
 }
 
 #[test]
