@@ -108,8 +108,9 @@ async fn messages_and_stages_are_recorded_for_both_calls() {
     }
     assert_eq!(counts("request").await, (3.0, (sample_bytes + asked) as f64));
     assert_eq!(counts("response").await, (3.0, (answer.encoded_len() + answered) as f64));
-    for stage in ["queue", "reply", "total"] {
+    // The stream's configuration is received too, and is no step.
+    for (stage, count) in [("receive", 3.0), ("queue", 2.0), ("reply", 2.0), ("total", 2.0)] {
         let series = format!("croupier_step_duration_seconds_count{{stage=\"{stage}\"}}");
-        assert_eq!(server.series(&series).await, 2.0, "{stage}");
+        assert_eq!(server.series(&series).await, count, "{stage}");
     }
 }

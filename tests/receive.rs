@@ -193,6 +193,28 @@ async fn a_stream_may_be_silent_between_messages() {
     assert_eq!(stream.end().await.0.code(), Code::Ok);
 }
 
+/// How long a message was on its way is a stage of its own; one that comes at once took no time, and the others' stages do not see it.
+#[tokio::test]
+async fn the_time_that_a_message_takes_is_recorded() {
+    let server = TestServer::start().await;
+    let stage = |stage: &str, part: &str| {
+        server.series(&format!("croupier_step_duration_seconds_{part}{{stage=\"{stage}\"}}"))
+    };
+    let mut stream = Call::open(&server, DECODE).await;
+    stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
+    until(&server, "croupier_step_duration_seconds_count{stage=\"receive\"}", 1.0).await;
+    assert_eq!(stage("receive", "sum"), 0.0);
+    let step = DecodeRequest { request: Some(decode_request::Request::Step(Step::default())) }.encode_to_vec();
+    stream.begin(step.len(), &[]);
+    tokio::time::sleep(SHORT).await;
+    stream.bytes.send_data(step.into(), true).unwrap();
+    assert_eq!(stream.end().await.0.code(), Code::Ok);
+    assert_eq!(stage("receive", "count"), 2.0);
+    let seconds = stage("receive", "sum");
+    assert!(seconds > SHORT.as_secs_f64() / 2.0, "{seconds} s");
+    assert!(stage("total", "sum") < seconds, "it begins with the whole message");
+}
+
 /// Zero is no bound.
 #[tokio::test]
 async fn without_a_bound_a_message_may_take_its_time() {

@@ -183,7 +183,7 @@ catalog! {
     BATCH_ROWS = Def::histogram("croupier_batch_rows", Unit::Count, COUNTS, "Rows given to the backend at once.");
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
-        "Duration of a step by stage: queue, backend, reply, and total.");
+        "Duration of a step by stage: queue, backend, reply, and total of these; before them receive, of every message.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
     RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");

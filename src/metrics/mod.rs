@@ -38,18 +38,20 @@ pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// Stages of a step, the label `stage`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// From the first byte of a message that was read to the whole message: before the step, and no part of `Total`.
+    Receive,
     /// From admission to the backend becoming free.
     Queue,
     /// In the backend.
     Backend,
     /// From the backend's answer to the reply being handed to the transport.
     Reply,
-    /// All of it.
+    /// All of it, from the whole message on.
     Total,
 }
 
 /// Values of the label `stage`, in the order of [`Stage`].
-pub(crate) const STAGES: [&str; 4] = ["queue", "backend", "reply", "total"];
+pub(crate) const STAGES: [&str; 5] = ["receive", "queue", "backend", "reply", "total"];
 
 impl Stage {
     /// Its name, in metrics and traces.

@@ -16,6 +16,7 @@ pub mod handshake;
 mod headers;
 pub mod health;
 mod held;
+mod incoming;
 mod info;
 pub mod listener;
 mod outlet;

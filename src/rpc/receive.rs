@@ -1,7 +1,7 @@
-//! Messages of all calls on their way in, before there is a message.
+//! Calls on their way in, before there is a message.
 //!
 //! A call takes memory from its first byte on, and whoever stops in the middle of a message keeps it. So each message has a time
-//! within which it has to come, the first one counted from the beginning of its call. A stream has its place on the server before it is read
+//! within which it has to come (`incoming`), the first one counted from the beginning of its call. A stream has its place on the server before it is read
 //! (`max_streams`, `max_attached_ranks`); a stateless call has none, and takes room for its message once its length is known.
 //! The time of a message passes only while somebody asks for it, which nobody does on a stream whose worker takes no replies: that is
 //! for the watch on these to end (`unread`), which is told here of messages that are not whole.
@@ -12,15 +12,14 @@ use super::caller::{Caller, MOST_QUESTIONS};
 use super::deadline::Deadline;
 use super::deliver;
 use super::headers;
+use super::incoming::Incoming;
 use super::outlet;
 use super::server::split;
-use crate::engine::Coming;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
-use axum::BoxError;
-use axum::body::{Body, BodyDataStream, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -28,19 +27,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::service::Routes;
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::health_server;
 
-/// What stands before a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 /// The longest message of a call that samples nothing: a service's name, or a symbol's.
 const SMALL: usize = 4096;
-/// A timer that is looked at so much later than it was set for says nothing of the worker: nobody was asking for the message.
-const LATE: Duration = Duration::from_secs(1);
 
 /// The same routes, with a watch on what their calls send.
 pub(super) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
@@ -49,7 +42,7 @@ pub(super) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
 
 /// What is watched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A stream of the sampler, which has its place.
     Stream,
     /// A stateless batch, which has none.
@@ -71,8 +64,13 @@ impl Kind {
     }
 
     /// Whether the call ends behind its only message.
-    fn is_single(self) -> bool {
+    pub(super) fn is_single(self) -> bool {
         matches!(self, Self::Alone | Self::Small)
+    }
+
+    /// Whether its messages have something to sample, or columns of it.
+    pub(super) fn is_sampling(self) -> bool {
+        matches!(self, Self::Stream | Self::Alone)
     }
 
     /// A place for a stateless batch among all of these, for any other call but a stream one among those of its connection.
@@ -87,7 +85,7 @@ impl Kind {
         }
     }
 
-    fn longest(self, limits: &Limits) -> usize {
+    pub(super) fn longest(self, limits: &Limits) -> usize {
         match self {
             Self::Stream | Self::Alone => limits.max_message_bytes,
             Self::Small | Self::Questions => SMALL.min(limits.max_message_bytes),
@@ -144,7 +142,7 @@ impl Mark {
         }
     }
 
-    fn set(&self) {
+    pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -155,7 +153,13 @@ impl Mark {
 
 /// Whether a call has sent part of a message so far.
 #[derive(Debug, Clone, Default)]
-struct Part(Arc<AtomicBool>);
+pub(super) struct Part(Arc<AtomicBool>);
+
+impl Part {
+    pub(super) fn tell(&self, has_part: bool) {
+        self.0.store(has_part, Ordering::Relaxed);
+    }
+}
 
 /// The messages of a stream's worker.
 #[derive(Debug)]
@@ -205,191 +209,6 @@ impl Drop for Unheard {
     fn drop(&mut self) {
         if let Some(method) = self.method.as_ref().filter(|_| !self.heard.is_set()) {
             self.shared.finished(method, self.started, self.code);
-        }
-    }
-}
-
-/// What a call sends.
-struct Incoming {
-    body: BodyDataStream,
-    shared: Arc<Shared>,
-    framing: Framing,
-    /// When the message that is awaited has to be there.
-    due: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-    kind: Kind,
-    /// The place of a stateless batch, and the room of its message.
-    alone: Option<(Permit, Option<Coming>)>,
-    /// Whether the length of a message is known.
-    begun: bool,
-    left: Mark,
-    part: Part,
-    /// What is wrong with a message that came behind others.
-    fault: Option<Error>,
-    ended: bool,
-}
-
-/// Where in a call's messages its bytes stand.
-#[derive(Debug)]
-enum Framing {
-    /// So much of a message's prefix has come.
-    Prefix([u8; PREFIX], usize),
-    /// So many bytes of a message are to come.
-    Message(usize),
-}
-
-const BETWEEN: Framing = Framing::Prefix([0; PREFIX], 0);
-
-impl Incoming {
-    fn new(
-        body: BodyDataStream,
-        shared: &Arc<Shared>,
-        (kind, place): (Kind, Option<Permit>),
-        (left, part): (Mark, Part),
-    ) -> Self {
-        let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
-        let (due, begun, fault) = (from_now(&shared), false, None);
-        Self { body, shared, framing: BETWEEN, due, timer: None, kind, alone, begun, left, part, fault, ended: false }
-    }
-
-    /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
-    fn see(&mut self, chunk: &[u8]) -> Result<(), (usize, Error)> {
-        let (mut bytes, mut good) = (chunk, 0);
-        while !bytes.is_empty() {
-            match &mut self.framing {
-                Framing::Prefix(prefix, have) => {
-                    if *have == 0 {
-                        good = chunk.len() - bytes.len();
-                    }
-                    if *have == 0 && self.due.is_none() {
-                        self.due = from_now(&self.shared);
-                    }
-                    let (taken, rest) = bytes.split_at(bytes.len().min(PREFIX - *have));
-                    prefix[*have..*have + taken.len()].copy_from_slice(taken);
-                    (*have, bytes) = (*have + taken.len(), rest);
-                    if *have == PREFIX {
-                        let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-                        self.begin(len).map_err(|error| (good, error))?;
-                    }
-                }
-                Framing::Message(left) => {
-                    let taken = bytes.len().min(*left);
-                    (*left, bytes) = (*left - taken, &bytes[taken..]);
-                    if *left == 0 {
-                        self.whole();
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A message of so many bytes begins.
-    fn begin(&mut self, len: usize) -> Result<(), Error> {
-        (self.framing, self.begun) = (Framing::Message(len), true);
-        let longest = self.kind.longest(&self.shared.limits);
-        if len > longest {
-            return Err(Error::TooLong { len, longest });
-        }
-        if let Some((_, room)) = &mut self.alone {
-            *room = Some(self.shared.engine.admit_message(len)?);
-        }
-        if len == 0 {
-            self.whole();
-        }
-        Ok(())
-    }
-
-    /// A message is whole. A call of one message has to end behind it too.
-    fn whole(&mut self) {
-        self.framing = BETWEEN;
-        if !self.kind.is_single() {
-            self.due = None;
-        }
-    }
-
-    /// The error of a message that does not come.
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Error> {
-        let Some(due) = self.due else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        if timer.deadline() != due {
-            timer.as_mut().reset(due);
-        }
-        while timer.as_mut().poll(context).is_ready() {
-            if due.elapsed() < LATE {
-                return Poll::Ready(Error::NotReceived(self.shared.limits.receive_timeout));
-            }
-            self.due = from_now(&self.shared);
-            let Some(due) = self.due else { return Poll::Pending };
-            timer.as_mut().reset(due);
-        }
-        Poll::Pending
-    }
-
-    /// Whether all messages that have begun are whole.
-    fn is_between(&self) -> bool {
-        matches!(self.framing, Framing::Prefix(_, 0))
-    }
-
-    /// Whether what has come ends in the middle, or is not enough.
-    fn is_awaiting(&self) -> bool {
-        !self.is_between() || (self.kind.is_single() && !self.begun)
-    }
-
-    /// The client has left the call, or the connection is gone.
-    fn left(&mut self, why: String) -> Poll<Option<Result<Bytes, BoxError>>> {
-        (self.ended, self.alone) = (true, None);
-        self.left.set();
-        Poll::Ready(Some(Err(Status::cancelled(why).into())))
-    }
-
-    fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
-        (self.ended, self.alone) = (true, None);
-        Poll::Ready(Some(Err(self.shared.refuse(error).into())))
-    }
-}
-
-/// When what is awaited from now on has to be there.
-fn from_now(shared: &Shared) -> Option<Instant> {
-    let timeout = shared.limits.receive_timeout;
-    (!timeout.is_zero()).then(|| Instant::now() + timeout)
-}
-
-impl Stream for Incoming {
-    type Item = Result<Bytes, BoxError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if this.ended {
-            return Poll::Ready(None);
-        }
-        if let Some(fault) = this.fault.take() {
-            return this.fail(&fault);
-        }
-        match Pin::new(&mut this.body).poll_next(context) {
-            Poll::Ready(Some(Ok(bytes))) => match this.see(&bytes) {
-                Ok(()) => {
-                    this.part.0.store(!this.is_between(), Ordering::Relaxed);
-                    Poll::Ready(Some(Ok(bytes)))
-                }
-                Err((0, error)) => this.fail(&error),
-                // The messages before it have their answers first.
-                Err((good, error)) => {
-                    this.fault = Some(error);
-                    Poll::Ready(Some(Ok(bytes.slice(..good))))
-                }
-            },
-            Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
-            // Of a call that its client has cancelled hyper tells by an error.
-            Poll::Ready(None) if this.is_awaiting() => {
-                let at = if this.is_between() { "before its message" } else { "inside a message" };
-                this.fail(&Error::Malformed(format!("the call ended {at}")))
-            }
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => match this.poll_late(context) {
-                Poll::Ready(error) => this.fail(&error),
-                Poll::Pending => Poll::Pending,
-            },
         }
     }
 }
