@@ -36,6 +36,9 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 
 /// Probabilities.
 const SHARES: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0];
+/// Probabilities by position of a draft, of which a server has many: few, as their means say most. All are at most 1, so that the
+/// bucket for all of them is the one up to 1.
+const SHARES_BY_POSITION: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9];
 /// Ranks of tokens.
 const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
 
@@ -74,8 +77,8 @@ impl Def {
     }
 
     /// A histogram of shares.
-    const fn shares(name: &'static str, help: &'static str) -> Self {
-        Self { name, kind: Kind::Histogram, unit: None, help, buckets: SHARES }
+    const fn shares(name: &'static str, buckets: &'static [f64], help: &'static str) -> Self {
+        Self { name, kind: Kind::Histogram, unit: None, help, buckets }
     }
 
     fn key(&self, labels: &[(&'static str, &str)]) -> Key {
@@ -220,11 +223,11 @@ catalog! {
         "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), or by chance.");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
-    SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance",
+    SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
         "Draft tokens that passed their test among those measured, to be held against the expected acceptance; in a tree also those off the path that was taken.");
-    SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation",
+    SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation", SHARES,
         "Total variation between target and draft distribution of measured first draft tokens of a position: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
         "Rank in the target of measured first draft tokens of a position that were rejected.");

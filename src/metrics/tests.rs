@@ -2,6 +2,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
+use crate::speculative::verified::Trial;
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -129,6 +130,51 @@ fn every_reason_to_hand_a_row_over_has_a_series() {
         let line = format!("croupier_backend_handed_over_rows_total{{reason=\"{}\"}} 2\n", reason.name());
         assert!(metrics.render().contains(&line), "{line}");
     }
+}
+
+/// Series of a server that has seen so many models do all there is, and of one whose models never verify a draft.
+fn series(model_labels: usize) -> (usize, usize) {
+    let metrics = metrics(model_labels);
+    let models: Vec<_> = (0..=model_labels).map(|at| metrics.model(&format!("model {at}"))).collect();
+    let count = || metrics.render().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
+    let plain = count();
+    let trial = |depth| Trial {
+        index: depth,
+        depth,
+        is_first: true,
+        accepted: false,
+        expected: Some(0.5),
+        total_variation: Some(0.5),
+        ratio: Some(0.5),
+        rejected_rank: Some(2),
+    };
+    let trials: Vec<Trial> = (0..40).map(trial).collect();
+    let proposers = [Proposer::Kept, Proposer::Sent, Proposer::Deterministic, Proposer::Ngram, Proposer::Suffix];
+    for (model, proposer) in models.iter().flat_map(|model| proposers.map(|proposer| (model, proposer))) {
+        let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
+        let (lossless, one_by_one) = (true, true);
+        let round = Round { proposer, drafted, accepted, emitted, lossless, last, one_by_one, trials: &trials };
+        metrics.verified(model, &round);
+    }
+    (plain, count())
+}
+
+/// A label that is added multiplies: whoever does has to see by how much, here and in the documentation.
+#[test]
+fn the_documentation_says_how_many_series_there_are_at_most() {
+    let ((plain, all), (more_plain, more)) = (series(1), series(2));
+    let (per_plain, per_model) = (more_plain - plain, more - all);
+    // Two are the one that is known and "other".
+    let fixed = plain - 2 * per_plain;
+    assert_eq!(all - 2 * per_model, fixed);
+    let most = Limits::default().max_model_labels;
+    let total = fixed + (most + 1) * per_model;
+    let text = format!(
+        "`{fixed} + {per_plain} × (max_model_labels + 1)` without drafts, and at most `{fixed} + {per_model} × (max_model_labels + 1)` \
+         with them: {total} with the default of {most}"
+    );
+    let page = include_str!("../../docs/metrics.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains(&text), "docs/metrics.md has to say: {text}");
 }
 
 #[test]
