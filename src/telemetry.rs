@@ -1,7 +1,9 @@
 //! Logs on stderr. tracing-subscriber escapes control characters in what clients sent (since 0.3.20).
 
 use crate::config::LogFormat;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
+use std::panic::PanicHookInfo;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
@@ -10,7 +12,8 @@ const LINES_BUFFERED: usize = 8192;
 
 /// Starts logging for this process, once; the lines still buffered are written when the guard is dropped.
 ///
-/// Lines are written by a thread of their own, so that a reader of stderr that has stopped cannot stop the server.
+/// Lines are written by a thread of their own, so that a reader of stderr that has stopped cannot stop the server. As JSON, panics
+/// are lines too.
 ///
 /// # Errors
 /// When the filter is wrong, or something logs already.
@@ -21,7 +24,35 @@ pub fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Box<dyn std:
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init()?,
-        LogFormat::Json => builder.json().flatten_event(true).try_init()?,
+        LogFormat::Json => {
+            builder.json().flatten_event(true).try_init()?;
+            log_panics();
+        }
     }
     Ok(guard)
+}
+
+/// Has panics told as everything else is. What Rust prints of one is several lines, none of which is an object; whoever parses the log
+/// would lose it.
+fn log_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // Who has filtered all errors out sees at least this.
+        if tracing::enabled!(tracing::Level::ERROR) { log_panic(panic) } else { before(panic) }
+    }));
+}
+
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let payload = panic.payload();
+    let message = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref().map(String::as_str));
+    // Empty unless RUST_BACKTRACE asks for it.
+    let backtrace = Backtrace::capture();
+    tracing::error!(
+        thread = thread.name(),
+        location = panic.location().map(tracing::field::display),
+        backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace)),
+        "panicked: {}",
+        message.unwrap_or("without a message")
+    );
 }

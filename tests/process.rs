@@ -1,5 +1,6 @@
 //! The program as a process: probes, signals and exit codes.
 
+use croupier::config::LogFormat;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -184,4 +185,67 @@ fn a_device_is_an_index_or_a_uuid() {
     let output = output.expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("\"first\" is no device"));
+}
+
+/// Lines that a program logged as JSON: each is an object, and an error.
+fn errors(output: &Output) -> Vec<serde_json::Value> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line} in:\n{text}")));
+    let lines: Vec<serde_json::Value> = lines.collect();
+    assert!(lines.iter().all(|line| line["level"] == "ERROR"), "{text}");
+    lines
+}
+
+#[test]
+fn mistakes_are_told_in_the_format_of_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("croupier.toml");
+    std::fs::write(&file, "log_format = \"json\"\n").expect("a file");
+    let file = format!("--config={}", file.display());
+    let wrong = ["--threads=none", "--log-level=", "--no-such-flag"];
+    let run = |format: &[&str], variable: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        let output = command.arg("serve").args(format).args(wrong).env("CROUPIER_LOG_FORMAT", variable).output();
+        output.expect("it runs")
+    };
+    for json in [run(&["--log-format=json"], ""), run(&[], "json"), run(&[&file], "")] {
+        assert_eq!(json.status.code(), Some(2));
+        let lines = errors(&json);
+        let told = |part: &str| lines.iter().any(|line| line["message"].as_str().is_some_and(|m| m.contains(part)));
+        for part in ["wrong configuration: --threads: ", "no-such-flag", " mistakes, nothing was done"] {
+            assert!(told(part), "{part} in {lines:?}");
+        }
+    }
+    let text = run(&[], "text");
+    assert_eq!(text.status.code(), Some(2));
+    assert!(text.stderr.starts_with(b"croupier: "), "{text:?}");
+}
+
+/// Makes this program one that logs as a server does and panics.
+const PANIC: &str = "CROUPIER_TEST_PANIC";
+
+#[test]
+fn a_panic_is_a_line_of_the_log() {
+    if std::env::var_os(PANIC).is_some() {
+        let guard = croupier::telemetry::init(LogFormat::Json, "info").expect("nothing logs yet");
+        let thread = std::thread::Builder::new().name("the-panicking".to_owned());
+        thread.spawn(|| panic!("for {}", "a test")).expect("a thread").join().expect_err("a panic");
+        thread_without_a_message();
+        drop(guard);
+        std::process::exit(0);
+    }
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", "a_panic_is_a_line_of_the_log", "--nocapture"]).env(PANIC, "1").env_remove("RUST_BACKTRACE");
+    let lines = errors(&child.output().expect("it runs"));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!((&lines[0]["message"], &lines[0]["thread"]), (&"panicked: for a test".into(), &"the-panicking".into()));
+    assert!(lines[0]["location"].as_str().is_some_and(|place| place.starts_with("tests/process.rs:")), "{lines:?}");
+    assert_eq!(lines[1]["message"], "panicked: without a message");
+    let traced = errors(&child.env("RUST_BACKTRACE", "1").output().expect("it runs"));
+    assert!(traced[0]["backtrace"].as_str().is_some_and(|trace| trace.contains("panic")), "{traced:?}");
+}
+
+/// As the loss of a device is one.
+fn thread_without_a_message() {
+    std::thread::spawn(|| std::panic::panic_any(1)).join().expect_err("a panic");
 }

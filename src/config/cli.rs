@@ -3,9 +3,9 @@
 use super::flags::{Reader, flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, access, bench, detect, inject, secrets, top, values};
+use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, inject, secrets, top, values};
 use crate::dial::Access;
-use crate::output;
+use crate::{output, telemetry};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
@@ -66,16 +66,24 @@ pub struct Stop {
     pub text: String,
     /// The exit code.
     pub code: u8,
+    /// Mistakes that are log lines, as those of a server whose log somebody parses.
+    lines: Vec<String>,
 }
 
 impl Stop {
     fn mistakes(problems: &[String]) -> Self {
-        let count = match problems.len() {
-            1 => "1 mistake".to_owned(),
-            n => format!("{n} mistakes"),
-        };
         let list: String = problems.iter().map(|p| format!("  {p}\n")).collect();
-        Self { text: format!("croupier: {count}, nothing was done:\n{list}"), code: EXIT_CONFIG }
+        let text = format!("croupier: {}, nothing was done:\n{list}", counted(problems));
+        Self { text, code: EXIT_CONFIG, lines: Vec::new() }
+    }
+
+    /// The same of a server that was to log like this.
+    fn logged(problems: &[String], format: LogFormat) -> Self {
+        let stop = Self::mistakes(problems);
+        match format {
+            LogFormat::Text => stop,
+            LogFormat::Json => Self { lines: problems.to_vec(), ..stop },
+        }
     }
 
     /// Tells it and gives the exit code.
@@ -85,8 +93,22 @@ impl Stop {
         if self.code == 0 {
             return output::say(&self.text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
         }
-        eprint!("{}", self.text);
+        // At the default level: the one that is set may be among the mistakes.
+        let logs = (!self.lines.is_empty()).then(|| telemetry::init(LogFormat::Json, "info"));
+        let Some(Ok(_guard)) = logs else {
+            eprint!("{}", self.text);
+            return ExitCode::from(self.code);
+        };
+        self.lines.iter().for_each(|problem| tracing::error!("wrong configuration: {problem}"));
+        tracing::error!("{}, nothing was done", counted(&self.lines));
         ExitCode::from(self.code)
+    }
+}
+
+fn counted(problems: &[String]) -> String {
+    match problems.len() {
+        1 => "1 mistake".to_owned(),
+        n => format!("{n} mistakes"),
     }
 }
 
@@ -173,7 +195,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             let (mut config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
             secrets::check(&config, &mut problems);
             config.read_vocabulary(&mut problems);
-            if problems.is_empty() { Ok(Command::Serve(Box::new(config))) } else { Err(Stop::mistakes(&problems)) }
+            if !problems.is_empty() {
+                return Err(Stop::logged(&problems, config.log_format));
+            }
+            Ok(Command::Serve(Box::new(config)))
         }
         None => Err(Stop::mistakes(&problems)),
     }
@@ -199,7 +224,7 @@ fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
             Err(error) => error,
         };
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            return Err(Stop { text: error.render().to_string(), code: 0 });
+            return Err(Stop { text: error.render().to_string(), code: 0, lines: Vec::new() });
         }
         problems.push(one_line(&error));
         if error.kind() != ErrorKind::UnknownArgument || !take_out(&error, &mut args) {
