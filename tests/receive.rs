@@ -197,9 +197,8 @@ async fn a_stream_may_be_silent_between_messages() {
 #[tokio::test]
 async fn the_time_that_a_message_takes_is_recorded() {
     let server = TestServer::start().await;
-    let stage = |stage: &str, part: &str| {
-        server.series(&format!("croupier_step_duration_seconds_{part}{{stage=\"{stage}\"}}"))
-    };
+    let stage =
+        |stage: &str, part: &str| server.series(&format!("croupier_step_duration_seconds_{part}{{stage=\"{stage}\"}}"));
     let mut stream = Call::open(&server, DECODE).await;
     stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
     until(&server, "croupier_step_duration_seconds_count{stage=\"receive\"}", 1.0).await;

@@ -382,8 +382,11 @@ class DraftTest(_Message):
     expected_acceptance: float
     total_variation: float
     rejected_rank: int
+    target_probability: float
+    draft_probability: float
     def __init__(self, *, index: int | None = ..., accepted: bool | None = ..., expected_acceptance: float | None = ...,
-                 total_variation: float | None = ..., rejected_rank: int | None = ...) -> None: ...
+                 total_variation: float | None = ..., rejected_rank: int | None = ...,
+                 target_probability: float | None = ..., draft_probability: float | None = ...) -> None: ...
 
 class Token(_Message):
     token_id: int

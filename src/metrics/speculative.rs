@@ -162,9 +162,9 @@ impl Handles {
         if let Some(total_variation) = trial.total_variation {
             self.total_variation.record(total_variation);
         }
-        if let (Some(rank), Some(ratio)) = (trial.rejected_rank, trial.ratio) {
+        if let (Some(rank), Some(chances)) = (trial.rejected_rank, trial.chances) {
             self.rejected_rank.record(rank);
-            self.rejected[reason(ratio)].increment(1);
+            self.rejected[reason(chances.ratio())].increment(1);
         }
     }
 }

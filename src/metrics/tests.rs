@@ -2,7 +2,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
-use crate::speculative::verified::Trial;
+use crate::speculative::verified::{Chances, Trial};
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -145,7 +145,7 @@ fn series(model_labels: usize) -> (usize, usize) {
         accepted: false,
         expected: Some(0.5),
         total_variation: Some(0.5),
-        ratio: Some(0.5),
+        chances: Some(Chances { target: 0.25, draft: 0.5 }),
         rejected_rank: Some(2),
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();

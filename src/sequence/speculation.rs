@@ -102,8 +102,8 @@ mod tests {
     }
 
     fn trial(depth: usize, accepted: bool) -> Trial {
-        let (expected, total_variation, ratio, rejected_rank) = (None, None, None, None);
-        Trial { index: depth, depth, is_first: true, accepted, expected, total_variation, ratio, rejected_rank }
+        let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
+        Trial { index: depth, depth, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
     }
 
     #[test]

@@ -50,19 +50,36 @@ pub struct Trial {
     /// The total variation between what was to be drawn and the draft distribution: 0 for equal ones, 1 for
     /// disjoint ones. For a later sibling, what was to be drawn is the residual.
     pub total_variation: Option<f64>,
-    /// The token's probability in what was to be drawn, over that in its draft distribution.
-    pub ratio: Option<f64>,
+    /// The token's own probabilities.
+    pub chances: Option<Chances>,
     /// For a rejected token, also where a later sibling was accepted; of a block for the token at which acceptance
     /// stopped. 1 + the number of tokens before it in the target's order, after masks, bias and penalties. So a token that
     /// top-k 50 removed shows how far behind it was.
     pub rejected_rank: Option<u32>,
 }
 
+/// How likely a draft token was.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chances {
+    /// In what was to be drawn: the target, or for a later sibling the residual.
+    pub target: f64,
+    /// In its draft distribution; more than 0.
+    pub draft: f64,
+}
+
+impl Chances {
+    /// The one over the other, which decides rejection sampling.
+    #[must_use]
+    pub fn ratio(self) -> f64 {
+        self.target / self.draft
+    }
+}
+
 impl Trial {
     /// Of the first of its position.
     pub(super) fn new(index: usize, depth: usize, accepted: bool) -> Self {
-        let (expected, total_variation, ratio, rejected_rank) = (None, None, None, None);
-        Self { index, depth, is_first: true, accepted, expected, total_variation, ratio, rejected_rank }
+        let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
+        Self { index, depth, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
     }
 
     /// With what was measured where the positions are.
@@ -71,7 +88,7 @@ impl Trial {
         Self {
             expected: Some(expected),
             total_variation: Some(total_variation),
-            ratio: Some(here.share(token) / here.proposed(self.index)),
+            chances: Some(Chances { target: here.share(token), draft: here.proposed(self.index) }),
             rejected_rank: (!self.accepted).then(|| here.rank(token)),
             ..self
         }

@@ -34,6 +34,8 @@ async fn run(worker: &mut Worker) {
     let half_lost: &[(u32, f32)] = &[(0, 0.5), (5, 0.5)];
     let work = worker.verify(1, measured(chain(&[5], sparse(&[half_lost]))), &[half.clone(), half.clone()]).await;
     assert_eq!((tests(&work), ids(&work)), (vec![(0, false, 0.5, 0.5, 6)], vec![1]));
+    let test = &work.verify.as_ref().unwrap().tests[0];
+    assert_eq!((test.target_probability, test.draft_probability), (0.0, 0.5));
     // No draft token: a plain row.
     worker.verify(1, measured(chain(&[], deterministic())), &[half]).await;
     // The text ends with its first draft token.

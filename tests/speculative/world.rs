@@ -259,8 +259,8 @@ impl Target for Rows<'_> {
 fn unmeasured(measured: &Verified, plain: &Verified) {
     let mut expected = measured.clone();
     for trial in &mut expected.trials {
-        assert!(trial.expected.is_some() && trial.total_variation.is_some() && trial.ratio.is_some());
-        (trial.expected, trial.total_variation, trial.ratio, trial.rejected_rank) = (None, None, None, None);
+        assert!(trial.expected.is_some() && trial.total_variation.is_some() && trial.chances.is_some());
+        (trial.expected, trial.total_variation, trial.chances, trial.rejected_rank) = (None, None, None, None);
     }
     assert_eq!(*plain, expected);
 }

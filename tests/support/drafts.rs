@@ -148,9 +148,9 @@ pub(crate) fn bits(result: &VerifyResult) -> String {
         Ok(verified) => {
             let trial = |t: &Trial| {
                 let (expected, variation) = (t.expected.map(f64::to_bits), t.total_variation.map(f64::to_bits));
-                let ratio = t.ratio.map(f64::to_bits);
+                let chances = t.chances.map(|chances| (chances.target.to_bits(), chances.draft.to_bits()));
                 format!(
-                    "{} {} {} {expected:?} {variation:?} {ratio:?} {:?}",
+                    "{} {} {} {expected:?} {variation:?} {chances:?} {:?}",
                     t.index, t.depth, t.accepted, t.rejected_rank
                 )
             };

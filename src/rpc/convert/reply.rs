@@ -12,7 +12,7 @@ use crate::rpc::status::retry_after_ms;
 use crate::sampling::row::RowOutput;
 use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError};
-use crate::speculative::verified::Trial;
+use crate::speculative::verified::{Chances, Trial};
 
 /// The answer to a step, and the room that it takes.
 pub(in crate::rpc) fn step_result(reply: StepReply) -> (proto::StepResult, Permit) {
@@ -121,12 +121,15 @@ fn verified(verification: Verification, finish: Option<FinishReason>) -> proto::
 }
 
 fn draft_test(trial: &Trial) -> proto::DraftTest {
+    let chance = |of: fn(Chances) -> f64| trial.chances.map_or(0.0, of) as f32;
     proto::DraftTest {
         index: trial.index as u32,
         accepted: trial.accepted,
         expected_acceptance: trial.expected.unwrap_or_default() as f32,
         total_variation: trial.total_variation.unwrap_or_default() as f32,
         rejected_rank: trial.rejected_rank.unwrap_or_default(),
+        target_probability: chance(|chances| chances.target),
+        draft_probability: chance(|chances| chances.draft),
     }
 }
 
