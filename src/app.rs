@@ -225,7 +225,8 @@ impl App {
             vocabulary: self.config.vocabulary.clone(),
         };
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone())
-            .with_max_age(self.config.max_connection_age);
+            .with_max_age(self.config.max_connection_age)
+            .with_ping_timeout(self.config.keepalive_timeout);
         let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
         let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
         let (tracer, exporting) = traces.unzip();

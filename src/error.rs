@@ -47,6 +47,8 @@ reasons! {
     StateBytes = "STATE_BYTES";
     /// A connection stayed silent.
     FirstByteTimeout = "FIRST_BYTE_TIMEOUT";
+    /// A client with calls answered no ping.
+    KeepaliveTimeout = "KEEPALIVE_TIMEOUT";
     /// A TLS handshake took too long.
     TlsTimeout = "TLS_TIMEOUT";
     /// A client showed no certificate where one is asked for.

@@ -69,6 +69,13 @@ async fn stateless_messages_take_their_room_before_they_come() {
     drop(calls);
     until(&server, BYTES, 0.0).await;
     until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 2.0).await;
+    // As some proxies reset calls: it is no mistake in the message either.
+    let mut proxied = Call::open(&server, SAMPLE).await;
+    proxied.begin(MESSAGE, &[0; 10]);
+    until(&server, BYTES, MESSAGE as f64).await;
+    proxied.bytes.send_reset(h2::Reason::NO_ERROR);
+    until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 3.0).await;
+    assert_eq!(server.series("croupier_rejected_total{reason=\"keepalive_timeout\"}"), 0.0);
     let mut malformed = Call::open(&server, SAMPLE).await;
     malformed.begin(3, &[0xFF; 3]);
     malformed.finish();

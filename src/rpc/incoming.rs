@@ -1,16 +1,17 @@
 //! Messages of all calls on their way in: where they begin and end, how long they take, and those that do not come.
 
 use super::Shared;
+use super::caller::Caller;
 use super::receive::{Kind, Mark, Part};
 use crate::engine::Coming;
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::metrics::Stage;
 use crate::permits::Permit;
 use axum::BoxError;
-use axum::body::{BodyDataStream, Bytes};
+use axum::body::{BodyDataStream, Bytes, HttpBody};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
@@ -25,6 +26,7 @@ const LATE: Duration = Duration::from_secs(1);
 pub(super) struct Incoming {
     body: BodyDataStream,
     shared: Arc<Shared>,
+    caller: Option<Caller>,
     framing: Framing,
     /// When the message that is awaited has to be there.
     due: Option<Instant>,
@@ -58,13 +60,13 @@ impl Incoming {
     pub(super) fn new(
         body: BodyDataStream,
         shared: &Arc<Shared>,
-        (kind, place): (Kind, Option<Permit>),
+        (kind, place, caller): (Kind, Option<Permit>, Option<Caller>),
         (left, part): (Mark, Part),
     ) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
-        Self { body, shared, framing, due, timer, since, kind, alone, begun, left, part, fault, ended }
+        Self { body, shared, caller, framing, due, timer, since, kind, alone, begun, left, part, fault, ended }
     }
 
     /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
@@ -149,6 +151,25 @@ impl Incoming {
         Poll::Pending
     }
 
+    /// Whether nothing more comes although the client has not ended its side: hyper hides a reset or a GOAWAY without an error behind
+    /// the end of a body. Proxies reset calls like that; and hyper itself cuts a connection so whose client answers no pings.
+    fn is_broken_off(&self) -> bool {
+        !self.body.is_end_stream()
+    }
+
+    /// The same for a call that is dropped, of which nobody may have asked since it was broken off.
+    fn was_broken_off(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match Pin::new(&mut self.body).poll_next(&mut context) {
+                // What has come before is not asked for any more.
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(None) => return self.is_broken_off(),
+                Poll::Ready(Some(Err(_))) | Poll::Pending => return false,
+            }
+        }
+    }
+
     /// Whether all messages that have begun are whole.
     fn is_between(&self) -> bool {
         matches!(self.framing, Framing::Prefix(_, 0))
@@ -178,6 +199,19 @@ fn from_now(shared: &Shared) -> Option<Instant> {
     (!timeout.is_zero()).then(|| Instant::now() + timeout)
 }
 
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let Some(caller) = self.caller.take() else { return };
+        // Of a connection with many calls each is cut; one of them tells.
+        if self.was_broken_off() && caller.falls_silent(self.shared.ping_timeout) {
+            self.shared.metrics.refused(Reason::KeepaliveTimeout);
+            tracing::info!(
+                "a client with open calls answered no ping within keepalive_timeout; its connection was cut"
+            );
+        }
+    }
+}
+
 impl Stream for Incoming {
     type Item = Result<Bytes, BoxError>;
 
@@ -203,6 +237,7 @@ impl Stream for Incoming {
                 }
             },
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
+            Poll::Ready(None) if this.is_broken_off() => this.left("the call was broken off".to_owned()),
             // Of a call that its client has cancelled hyper tells by an error.
             Poll::Ready(None) if this.is_awaiting() => {
                 let at = if this.is_between() { "before its message" } else { "inside a message" };

@@ -298,6 +298,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
         let before = buf.filled().len();
         std::task::ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         let read = buf.filled().len() - before;
+        self.caller.heard();
         if let Some(opening) = &mut self.opening {
             opening.missing = opening.missing.saturating_sub(read);
             if opening.missing == 0 {

@@ -90,6 +90,8 @@ struct Shared {
     draining: CancellationToken,
     /// Streams that are older are asked to leave; zero is never.
     max_age: Duration,
+    /// A client that has said nothing for so long and is cut then has not answered a ping.
+    ping_timeout: Duration,
     side: Option<RegionSide>,
     shards: Arc<Shards>,
     tracer: Option<Tracer>,
@@ -120,9 +122,23 @@ impl Service {
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
         let shards = Shards::new(&limits, metrics.clone());
-        let (max_age, side, tracer) = (Duration::ZERO, None, None);
-        let shared = Shared { engine, limits, given, info, metrics, seeds, draining, max_age, side, shards, tracer };
-        Self { shared: Arc::new(shared) }
+        let (max_age, ping_timeout, side, tracer) = (Duration::ZERO, Duration::MAX, None, None);
+        Self {
+            shared: Arc::new(Shared {
+                engine,
+                limits,
+                given,
+                info,
+                metrics,
+                seeds,
+                draining,
+                max_age,
+                ping_timeout,
+                side,
+                shards,
+                tracer,
+            }),
+        }
     }
 
     /// Offers regions to streams that want them.
@@ -142,6 +158,16 @@ impl Service {
     #[must_use]
     pub fn with_max_age(mut self, max_age: Duration) -> Self {
         Arc::get_mut(&mut self.shared).expect("the age is known from the start; this is a bug").max_age = max_age;
+        self
+    }
+
+    /// Tells clients that are cut because they answer no ping in this time from those that leave.
+    ///
+    /// # Panics
+    /// If the service has been cloned.
+    #[must_use]
+    pub fn with_ping_timeout(mut self, timeout: Duration) -> Self {
+        Arc::get_mut(&mut self.shared).expect("the time is known from the start; this is a bug").ping_timeout = timeout;
         self
     }
 

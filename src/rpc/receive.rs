@@ -97,7 +97,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let (service, method) = split(request.uri().path());
     let kind = Kind::of(service, method);
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
-    let (place, question) = match kind.admit(&shared, request.extensions().get()) {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let (place, question) = match kind.admit(&shared, caller.as_ref()) {
         Ok(places) => places,
         Err(error) => {
             let status = shared.refuse(&error);
@@ -114,7 +115,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     request.extensions_mut().insert(deadline);
     let marks = (left, part);
     let request = request.map(|body| {
-        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place), marks);
+        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place, caller), marks);
         Body::from_stream(incoming)
     });
     let answer = deadline.bound(next.run(request)).await;
