@@ -6,8 +6,8 @@ use metrics::{Counter, Recorder};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A longer label counts as "other".
-const MAX_LABEL_BYTES: usize = 128;
+/// Longest model label: a longer one counts as "other".
+pub const MAX_LABEL_BYTES: usize = 128;
 /// Values of the label `kind`, in the order of [`WorkKind`].
 const KINDS: [&str; 4] = ["sample", "draft", "score", "verify"];
 

@@ -10,12 +10,13 @@ use super::passes::{BLOCK, Scan, blocks};
 use super::select;
 use super::view;
 use crate::backend::{RowJob, VerifyJob};
+use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::{Logits, PIECE};
 use crate::sampling::row::{Action, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
 /// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
-const KEPT_LINES: usize = (4 << 20) / size_of::<Line>();
+const KEPT_LINES: usize = MAX_VOCAB_SIZE as usize * size_of::<f32>() / size_of::<Line>();
 
 /// A cache line, so that rows start at one.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

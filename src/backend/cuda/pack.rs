@@ -63,51 +63,16 @@ impl Packer {
 
     /// Adds a row that [has a kernel](super::ask::has_kernel).
     pub fn push(&mut self, asked: &Asked<'_>) {
-        let job = &asked.row;
-        let spec = &job.spec;
-        let vocab_size = job.logits.vocab_size() as u32;
-        let first_adjust = self.adjusts.len();
-        let only_listed = merge(spec, &mut self.adjusts);
-        if !only_listed {
-            let tokens = asked.drafts().flat_map(|(draft, _)| listed(draft)).filter(|&token| token < vocab_size);
-            know_too(&mut self.adjusts, first_adjust, tokens.collect());
-        }
-        let adjusts = &self.adjusts[first_adjust..];
+        let logits = &asked.row.logits;
+        let (first_adjust, only_listed) = self.push_adjusts(asked);
         let index_at = self.words.len();
-        if !adjusts.is_empty() {
-            let chunks = vocab_size.div_ceil(self.chunk);
-            self.words.extend((0..=chunks).map(|c| adjusts.partition_point(|a| a.token < c * self.chunk) as u32));
-        }
+        self.push_index(first_adjust, logits.vocab_size() as u32);
         let requested_at = self.words.len();
-        let (report, top_n, requested) = match spec.logprobs {
-            None => (0, 0, &[][..]),
-            Some(wanted) if wanted.mode == LogprobsMode::Raw => (abi::REPORT_RAW, wanted.top_n, wanted.tokens),
-            Some(wanted) => (abi::REPORT_PROCESSED, wanted.top_n, wanted.tokens),
-        };
+        let requested = asked.row.spec.logprobs.map_or(&[][..], |wanted| wanted.tokens);
         self.words.extend_from_slice(requested);
-        let (uniform, token, score) = match spec.action {
-            Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
-            Action::Score { token } => (0, token, abi::SCORE),
-        };
+        let row = described(asked);
+        let told = size_of::<ReportedToken>() * (row.top_n as usize + requested.len());
         let most_left = asked.most_left();
-        let keep = if most_left.is_some() { abi::KEEP } else { 0 };
-        let told = size_of::<ReportedToken>() * (top_n as usize + requested.len());
-        let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
-        let (last_key, max, need, weighs) = match &asked.what {
-            What::Row => (0, 0.0, min_p_need(spec), 0),
-            What::Unranked => (0, 0.0, min_p_need(spec), abi::UNRANKED),
-            What::Weigh(weigh) => (
-                weigh.last_key,
-                weigh.max,
-                weigh.need,
-                match weigh.by {
-                    WeighBy::Entropy => abi::ENTROPY,
-                    WeighBy::Drafted(_) => abi::DRAFTED,
-                    WeighBy::Beyond(_) => 0,
-                },
-            ),
-        };
-        let adjust_count = adjusts.len() as u32;
         self.rows.push(abi::RowJob {
             // Offsets within their parts, until they are written.
             logits: self.logits_bytes as u64,
@@ -115,39 +80,39 @@ impl Packer {
             adjust_index: (index_at * size_of::<u32>()) as u64,
             requested: (requested_at * size_of::<u32>()) as u64,
             report: self.told_bytes as u64,
-            uniform,
-            min_p_need: need,
-            top_p_fraction: mass::fraction(spec.filters.top_p.min(1.0)),
-            last_key,
             drafts: (self.drafts.len() * size_of::<DraftRow>()) as u64,
             left: (self.told_bytes + told) as u64,
-            vocab_size,
-            flags: greedy | score | report | weighs | keep | if only_listed { abi::ONLY_LISTED } else { 0 },
-            top_k: spec.filters.top_k,
-            adjust_count,
-            scale: scale(spec),
-            raw_scale: mass::scale(1.0),
-            repetition: spec.penalties.repetition,
-            frequency: spec.penalties.frequency,
-            presence: spec.penalties.presence,
-            encoder: spec.penalties.encoder,
-            length: spec.penalties.length,
-            place: spec.penalties.decay.place.into(),
-            last_n: spec.penalties.decay.last_n.into(),
-            decay_n: spec.penalties.decay.decay_n.into(),
-            token,
-            top_n,
-            requested_count: requested.len() as u32,
-            max,
-            draft_count: asked.drafts().len() as u32,
-            most_left: most_left.unwrap_or(0) as u32,
+            adjust_count: (self.adjusts.len() - first_adjust) as u32,
+            flags: row.flags | if only_listed { abi::ONLY_LISTED } else { 0 },
+            ..row
         });
-        if let Some(there) = DeviceRow::of(&job.logits, self.logits_bytes) {
+        if let Some(there) = DeviceRow::of(logits, self.logits_bytes) {
             there.add_to(&mut self.on_device);
         }
-        self.logits_bytes += job.logits.byte_len().next_multiple_of(ALIGNMENT);
+        self.logits_bytes += logits.byte_len().next_multiple_of(ALIGNMENT);
         self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
+    }
+
+    /// Adds what is known of single tokens; gives where it begins, and whether only these tokens may be emitted.
+    fn push_adjusts(&mut self, asked: &Asked<'_>) -> (usize, bool) {
+        let vocab_size = asked.row.logits.vocab_size() as u32;
+        let first_adjust = self.adjusts.len();
+        let only_listed = merge(&asked.row.spec, &mut self.adjusts);
+        if !only_listed {
+            let tokens = asked.drafts().flat_map(|(draft, _)| listed(draft)).filter(|&token| token < vocab_size);
+            know_too(&mut self.adjusts, first_adjust, tokens.collect());
+        }
+        (first_adjust, only_listed)
+    }
+
+    /// Adds the first adjust of each chunk, where there are any.
+    fn push_index(&mut self, first_adjust: usize, vocab_size: u32) {
+        let adjusts = &self.adjusts[first_adjust..];
+        if !adjusts.is_empty() {
+            let chunks = vocab_size.div_ceil(self.chunk);
+            self.words.extend((0..=chunks).map(|c| adjusts.partition_point(|a| a.token < c * self.chunk) as u32));
+        }
     }
 
     /// Adds a draft beside the row pushed last.
@@ -330,6 +295,62 @@ impl Packer {
 pub(super) fn tokens(from: &[u8], count: usize) -> Vec<ReportedToken> {
     let size = size_of::<ReportedToken>();
     from[..count * size].chunks_exact(size).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// A row as kernels take it, but for where things lie.
+fn described(asked: &Asked<'_>) -> abi::RowJob {
+    let spec = &asked.row.spec;
+    let (report, top_n, requested) = match spec.logprobs {
+        None => (0, 0, 0),
+        Some(wanted) if wanted.mode == LogprobsMode::Raw => (abi::REPORT_RAW, wanted.top_n, wanted.tokens.len()),
+        Some(wanted) => (abi::REPORT_PROCESSED, wanted.top_n, wanted.tokens.len()),
+    };
+    let (uniform, token, score) = match spec.action {
+        Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
+        Action::Score { token } => (0, token, abi::SCORE),
+    };
+    let (last_key, max, need, weighs) = match &asked.what {
+        What::Row => (0, 0.0, min_p_need(spec), 0),
+        What::Unranked => (0, 0.0, min_p_need(spec), abi::UNRANKED),
+        What::Weigh(weigh) => {
+            let by = match weigh.by {
+                WeighBy::Entropy => abi::ENTROPY,
+                WeighBy::Drafted(_) => abi::DRAFTED,
+                WeighBy::Beyond(_) => 0,
+            };
+            (weigh.last_key, weigh.max, weigh.need, by)
+        }
+    };
+    let most_left = asked.most_left();
+    let keep = if most_left.is_some() { abi::KEEP } else { 0 };
+    let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
+    let penalties = &spec.penalties;
+    abi::RowJob {
+        uniform,
+        min_p_need: need,
+        top_p_fraction: mass::fraction(spec.filters.top_p.min(1.0)),
+        last_key,
+        vocab_size: asked.row.logits.vocab_size() as u32,
+        flags: greedy | score | report | weighs | keep,
+        top_k: spec.filters.top_k,
+        scale: scale(spec),
+        raw_scale: mass::scale(1.0),
+        repetition: penalties.repetition,
+        frequency: penalties.frequency,
+        presence: penalties.presence,
+        encoder: penalties.encoder,
+        length: penalties.length,
+        place: penalties.decay.place.into(),
+        last_n: penalties.decay.last_n.into(),
+        decay_n: penalties.decay.decay_n.into(),
+        token,
+        top_n,
+        requested_count: requested as u32,
+        max,
+        draft_count: asked.drafts().len() as u32,
+        most_left: most_left.unwrap_or(0) as u32,
+        ..abi::RowJob::default()
+    }
 }
 
 /// The least mass that min-p leaves.

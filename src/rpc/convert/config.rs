@@ -5,6 +5,7 @@ use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
 use crate::limits::Limits;
+use crate::metrics::MAX_LABEL_BYTES;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, check_tokens};
 use crate::permits::Counter;
 use crate::proto;
@@ -14,8 +15,6 @@ use crate::sampling::logits::Dtype;
 use crate::sequence::rules::Rules;
 use std::sync::Arc;
 
-/// Longest model label.
-const MAX_MODEL_BYTES: usize = 128;
 /// Model label of a stream that gives none.
 const DEFAULT_MODEL: &str = "default";
 
@@ -124,8 +123,8 @@ fn model(wire: String) -> Result<String, FieldError> {
     if wire.is_empty() {
         return Ok(DEFAULT_MODEL.to_owned());
     }
-    if wire.len() > MAX_MODEL_BYTES {
-        let message = format!("has {} bytes, at most {MAX_MODEL_BYTES} are allowed", wire.len());
+    if wire.len() > MAX_LABEL_BYTES {
+        let message = format!("has {} bytes, at most {MAX_LABEL_BYTES} are allowed", wire.len());
         return Err(FieldError::new("model", message));
     }
     if !wire.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
