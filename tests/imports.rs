@@ -165,7 +165,9 @@ fn uses(line: &str, word: &str) -> bool {
         let (before, after) = (&line[..at], &line[at + word.len()..]);
         let path = after.strip_prefix('_').map_or(after, |rest| rest.trim_start_matches(inside));
         let ends = match word {
-            "unsafe" | "crate::proto" => !after.starts_with(inside),
+            "crate::proto" => !after.starts_with(inside),
+            // A trait that is unsafe, and an implementation, do nothing: they promise. What relies on it is confined.
+            "unsafe" => !after.starts_with(inside) && ![" trait ", " impl "].iter().any(|item| after.starts_with(item)),
             _ => word.starts_with('"') || path.starts_with("::"),
         };
         ends && !before.ends_with(inside)
@@ -241,6 +243,9 @@ fn a_planted_import_against_the_direction_is_found() {
 fn planted_unsafe_without_a_reason_and_overlong_files_are_found() {
     assert_eq!(planted("backend/cpu/avx2.rs", "let x = unsafe { f() };"), 1);
     assert_eq!(planted("backend/cpu/avx2.rs", "// SAFETY: planted\nlet x = unsafe { f() };"), 0);
+    // Promises may be made anywhere, with a reason.
+    assert_eq!(planted("engine/mod.rs", "// SAFETY: planted\nunsafe impl Foreign for A {}"), 0);
+    assert_eq!(planted("engine/mod.rs", "unsafe impl Foreign for A {}"), 1);
     let whole = "// SAFETY (whole impl): planted\nimpl A {\nfn f() {\nunsafe { f() }\n    }\n}\n";
     assert_eq!(planted("backend/cpu/avx2.rs", whole), 0);
     assert_eq!(

@@ -48,6 +48,26 @@ async fn connections_over_the_limit_are_closed_at_once() {
     until("room again", async || SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok()).await;
 }
 
+/// Of 8 KiB of headers each field counts with its name and 32 bytes. Who sends more is told so, and its connection goes on.
+#[tokio::test]
+async fn headers_beyond_their_bound_are_refused_and_the_connection_goes_on() {
+    let server = start(config()).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
+    let mut client = SamplerClient::new(channel.connect().await.expect("a connection"));
+    let mut ask = async |bytes: usize| {
+        let mut request = tonic::Request::new(GetServerInfoRequest {});
+        request.metadata_mut().insert("x-filler", "x".repeat(bytes).parse().expect("a header"));
+        tokio::time::timeout(NEVER, client.get_server_info(request)).await.expect("an answer").map(drop)
+    };
+    ask(7 << 10).await.expect("headers below the bound");
+    for _ in 0..3 {
+        ask(9 << 10).await.expect_err("headers above it");
+        ask(7 << 10).await.expect("the same connection");
+    }
+    assert_eq!(server.series("croupier_connections{transport=\"tcp\"}").await, 1.0);
+    assert_eq!(server.series("croupier_requests_total{method=\"GetServerInfo\",code=\"OK\"}").await, 4.0);
+}
+
 /// None of whom has shown a token, if one were asked for.
 #[tokio::test]
 async fn those_who_reach_the_port_leave_places_for_workers_on_the_host() {

@@ -108,7 +108,8 @@ class Verified:
 
     draft: Draft
     token_ids: list[int]
-    """Emitted: the accepted draft tokens, and one more unless the text ended with an accepted one."""
+    """Emitted: the accepted draft tokens, and one more unless the text ended with an accepted one, or `BLOCK` came to a row that
+    cannot be sampled. Then the row behind the last one is needed again."""
     accepted_path: list[int]
     """Indices of the accepted draft tokens: what to keep of them in the KV cache."""
     last_token: str

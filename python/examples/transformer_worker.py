@@ -90,6 +90,9 @@ class Target:
         first = text.cache.length - len(draft.token_ids)
         text.cache.keep(first, [first + index for index in accepted])
         everything = [*text.sequence.prompt, *text.sequence.tokens]
+        if text.cache.length == len(everything):
+            # The last token is a draft token: the row behind it is asked for again.
+            text.cache.keep(text.cache.length - 1)
         text.pending = everything[text.cache.length :]
 
     def forget(self, text: Text, draft: Draft) -> None:
