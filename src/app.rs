@@ -335,7 +335,7 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
         tracing::warn!("{variable} is no setting and is ignored; did you mean {setting}?");
     }
     let ended = runtime.block_on(async {
-        // Before the files are read and a device is opened, which takes a while.
+        // Before a device is opened, which takes a while.
         let (stop, requests) = (shutdown::on_signal()?, shutdown::on_hangup()?);
         App::bind(config).await?.looking_on(requests).serve(stop).await
     });

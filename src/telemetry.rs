@@ -4,6 +4,7 @@ use crate::config::LogFormat;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
+use std::time::Duration;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
@@ -38,9 +39,17 @@ fn log_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // Who has filtered all errors out sees at least this.
-        if tracing::enabled!(tracing::Level::ERROR) { log_panic(panic) } else { before(panic) }
+        if !tracing::enabled!(tracing::Level::ERROR) {
+            return before(panic);
+        }
+        log_panic(panic);
+        // Behind some panics, as behind a second one in a thread, the process dies at once: the thread that writes comes first.
+        std::thread::sleep(WRITTEN_WITHIN);
     }));
 }
+
+/// By then a line is written, unless nobody reads.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(20);
 
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();

@@ -17,6 +17,7 @@ use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
 use crate::permits::Permit;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
+use std::cell::LazyCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,13 +74,14 @@ impl Queued {
     /// Counts what sequences know of tokens, which every top-n row goes through as a whole row does, however short it is.
     fn weigh_entries(&mut self, table: &Table) {
         let Step { open, work, logits, .. } = &self.step;
-        let opened = || open.iter().flat_map(|open| &open.sequence).map(|sequence| sequence.entries()).max();
+        let opened = LazyCell::new(|| open.iter().flat_map(|open| &open.sequence).map(|open| open.entries()).max());
         for work in work {
             let rows = logits.rests_among(work.first_row, work.rows());
-            let sequence = work.sequence_id.filter(|_| rows > 0);
-            let known = |id| table.get(id).map(Sequence::entries).or_else(opened).unwrap_or(0);
-            let entries = rows.saturating_mul(sequence.map_or(0, known));
-            self.weight = self.weight.saturating_add(entries.saturating_mul(ENTRY_TIME_BYTES));
+            let Some(id) = work.sequence_id.filter(|_| rows > 0) else { continue };
+            // Those that this step opens count as the worst of them; one that a step before it opens may be anything.
+            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(HERE_BYTES);
+            let weight = rows.saturating_mul(known).saturating_mul(ENTRY_TIME_BYTES);
+            self.weight = self.weight.saturating_add(weight);
         }
     }
 }

@@ -218,7 +218,7 @@ catalog! {
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
         "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution, which those from rows cut to their list have not.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
-        "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended.");
+        "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended, or a block before a row that cannot be sampled.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
         "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), or by chance.");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,

@@ -45,10 +45,15 @@ impl Caller {
         self.line.heard.store(self.line.age(), Ordering::Relaxed);
     }
 
-    /// Whether nothing was read for so long; said once.
-    pub(super) fn falls_silent(&self, timeout: Duration) -> bool {
+    /// Whether nothing was read for so long.
+    pub(super) fn is_silent(&self, timeout: Duration) -> bool {
         let quiet = self.line.age().saturating_sub(self.line.heard.load(Ordering::Relaxed));
-        Duration::from_millis(quiet) >= timeout && !self.line.is_told.swap(true, Ordering::Relaxed)
+        Duration::from_millis(quiet) >= timeout
+    }
+
+    /// Whether this is the first time that its silence is told of.
+    pub(super) fn tells(&self) -> bool {
+        !self.line.is_told.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -67,9 +72,9 @@ mod tests {
         let caller = Caller::default();
         let call = caller.clone();
         caller.heard();
-        assert!(!call.falls_silent(Duration::from_secs(60)));
+        assert!(!call.is_silent(Duration::from_secs(60)));
         std::thread::sleep(Duration::from_millis(20));
-        assert!(call.falls_silent(Duration::from_millis(10)));
-        assert!(!caller.falls_silent(Duration::from_millis(10)));
+        assert!(call.is_silent(Duration::from_millis(10)));
+        assert!(call.tells() && !caller.tells());
     }
 }

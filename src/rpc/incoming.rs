@@ -203,7 +203,7 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         let Some(caller) = self.caller.take() else { return };
         // Of a connection with many calls each is cut; one of them tells.
-        if self.was_broken_off() && caller.falls_silent(self.shared.ping_timeout) {
+        if caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && caller.tells() {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
             tracing::info!(
                 "a client with open calls answered no ping within keepalive_timeout; its connection was cut"

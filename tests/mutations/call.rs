@@ -20,7 +20,7 @@ use tonic::{Code, Status, Streaming};
 pub type Went<T> = Result<T, String>;
 
 /// Far above anything that these messages take. A call that has no answer by then hangs.
-const ANSWERED: Duration = Duration::from_secs(30);
+pub const ANSWERED: Duration = Duration::from_secs(30);
 
 /// A streaming call.
 pub struct Call {

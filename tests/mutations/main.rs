@@ -37,13 +37,14 @@ use support::*;
 use told::Told;
 
 /// What must be as before when a call has ended. One stream, the neighbour's, stays.
-const AT_REST: [(&str, f64); 8] = [
+const AT_REST: [(&str, f64); 9] = [
     ("croupier_streams", 1.0),
     ("croupier_sequences_active", 1.0),
     ("croupier_in_flight_bytes", 0.0),
     ("croupier_in_flight_rows", 0.0),
     ("croupier_queue_depth", 0.0),
     ("croupier_regions", 0.0),
+    ("croupier_region_bytes", 0.0),
     ("croupier_shard_ranks", 0.0),
     ("croupier_shard_bytes", 0.0),
 ];
@@ -99,10 +100,10 @@ async fn whatever_is_wrong_with_messages_has_an_answer_and_harms_nobody() {
     let (server, quiet) = (server().await, server().await);
     let mut neighbour = Neighbour::begin([&server, &quiet]).await;
     let (channel, calls, first) = (server.channel().await, number("MUTATIONS", 1500), number("MUTATIONS_SEED", 1));
-    let (mut told, mut spoiler) = (Told::default(), Spoiler::new(0, 0.0));
+    let mut told = Told::default();
     for seed in (first << 32..).take(calls as usize) {
         let share = [0.0, 0.1, 0.3, 0.8][seed as usize % 4];
-        spoiler.begin(seed, share);
+        let mut spoiler = Spoiler::new(seed, share);
         let mut sent = Vec::new();
         let went = talk::any(&channel, &mut spoiler, &mut told, &mut sent).await;
         let mut went = went.and_then(|()| match panics.load(Ordering::SeqCst) {
@@ -114,6 +115,8 @@ async fn whatever_is_wrong_with_messages_has_an_answer_and_harms_nobody() {
         }
         went.unwrap_or_else(|what| panic!("call {seed}: {what}\nsent: {sent:02x?}"));
         server.expect_all(&AT_REST).await;
+        // What the neighbour remembers, and nothing else.
+        server.expect_series("croupier_state_bytes", quiet.series("croupier_state_bytes")).await;
     }
     println!("{told}");
     told.hold(u32::try_from(calls).unwrap());

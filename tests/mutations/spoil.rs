@@ -4,7 +4,7 @@
 use crate::draw::Draw;
 use crate::tree::{self, Field, Value};
 
-/// Fields seen, to be put where they do not belong. The oldest ones are replaced.
+/// Fields of the call so far, to be put where they do not belong. Old ones are replaced.
 const SEEN: usize = 512;
 
 /// Numbers of whole types and their edges. The vocabularies of these tests have 50 tokens.
@@ -63,13 +63,9 @@ pub struct Spoiler {
 }
 
 impl Spoiler {
+    /// For the messages of one call, which a seed decides.
     pub fn new(seed: u64, share: f32) -> Self {
         Self { draw: Draw::new(seed, crate::support::VOCAB), share, seen: Vec::new(), spoiled: 0 }
-    }
-
-    /// Another text, with what was seen so far.
-    pub fn begin(&mut self, seed: u64, share: f32) {
-        (self.draw, self.share, self.spoiled) = (Draw::new(seed, crate::support::VOCAB), share, 0);
     }
 
     /// The messages to send in place of this one: mostly one, mostly itself.

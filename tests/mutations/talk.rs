@@ -1,6 +1,6 @@
 //! Calls from beginning to end, each message through the hands of a spoiler.
 
-use crate::call::{Call, Went, documented};
+use crate::call::{ANSWERED, Call, Went, documented};
 use crate::raw::Raw;
 use crate::side::Side;
 use crate::spoil::Spoiler;
@@ -148,7 +148,8 @@ async fn sample(channel: &Channel, spoiler: &mut Spoiler, told: &mut Told, sent:
         let mut grpc = tonic::client::Grpc::new(channel.clone());
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_static("/croupier.v1.Sampler/Sample");
-        match grpc.unary(tonic::Request::new(bytes.clone().into()), path, Raw).await {
+        let call = grpc.unary(tonic::Request::new(bytes.clone().into()), path, Raw);
+        match tokio::time::timeout(ANSWERED, call).await.map_err(|_| "no answer to Sample")? {
             Err(status) => {
                 documented(&status, told)?;
                 ended(false, spoiler, told);

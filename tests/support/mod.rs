@@ -187,7 +187,7 @@ impl TestServer {
             else {
                 return;
             };
-            assert!(attempt < 200, "{series} is {}, expected {value}", value_in(&text, series));
+            assert!(attempt < 1000, "{series} is {}, expected {value}", value_in(&text, series));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

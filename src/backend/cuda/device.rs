@@ -270,14 +270,13 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
     unsafe {
         result::stream::begin_capture(stream, mode)?;
         let asked = ask();
-        let graph = result::stream::end_capture(stream)?;
-        match asked {
-            Ok(()) => Ok(graph),
-            Err(error) => {
-                let _ = result::graph::destroy(graph);
-                Err(error)
-            }
+        let graph = result::stream::end_capture(stream);
+        // What was refused first is the cause.
+        if let Err(error) = asked {
+            graph.into_iter().for_each(|graph| _ = result::graph::destroy(graph));
+            return Err(error);
         }
+        graph
     }
 }
 
