@@ -1,4 +1,4 @@
-//! Messages with anything wrong with them, at random and over real sockets: of every call, and of the side socket. Each gets an answer
+//! Messages with anything wrong with them, at random and over real sockets: of every call that samples, and of the side socket. Each gets an answer
 //! that is documented and names a field, nothing panics, nothing is left behind, and a neighbour's text does not change.
 //!
 //! `MUTATIONS=100000 cargo test --release --test mutations` tries more of them than the suite does, and `MUTATIONS_SEED` others.
