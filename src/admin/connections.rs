@@ -40,11 +40,11 @@ pub(super) struct Listener {
     bounds: Bounds,
     places: Arc<Semaphore>,
     /// The oldest first; those that have ended are forgotten when the next one comes.
-    open: VecDeque<Weak<Place>>,
+    open: VecDeque<Weak<OpenConnection>>,
 }
 
 /// What an open connection holds.
-struct Place {
+struct OpenConnection {
     /// Told to make room for another one.
     leave: CancellationToken,
     _permit: OwnedSemaphorePermit,
@@ -61,7 +61,7 @@ impl Listener {
     }
 
     /// A place, once there is one.
-    async fn place(&mut self) -> Arc<Place> {
+    async fn place(&mut self) -> Arc<OpenConnection> {
         let permit = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -75,7 +75,7 @@ impl Listener {
                 Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed")
             }
         };
-        let place = Arc::new(Place { leave: CancellationToken::new(), _permit: permit });
+        let place = Arc::new(OpenConnection { leave: CancellationToken::new(), _permit: permit });
         self.open.retain(|open| open.strong_count() > 0);
         self.open.push_back(Arc::downgrade(&place));
         place
@@ -107,11 +107,11 @@ pub(super) struct Connection {
     end: Option<Instant>,
     leave: Pin<Box<WaitForCancellationFutureOwned>>,
     metrics: Metrics,
-    _place: Arc<Place>,
+    _place: Arc<OpenConnection>,
 }
 
 impl Connection {
-    fn new(io: TcpStream, place: Arc<Place>, bounds: Bounds, metrics: Metrics) -> Self {
+    fn new(io: TcpStream, place: Arc<OpenConnection>, bounds: Bounds, metrics: Metrics) -> Self {
         let leave = Box::pin(place.leave.clone().cancelled_owned());
         let (deadline, end) = (Box::pin(sleep(bounds.request)), Some(Instant::now() + bounds.whole));
         Self { io, deadline, end, leave, metrics, _place: place }

@@ -90,11 +90,18 @@ pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, St
     alike.collect()
 }
 
+/// A mistake of several settings together, if it is one.
+type Together = (bool, &'static str);
+
 /// What no setting can know alone. `unread` have a mistake of their own.
 fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
-    let limits = &config.limits;
+    let wrong = addresses(config, unread).into_iter().chain(bounds(config)).chain(credentials(config));
+    problems.extend(wrong.filter(|(is, _)| *is).map(|(_, message)| message.to_owned()));
+}
+
+fn addresses(config: &Config, unread: &[&str]) -> [Together; 4] {
     let is_closed = config.listen.is_none() && config.uds.is_none();
-    let wrong = [
+    [
         (
             is_closed && !unread.iter().any(|name| ["listen", "uds"].contains(name)),
             "listen and uds are both off; nobody could connect",
@@ -103,6 +110,20 @@ fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
             config.listen.is_some_and(|a| a.port() != 0 && config.admin == Some(a)),
             "listen and admin are the same address; give them different ports",
         ),
+        (
+            config.region_socket().is_some_and(|path| path.as_os_str().len() > LONGEST_SOCKET_PATH),
+            "the path of uds is too long to have .region after it; shorten it, or set region-socket",
+        ),
+        (
+            config.uds.is_some() && config.region_socket() == config.uds,
+            "uds and region-socket are the same path; give them different ones",
+        ),
+    ]
+}
+
+fn bounds(config: &Config) -> [Together; 6] {
+    let limits = &config.limits;
+    [
         (
             config.http2.connection_window < config.http2.stream_window,
             "http2-connection-window is below http2-stream-window; raise it",
@@ -120,6 +141,16 @@ fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
             "max-message-bytes is above max-row-bytes-per-step, so the rows of the largest message could never be sampled; lower it, or raise max-row-bytes-per-step",
         ),
         (
+            limits.max_bytes_per_region > limits.max_region_bytes,
+            "max-bytes-per-region is above max-region-bytes, so the largest region could never be leased; lower it, or raise max-region-bytes",
+        ),
+        (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
+    ]
+}
+
+fn credentials(config: &Config) -> [Together; 5] {
+    [
+        (
             config.tls.cert.is_some() != config.tls.key.is_some(),
             "tls-cert and tls-key belong together; give both or neither",
         ),
@@ -133,22 +164,8 @@ fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
             "auth-token-file is for listen, which is off; on the Unix socket its file's permissions decide",
         ),
         (
-            limits.max_bytes_per_region > limits.max_region_bytes,
-            "max-bytes-per-region is above max-region-bytes, so the largest region could never be leased; lower it, or raise max-region-bytes",
-        ),
-        (
-            config.region_socket().is_some_and(|path| path.as_os_str().len() > LONGEST_SOCKET_PATH),
-            "the path of uds is too long to have .region after it; shorten it, or set region-socket",
-        ),
-        (
-            config.uds.is_some() && config.region_socket() == config.uds,
-            "uds and region-socket are the same path; give them different ones",
-        ),
-        (
             config.traces.ca.is_some() != config.traces.endpoint.as_ref().is_some_and(|url| url.starts_with("https:")),
             "otlp-ca and an otlp-endpoint of https belong together; give both or neither",
         ),
-        (config.lame_duck > config.drain_timeout, "lame-duck is above drain-timeout, which includes it; lower it"),
-    ];
-    problems.extend(wrong.iter().filter(|(is, _)| *is).map(|(_, message)| (*message).to_owned()));
+    ]
 }

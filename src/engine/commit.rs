@@ -1,6 +1,6 @@
 //! What came of rows, and what it changes in their sequences.
 
-use super::draft::Place;
+use super::draft::Branch;
 use super::plan::Planned;
 use super::step::{Done, DraftWork, RowFailure, RowStatus, Work, WorkKind};
 use super::verify::Verification;
@@ -85,18 +85,18 @@ fn finish_rows(
 
 fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
     let (token, truncated, kept) = (output.token, output.marks.truncated, output.kept.ok_or_else(lost)?);
-    let place = Place::of(work, sequence.drafts())?;
+    let branch = Branch::of(work, sequence.drafts())?;
     let mut ahead = sequence.ahead();
-    for token in place.path(sequence.drafts()) {
+    for token in branch.path(sequence.drafts()) {
         sequence.grow(&mut ahead, token);
     }
     let finish = sequence.grow(&mut ahead, token);
-    let before = place.parent.and_then(|parent| sequence.drafts().state(parent));
+    let before = branch.parent.and_then(|parent| sequence.drafts().state(parent));
     let state = sequence.learned(before, output.observed);
     if work.restart {
         sequence.forget_drafts();
     }
-    sequence.keep_draft(place.parent, token, kept, state);
+    sequence.keep_draft(branch.parent, token, kept, state);
     Ok(Done::Drafted { token, finish, truncated })
 }
 

@@ -93,7 +93,7 @@ impl Core {
 }
 
 /// What lies at the desk.
-enum Place {
+enum OnDesk {
     Core(Box<Core>),
     /// Somebody panicked at it. The engine's own thread ends with the same.
     Broken(Box<dyn Any + Send>),
@@ -101,7 +101,7 @@ enum Place {
 }
 
 /// Where the core lies when nobody runs it.
-pub(super) struct Desk(Mutex<Place>);
+pub(super) struct Desk(Mutex<OnDesk>);
 
 impl fmt::Debug for Desk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,13 +111,13 @@ impl fmt::Debug for Desk {
 
 impl Desk {
     pub(super) fn new(core: Core) -> Self {
-        Self(Mutex::new(Place::Core(Box::new(core))))
+        Self(Mutex::new(OnDesk::Core(Box::new(core))))
     }
 
     /// One at which nothing is run, for tests of what is left there.
     #[cfg(test)]
     pub(super) fn empty() -> Self {
-        Self(Mutex::new(Place::Ended))
+        Self(Mutex::new(OnDesk::Ended))
     }
 
     /// Drives the engine on this thread, which sleeps until it is unparked whenever nothing is left to do.
@@ -134,7 +134,7 @@ impl Desk {
                 Some(Left::Nobody) | None => break,
             }
         }
-        if let Place::Broken(panic) = std::mem::replace(&mut *self.lock(), Place::Ended) {
+        if let OnDesk::Broken(panic) = std::mem::replace(&mut *self.lock(), OnDesk::Ended) {
             resume_unwind(panic);
         }
     }
@@ -150,19 +150,19 @@ impl Desk {
         turn(&mut place, HERE_BYTES) != Some(Left::Nothing)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Place> {
+    fn lock(&self) -> MutexGuard<'_, OnDesk> {
         // No panic leaves a turn.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One turn; `None` when there is nothing to run. After a panic the core is gone, and with it every stream's end of its replies.
-fn turn(place: &mut Place, most: usize) -> Option<Left> {
-    let Place::Core(core) = place else { return None };
+fn turn(place: &mut OnDesk, most: usize) -> Option<Left> {
+    let OnDesk::Core(core) = place else { return None };
     match catch_unwind(AssertUnwindSafe(|| core.turn(most))) {
         Ok(left) => Some(left),
         Err(panic) => {
-            *place = Place::Broken(panic);
+            *place = OnDesk::Broken(panic);
             None
         }
     }

@@ -8,14 +8,14 @@ use crate::speculative::numbers::Spot;
 
 /// A place in a tree of draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Branch {
     /// The draft token that it follows, if it does not follow the sequence's last token.
     pub(super) parent: Option<usize>,
     /// Where it stands, which its random numbers depend on.
     pub(super) spot: Spot,
 }
 
-impl Place {
+impl Branch {
     /// Where a draft token goes.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What a work needs, checked against its sequence and its step before anything runs.
 
-use super::draft::{Place, check_kept};
+use super::draft::{Branch, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
 use crate::limits::Limits;
 use crate::sampling::row::LogprobsMode;
@@ -47,6 +47,22 @@ pub(super) struct Costs {
 }
 
 impl Costs {
+    /// Adds what rows of a sequence cost.
+    fn add(
+        &mut self,
+        kind: &WorkKind,
+        sequence: &Sequence,
+        (first, rows): (u64, usize),
+        step: &Step,
+    ) -> Result<(), RowFailure> {
+        if sequence.explains() && !matches!(kind, WorkKind::Draft(_)) {
+            self.explain(rows, step)?;
+        }
+        let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
+        let listed = if is_raw { 0 } else { step.logits.rests_among(first, rows) };
+        if listed > 0 { self.go_through(listed, sequence) } else { Ok(()) }
+    }
+
     fn explain(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
         let logits = rows.saturating_mul(step.logits.row_bytes_in_f32() / size_of::<f32>());
         let all = self.explained.saturating_add(logits);
@@ -83,53 +99,57 @@ pub(super) fn plan_work(
     batch: u64,
     limits: &Limits,
 ) -> Result<Planned, RowFailure> {
-    let entered = match work.sequence_id.map(|id| table.enter_batch(id, batch)) {
-        None => None,
-        Some(None) => return Err(unknown_sequence("no such sequence is open on this stream")),
-        Some(Some((_, true))) => {
-            let message = "the sequence has other work in this step; send it in the next one";
-            return Err(RowFailure::new(RowStatus::DuplicateSequence, message));
-        }
-        Some(Some((sequence, false))) => Some(sequence),
-    };
+    let sequence = entered(table, work, batch)?;
     let kind = work.kind.as_ref().map_err(RowFailure::clone)?;
-    let planned = match kind {
-        WorkKind::Sample => {
-            may_emit(entered, 1, limits)?;
-            Planned::Rows(1)
-        }
-        WorkKind::Draft(draft) => {
-            let drafts = may_emit(entered, 1, limits)?.drafts();
-            let place = Place::of(*draft, drafts)?;
-            may_emit(entered, place.path(drafts).len() + 1, limits)?;
-            Planned::Rows(1)
-        }
-        WorkKind::Score(score) => Planned::Rows(score.tokens.len()),
-        WorkKind::Verify(verify) => {
-            check_kept(verify, may_emit(entered, verify.most_emitted(), limits)?)?;
-            Planned::Verify(verify.rows())
-        }
-    };
-    let rows = planned.rows();
-    if work.first_row.saturating_add(rows as u64) > step.logits.rows() {
-        let message =
-            format!("needs {rows} rows from row {}, the step has {} rows", work.first_row, step.logits.rows());
+    let planned = planned(kind, sequence, limits)?;
+    let (first, rows) = (work.first_row, planned.rows());
+    let there = step.logits.rows();
+    if first.saturating_add(rows as u64) > there {
+        let message = format!("needs {rows} rows from row {first}, the step has {there} rows");
         return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
     }
-    step.logits.check(work.first_row, rows, matches!(planned, Planned::Verify(_)))?;
-    let explains = |id| table.get(id).is_some_and(Sequence::explains);
-    if !matches!(kind, WorkKind::Draft(_)) && work.sequence_id.is_some_and(explains) {
-        costs.explain(rows, step)?;
-    }
-    let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
-    let listed = if is_raw { 0 } else { step.logits.rests_among(work.first_row, rows) };
-    if let Some(sequence) = work.sequence_id.and_then(|id| table.get(id)).filter(|_| listed > 0) {
-        costs.go_through(listed, sequence)?;
+    step.logits.check(first, rows, matches!(planned, Planned::Verify(_)))?;
+    if let Some(sequence) = sequence {
+        costs.add(kind, sequence, (first, rows), step)?;
     }
     if let Some(id) = work.sequence_id {
         take_room(table, id, work, step)?;
     }
     Ok(planned)
+}
+
+/// The sequence of a work that names one, in the batch from now on.
+fn entered<'a>(table: &'a mut Table, work: &Work, batch: u64) -> Result<Option<&'a Sequence>, RowFailure> {
+    let Some(id) = work.sequence_id else { return Ok(None) };
+    match table.enter_batch(id, batch) {
+        None => Err(unknown_sequence("no such sequence is open on this stream")),
+        Some((_, true)) => {
+            let message = "the sequence has other work in this step; send it in the next one";
+            Err(RowFailure::new(RowStatus::DuplicateSequence, message))
+        }
+        Some((sequence, false)) => Ok(Some(sequence)),
+    }
+}
+
+/// The rows of a work that its sequence may do.
+fn planned(kind: &WorkKind, sequence: Option<&Sequence>, limits: &Limits) -> Result<Planned, RowFailure> {
+    match kind {
+        WorkKind::Sample => {
+            may_emit(sequence, 1, limits)?;
+            Ok(Planned::Rows(1))
+        }
+        WorkKind::Draft(draft) => {
+            let drafts = may_emit(sequence, 1, limits)?.drafts();
+            let branch = Branch::of(*draft, drafts)?;
+            may_emit(sequence, branch.path(drafts).len() + 1, limits)?;
+            Ok(Planned::Rows(1))
+        }
+        WorkKind::Score(score) => Ok(Planned::Rows(score.tokens.len())),
+        WorkKind::Verify(verify) => {
+            check_kept(verify, may_emit(sequence, verify.most_emitted(), limits)?)?;
+            Ok(Planned::Verify(verify.rows()))
+        }
+    }
 }
 
 /// Takes room for what the sequence may come to remember by this work. What it does not is given back with the result.

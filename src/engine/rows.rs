@@ -1,6 +1,6 @@
 //! From rows of work to jobs of the backend, and the guard around it.
 
-use super::draft::Place;
+use super::draft::Branch;
 use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
 use crate::backend::{Backend, DeviceLost, RowJob};
 use crate::params::state::SamplerState;
@@ -70,10 +70,10 @@ impl<'a> RowSource<'a> {
     }
 
     fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<Asked<'a>> {
-        let place = Place::of(work, sequence.drafts()).ok()?;
-        let path = place.path(sequence.drafts());
-        let state = place.parent.and_then(|parent| sequence.drafts().state(parent));
-        Some(Asked::Draft { uniform: sequence.numbers().draft(place.spot), sequence, path, state })
+        let branch = Branch::of(work, sequence.drafts()).ok()?;
+        let path = branch.path(sequence.drafts());
+        let state = branch.parent.and_then(|parent| sequence.drafts().state(parent));
+        Some(Asked::Draft { uniform: sequence.numbers().draft(branch.spot), sequence, path, state })
     }
 
     /// The history this row must see when its sequence has not emitted all the tokens before it. The

@@ -8,7 +8,7 @@
 
 use super::shared;
 use super::written::entry_lines;
-use super::yaml::{self, Mistake, Node, Place, What};
+use super::yaml::{self, Mistake, Node, Stretch, What};
 
 /// A step of a path into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl<'a> Editor<'a> {
     /// In lines where it is a block, between brackets or as a scalar where it stands in a line. What is behind it in its last
     /// line stays.
     fn instead(&self, node: &Node, value: &Node) -> Edit {
-        let Place { start, column, .. } = node.place;
+        let Stretch { start, column, .. } = node.place;
         let end = start + self.text[start..self.end(node)].trim_end().len();
         let in_line = matches!(node.what, What::Scalar { .. }) || self.is_in_line(node);
         let lines = if in_line { vec![value.in_line()] } else { value.lines() };

@@ -19,7 +19,7 @@ pub(super) struct Mistake {
 
 /// Where a node stands: bytes of the text, the line from 1 and the column from 0.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct Stretch {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) line: usize,
@@ -42,7 +42,7 @@ pub(super) enum What {
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) what: What,
-    pub(super) place: Place,
+    pub(super) place: Stretch,
     /// What its aliases know it by: a number that no other node of the text has.
     pub(super) anchor: Option<usize>,
 }
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         1 + inner.unwrap_or_default()
     }
 
-    fn items(&mut self, place: &mut Place, depth: usize) -> Result<Vec<Node>, Mistake> {
+    fn items(&mut self, place: &mut Stretch, depth: usize) -> Result<Vec<Node>, Mistake> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn entries(&mut self, place: &mut Place, depth: usize) -> Result<Vec<(Node, Node)>, Mistake> {
+    fn entries(&mut self, place: &mut Stretch, depth: usize) -> Result<Vec<(Node, Node)>, Mistake> {
         let mut entries: Vec<(Node, Node)> = Vec::new();
         loop {
             let key = match self.next()? {
@@ -164,9 +164,9 @@ fn too_deep(line: usize) -> Mistake {
     Mistake { line, problem: format!("deeper than {DEEPEST} levels") }
 }
 
-fn place(span: Span) -> Place {
+fn place(span: Span) -> Stretch {
     let bytes = span.byte_range().unwrap_or_default();
-    Place { start: bytes.start, end: bytes.end, line: span.start.line(), column: span.start.col() }
+    Stretch { start: bytes.start, end: bytes.end, line: span.start.line(), column: span.start.col() }
 }
 
 fn end(span: Span) -> usize {
@@ -175,7 +175,7 @@ fn end(span: Span) -> usize {
 
 impl Node {
     fn made(what: What) -> Self {
-        Self { what, place: Place::default(), anchor: None }
+        Self { what, place: Stretch::default(), anchor: None }
     }
 
     /// A string.

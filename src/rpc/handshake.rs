@@ -1,7 +1,7 @@
 //! TLS on connections that were accepted. Each handshake is a task of its own with a time limit of its own, so a client
 //! that stops in the middle holds up nobody and keeps its place no longer than that.
 
-use super::listener::{Accept, Connection, Guard, Place, accept_each};
+use super::listener::{Accept, Connection, ConnectionPermit, Guard, accept_each};
 use crate::error::Reason;
 use crate::reload::Reloaded;
 use crate::tls::{H2, ServerTls};
@@ -38,7 +38,7 @@ pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard, handshake: Handshak
     ReceiverStream::new(receiver)
 }
 
-async fn open<T>(io: T, place: Place, guard: Guard, handshake: Handshake, opened: Sender<Opened<T>>)
+async fn open<T>(io: T, place: ConnectionPermit, guard: Guard, handshake: Handshake, opened: Sender<Opened<T>>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {

@@ -163,7 +163,7 @@ impl Guard {
     }
 
     /// The next socket within the limit; what is over it is closed.
-    async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, Place) {
+    async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, ConnectionPermit) {
         loop {
             let io = self.acceptor.next(listener).await;
             match self.place() {
@@ -174,10 +174,10 @@ impl Guard {
         }
     }
 
-    fn place(&self) -> Result<Place, TryAcquireError> {
+    fn place(&self) -> Result<ConnectionPermit, TryAcquireError> {
         let share = self.share.clone().map(Semaphore::try_acquire_owned).transpose()?;
         let permit = Arc::clone(&self.permits).try_acquire_owned()?;
-        Ok(Place::new((permit, share), self.open.clone()))
+        Ok(ConnectionPermit::new((permit, share), self.open.clone()))
     }
 }
 
@@ -200,7 +200,7 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     listener: L,
     guard: Guard,
     taken: mpsc::Sender<T>,
-    each: impl Fn(L::Io, Place) -> F,
+    each: impl Fn(L::Io, ConnectionPermit) -> F,
 ) {
     loop {
         let (io, place) = tokio::select! {
@@ -215,19 +215,19 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
 
 /// A connection's place within the limit; dropping it gives the place back.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPermit {
     open: Gauge,
     _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
-impl Place {
+impl ConnectionPermit {
     fn new(permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), open: Gauge) -> Self {
         open.increment(1.0);
         Self { open, _permits: permits }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.open.decrement(1.0);
     }
@@ -241,7 +241,7 @@ pub struct Connection<T> {
     opening: Option<Opening>,
     kill: Pin<Box<WaitForCancellationFutureOwned>>,
     caller: Caller,
-    _place: Place,
+    _place: ConnectionPermit,
 }
 
 #[derive(Debug)]
@@ -253,7 +253,7 @@ struct Opening {
 }
 
 impl<T> Connection<T> {
-    pub(super) fn new(io: T, place: Place, guard: &Guard) -> Self {
+    pub(super) fn new(io: T, place: ConnectionPermit, guard: &Guard) -> Self {
         let opening = Opening {
             missing: guard.opening_bytes,
             deadline: Box::pin(sleep(guard.timeout)),

@@ -54,7 +54,7 @@ pub const PIECE: usize = 512;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
+/// Source that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
 ///
 /// # Safety
 /// Passes read what [`mapped`](Self::mapped) gives without another check, and devices what lies at
@@ -122,11 +122,11 @@ impl Mapped<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct Logits<'a> {
     dtype: Dtype,
-    place: Place<'a>,
+    source: Source<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place<'a> {
+enum Source<'a> {
     Here(&'a [u8]),
     Foreign { memory: &'a dyn Foreign, offset: usize, len: usize },
     Listed(&'a Listed),
@@ -140,25 +140,25 @@ impl<'a> Logits<'a> {
     #[must_use]
     pub fn new(dtype: Dtype, bytes: &'a [u8]) -> Self {
         assert!(bytes.len().is_multiple_of(dtype.size()), "a row has whole values; this is a bug");
-        Self { dtype, place: Place::Here(bytes) }
+        Self { dtype, source: Source::Here(bytes) }
     }
 
     /// A row of `vocab_size` values in foreign memory. A backend [takes it over](Self::taken) before it looks at it.
     #[must_use]
     pub fn foreign(dtype: Dtype, memory: &'a dyn Foreign, offset: usize, vocab_size: usize) -> Self {
-        Self { dtype, place: Place::Foreign { memory, offset, len: vocab_size * dtype.size() } }
+        Self { dtype, source: Source::Foreign { memory, offset, len: vocab_size * dtype.size() } }
     }
 
     /// A row of which some tokens are known.
     #[must_use]
     pub fn of_list(row: &'a Listed) -> Self {
-        Self { dtype: Dtype::F32, place: Place::Listed(row) }
+        Self { dtype: Dtype::F32, source: Source::Listed(row) }
     }
 
     /// The list, if it is one. Nothing but [the specification](super::sample_row) looks at such a row.
     #[must_use]
     pub fn listed(&self) -> Option<&'a Listed> {
-        if let Place::Listed(row) = self.place { Some(row) } else { None }
+        if let Source::Listed(row) = self.source { Some(row) } else { None }
     }
 
     /// Its number format.
@@ -174,20 +174,20 @@ impl<'a> Logits<'a> {
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
-        match self.place {
-            Place::Here(bytes) => bytes,
-            Place::Foreign { .. } => panic!("a foreign row is copied before it is looked at; this is a bug"),
-            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
+        match self.source {
+            Source::Here(bytes) => bytes,
+            Source::Foreign { .. } => panic!("a foreign row is copied before it is looked at; this is a bug"),
+            Source::Listed(_) => panic!("a list has no bytes; this is a bug"),
         }
     }
 
     /// Its length in bytes.
     #[must_use]
     pub fn byte_len(&self) -> usize {
-        match self.place {
-            Place::Here(bytes) => bytes.len(),
-            Place::Foreign { len, .. } => len,
-            Place::Listed(row) => size_of_val(row.entries()),
+        match self.source {
+            Source::Here(bytes) => bytes.len(),
+            Source::Foreign { len, .. } => len,
+            Source::Listed(row) => size_of_val(row.entries()),
         }
     }
 
@@ -200,37 +200,37 @@ impl<'a> Logits<'a> {
     /// Whether it is in foreign memory.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        matches!(self.place, Place::Foreign { .. })
+        matches!(self.source, Source::Foreign { .. })
     }
 
     /// Which foreign memory it is in, to tell whether two rows are in one.
     #[must_use]
     pub fn memory(&self) -> Option<usize> {
-        match self.place {
-            Place::Foreign { memory, .. } => Some(std::ptr::from_ref(memory).addr()),
-            Place::Here(_) | Place::Listed(_) => None,
+        match self.source {
+            Source::Foreign { memory, .. } => Some(std::ptr::from_ref(memory).addr()),
+            Source::Here(_) | Source::Listed(_) => None,
         }
     }
 
     /// Where the device finds it, if it is in memory of the device.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
-        match self.place {
-            Place::Foreign { memory, offset, .. } => memory.device_address().map(|address| address + offset as u64),
-            Place::Here(_) | Place::Listed(_) => None,
+        match self.source {
+            Source::Foreign { memory, offset, .. } => memory.device_address().map(|address| address + offset as u64),
+            Source::Here(_) | Source::Listed(_) => None,
         }
     }
 
     /// Whether it is foreign and may be [read in parts](Foreign::in_parts).
     #[must_use]
     pub fn in_parts(&self) -> bool {
-        matches!(self.place, Place::Foreign { memory, .. } if memory.in_parts())
+        matches!(self.source, Source::Foreign { memory, .. } if memory.in_parts())
     }
 
     /// Where it is mapped, if it is foreign and begins a cache line.
     #[must_use]
     pub fn mapped(&self) -> Option<Mapped<'a>> {
-        let Place::Foreign { memory, offset, len } = self.place else { return None };
+        let Source::Foreign { memory, offset, len } = self.source else { return None };
         let at = memory.mapped(offset, len).filter(|at| at.addr().is_multiple_of(LINE))?;
         Some(Mapped { dtype: self.dtype, at, len, memory: PhantomData })
     }
@@ -241,10 +241,10 @@ impl<'a> Logits<'a> {
     /// If it has not so many, or is foreign and not to be read in parts, and these are not all.
     pub fn copy_from(&self, from: usize, to: &mut [u8]) {
         assert!(from + to.len() <= self.byte_len(), "a part lies in its row; this is a bug");
-        match self.place {
-            Place::Here(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
-            Place::Foreign { memory, offset, .. } => memory.copy(offset + from, to),
-            Place::Listed(_) => panic!("a list has no bytes; this is a bug"),
+        match self.source {
+            Source::Here(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+            Source::Foreign { memory, offset, .. } => memory.copy(offset + from, to),
+            Source::Listed(_) => panic!("a list has no bytes; this is a bug"),
         }
     }
 

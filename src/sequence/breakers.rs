@@ -19,9 +19,9 @@ const ENDS: u32 = 1 << 31;
 
 /// Where an automaton is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Place(u32);
+pub(super) struct Node(u32);
 
-impl Place {
+impl Node {
     /// Its number.
     pub(super) fn node(self) -> usize {
         self.0 as usize
@@ -77,9 +77,9 @@ impl Breakers {
         for node in 0..self.tokens.len() {
             for child in self.children[node]..self.children[node + 1] {
                 let above = if node as u32 == ROOT {
-                    Place(ROOT)
+                    Node(ROOT)
                 } else {
-                    self.next(Place(self.fail(node as u32)), self.tokens[child as usize])
+                    self.next(Node(self.fail(node as u32)), self.tokens[child as usize])
                 };
                 // What ends with a breaker is one's end too.
                 self.fails[child as usize] |= above.0 | (self.fails[above.0 as usize] & ENDS);
@@ -98,25 +98,25 @@ impl Breakers {
     }
 
     /// Where it is after one more token.
-    pub(super) fn next(&self, mut place: Place, token: u32) -> Place {
+    pub(super) fn next(&self, mut place: Node, token: u32) -> Node {
         loop {
             step();
             match self.child(place.0, token) {
-                Some(child) => return Place(child),
+                Some(child) => return Node(child),
                 None if place.0 == ROOT => return place,
-                None => place = Place(self.fail(place.0)),
+                None => place = Node(self.fail(place.0)),
             }
         }
     }
 
     /// Whether a breaker ends here.
-    pub(super) fn ends(&self, place: Place) -> bool {
+    pub(super) fn ends(&self, place: Node) -> bool {
         self.fails[place.0 as usize] & ENDS != 0
     }
 
     /// Whether this token alone is one.
     pub(super) fn is_one(&self, token: u32) -> bool {
-        self.child(ROOT, token).is_some_and(|node| self.ends(Place(node)))
+        self.child(ROOT, token).is_some_and(|node| self.ends(Node(node)))
     }
 
     /// How many nodes there are; those of fewer tokens come first.
@@ -154,7 +154,7 @@ mod tests {
             text in prop::collection::vec(0u32..4, 0..40),
         ) {
             let automaton = Breakers::new(&breakers);
-            let mut place = Place::default();
+            let mut place = Node::default();
             prop_assert!(!automaton.ends(place));
             for at in 0..text.len() {
                 place = automaton.next(place, text[at]);
@@ -181,7 +181,7 @@ mod tests {
             let automaton = Breakers::new(&breakers);
             for text in &texts {
                 let walk = |len: usize| {
-                    steps(|| _ = text[..len].iter().fold(Place::default(), |at, &token| automaton.next(at, token)))
+                    steps(|| _ = text[..len].iter().fold(Node::default(), |at, &token| automaton.next(at, token)))
                 };
                 assert!(walk(2048) <= 2 * 2048 && walk(4096) <= 2 * 4096, "{} {}", walk(2048), walk(4096));
             }

@@ -24,7 +24,7 @@
 
 pub(super) mod bounds;
 
-use super::breakers::{Breakers, Place};
+use super::breakers::{Breakers, Node};
 use super::length::{MOST, power};
 use super::places::FARTHEST;
 use super::repeats::{LONGEST_CONTEXT, Match};
@@ -39,13 +39,13 @@ use bounds::Bounds;
 pub(super) struct Since {
     /// How many of the last tokens come after every breaker.
     tokens: u32,
-    place: Place,
+    place: Node,
 }
 
 impl Since {
     /// From nothing, after `text`; counts no further than the text or `window`.
     pub(super) fn after(text: &[u32], breakers: Option<&Breakers>, window: usize) -> Self {
-        let (mut place, mut end) = (Place::default(), 0);
+        let (mut place, mut end) = (Node::default(), 0);
         if let Some(breakers) = breakers {
             for (at, &token) in text.iter().enumerate() {
                 place = breakers.next(place, token);

@@ -63,12 +63,12 @@ pub(super) fn marked<'a>(
 }
 
 /// Where the next token stands: behind `text`, whose last `output` tokens were emitted.
-struct Place<'a> {
+struct Next<'a> {
     text: &'a Text<'a>,
     output: u64,
 }
 
-impl Place<'_> {
+impl Next<'_> {
     /// The token at a position of the output; 0 before it.
     fn emitted(&self, at: i64) -> u32 {
         let back = self.output as i64 - at;
@@ -102,7 +102,7 @@ pub(super) fn reach(mark: &Watermark) -> usize {
 
 /// What it goes by after `text`, whose last `output` tokens were emitted, or all of it if there are fewer.
 pub(super) fn at(mark: &Watermark, text: &Text<'_>, output: u64) -> At {
-    let place = Place { text, output };
+    let place = Next { text, output };
     match mark {
         Watermark::Kgw(kgw) => match kgw.context_width as usize {
             width if width > text.len() => At::Unmarked,
@@ -113,7 +113,7 @@ pub(super) fn at(mark: &Watermark, text: &Text<'_>, output: u64) -> At {
     }
 }
 
-fn of_synthid(params: &SynthidParams, place: &Place<'_>) -> At {
+fn of_synthid(params: &SynthidParams, place: &Next<'_>) -> At {
     let width = params.ngram_len as i64 - 1;
     let (here, first) = (place.output as i64, if params.skip_first_ngram_calls { width } else { 0 });
     let token = |at| place.emitted(at);
@@ -123,7 +123,7 @@ fn of_synthid(params: &SynthidParams, place: &Place<'_>) -> At {
     At::Context(tournament::context((here - width..here).map(token)))
 }
 
-fn of_gumbel(params: &GumbelParams, place: &Place<'_>) -> At {
+fn of_gumbel(params: &GumbelParams, place: &Next<'_>) -> At {
     let (width, text) = (params.context_width as usize, place.text);
     if width > text.len() {
         return At::Unmarked;

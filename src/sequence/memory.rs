@@ -4,7 +4,7 @@
 //! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
 //! and tokens alone, however these came.
 
-use super::breakers::{Breakers, Place};
+use super::breakers::{Breakers, Node};
 use super::dry;
 use super::loops::looping;
 use super::mark;
@@ -56,7 +56,7 @@ pub(super) struct Now {
     /// How far it is from its sequence breakers.
     since: dry::Since,
     /// Where it is among sequence biases.
-    biased: Place,
+    biased: Node,
     thinking: Thinking,
     nudges: Vec<Nudge>,
     /// The token that has to come next.

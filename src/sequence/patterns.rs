@@ -7,7 +7,7 @@
 //!
 //! 20 bytes for each token of the sequences and 4 for each sequence, at most.
 
-use super::breakers::{Breakers, Place};
+use super::breakers::{Breakers, Node};
 use crate::params::SamplingParams;
 use crate::sampling::steps::step;
 
@@ -63,7 +63,7 @@ impl Patterns {
         let before: Vec<Option<&[u32]>> = sequences.map(before).collect();
         let contexts: Vec<&[u32]> = before.iter().copied().flatten().filter(|before| !before.is_empty()).collect();
         let automaton = Breakers::new(&contexts);
-        let node = |before: &[u32]| before.iter().fold(Place::default(), |place, &token| automaton.next(place, token));
+        let node = |before: &[u32]| before.iter().fold(Node::default(), |place, &token| automaton.next(place, token));
         let mut placed: Vec<(usize, u32)> =
             (0..).zip(&before).filter_map(|(number, before)| Some((node((*before)?).node(), number))).collect();
         placed.sort_unstable();
@@ -95,18 +95,18 @@ impl Patterns {
     }
 
     /// Where it is after one more token.
-    pub(super) fn next(&self, place: Place, token: u32) -> Place {
+    pub(super) fn next(&self, place: Node, token: u32) -> Node {
         self.automaton.next(place, token)
     }
 
     /// Where it is after `text`, of which the end decides.
-    pub(super) fn after(&self, text: &[u32]) -> Place {
+    pub(super) fn after(&self, text: &[u32]) -> Node {
         let end = &text[text.len().saturating_sub(self.longest())..];
-        end.iter().fold(Place::default(), |place, &token| self.next(place, token))
+        end.iter().fold(Node::default(), |place, &token| self.next(place, token))
     }
 
     /// Numbers of the sequences that hold at a place, ascending.
-    pub(super) fn holding(&self, place: Place) -> Vec<u32> {
+    pub(super) fn holding(&self, place: Node) -> Vec<u32> {
         let mut found = Vec::new();
         let mut node = place.node();
         loop {
@@ -143,7 +143,7 @@ mod tests {
             text in prop::collection::vec(0u32..4, 0..30),
         ) {
             let patterns = Patterns::new(sequences.iter().map(Vec::as_slice));
-            let mut place = Place::default();
+            let mut place = Node::default();
             for at in 0..=text.len() {
                 let holds = |sequence: &Vec<u32>| {
                     sequence.split_last().is_some_and(|(_, before)| text[..at].ends_with(before))

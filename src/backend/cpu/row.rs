@@ -65,59 +65,49 @@ pub(super) fn sample_row(
     own: &mut OwnRows,
     scratch: &mut Scratch,
 ) -> RowResult {
-    let Scratch { maxima, view, processed: processed_store, keys, .. } = scratch;
+    let Scratch { maxima, view, processed: store, keys, .. } = scratch;
     let (logits, scan) = own.look(level, job, far, maxima);
     let job = &RowJob { logits, spec: job.spec };
     let max = prepare_scanned(level, job, scan, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
     let adjusted = View::again(&raw, &job.spec, view);
-    let wanted = job.spec.logprobs;
-    let scored_raw = match (job.spec.action, wanted) {
-        (Action::Score { token }, Some(LogprobsSpec { mode: LogprobsMode::Raw, .. })) => Some(token),
-        _ => None,
-    };
-    let processed = match scored_raw {
-        // Nothing is drawn and nobody asks for the filtered distribution.
-        Some(_) if job.spec.report.is_none() => None,
-        _ => {
-            let chain = (job.spec.chain.as_ref(), wanted_of(job));
-            Some(Distribution::processed(&adjusted, &job.spec.filters, chain, processed_store))
-        }
-    };
-    let token = match (job.spec.action, &processed) {
+    let processed = is_filtered(job).then(|| {
+        let chain = (job.spec.chain.as_ref(), wanted_of(job));
+        Distribution::processed(&adjusted, &job.spec.filters, chain, store)
+    });
+    let processed = processed.as_ref();
+    let token = match (job.spec.action, processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
-            processed.draw_by(job.spec.race(), &adjusted, uniform, processed_store)
+            processed.draw_by(job.spec.race(), &adjusted, uniform, store)
         }
         (Action::Draw { .. } | Action::Propose { .. }, None) => unreachable!("a draw has a distribution"),
         (Action::Score { token }, _) => token,
     };
-    let logprobs = wanted.map(|wanted| match (wanted.mode, &processed) {
-        (LogprobsMode::Processed, Some(processed)) => {
-            processed.report(&adjusted, token, &wanted, keys, processed_store)
-        }
-        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, processed_store),
+    let logprobs = job.spec.logprobs.map(|wanted| match (wanted.mode, processed) {
+        (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys, store),
+        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, store),
     });
-    let report = job
-        .spec
-        .report
-        .zip(processed.as_ref())
-        .map(|(wanted, processed)| report::report(job, (&raw, &adjusted), processed, &wanted, processed_store));
-    let observed = processed.filter(|_| job.spec.has_state() && scored_raw.is_none());
-    let observed = observed.map(|processed| processed.observed(&adjusted, token, processed_store));
-    let kept = match (job.spec.action, &processed) {
-        (Action::Propose { .. }, Some(processed)) => {
-            Some(Box::new(keep::keep(job, &adjusted, processed, processed_store)))
-        }
-        _ => None,
-    };
-    Ok(RowOutput {
-        token,
-        logprobs,
-        kept,
-        observed,
-        report: report.transpose()?.map(Box::new),
-        marks: Marks::default(),
-    })
+    let report = job.spec.report.zip(processed);
+    let report = report.map(|(wanted, processed)| report::report(job, (&raw, &adjusted), processed, &wanted, store));
+    let observed = processed.filter(|_| job.spec.has_state() && !is_scored_raw(job));
+    let observed = observed.map(|processed| processed.observed(&adjusted, token, store));
+    let kept = processed.filter(|_| matches!(job.spec.action, Action::Propose { .. }));
+    let kept = kept.map(|processed| Box::new(keep::keep(job, &adjusted, processed, store)));
+    let report = report.transpose()?.map(Box::new);
+    Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
+}
+
+/// Whether the raw logprob of a known token is asked for.
+fn is_scored_raw(job: &RowJob<'_>) -> bool {
+    matches!(
+        (job.spec.action, job.spec.logprobs),
+        (Action::Score { .. }, Some(LogprobsSpec { mode: LogprobsMode::Raw, .. }))
+    )
+}
+
+/// Whether the filtered distribution is drawn from, or asked for.
+fn is_filtered(job: &RowJob<'_>) -> bool {
+    !is_scored_raw(job) || job.spec.report.is_some()
 }
 
 /// What a row's distribution is for.

@@ -93,8 +93,8 @@ pub(super) fn crossing(
             return None;
         }
         let to = match guess.next(&store.sample, goal, at, interval, attempt) {
-            Place::List(to) => to,
-            Place::Weigh(to) => {
+            Probe::List(to) => to,
+            Probe::Weigh(to) => {
                 at = weighed(view, guess, to, store);
                 continue;
             }
@@ -216,7 +216,7 @@ fn sorted(interval: std::ops::Range<f32>, need: u64, inside: &Values) -> u64 {
 }
 
 /// What to do about a place: list the values from the known one to it, or weigh what is above it.
-enum Place {
+enum Probe {
     List(f32),
     Weigh(f32),
 }
@@ -268,10 +268,10 @@ impl Guess {
 
     /// A place that is probably on the other side of the crossing, seen from an end of its interval, or one
     /// that is not too far.
-    fn next(&self, sample: &Sample, goal: Goal, at: Anchor, interval: Range, attempt: i32) -> Place {
+    fn next(&self, sample: &Sample, goal: Goal, at: Anchor, interval: Range, attempt: i32) -> Probe {
         let up = at.weight >= goal.need;
         if attempt >= MAX_GUESSES {
-            return Place::List(if up { interval.high } else { interval.low });
+            return Probe::List(if up { interval.high } else { interval.low });
         }
         let distance = goal.need.abs_diff(at.weight) as f64 * self.ratio;
         let margin = f64::from(1 + attempt) * DEVIATIONS * (self.spread * distance.max(self.spread)).sqrt();
@@ -287,15 +287,15 @@ impl Guess {
         let to = if target > 0.0 { step(&weight, target, interval) } else { interval.high };
         let far = (number(to) - here).abs();
         if far <= most {
-            return Place::List(to);
+            return Probe::List(to);
         }
         let share = most.max(far / 4.0);
         let near = step(&number, here + if up { -share } else { share }, interval);
         // Values that are equal cannot be kept apart.
         if (number(near) - here).abs() <= 2.0 * share && interval.low < near && near < interval.high {
-            Place::Weigh(near)
+            Probe::Weigh(near)
         } else {
-            Place::List(to)
+            Probe::List(to)
         }
     }
 

@@ -27,8 +27,8 @@ pub(super) fn rows(wire: proto::ShardedLogits, step_id: u64, config: &Config) ->
     }
     use proto::sharded_logits::Columns;
     let wire = wire.columns.map(|columns| match columns {
-        Columns::Inline(inline) => Place::Inline(inline),
-        Columns::Region(region) => Place::Region(region),
+        Columns::Inline(inline) => Sent::Inline(inline),
+        Columns::Region(region) => Sent::Region(region),
     });
     let regions = config.invitation.as_ref().map(|invitation| &**invitation.regions());
     let own = shard(wire, owner.layout(), 0, regions).map_err(|e| e.within("sharded"))?;
@@ -42,31 +42,31 @@ pub(super) fn rows(wire: proto::ShardedLogits, step_id: u64, config: &Config) ->
 pub(in crate::rpc) fn announced(wire: proto::VocabShard, rank: &Attachment) -> Result<LogitsBlock, Error> {
     use proto::vocab_shard::Columns;
     let place = wire.columns.map(|columns| match columns {
-        Columns::Inline(inline) => Place::Inline(inline),
-        Columns::Region(region) => Place::Region(region),
+        Columns::Inline(inline) => Sent::Inline(inline),
+        Columns::Region(region) => Sent::Region(region),
     });
     shard(place, rank.layout(), rank.rank(), rank.regions().map(Arc::as_ref))
 }
 
 /// Where columns are.
-enum Place {
+enum Sent {
     Inline(proto::InlineLogits),
     Region(proto::RegionLogits),
 }
 
 fn shard(
-    wire: Option<Place>,
+    wire: Option<Sent>,
     layout: &Layout,
     rank: usize,
     regions: Option<&StreamRegions>,
 ) -> Result<LogitsBlock, Error> {
     match wire {
         None => Err(Error::invalid("columns", "is required; set inline or region")),
-        Some(Place::Inline(inline)) => {
+        Some(Sent::Inline(inline)) => {
             let block = layout.inline(rank, inline.data, inline.row_stride);
             block.map_err(|e| Error::Invalid(e.within("inline")))
         }
-        Some(Place::Region(region)) => {
+        Some(Sent::Region(region)) => {
             let Some(regions) = regions else {
                 let message = "is not leased: rank 0 did not ask for regions (wants_regions), or there are none here";
                 return Err(Error::UnknownRegion(FieldError::new("region.region_id", message)));

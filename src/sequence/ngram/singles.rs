@@ -7,13 +7,13 @@ use crate::sampling::steps::step;
 use crate::speculative::propose::grams::after_growth;
 
 /// A token and its latest place.
-type Place = (u32, u32);
+type Latest = (u32, u32);
 
 /// The tokens of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::sequence) struct Singles {
     /// Ascending, each token once.
-    places: Vec<Place>,
+    places: Vec<Latest>,
 }
 
 impl Singles {
@@ -23,7 +23,7 @@ impl Singles {
             step();
             (token, at as u32)
         };
-        let mut places: Vec<Place> = tokens.iter().enumerate().map(place).collect();
+        let mut places: Vec<Latest> = tokens.iter().enumerate().map(place).collect();
         // The latest place of a token first.
         places.sort_unstable_by_key(|&(token, at)| (token, u32::MAX - at));
         places.dedup_by_key(|(token, _)| *token);
@@ -48,7 +48,7 @@ impl Singles {
 
     /// Those at this place or later, ascending.
     pub(super) fn from(&self, first: usize) -> Vec<u32> {
-        let is_near = |&&(_, at): &&Place| {
+        let is_near = |&&(_, at): &&Latest| {
             step();
             at as usize >= first
         };
@@ -61,11 +61,11 @@ impl Singles {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>()
+        self.places.capacity() * size_of::<Latest>()
     }
 
     /// The same once the text has `len` tokens, at most.
     pub(super) fn bytes_after(&self, len: usize) -> usize {
-        after_growth(self.places.capacity(), len) * size_of::<Place>()
+        after_growth(self.places.capacity(), len) * size_of::<Latest>()
     }
 }

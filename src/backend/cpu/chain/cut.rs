@@ -17,7 +17,7 @@ pub(super) struct Bins {
 }
 
 /// A candidate's place in an order: a number first, then its key.
-pub(super) type Place = (u32, u64);
+pub(super) type Ordered = (u32, u64);
 
 /// From distances of at least 0 to bins.
 #[derive(Debug, Clone, Copy)]
@@ -54,14 +54,14 @@ pub(super) struct Along<'a, D> {
 impl<D: Fn(f32) -> f32> Along<'_, D> {
     /// A candidate's place.
     #[inline(always)]
-    pub(super) fn place(&self, at: usize) -> Place {
+    pub(super) fn place(&self, at: usize) -> Ordered {
         let logit = self.logits[at];
         let number = if self.by_distance { keys::ascending((self.distance)(logit)) } else { 0 };
         (number, keys::key(self.tokens[at], logit))
     }
 
     /// The place of the candidate with which the prefix reaches `need`; `None` if it never does.
-    pub(super) fn crossing(&self, weight: impl Fn(usize) -> u64, need: u64, bins: &mut Bins) -> Option<Place> {
+    pub(super) fn crossing(&self, weight: impl Fn(usize) -> u64, need: u64, bins: &mut Bins) -> Option<Ordered> {
         let mut left = need;
         let bin = bins.throw(self, &weight).iter().position(|&sum| {
             let here = sum >= left && sum > 0;
@@ -69,7 +69,7 @@ impl<D: Fn(f32) -> f32> Along<'_, D> {
             here
         })?;
         let inside = bins.places.iter().enumerate().filter(|&(_, &place)| place as usize == bin);
-        let mut inside: Vec<(Place, u64)> = inside.map(|(at, _)| (self.place(at), weight(at))).collect();
+        let mut inside: Vec<(Ordered, u64)> = inside.map(|(at, _)| (self.place(at), weight(at))).collect();
         inside.sort_unstable();
         let mut sum = 0;
         let crossing = inside.iter().find(|&&(_, weight)| {

@@ -1,6 +1,6 @@
 //! The steps on a list of candidates.
 
-use super::cut::{Along, Place, Ruler};
+use super::cut::{Along, Ordered, Ruler};
 use super::{ChainStore, Left};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
@@ -142,7 +142,7 @@ impl Left<'_> {
     }
 
     /// The place in order at which `need` of the weight is reached.
-    fn crossing(&mut self, weight: impl Fn(&Values, usize) -> u64, most: f32, need: u64) -> Option<Place> {
+    fn crossing(&mut self, weight: impl Fn(&Values, usize) -> u64, most: f32, need: u64) -> Option<Ordered> {
         let (values, max) = (&self.store.values, self.weigh.max);
         let distance = |logit: f32| max - logit;
         let (tokens, logits) = (&values.tokens[..], &values.logits[..]);

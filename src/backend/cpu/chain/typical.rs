@@ -1,6 +1,6 @@
 //! Locally typical sampling: on a list, and on a whole row, of which only tokens near the centre are listed.
 
-use super::cut::{Along, Bins, Place, Ruler};
+use super::cut::{Along, Bins, Ordered, Ruler};
 use super::listing::Whole;
 use super::whole::{Done, Rest};
 use super::{ChainStore, Left};
@@ -51,7 +51,7 @@ impl Left<'_> {
     }
 
     /// With which candidate, and with what deviation, the nearest to the centre have a mass of `need`.
-    pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Place)> {
+    pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Ordered)> {
         let mut bins = std::mem::take(&mut self.store.bins);
         let place = self.along(centre).crossing(|at| self.store.values.masses[at], need, &mut bins);
         self.store.bins = bins;
@@ -59,7 +59,7 @@ impl Left<'_> {
     }
 
     /// Keeps what is at most as far from the centre.
-    fn retain_nearest(&mut self, last: Place, centre: f32) {
+    fn retain_nearest(&mut self, last: Ordered, centre: f32) {
         let Weigh { max, scale } = self.weigh;
         self.retain(|values, at| {
             let logit = values.logits[at];
@@ -71,7 +71,7 @@ impl Left<'_> {
 }
 
 /// The last place that typical sampling keeps, with what is as far from the centre.
-pub(super) fn typical_last(rule: TypicalRule, (deviation, key): Place) -> Place {
+pub(super) fn typical_last(rule: TypicalRule, (deviation, key): Ordered) -> Ordered {
     (deviation, if rule == TypicalRule::Ties { u64::MAX } else { key })
 }
 
