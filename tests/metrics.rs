@@ -17,7 +17,7 @@ fn unit(name: &str) -> &'static str {
     match base {
         _ if base.ends_with("_seconds") => "seconds",
         _ if base.ends_with("_bytes") => "bytes",
-        _ if base.ends_with("_acceptance") || base.ends_with("_variation") => "share, 0 to 1",
+        _ if ["_acceptance", "_variation", "_probability"].iter().any(|end| base.ends_with(end)) => "share, 0 to 1",
         _ => "count",
     }
 }
@@ -40,14 +40,16 @@ async fn the_documentation_lists_every_metric_and_no_other() {
     assert!(listed == table, "the table in docs/metrics.md has to be:\n{}", table.join("\n"));
 }
 
-/// Series of speculation exist from the first verification on.
+/// Series of speculation exist from the first verification on; some only where another token could have been proposed, and was
+/// measured.
 async fn verify_a_draft(server: &common::Running) {
     use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, verify_work::DraftDistribution, *};
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let config = StreamConfig { vocab_size: 4, logits_dtype: LogitsDtype::F32.into(), ..Default::default() };
     let open = vec![OpenSequence { sequence_id: 1, ..Default::default() }];
-    let from = DraftDistribution::Deterministic(DeterministicDraft {});
-    let verify = VerifyWork { draft_token_ids: vec![1], draft_distribution: Some(from), ..Default::default() };
+    let sparse = SparseDraft { counts: vec![2], token_ids: vec![1, 2], probs: vec![0.5, 0.5] };
+    let from = Some(DraftDistribution::Sparse(sparse));
+    let verify = VerifyWork { draft_token_ids: vec![1], draft_distribution: from, measure: true, ..Default::default() };
     let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
     let logits = InlineLogits { data: vec![0; 2 * 4 * 4].into(), row_stride: 0 };
     let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };

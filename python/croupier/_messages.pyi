@@ -384,9 +384,11 @@ class DraftTest(_Message):
     rejected_rank: int
     target_probability: float
     draft_probability: float
+    expected_draft_probability: float
     def __init__(self, *, index: int | None = ..., accepted: bool | None = ..., expected_acceptance: float | None = ...,
                  total_variation: float | None = ..., rejected_rank: int | None = ...,
-                 target_probability: float | None = ..., draft_probability: float | None = ...) -> None: ...
+                 target_probability: float | None = ..., draft_probability: float | None = ...,
+                 expected_draft_probability: float | None = ...) -> None: ...
 
 class Token(_Message):
     token_id: int

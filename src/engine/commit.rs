@@ -7,6 +7,7 @@ use super::verify::Verification;
 use crate::sampling::row::RowOutput;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
+use crate::speculative::verified::Came;
 
 /// What came of a batch's rows.
 #[derive(Debug, Default)]
@@ -71,6 +72,7 @@ fn finish_rows(
                 sequence.remember(state);
             }
             let finish = sequence.commit(output.token);
+            sequence.came_by(Came::Sampled);
             let (next, state) = (sequence.next_draft(&[]), sequence.told_state());
             Ok(Done::Sampled { output, finish, next, state })
         }
@@ -108,6 +110,7 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
     for &token in &verification.verified.emitted {
         finish = sequence.commit(token);
     }
+    sequence.came_by(verification.came());
     let next = sequence.next_draft(&verification.verified.trials);
     Done::Verified { verification: Box::new(verification), finish, next, state: sequence.told_state() }
 }

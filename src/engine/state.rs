@@ -10,6 +10,7 @@ use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply, Work};
+use super::verify::Lot;
 use super::{HERE_BYTES, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -105,12 +106,13 @@ pub(super) struct State {
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
+    lot: Lot,
 }
 
 impl State {
     pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
         let (streams, ready) = (HashMap::new(), VecDeque::new());
-        Self { streams, ready, limits, metrics, batches: 0 }
+        Self { streams, ready, limits, metrics, batches: 0, lot: Lot::default() }
     }
 
     /// Takes in what arrived; gives the weight of a step that waits now.
@@ -168,8 +170,8 @@ impl State {
     }
 
     /// Runs a batch's rows on the backend.
-    pub(super) fn run(&self, batch: &mut Batch, backend: &mut dyn Backend) {
-        batch.run(&self.streams, backend);
+    pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
+        batch.run(&self.streams, &mut self.lot, backend);
     }
 
     /// Commits a batch's tokens and hands out its replies.

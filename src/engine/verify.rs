@@ -7,14 +7,14 @@ use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
 use crate::sampling::listed::Marks;
-use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
-use crate::speculative::verified::Verified;
+use crate::speculative::verified::{Came, Verified};
 use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
 
 /// A verify work with its logits and its sequence.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +39,32 @@ pub struct Verification {
     pub drafted: usize,
     /// How the last emitted token came about.
     pub last: Last,
+    /// How the token before the draft did.
+    pub after: Came,
+    /// Whether it is the ratio of target and draft probability that acceptance goes by.
+    pub by_ratio: bool,
     /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
     pub tests_wanted: bool,
 }
 
 /// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
-/// expected. By chance, since whatever is regular may be regular in the text too; by a number of its own, since no
-/// token may depend on it.
+/// expected.
 const MEASURED_ONE_IN: u64 = 16;
+
+/// Draws which verifications are measured. By chance, since whatever is regular may be regular in the text too; not by a
+/// number of the sequence, since texts that share a seed would all be measured at the same positions, or at none.
+#[derive(Debug, Default)]
+pub(super) struct Lot {
+    key: RandomState,
+    drawn: u64,
+}
+
+impl Lot {
+    fn draw(&mut self) -> bool {
+        self.drawn += 1;
+        self.key.hash_one(self.drawn) < u64::MAX / MEASURED_ONE_IN
+    }
+}
 
 /// Everything that one job borrows.
 struct Prepared<'a> {
@@ -58,6 +76,8 @@ struct Prepared<'a> {
     ends: Vec<bool>,
     /// Of each row whether relaxed acceptance is strict there; empty: nowhere.
     strict: Vec<bool>,
+    /// Whether it is worked out what was to be expected.
+    measure: bool,
 }
 
 /// Runs verify works; one result each, in order. No more than `max_entries` of histories that look ahead are held
@@ -65,6 +85,7 @@ struct Prepared<'a> {
 pub(super) fn run_verifications(
     sources: &[VerifySource<'_>],
     max_entries: usize,
+    lot: &mut Lot,
     backend: &mut dyn Backend,
 ) -> Vec<Result<Verification, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
@@ -72,7 +93,7 @@ pub(super) fn run_verifications(
         let mut entries = 0;
         let mut round = Vec::new();
         for source in &sources[results.len()..] {
-            let prepared = Prepared::new(*source);
+            let prepared = Prepared::new(*source, lot.draw());
             entries += prepared.as_ref().map_or(0, Prepared::weight);
             round.push(prepared);
             if entries > max_entries {
@@ -156,6 +177,17 @@ impl Verification {
         if self.proposer == Proposer::Kept { self.drafted } else { 0 }
     }
 
+    /// How the last emitted token came about, as the next verification sees it.
+    pub(super) fn came(&self) -> Came {
+        match self.last {
+            // A plain row by another name.
+            _ if self.drafted == 0 => Came::Sampled,
+            Last::Accepted => Came::Accepted,
+            Last::Recovered => Came::Recovered,
+            Last::Bonus => Came::Bonus,
+        }
+    }
+
     /// What metrics are to know of it.
     pub(super) fn round(&self) -> Round<'_> {
         Round {
@@ -165,14 +197,16 @@ impl Verification {
             emitted: self.outputs.len(),
             lossless: self.verified.lossless,
             last: self.last,
+            after: self.after,
             one_by_one: !self.verified.is_block,
+            by_ratio: self.by_ratio,
             trials: &self.verified.trials,
         }
     }
 }
 
 impl<'a> Prepared<'a> {
-    fn new(source: VerifySource<'a>) -> Result<Self, RowFailure> {
+    fn new(source: VerifySource<'a>, by_lot: bool) -> Result<Self, RowFailure> {
         let VerifySource { work, sequence, .. } = source;
         let len = work.tokens.len();
         let parents = match &work.parents {
@@ -188,7 +222,9 @@ impl<'a> Prepared<'a> {
         };
         let drafts = work.tokens.iter().enumerate().map(draft).collect::<Option<_>>().ok_or_else(lost)?;
         let (ahead, ends, strict) = (Vec::with_capacity(len), Vec::with_capacity(len), Vec::new());
-        let mut prepared = Self { source, tree, drafts, ahead, ends, strict };
+        // Where a key draws the tokens there is no expectation that tests could be held against.
+        let measure = (work.measure || by_lot) && !sequence.spec(Action::Score { token: 0 }).is_raced();
+        let mut prepared = Self { source, tree, drafts, ahead, ends, strict, measure };
         for (&token, &parent) in work.tokens.iter().zip(&parents) {
             let parent = usize::try_from(parent).ok().and_then(|parent| prepared.ahead.get(parent));
             let mut ahead = parent.cloned().unwrap_or_else(|| sequence.ahead());
@@ -224,7 +260,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn job<'b>(&'b self, rows: &'b [RowJob<'b>]) -> VerifyJob<'b> {
-        let VerifySource { work, sequence, .. } = self.source;
+        let sequence = self.source.sequence;
         VerifyJob {
             rows,
             ends: &self.ends,
@@ -233,13 +269,8 @@ impl<'a> Prepared<'a> {
             rule: sequence.acceptance(),
             strict: &self.strict,
             numbers: sequence.numbers(),
-            measure: self.measures() && (work.measure || is_by_chance(sequence)),
+            measure: self.measure,
         }
-    }
-
-    /// Whether there is an expectation that tests could be held against: not where a key draws the tokens.
-    fn measures(&self) -> bool {
-        !self.source.sequence.spec(Action::Score { token: 0 }).is_raced()
     }
 
     fn wants_words(&self) -> bool {
@@ -267,10 +298,11 @@ impl<'a> Prepared<'a> {
             true if children.is_empty() => Last::Bonus,
             true => Last::Recovered,
         };
-        let work = self.source.work;
-        let (proposer, tests_wanted) = (proposer(work, self.source.sequence), work.measure && self.measures());
-        let drafted = self.drafts.len();
-        Verification { verified, outputs, proposer, drafted, last, tests_wanted }
+        let VerifySource { work, sequence, .. } = self.source;
+        let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
+        let (drafted, after) = (self.drafts.len(), sequence.came());
+        let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
+        Verification { verified, outputs, proposer, drafted, last, after, by_ratio, tests_wanted }
     }
 
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {
@@ -299,11 +331,6 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
             Some(ProposerKind::Suffix) => Proposer::Suffix,
         },
     }
-}
-
-fn is_by_chance(sequence: &Sequence) -> bool {
-    let uniform = uniform(sequence.seed(), sequence.position(), Purpose::Measure);
-    uniform < u64::MAX / MEASURED_ONE_IN
 }
 
 fn lost() -> RowFailure {

@@ -220,17 +220,23 @@ catalog! {
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
         "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended, or a block before a row that cannot be sampled.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
-        "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), or by chance.");
+        "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), by chance, or by rule, where the rule does not go by that share.");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
-        "Acceptance to be expected of draft tokens that were measured, by position; not of block verification.");
+        "Acceptance to be expected of draft tokens that were measured, by position; not of block verification, and once for each random number.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
         "Draft tokens that passed their test among those measured, to be held against the expected acceptance; in a tree also those off the path that was taken.");
     SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation", SHARES,
         "Total variation between target and draft distribution of measured first draft tokens of a position: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
-        "Rank in the target of measured first draft tokens of a position that were rejected.");
+        "Rank in the target of measured first draft tokens of a position that were rejected, by reason.");
+    SPEC_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_draft_probability", SHARES_BY_POSITION,
+        "Probability of measured draft tokens in the draft distribution that they are said to be drawn from; block verification included, certain tokens not.");
+    SPEC_EXPECTED_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_expected_draft_probability", SHARES_BY_POSITION,
+        "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
+    SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
+        "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,
         "Spans recorded, those of stages included, by what became of them: exported, dropped (the queue was full), or failed.");
     TRACE_CONTEXTS_INVALID = Def::counter("croupier_trace_contexts_invalid_total", Unit::Count,

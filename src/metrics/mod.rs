@@ -10,6 +10,7 @@ mod labels;
 mod model;
 mod paths;
 mod reloads;
+mod repeats;
 mod shards;
 mod speculative;
 mod traces;

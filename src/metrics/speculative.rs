@@ -2,7 +2,8 @@
 //! verifies a draft has none, and one that does only those of the proposers and positions that it has seen.
 
 use super::catalog as cat;
-use crate::speculative::verified::Trial;
+use super::repeats::Repeats;
+use crate::speculative::verified::{Came, Chances, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
 
@@ -39,6 +40,10 @@ pub enum Last {
 
 /// Values of the label `kind`, in the order of [`Last`].
 const LASTS: [&str; 3] = ["accepted", "recovered", "bonus"];
+/// Values of the label `after`, in the order of [`Came`].
+const AFTER: [&str; 5] = ["opened", "sampled", "accepted", "recovered", "bonus"];
+/// Values of the label `first`: whether a first draft token was accepted.
+const FIRST: [&str; 2] = ["rejected", "accepted"];
 
 /// A verification, as far as metrics go.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +60,12 @@ pub struct Round<'a> {
     pub lossless: bool,
     /// How the last of them came about.
     pub last: Last,
+    /// How the token before the draft came about.
+    pub after: Came,
     /// Whether draft tokens were judged one by one, and not together as a block.
     pub one_by_one: bool,
+    /// Whether it is the ratio of target and draft probability that acceptance goes by.
+    pub by_ratio: bool,
     /// The tests that were made.
     pub trials: &'a [Trial],
 }
@@ -76,10 +85,22 @@ struct Handles {
     /// Not lossless, lossless.
     emitted: [Counter; 2],
     lasts: Vec<Counter>,
-    rejected: Vec<Counter>,
+    /// By [`AFTER`], then by [`FIRST`].
+    firsts: Vec<[Counter; 2]>,
     total_variation: Histogram,
-    rejected_rank: Histogram,
+    /// By [`REASONS`]: how many, and their ranks.
+    rejected: Vec<(Counter, Histogram)>,
+    /// Of draft tokens that others could have been proposed in place of.
+    drawn: OnceLock<Drawn>,
     positions: Vec<OnceLock<Position>>,
+    repeats: Repeats,
+}
+
+/// Draft tokens against the distributions that they are said to be drawn from.
+#[derive(Debug)]
+struct Drawn {
+    probability: Histogram,
+    on_average: Histogram,
 }
 
 #[derive(Debug)]
@@ -107,9 +128,17 @@ impl Speculation {
         handles.accepted.increment(round.accepted as u64);
         handles.emitted[usize::from(round.lossless)].increment(round.emitted as u64);
         handles.lasts[round.last as usize].increment(1);
-        // A block says of tokens behind the rejected one too how it judged them; acceptance did not come there.
-        for trial in round.trials.iter().filter(|trial| trial.depth <= round.accepted) {
-            handles.trial(r, labels, trial, round.one_by_one);
+        handles.firsts[round.after as usize][usize::from(round.accepted > 0)].increment(1);
+        for trial in round.trials {
+            let is_new = trial.chances.is_some() && handles.repeats.is_new(trial.number);
+            // Also of those behind the token at which a block stopped: where it stops depends on what they are.
+            if let Some(chances) = trial.chances.filter(|_| is_new) {
+                handles.drawn(r, labels, chances);
+            }
+            // Acceptance did not come to these.
+            if trial.depth <= round.accepted {
+                handles.trial(r, labels, trial, (round, is_new));
+            }
         }
         // One at each depth of the path that was taken. Tests of a tree may have accepted others beside it.
         for depth in 0..round.accepted {
@@ -126,6 +155,12 @@ impl Handles {
         let each = |def: cat::Def, key: &'static str, values: &[&str]| -> Vec<Counter> {
             values.iter().map(|&value| def.as_counter(r, &[model, proposer, (key, value)])).collect()
         };
+        let first_of =
+            |after, first| cat::SPEC_ROUNDS.as_counter(r, &[model, proposer, ("after", after), ("first", first)]);
+        let rejected = |reason| {
+            let labels = [model, proposer, ("reason", reason)];
+            (cat::SPEC_REJECTED.as_counter(r, &labels), cat::SPEC_REJECTED_RANK.as_histogram(r, &labels))
+        };
         let emitted = |lossless| cat::SPEC_EMITTED.as_counter(r, &[model, proposer, ("lossless", lossless)]);
         Self {
             drafts: cat::SPEC_DRAFTS.as_counter(r, &labels),
@@ -133,23 +168,37 @@ impl Handles {
             accepted: cat::SPEC_ACCEPTED.as_counter(r, &labels),
             emitted: [emitted("false"), emitted("true")],
             lasts: each(cat::SPEC_LAST, "kind", &LASTS),
-            rejected: each(cat::SPEC_REJECTED, "reason", &REASONS),
+            firsts: AFTER.iter().map(|after| FIRST.map(|first| first_of(after, first))).collect(),
+            rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
-            rejected_rank: cat::SPEC_REJECTED_RANK.as_histogram(r, &labels),
+            drawn: OnceLock::new(),
             positions: (0..=POSITIONS).map(|_| OnceLock::new()).collect(),
+            repeats: Repeats::default(),
         }
     }
 
-    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, one_by_one: bool) {
+    fn drawn(&self, r: &dyn Recorder, labels: Labels<'_>, chances: Chances) {
+        // A token that is certain is what it is said to be.
+        if chances.draft_on_average < 1.0 {
+            let drawn = self.drawn.get_or_init(|| Drawn {
+                probability: cat::SPEC_DRAFT_PROBABILITY.as_histogram(r, &labels),
+                on_average: cat::SPEC_EXPECTED_DRAFT_PROBABILITY.as_histogram(r, &labels),
+            });
+            drawn.probability.record(chances.draft);
+            drawn.on_average.record(chances.draft_on_average);
+        }
+    }
+
+    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, (round, is_new): (&Round<'_>, bool)) {
         let position = self.position(r, labels, trial.depth);
         position.tested.increment(1);
-        if let Some(expected) = trial.expected.filter(|_| one_by_one) {
+        if let Some(expected) = trial.expected.filter(|_| round.one_by_one && is_new) {
             position.expected.record(expected);
             position.measured_accepted.increment(u64::from(trial.accepted));
         }
         // What later siblings are held against is what the first one left.
         if trial.is_first {
-            self.held_against_the_target(trial);
+            self.held_against_the_target(trial, round.by_ratio);
         }
     }
 
@@ -158,13 +207,14 @@ impl Handles {
         self.positions[at].get_or_init(|| Position::register(r, labels, at))
     }
 
-    fn held_against_the_target(&self, trial: &Trial) {
+    fn held_against_the_target(&self, trial: &Trial, by_ratio: bool) {
         if let Some(total_variation) = trial.total_variation {
             self.total_variation.record(total_variation);
         }
         if let (Some(rank), Some(chances)) = (trial.rejected_rank, trial.chances) {
-            self.rejected_rank.record(rank);
-            self.rejected[reason(chances.ratio())].increment(1);
+            let (count, ranks) = &self.rejected[reason(chances.ratio(), by_ratio)];
+            count.increment(1);
+            ranks.record(rank);
         }
     }
 }
@@ -184,14 +234,16 @@ impl Position {
 }
 
 /// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so
-/// far behind that its mass is 0; which of them, the ratio does not say.
-const REASONS: [&str; 3] = ["ruled_out", "unlikely", "chance"];
+/// far behind that its mass is 0; which of them, the ratio does not say. Rules that do not go by the ratio reject what they
+/// reject.
+const REASONS: [&str; 4] = ["ruled_out", "unlikely", "chance", "rule"];
 /// A token that the target finds less likely than this share of what the draft did is no bad luck.
 const UNLIKELY: f64 = 0.1;
 
-fn reason(ratio: f64) -> usize {
+fn reason(ratio: f64, by_ratio: bool) -> usize {
     match ratio {
         0.0 => 0,
+        _ if !by_ratio => 3,
         _ if ratio < UNLIKELY => 1,
         _ => 2,
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
-use crate::speculative::verified::{Chances, Trial};
+use crate::speculative::verified::{Came, Chances, Trial};
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -141,19 +141,32 @@ fn series(model_labels: usize) -> (usize, usize) {
     let trial = |depth| Trial {
         index: depth,
         depth,
+        number: depth as u64,
         is_first: true,
         accepted: false,
         expected: Some(0.5),
         total_variation: Some(0.5),
-        chances: Some(Chances { target: 0.25, draft: 0.5 }),
+        chances: Some(Chances { target: 0.25, draft: 0.5, draft_on_average: 0.5 }),
         rejected_rank: Some(2),
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
     let proposers = [Proposer::Kept, Proposer::Sent, Proposer::Deterministic, Proposer::Ngram, Proposer::Suffix];
     for (model, proposer) in models.iter().flat_map(|model| proposers.map(|proposer| (model, proposer))) {
         let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
-        let (lossless, one_by_one) = (true, true);
-        let round = Round { proposer, drafted, accepted, emitted, lossless, last, one_by_one, trials: &trials };
+        let (lossless, one_by_one, by_ratio) = (true, true, true);
+        let after = Came::Bonus;
+        let round = Round {
+            proposer,
+            drafted,
+            accepted,
+            emitted,
+            lossless,
+            last,
+            after,
+            one_by_one,
+            by_ratio,
+            trials: &trials,
+        };
         metrics.verified(model, &round);
     }
     (plain, count())

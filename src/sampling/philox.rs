@@ -18,7 +18,7 @@ pub enum Purpose {
     /// Not used: the bonus token after a fully accepted draft is drawn with [`Purpose::Sample`], so that it
     /// is the token that a plain row would have drawn there.
     Bonus = 4,
-    /// Whether a verification is measured. No token depends on it.
+    /// Not used: which verifications are measured is drawn by lot, and no token depends on it.
     Measure = 5,
     /// Whether XTC happens at a position.
     Xtc = 6,

@@ -39,7 +39,7 @@ use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::numbers::Numbers;
-use crate::speculative::verified::Trial;
+use crate::speculative::verified::{Came, Trial};
 use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
@@ -86,6 +86,8 @@ pub struct Sequence {
     finished: Option<FinishReason>,
     /// What its samplers remember, if they do.
     state: Option<Box<SamplerState>>,
+    /// How its last token came about.
+    came: Came,
 }
 
 impl Sequence {
@@ -96,7 +98,7 @@ impl Sequence {
         let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.is_looping()));
         let speculation = rules.speculation(prompt, output);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty()).map(Box::new);
-        Self { rules, seed, history, drafts: None, speculation, finished, state }
+        Self { rules, seed, history, drafts: None, speculation, finished, state, came: Came::default() }
     }
 
     /// The same, its samplers with what they remembered.
@@ -107,6 +109,17 @@ impl Sequence {
         let state = state.over_new(self.rules.params())?;
         self.remember(state);
         Ok(self)
+    }
+
+    /// How its last token came about, for metrics.
+    #[must_use]
+    pub fn came(&self) -> Came {
+        self.came
+    }
+
+    /// Says how its last token came about.
+    pub fn came_by(&mut self, came: Came) {
+        self.came = came;
     }
 
     /// What its samplers remember, if they do.

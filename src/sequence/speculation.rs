@@ -103,7 +103,17 @@ mod tests {
 
     fn trial(depth: usize, accepted: bool) -> Trial {
         let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
-        Trial { index: depth, depth, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
+        Trial {
+            index: depth,
+            depth,
+            number: 0,
+            is_first: true,
+            accepted,
+            expected,
+            total_variation,
+            chances,
+            rejected_rank,
+        }
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl<P: Positions> Walk<'_, P> {
         let verdict = self.verdict(path)?;
         for (nth, &node) in children.iter().enumerate() {
             self.accepted[node] = self.judge(&verdict, node);
-            let trial = Trial { is_first: nth == 0, ..Trial::new(node, path.len(), self.accepted[node]) };
+            let trial = Trial::new(self.plan, node, path.len(), self.accepted[node]);
+            let trial = Trial { is_first: nth == 0, ..trial };
             let trial = if self.plan.measure { self.measured(trial, &verdict) } else { trial };
             self.trials.push(trial);
         }

@@ -110,6 +110,10 @@ impl<T: Target> Positions for Plain<'_, T> {
         draft.weights().share(draft.token())
     }
 
+    fn collision(&self, node: usize) -> f64 {
+        self.drafts[node].weights().collision()
+    }
+
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         let target = self.target.distribution(row)?;
         self.here = Some(Here { row, left: Weights::from(&target), target, is_whole: true });

@@ -58,7 +58,7 @@ impl Plan<'_> {
         factor: f64,
         accepted: bool,
     ) -> Trial {
-        let trial = Trial::new(node, depth, accepted);
+        let trial = Trial::new(self, node, depth, accepted);
         if !self.measure {
             return trial;
         }

@@ -25,6 +25,9 @@ pub trait Positions {
     /// The probability that a draft token had in its draft distribution.
     fn proposed(&self, node: usize) -> f64;
 
+    /// What that probability is on average for a token drawn from its draft distribution: the sum of the squares.
+    fn collision(&self, node: usize) -> f64;
+
     /// Goes to a row, whose whole target is left there.
     ///
     /// # Errors

@@ -1,7 +1,24 @@
 //! What comes of a verification.
 
+use super::plan::Plan;
 use super::positions::Positions;
 use crate::params::state::SamplerState;
+
+/// How a sequence's last token came about: what a draft goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Came {
+    /// It was there when the sequence was opened.
+    #[default]
+    Opened,
+    /// From a plain row.
+    Sampled,
+    /// It is a draft token that was accepted, and nothing came after it.
+    Accepted,
+    /// In the place of a rejected one.
+    Recovered,
+    /// On top of the accepted ones.
+    Bonus,
+}
 
 /// The outcome of a draft.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +56,9 @@ pub struct Trial {
     pub index: usize,
     /// How many tokens of the draft stand before it.
     pub depth: usize,
+    /// The random number of its accept test. A test with the same seed at the same place has the same one again, and is
+    /// no further test of whether draft tokens are what they are said to be.
+    pub number: u64,
     /// Whether no sibling was tested before it: what it is held against is the whole target.
     pub is_first: bool,
     /// Whether it was accepted. Rules that judge each token by itself accept some off the path that is taken, too.
@@ -65,6 +85,10 @@ pub struct Chances {
     pub target: f64,
     /// In its draft distribution; more than 0.
     pub draft: f64,
+    /// What that is on average for tokens drawn from this draft distribution: its
+    /// [collision probability](super::weights::Weights::collision). If draft tokens were drawn from the distributions that
+    /// were claimed, the sums of both over many trials are the same, up to chance.
+    pub draft_on_average: f64,
 }
 
 impl Chances {
@@ -77,18 +101,20 @@ impl Chances {
 
 impl Trial {
     /// Of the first of its position.
-    pub(super) fn new(index: usize, depth: usize, accepted: bool) -> Self {
+    pub(super) fn new(plan: &Plan<'_>, index: usize, depth: usize, accepted: bool) -> Self {
         let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
-        Self { index, depth, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
+        let number = plan.numbers.accept(plan.tree.spot(index));
+        Self { index, depth, number, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
     }
 
     /// With what was measured where the positions are.
     pub(super) fn measured(self, here: &mut impl Positions, expected: f64, total_variation: f64) -> Self {
         let token = here.token(self.index);
+        let (draft, draft_on_average) = (here.proposed(self.index), here.collision(self.index));
         Self {
             expected: Some(expected),
             total_variation: Some(total_variation),
-            chances: Some(Chances { target: here.share(token), draft: here.proposed(self.index) }),
+            chances: Some(Chances { target: here.share(token), draft, draft_on_average }),
             rejected_rank: (!self.accepted).then(|| here.rank(token)),
             ..self
         }

@@ -24,6 +24,13 @@ pub fn share(weight: u64, total: u64) -> f64 {
     weight as f64 * per_weight(total)
 }
 
+/// The square of a token's probability, in units of [`ONE`]. `per` is [`per_weight`].
+#[must_use]
+pub fn squared(weight: u64, per: f64) -> u64 {
+    let share = weight as f64 * per;
+    count(share * share * ONE)
+}
+
 /// What a residual makes of weights: `max(weight * target - draft_weight * draft, 0)` in units of [`ONE`].
 #[derive(Debug, Clone, Copy)]
 pub struct Residual {
@@ -101,6 +108,14 @@ impl Weights {
         self.entries.len() == 1
     }
 
+    /// The probability that two tokens drawn from it are the same one, the sum of the squares: how likely a token drawn
+    /// from it is on average.
+    #[must_use]
+    pub fn collision(&self) -> f64 {
+        let per = per_weight(self.total);
+        self.entries.iter().map(|&(_, weight)| squared(weight, per)).sum::<u64>() as f64 / ONE
+    }
+
     /// Inverse CDF in token-id order, as a plain row is drawn.
     ///
     /// # Panics
@@ -155,6 +170,12 @@ mod tests {
         assert_eq!(sum(&left(&target, 0.5, &draft)), 0.125);
         assert_eq!(left(&target, 1.0, &target).total(), 0);
         assert_eq!(sum(&left(&target, 1.0, &weights(&[(7, 5)]))), 1.0);
+    }
+
+    #[test]
+    fn collisions_by_hand() {
+        assert_eq!(weights(&[(0, 1), (3, 3)]).collision(), 0.0625 + 0.5625);
+        assert_eq!(weights(&[(7, 9)]).collision(), 1.0);
     }
 
     #[test]

@@ -32,6 +32,12 @@ pub struct Proposer {
     pub emitted_tokens: Count,
     /// Expected and observed acceptance, over all positions.
     pub measured: Measured,
+    /// Whether draft tokens were drawn from what is claimed.
+    pub drawn: Drawn,
+    /// Mean total variation between draft and target distribution; `None` if none was measured.
+    pub total_variation: Option<f64>,
+    /// Why measured draft tokens were rejected; reasons that there were.
+    pub rejected: Vec<Rejected>,
     /// By how many draft tokens stand before.
     pub positions: Vec<Position>,
 }
@@ -47,6 +53,30 @@ pub struct Measured {
     pub expected: Option<f64>,
     /// The difference in standard errors, as docs/speculative.md has it; beyond 4 it is not chance.
     pub standard_errors: f64,
+}
+
+/// The probabilities of measured draft tokens in the draft distributions that they are said to be drawn from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Drawn {
+    /// How many draft tokens, of those that others could have been drawn in place of.
+    pub tokens: u64,
+    /// Their mean probability; `None` without tokens.
+    pub probability: Option<f64>,
+    /// What it is for tokens drawn from these distributions.
+    pub expected: Option<f64>,
+    /// The difference in standard errors, of at least this size; beyond 4 it is not chance.
+    pub standard_errors: f64,
+}
+
+/// Measured draft tokens that were rejected for one reason.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rejected {
+    /// Label `reason`.
+    pub reason: String,
+    /// How many.
+    pub tokens: u64,
+    /// Their median rank in the target, as far as buckets tell.
+    pub median_rank: Option<f64>,
 }
 
 /// One position in a draft.
@@ -72,7 +102,7 @@ impl Speculation {
         let by = ["model", "proposer"];
         let [tokens, accepted, emitted] =
             [cat::SPEC_DRAFT_TOKENS, cat::SPEC_ACCEPTED, cat::SPEC_EMITTED].map(|def| d.by(&def, by));
-        let positions = Positions::of(d);
+        let (positions, distributions) = (Positions::of(d), Distributions::of(d));
         let proposer = |(who, drafts): (Who<'_>, Increase)| {
             let count =
                 |of: &BTreeMap<Who<'_>, Increase>| Count::new(of.get(&who).copied().unwrap_or_default(), d.seconds);
@@ -84,10 +114,62 @@ impl Speculation {
                 accepted_tokens: count(&accepted),
                 emitted_tokens: count(&emitted),
                 measured: positions.measured(who),
+                drawn: distributions.drawn(who),
+                total_variation: distributions.total_variation(who),
+                rejected: distributions.rejected(who),
                 positions: positions.of_proposer(who),
             }
         };
         Self { seconds: d.seconds, proposers: d.by(&cat::SPEC_DRAFTS, by).into_iter().map(proposer).collect() }
+    }
+}
+
+/// What was measured of distributions.
+struct Distributions<'a> {
+    probability: BTreeMap<Who<'a>, Histogram>,
+    expected: BTreeMap<Who<'a>, Histogram>,
+    total_variation: BTreeMap<Who<'a>, Histogram>,
+    /// By reason too.
+    ranks: BTreeMap<Where<'a>, Histogram>,
+}
+
+impl<'a> Distributions<'a> {
+    fn of(d: &Difference<'a>) -> Self {
+        let by = ["model", "proposer"];
+        Self {
+            probability: d.histograms(&cat::SPEC_DRAFT_PROBABILITY, by),
+            expected: d.histograms(&cat::SPEC_EXPECTED_DRAFT_PROBABILITY, by),
+            total_variation: d.histograms(&cat::SPEC_TOTAL_VARIATION, by),
+            ranks: d.histograms(&cat::SPEC_REJECTED_RANK, ["model", "proposer", "reason"]),
+        }
+    }
+
+    fn drawn(&self, who: Who<'_>) -> Drawn {
+        let sum = |of: &BTreeMap<Who<'_>, Histogram>| of.get(&who).map_or((0.0, 0.0), |h| (h.sum, h.count.new));
+        let ((probability, tokens), (expected, _)) = (sum(&self.probability), sum(&self.expected));
+        Drawn {
+            tokens: tokens as u64,
+            probability: share(probability, tokens),
+            expected: share(expected, tokens),
+            standard_errors: standard_errors(probability, expected, tokens),
+        }
+    }
+
+    fn total_variation(&self, who: Who<'_>) -> Option<f64> {
+        self.total_variation.get(&who).and_then(|h| share(h.sum, h.count.new))
+    }
+
+    fn rejected(&self, who: Who<'_>) -> Vec<Rejected> {
+        let mine = self
+            .ranks
+            .iter()
+            .filter(|([model, proposer, _], ranks)| [*model, *proposer] == who && ranks.count.new > 0.0);
+        let rejected = mine.map(|([.., reason], ranks)| Rejected {
+            reason: (*reason).to_owned(),
+            tokens: ranks.count.new as u64,
+            median_rank: ranks.quantile(0.5),
+        });
+        rejected.collect()
     }
 }
 
@@ -139,15 +221,20 @@ impl<'a> Positions<'a> {
 impl Measured {
     /// `expected` is the sum of the expected acceptances of `tests` draft tokens.
     fn new(tests: f64, accepted: f64, expected: f64) -> Self {
-        let variance = if tests > 0.0 { expected * (1.0 - expected / tests) } else { 0.0 };
-        let standard_errors = if variance > 0.0 { (accepted - expected) / variance.sqrt() } else { 0.0 };
         Self {
             tests: tests as u64,
             accepted: share(accepted, tests),
             expected: share(expected, tests),
-            standard_errors,
+            standard_errors: standard_errors(accepted, expected, tests),
         }
     }
+}
+
+/// How far the sum of so many numbers of 0 to 1 is from what it is to be expected, in standard errors. With the mean e the
+/// variance of each is at most e (1 - e).
+fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
+    let variance = if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 };
+    if variance > 0.0 { (sum - expected) / variance.sqrt() } else { 0.0 }
 }
 
 fn share(part: f64, whole: f64) -> Option<f64> {

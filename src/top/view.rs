@@ -2,7 +2,7 @@
 
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
-use super::speculation::{Measured, Position, Proposer};
+use super::speculation::{Position, Proposer, Rejected};
 use super::table::{column, flow, table};
 use super::units::{bytes, grouped, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
@@ -216,9 +216,9 @@ fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
         plain(format!("{} drafts/s", rate(p.drafts.per_second))),
         plain(format!("{} accepted", share(of(&p.accepted_tokens, &p.draft_tokens)))),
         plain(format!("{each:.2} tokens each")),
-        disagreement(&p.measured, theme),
     ];
     let mut lines = flow(items, width);
+    lines.extend(flow(measured(p, theme), width));
     let to_a_line = (width.saturating_sub(ROW_LABEL) / POSITION).max(1);
     for part in p.positions.chunks(to_a_line) {
         let row = |label: &str, figure: &dyn Fn(&Position) -> String| {
@@ -233,13 +233,29 @@ fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Whether what was accepted is what was to be expected.
-fn disagreement(m: &Measured, theme: Theme) -> Span<'static> {
+/// What was measured, over all positions.
+fn measured(p: &Proposer, theme: Theme) -> Vec<Span<'static>> {
+    let mut items = vec![plain(format!("{} measured", grouped(p.measured.tests.max(p.drawn.tokens))))];
+    if p.measured.tests > 0 {
+        items.push(off("accepted", p.measured.standard_errors, "not as expected", theme));
+    }
+    if p.drawn.tokens > 0 {
+        items.push(off("drawn", p.drawn.standard_errors, "not as claimed", theme));
+    }
+    items.extend(p.total_variation.map(|distance| plain(format!("tv {}", share(Some(distance))))));
+    let rank =
+        |r: &Rejected| r.median_rank.map_or(String::new(), |rank| format!(" (rank {})", grouped(rank.ceil() as u64)));
+    items.extend(p.rejected.iter().map(|r| plain(format!("{} {}{}", r.reason, grouped(r.tokens), rank(r)))));
+    items
+}
+
+/// How far something is from what it has to be up to chance.
+fn off(what: &str, standard_errors: f64, wrong: &str, theme: Theme) -> Span<'static> {
     // + 0.0: no minus before what rounds to 0.
-    let standard_errors = (m.standard_errors * 10.0).round() / 10.0 + 0.0;
-    let text = format!("{} measured, {standard_errors:+.1} se", grouped(m.tests));
-    match m.standard_errors.abs() > NOT_CHANCE {
-        true => theme.paint(text + ": not as expected", Color::Red),
+    let rounded = (standard_errors * 10.0).round() / 10.0 + 0.0;
+    let text = format!("{what} {rounded:+.1} se");
+    match standard_errors.abs() > NOT_CHANCE {
+        true => theme.paint(format!("{text}: {wrong}"), Color::Red),
         false => plain(text),
     }
 }

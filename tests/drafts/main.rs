@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calibration;
 mod metrics;
 mod mistakes;
 mod proposals;

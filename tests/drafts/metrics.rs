@@ -73,8 +73,12 @@ async fn a_scripted_run_counts_what_it_did() {
         ("num_measured_accepted_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
         ("total_variation_count", "sent", "", 3.0),
         ("total_variation_sum", "sent", "", 0.25 + 0.25 + 0.5),
-        ("rejected_rank_count", "sent", "", 1.0),
-        ("rejected_rank_sum", "sent", "", 6.0),
+        ("rejected_rank_count", "sent", ",reason=\"ruled_out\"", 1.0),
+        ("rejected_rank_sum", "sent", ",reason=\"ruled_out\"", 6.0),
+        ("rejected_rank_count", "sent", ",reason=\"unlikely\"", 0.0),
+        ("draft_probability_count", "sent", "", 3.0),
+        ("draft_probability_sum", "sent", "", 0.25 + 0.25 + 0.5),
+        ("expected_draft_probability_sum", "sent", "", 0.625 + 0.625 + 0.5),
         ("num_drafts_total", "deterministic", "", 1.0),
         ("num_draft_tokens_total", "deterministic", "", 2.0),
         ("num_accepted_tokens_total", "deterministic", "", 1.0),
@@ -118,7 +122,7 @@ async fn a_judged_tree_counts_its_path() {
         ("num_measured_rejected_tokens_total", ",reason=\"ruled_out\"", 1.0),
         ("total_variation_count", "", 4.0),
         ("total_variation_sum", "", 0.5 + 1.0),
-        ("rejected_rank_sum", "", 2.0),
+        ("rejected_rank_sum", ",reason=\"ruled_out\"", 2.0),
     ];
     for (name, more, value) in expected {
         let labels = format!("model=\"default\",proposer=\"deterministic\"{more}");
@@ -177,7 +181,11 @@ async fn what_a_rejection_points_to_is_told_apart() {
         seen[at] += 1 - work.verify.unwrap().accepted_count;
     }
     assert!(seen.iter().all(|&rejections| rejections > 5), "{seen:?}");
-    for (reason, rejections) in [("unlikely", seen[0]), ("chance", seen[1]), ("ruled_out", 0)] {
+    // The target's first token alone passes, however likely the second is.
+    let acceptance = Some(AcceptanceParams { rule: AcceptanceRule::Greedy.into(), ..Default::default() });
+    worker.step(open_step(vec![open(40, SamplingParams { acceptance, ..seeded(40) })])).await;
+    worker.verify(40, measured(chain(&[3], deterministic())), &[bad_luck.clone(), bad_luck]).await;
+    for (reason, rejections) in [("unlikely", seen[0]), ("chance", seen[1]), ("ruled_out", 0), ("rule", 1)] {
         let labels = format!("model=\"default\",proposer=\"deterministic\",reason=\"{reason}\"");
         let series = format!("croupier_spec_decode_num_measured_rejected_tokens_total{{{labels}}}");
         assert_eq!(server.series(&series), f64::from(rejections), "{reason}");
@@ -196,8 +204,8 @@ async fn some_verifications_are_measured_unasked() {
         worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
     }
     let labels = "{model=\"default\",proposer=\"deterministic\",position=\"0\"}";
-    // One in sixteen: 25 of 400, with a standard deviation below 5. The seeds are fixed, so this never changes.
+    // One in sixteen: 25 of 400, with a standard deviation below 5. By chance beyond these bounds once in 100,000 runs.
     let measured = server.series(&format!("croupier_spec_decode_expected_acceptance_count{labels}"));
-    assert!((10.0..40.0).contains(&measured), "{measured}");
+    assert!((5.0..50.0).contains(&measured), "{measured}");
     assert_eq!(server.series(&format!("croupier_spec_decode_num_tested_tokens_per_pos_total{labels}")), 400.0);
 }

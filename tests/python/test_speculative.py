@@ -109,7 +109,7 @@ def test_drafts_that_the_worker_drew(address, source):
             [test] = done.verify.tests
             assert math.isclose(test.expected_acceptance, 0.8, abs_tol=1e-6)
             assert math.isclose(test.target_probability, [0.4, 0.3, 0.2, 0.1][token], abs_tol=1e-6)
-            assert test.draft_probability == 0.25
+            assert test.draft_probability == test.expected_draft_probability == 0.25
             assert done.verify.lossless
             accepted += done.verify.accepted_count
             counts[tokens[0]] += 1

@@ -158,10 +158,13 @@ def compare(prometheus, workers, buckets):
         same(f"tokens a verification of {w.model}", prometheus.value(f"croupier:spec_decode_emitted_tokens_per_draft:ratio_rate5m{m}"), w.emitted / w.drafts, 3 * RATIO_ERROR)
         same(f"expected - observed acceptance of {w.model}", prometheus.value(f"croupier:spec_decode_expected_minus_observed:ratio30m{m}"),
              (w.expected - w.observed) / w.measured, RATIO_ERROR)
-        errors = prometheus.value(f"croupier:spec_decode_expected_minus_observed:stderrs30m{m}")
-        lines.append(f"{'... in standard errors':52} {errors:12.5g}")
-        if w.honest != (abs(errors) < 5):
-            wrong.append(f"{w.model}: {errors} standard errors")
+        same(f"drawn - claimed draft probability of {w.model}", prometheus.value(f"croupier:spec_decode_drawn_minus_claimed:ratio30m{m}"),
+             (w.drawn - w.claimed) / w.measured, RATIO_ERROR)
+        for pair in ["expected_minus_observed", "drawn_minus_claimed"]:
+            errors = prometheus.value(f"croupier:spec_decode_{pair}:stderrs30m{m}")
+            lines.append(f"{f'{pair} of {w.model}, in standard errors':52} {errors:12.5g}")
+            if w.honest != (abs(errors) < 5):
+                wrong.append(f"{w.model}: {pair} {errors} standard errors")
     more, faults = latency(prometheus, buckets, [s for w in workers for s in w.seconds])
     return lines + more, wrong + faults
 
@@ -175,7 +178,7 @@ def check(prometheus, workers, buckets):
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
     wrong += [f"{name} recorded nothing" for name in recorded if not prometheus.query(name)]
     waiting = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
-    expected = {"CroupierAcceptanceNotAsExpected", "CroupierBadLogits", "CroupierSomeBadLogits"}
+    expected = {"CroupierAcceptanceNotAsExpected", "CroupierDraftsNotAsClaimed", "CroupierBadLogits", "CroupierSomeBadLogits"}
     if not expected <= waiting:
         wrong.append(f"alerts waiting or firing are {waiting}, not {expected}")
     print(f"{'':52} {'Prometheus':>12} {'load':>12}", *lines, sep="\n")

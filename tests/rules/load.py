@@ -39,6 +39,7 @@ class Worker:
         self.model, self.honest, self.random = model, honest, random.Random(model)
         self.tokens = self.nans = self.unopened = self.drafts = self.drafted = self.accepted = self.emitted = 0
         self.measured = self.expected = self.observed = 0
+        self.drawn = self.claimed = 0
         self.seconds = []
 
     def logits(self):
@@ -99,6 +100,8 @@ class Worker:
             self.measured += 1
             self.expected += test.expected_acceptance
             self.observed += test.accepted
+            self.drawn += test.draft_probability
+            self.claimed += test.expected_draft_probability
 
     def mistake(self):
         """A message that is refused."""

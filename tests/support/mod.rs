@@ -44,7 +44,7 @@ pub enum Transport {
 pub struct TestServer {
     pub engine: Handle,
     pub draining: CancellationToken,
-    metrics: Metrics,
+    pub metrics: Metrics,
     address: Address,
     _stop: DropGuard,
 }

@@ -153,15 +153,20 @@ fn acceptance_is_shown_beside_what_was_expected() {
     let accepted = metric("num_accepted_tokens_per_pos_total") / metric("num_tested_tokens_per_pos_total");
     let expected = metric("expected_acceptance_sum") / metric("expected_acceptance_count");
     assert!(expected - accepted > 0.1, "the recorded draft is not broken: {accepted} of {expected}");
-    let broken: Vec<&str> = screen.lines().skip_while(|l| !l.starts_with("spec-broken sent")).take(6).collect();
+    let broken: Vec<&str> = screen.lines().skip_while(|l| !l.starts_with("spec-broken sent")).take(7).collect();
     let first = |row: &str| -> f64 {
         let line = broken.iter().find_map(|l| l.strip_prefix(row)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     };
     assert!((first("accepted") - accepted).abs() <= 0.005, "{screen}");
     assert!((first("expected") - expected).abs() <= 0.005, "{screen}");
-    assert!(broken[1].contains("not as expected") || broken[0].contains("not as expected"), "{screen}");
-    assert_eq!(screen.matches("not as expected").count(), 1, "{screen}");
+    assert!(broken[1].contains("accepted -") && broken[1].contains("not as expected"), "{screen}");
+    let drawn = ["draft_probability_sum", "expected_draft_probability_sum"]
+        .map(|name| new(&format!("croupier_spec_decode_{name}{{model=\"spec-broken\"")));
+    assert!(drawn[0] < drawn[1] && broken[1].contains("drawn -"), "{screen}");
+    for wrong in ["not as expected", "not as claimed"] {
+        assert_eq!(screen.matches(wrong).count(), 1, "{screen}");
+    }
 }
 
 #[test]

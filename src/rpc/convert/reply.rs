@@ -130,6 +130,7 @@ fn draft_test(trial: &Trial) -> proto::DraftTest {
         rejected_rank: trial.rejected_rank.unwrap_or_default(),
         target_probability: chance(|chances| chances.target),
         draft_probability: chance(|chances| chances.draft),
+        expected_draft_probability: chance(|chances| chances.draft_on_average),
     }
 }
 

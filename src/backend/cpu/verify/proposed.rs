@@ -10,6 +10,7 @@ use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 use crate::speculative::draft::{DraftError, sent_mass, sums_to_one, tolerance};
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
+use crate::speculative::weights::{ONE, per_weight, squared};
 use std::borrow::Cow;
 
 /// A draft token that was checked.
@@ -21,6 +22,7 @@ pub(in crate::backend) struct Proposed<'a> {
     /// That of all tokens.
     pub(in crate::backend) total: u64,
     pub(in crate::backend) source: Source<'a>,
+    passes: Passes,
 }
 
 /// Where the masses of all tokens are.
@@ -54,13 +56,13 @@ impl<'a> Proposed<'a> {
             DraftSource::Dense(probs) if probs.vocab_size() == vocab_size => {
                 let sent = passes.check(probs.dtype(), probs.bytes());
                 if !sent.fine || !sums_to_one(sent.total, tolerance(probs.dtype())) {
-                    return Self::plainly(draft, vocab_size);
+                    return Self::plainly(draft, vocab_size, passes);
                 }
                 (Source::Sent(probs), sent.total)
             }
-            _ => return Self::plainly(draft, vocab_size),
+            _ => return Self::plainly(draft, vocab_size, passes),
         };
-        let proposed = Self { token: draft.token, mass: 0, total, source };
+        let proposed = Self { token: draft.token, mass: 0, total, source, passes };
         match proposed.mass_of(draft.token) {
             0 => Err(DraftError::Impossible { token: draft.token }),
             mass => Ok(Self { mass, ..proposed }),
@@ -68,11 +70,11 @@ impl<'a> Proposed<'a> {
     }
 
     /// As the specification: for what is short or wrong (or has a −0).
-    fn plainly(draft: &DraftToken<'a>, vocab_size: usize) -> Result<Self, DraftError> {
+    fn plainly(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
         let plain = draft.materialise(vocab_size as u32)?;
         let weights = plain.weights();
         let source = Source::List(Cow::Owned(weights.entries().to_vec()));
-        Ok(Self { token: draft.token, mass: weights.weight(draft.token), total: weights.total(), source })
+        Ok(Self { token: draft.token, mass: weights.weight(draft.token), total: weights.total(), source, passes })
     }
 
     /// Checks all draft tokens of a job: the first that is none fails it.
@@ -88,6 +90,25 @@ impl<'a> Proposed<'a> {
     /// Whether no other token could have been proposed.
     pub(in crate::backend) fn is_certain(&self) -> bool {
         self.mass == self.total
+    }
+
+    /// How likely a token drawn from its draft distribution is on average.
+    pub(in crate::backend) fn collision(&self) -> f64 {
+        let per = per_weight(self.total);
+        let blocks_of = |vocab_size: usize| {
+            let mut masses = [0.0; BLOCK];
+            let each = (0..blocks(vocab_size)).map(|at| {
+                self.reals(at, self.passes, &mut masses);
+                self.passes.squares(&masses, per)
+            });
+            each.sum::<u64>()
+        };
+        let sum = match &self.source {
+            Source::List(entries) => entries.iter().map(|&(_, mass)| squared(mass, per)).sum(),
+            Source::Row(row) => blocks_of(row.logits().vocab_size()),
+            Source::Sent(probs) => blocks_of(probs.vocab_size()),
+        };
+        sum as f64 / ONE
     }
 
     /// The tokens that could have been proposed, if they are a list.

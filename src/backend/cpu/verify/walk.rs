@@ -161,6 +161,10 @@ impl Positions for Walk<'_> {
         share(self.drafts[node].mass, self.drafts[node].total)
     }
 
+    fn collision(&self, node: usize) -> f64 {
+        self.drafts[node].collision()
+    }
+
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         if self.here.as_ref().is_none_or(|here| here.row != row) {
             self.leave();

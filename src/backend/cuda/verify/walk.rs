@@ -73,6 +73,10 @@ impl Positions for Walk<'_> {
         share(self.drafts[node].mass, self.drafts[node].total)
     }
 
+    fn collision(&self, node: usize) -> f64 {
+        self.drafts[node].collision()
+    }
+
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         self.total = self.table.target(row)?.total;
         self.row = row;

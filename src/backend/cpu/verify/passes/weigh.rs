@@ -6,7 +6,7 @@ use crate::backend::cpu::simd::real::Real;
 use crate::backend::cpu::simd::{Bf16, F16, F32, Format};
 use crate::sampling::logits::Dtype;
 use crate::sampling::mass::Y_FLOOR;
-use crate::speculative::weights::Residual;
+use crate::speculative::weights::{ONE, Residual};
 
 #[inline(always)]
 pub(super) unsafe fn reals<S: Real>(block: &Block<'_>, out: &mut Reals) {
@@ -112,6 +112,20 @@ unsafe fn sum_beyond_by<S: Real, F: Format, const SENT: bool>(
             let d = if SENT { S::sent(d) } else { S::mass(S::mul(S::sub(d, draft_max), draft_scale)) };
             let beyond = S::real_beyond(S::real_mul(S::real(t), a), S::real_mul(S::real(d), b));
             sum = S::mass_add(sum, S::count(beyond));
+        }
+        S::mass_sum(sum)
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn squares<S: Real>(masses: &Reals, per: f64) -> u64 {
+    // SAFETY: see the module; there are BLOCK masses.
+    unsafe {
+        let (per, one) = (S::real_splat(per), S::real_splat(ONE));
+        let mut sum = S::mass_zero();
+        for v in (0..BLOCK).step_by(S::LANES) {
+            let share = S::real_mul(S::real_load(masses.as_ptr().add(v)), per);
+            sum = S::mass_add(sum, S::count(S::real_mul(S::real_mul(share, share), one)));
         }
         S::mass_sum(sum)
     }
