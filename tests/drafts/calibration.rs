@@ -114,7 +114,6 @@ async fn a_draft_that_is_not_drawn_as_claimed_shows_under_either_rule() {
             let server = TestServer::start().await;
             let [drawn, accepted] = run(&mut server.worker().await, rule, draws).await;
             let errors = drawn.standard_errors();
-            println!("{rule:?}, {draws:?}: drawn {errors:+.1}, accepted {:+.1} se", accepted.standard_errors());
             let shows = match draws {
                 Draws::AsClaimed => errors.abs() < NOT_CHANCE,
                 Draws::Greedily => errors > 2.0 * NOT_CHANCE,
