@@ -9,6 +9,7 @@ use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::limits::Limits;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
+use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::RowResult;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -344,4 +345,23 @@ async fn a_sampler_that_removes_likelier_tokens_changes_no_rank() {
     let token = worker.step(sample_step(&[(1, row)])).await.work[0].tokens.remove(0);
     // XTC leaves the last of those that reach its threshold.
     assert_eq!((token.token_id, token.logprob, token.top_token_ids, token.rank), (2, Some(0.0), vec![2], Some(3)));
+}
+
+/// Drawn from a row of equal logits, a token tells its random number: that of its position in the output, whatever the prompt.
+#[tokio::test]
+async fn tokens_are_drawn_with_the_numbers_of_their_positions_in_the_output() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let (seed, flat) = (3 << 32 | 5, vec![0.0; VOCAB as usize]);
+    let texts = [(vec![], vec![]), (vec![1, 4, 1], vec![]), (vec![1, 4, 1], vec![3, 5]), (vec![], vec![3, 5])];
+    for (id, (prompt_token_ids, output_token_ids)) in (1..).zip(texts) {
+        let start = output_token_ids.len() as u64;
+        let text = OpenSequence { prompt_token_ids, output_token_ids, ..open(id, seeded(seed)) };
+        worker.step(open_step(vec![text])).await;
+        for position in start..start + 8 {
+            let result = worker.step(sample_step(&[(id, flat.clone())])).await;
+            let expected = (u128::from(uniform(seed, position, Purpose::Sample)) * u128::from(VOCAB)) >> 64;
+            assert_eq!(u128::from(token(&result.work[0])), expected, "sequence {id} at {position}");
+        }
+    }
 }

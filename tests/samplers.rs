@@ -7,6 +7,8 @@
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
+use croupier::params::SamplingParams;
+use croupier::params::chain::SamplerParams;
 use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::{self, Chain, Step};
@@ -14,9 +16,12 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::sample_row;
 use croupier::sampling::samplers::infill::Infill;
+use croupier::sequence::Sequence;
+use croupier::sequence::rules::Rules;
 use croupier::vocabulary::Vocabulary;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 #[path = "support/chi_square.rs"]
 mod chi_square;
@@ -224,4 +229,23 @@ fn xtc_by_positions() {
     let deviations = (happened.count() as f64 - 30_000.0) / (100_000f64 * 0.3 * 0.7).sqrt();
     println!("{deviations:+.2} standard deviations (alarm beyond 4.5, false alarms 7e-6)");
     assert!(deviations.abs() < 4.5);
+}
+
+/// Whether XTC happens says nothing about the draw: of two tokens alike the first, which XTC excludes, is drawn half as often as
+/// without it.
+#[test]
+fn xtc_and_the_draw_are_independent() {
+    let samplers = SamplerParams { xtc_probability: 0.5, xtc_threshold: 0.1, ..SamplerParams::default() };
+    let params = SamplingParams { samplers: samplers.into(), ..SamplingParams::default() };
+    let rules = Arc::new(Rules::new(params, &[]));
+    let bytes = Dtype::F32.encode(&[0.0, 0.0]);
+    let is_first = |&seed: &u64| {
+        let sequence = Sequence::open(Arc::clone(&rules), seed, &[1, 0], &[]);
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        sample_row(&Logits::new(Dtype::F32, &bytes), &spec).expect("the row is fine").token == 0
+    };
+    let firsts = (0..100_000).filter(is_first).count();
+    let deviations = (firsts as f64 - 25_000.0) / (100_000f64 * 0.25 * 0.75).sqrt();
+    println!("{deviations:+.2} standard deviations (alarm beyond 4.5, false alarms 7e-6)");
+    assert!(deviations.abs() < 4.5, "{firsts}");
 }

@@ -316,3 +316,21 @@ proptest! {
         prop_assert!(spec.allowed.is_none_or(|ids| ids.is_sorted_by(|a, b| a < b)));
     }
 }
+
+/// A prompt moves no number, for positions are those of the output. Whether XTC happens is drawn apart from the token.
+#[test]
+fn the_numbers_of_a_row_are_those_of_its_position_in_the_output() {
+    let xtc = |p: &mut SamplingParams| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (0.5, 0.1);
+    let number = |position, purpose| philox::uniform(7, position, purpose);
+    let of_xtc = |spec: RowSpec<'_>| spec.chain.expect("XTC is on").xtc;
+    for (prompt, output) in [(&[][..], &[][..]), (&[1, 4, 1], &[]), (&[1, 4, 1], &[3, 5]), (&[], &[3, 5])] {
+        let sequence = opened(xtc, prompt, output);
+        let (action, position) = (sequence.draw(Purpose::Sample), output.len() as u64);
+        assert_eq!(action, Action::Draw { uniform: number(position, Purpose::Sample) });
+        assert_eq!(sequence.numbers(), Numbers { seed: 7, start: position });
+        assert_eq!(of_xtc(sequence.spec(action)), number(position, Purpose::Xtc));
+        let mut ahead = sequence.ahead();
+        sequence.grow(&mut ahead, 8);
+        assert_eq!(of_xtc(sequence.spec_ahead(&ahead, action)), number(position + 1, Purpose::Xtc));
+    }
+}
