@@ -365,3 +365,16 @@ async fn tokens_are_drawn_with_the_numbers_of_their_positions_in_the_output() {
         }
     }
 }
+
+/// A sequence that names no seed has the stream's, whatever else it asks for.
+#[tokio::test]
+async fn a_streams_seed_is_that_of_sequences_without_one() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { default_params: Some(seeded(77)), ..config() }).await;
+    let warm = SamplingParams { temperature: Some(2.0), ..Default::default() };
+    let cases = [(SamplingParams::default(), 77), (warm.clone(), 77), (SamplingParams { seed: Some(5), ..warm }, 5)];
+    for (id, (params, seed)) in (1..).zip(cases) {
+        let result = worker.step(open_step(vec![open(id, params)])).await;
+        assert_eq!(result.open[0].seed, seed);
+    }
+}
