@@ -135,6 +135,51 @@ async fn drafts_without_chance_change_not_one_token() {
     }
 }
 
+/// A draft whose right path lies between wrong ones, with its parents and what stands before each of its rows:
+///
+/// ```text
+///   root ── wrong (0) ── right (2) ── right (5)
+///        └─ right (1) ── wrong (3)
+///                     └─ right (4) ── right (6)
+/// ```
+fn branched(right: &[u32]) -> (Vec<u32>, Vec<i32>, Vec<Vec<u32>>) {
+    let right = |at: usize| right.get(at).copied().unwrap_or(9);
+    let wrong = |at: usize| (right(at) + 1) % VOCAB;
+    let draft = vec![wrong(0), right(0), right(1), wrong(1), right(1), right(2), right(2)];
+    let parents = vec![-1, -1, 0, 1, 1, 2, 4];
+    let mut paths = vec![Vec::new()];
+    for (&token, &parent) in draft.iter().zip(&parents) {
+        paths.push([&paths[(parent + 1) as usize][..], &[token]].concat());
+    }
+    (draft, parents, paths)
+}
+
+/// Each row of a tree knows the tokens on its own path and no others, and so does what is reported of it.
+#[tokio::test]
+async fn trees_without_chance_change_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    for (id, params) in (1..).zip(params()) {
+        let (expected, reason) = plain(&mut worker, id, params.clone()).await;
+        let right: Vec<u32> = expected.iter().map(|token| token.token_id).collect();
+        worker.step(open_step(vec![open(id + 100, params)])).await;
+        let (mut tokens, mut accepted, mut finish) = (Vec::new(), 0, FinishReason::Unspecified);
+        while finish == FinishReason::Unspecified {
+            let (text, rest) = right.split_at(tokens.len());
+            let (draft, parents, paths) = branched(rest);
+            let rows: Vec<_> = paths.iter().map(|path| after(&[text, path].concat())).collect();
+            let verify = VerifyWork { parents, ..chain(&draft, deterministic()) };
+            let work = worker.verify(id + 100, verify, &rows).await;
+            accepted += work.verify.as_ref().unwrap().accepted_count;
+            finish = work.finish_reason();
+            tokens.extend(work.tokens);
+            assert_eq!(tokens, expected[..tokens.len()], "sequence {id}: tokens, logprobs, ranks, alternatives");
+        }
+        assert_eq!((tokens.len(), finish), (expected.len(), reason), "sequence {id}");
+        assert!(accepted > 5, "sequence {id}: the drafts were no good");
+    }
+}
+
 /// The text of a sequence whose draft tokens are drawn by draft work, `k` at a time.
 async fn drafted(worker: &mut Worker, id: u64, k: usize, mut text: Vec<u32>, until: usize) -> (Vec<u32>, usize) {
     let mut accepted = 0;
