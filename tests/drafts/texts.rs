@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use crate::work::*;
+use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::*;
+use croupier::sampling::logits::Dtype;
 
 /// A model: the logits after a text.
 fn after(text: &[u32]) -> Vec<f32> {
@@ -256,4 +258,47 @@ async fn drafts_sent_and_drafts_kept_are_judged_alike() {
         assert_eq!(outcomes[0], outcomes[1], "kept and sparse");
         assert_eq!(outcomes[0], outcomes[2], "kept and dense");
     }
+}
+
+/// What comes of tokens 0 and 1, drafted with `from`, on a stream with logits of this format.
+async fn judged(
+    worker: &mut Worker,
+    dtype: Dtype,
+    (id, seed): (u64, u64),
+    from: DraftDistribution,
+) -> (Vec<u32>, Option<VerifyResult>) {
+    let params = SamplingParams { allowed_token_ids: (0..4).collect(), ..seeded(seed) };
+    worker.step(open_step(vec![open(id, params)])).await;
+    let data = (1..4).flat_map(|position| dtype.encode(&logits(seed, position))).collect::<Vec<u8>>().into();
+    let logits = Some(step::Logits::Inline(InlineLogits { data, row_stride: 0 }));
+    let work = vec![verify_work(id, chain(&[0, 1], from))];
+    let work = only(worker.step(Step { work, logits, ..Default::default() }).await);
+    (ids(&work), work.verify)
+}
+
+/// Draft probabilities come in the format that is named, or where none is in that of the stream's logits.
+#[tokio::test]
+async fn dense_drafts_are_read_in_their_own_format_or_else_the_streams() {
+    let server = TestServer::start().await;
+    let formats = || Dtype::ALL.into_iter().zip([LogitsDtype::F32, LogitsDtype::F16, LogitsDtype::Bf16]);
+    // Exact in every format.
+    let entries: &[(u32, f32)] = &[(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.125)];
+    let row: Vec<f32> = (0..VOCAB).map(|t| entries.get(t as usize).map_or(0.0, |entry| entry.1)).collect();
+    let mut accepted = [0; 3];
+    for (stream, logits_dtype) in formats() {
+        let mut worker = server.worker_with(StreamConfig { logits_dtype: logits_dtype.into(), ..config() }).await;
+        for seed in 0..20 {
+            let mut ids = 100 * seed..;
+            let mut next = || (ids.next().unwrap(), seed);
+            let expected = judged(&mut worker, stream, next(), sparse(&[entries, entries])).await;
+            accepted[expected.1.as_ref().unwrap().accepted_count as usize] += 1;
+            for (own, named) in formats().chain([(stream, LogitsDtype::Unspecified)]) {
+                let probs = own.encode(&[row.clone(), row.clone()].concat()).into();
+                let from = DraftDistribution::Dense(DenseDraft { probs, dtype: named.into() });
+                let found = judged(&mut worker, stream, next(), from).await;
+                assert_eq!(found, expected, "{named:?} on a stream of {logits_dtype:?}, seed {seed}");
+            }
+        }
+    }
+    assert!(accepted.iter().all(|&times| times > 5), "{accepted:?}");
 }
