@@ -209,3 +209,33 @@ async fn some_verifications_are_measured_unasked() {
     assert!((5.0..50.0).contains(&measured), "{measured}");
     assert_eq!(server.series(&format!("croupier_spec_decode_num_tested_tokens_per_pos_total{labels}")), 400.0);
 }
+
+/// Which verifications are measured unasked has nothing to do with the numbers that accept: acceptance among them is what it is
+/// among all.
+#[tokio::test]
+async fn what_is_measured_unasked_is_not_what_is_accepted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let row = among(&[1, 2]);
+    let (trusting, each): (&[(u32, f32)], u64) = (&[(1, 0.9), (2, 0.1)], 100);
+    let mut accepted = 0;
+    for first in (0..2_000).step_by(each as usize) {
+        let all = first..first + each;
+        worker.step(open_step(all.clone().map(|id| open(id, seeded(id))).collect())).await;
+        let work = all.clone().map(|id| verify_work(id, chain(&[1], sparse(&[trusting])))).collect();
+        let rows = vec![row.clone(); 2 * each as usize];
+        let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
+        accepted += result.work.iter().map(|work| work.verify.as_ref().unwrap().accepted_count).sum::<u32>();
+        worker.step(Step { close_sequence_ids: all.collect(), ..Default::default() }).await;
+    }
+    let series = |name: &str| {
+        let labels = "{model=\"default\",proposer=\"sent\",position=\"0\"}";
+        server.series(&format!("croupier_spec_decode_{name}{labels}"))
+    };
+    let measured = series("expected_acceptance_count");
+    let share = series("num_measured_accepted_tokens_per_pos_total") / measured;
+    // Token 1 is accepted with 0.5 / 0.9: 1111 of 2000 with a standard deviation of 22, and of some 125 with one of 6. The seeds
+    // are fixed, so this never changes.
+    assert!((1_000..1_220).contains(&accepted), "{accepted}");
+    assert!(measured > 80.0 && (0.36..0.75).contains(&share), "{share} of {measured}");
+}
