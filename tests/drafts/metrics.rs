@@ -239,3 +239,44 @@ async fn what_is_measured_unasked_is_not_what_is_accepted() {
     assert!((1_000..1_220).contains(&accepted), "{accepted}");
     assert!(measured > 80.0 && (0.36..0.75).contains(&share), "{share} of {measured}");
 }
+
+/// A block judges the tokens behind the rejected one too. Acceptance did not come there, and what a block was to accept is not
+/// said of single tokens.
+#[tokio::test]
+async fn a_block_counts_tests_up_to_the_rejected_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let acceptance = Some(AcceptanceParams { rule: AcceptanceRule::Block.into(), ..Default::default() });
+    let (row, trusting): (_, &[(u32, f32)]) = (among(&[1, 2]), &[(1, 0.9), (2, 0.1)]);
+    let (mut tested, mut accepted) = ([0; 3], [0; 3]);
+    for id in 0..60 {
+        worker.step(open_step(vec![open(id, SamplingParams { acceptance, ..seeded(id) })])).await;
+        let verify = measured(chain(&[1; 3], sparse(&[trusting; 3])));
+        let verify = worker.verify(id, verify, &vec![row.clone(); 4]).await.verify.unwrap();
+        assert_eq!(verify.tests.len(), 3, "all are judged");
+        let ranked: Vec<u32> =
+            verify.tests.iter().filter(|test| test.rejected_rank > 0).map(|test| test.index).collect();
+        assert_eq!(
+            ranked,
+            (0..3).filter(|&at| at == verify.accepted_count).collect::<Vec<_>>(),
+            "one is rejected at most"
+        );
+        for at in 0..3 {
+            tested[at] += u32::from(verify.accepted_count as usize >= at);
+            accepted[at] += u32::from(verify.accepted_count as usize > at);
+        }
+    }
+    assert!(tested[2] > 5 && accepted[2] > 5 && accepted[0] < 55, "{tested:?} {accepted:?}");
+    for at in 0..3 {
+        let labels = format!("model=\"default\",proposer=\"sent\",position=\"{at}\"");
+        for (name, value) in [
+            ("num_tested_tokens_per_pos_total", tested[at]),
+            ("num_accepted_tokens_per_pos_total", accepted[at]),
+            ("num_measured_accepted_tokens_per_pos_total", 0),
+            ("expected_acceptance_count", 0),
+        ] {
+            let series = format!("croupier_spec_decode_{name}{{{labels}}}");
+            assert_eq!(server.series(&series), f64::from(value), "{series}");
+        }
+    }
+}
