@@ -143,7 +143,8 @@ mod tests {
         assert_eq!((next.tokens, next.advised), (vec![4], Some(1)));
         // Siblings: one accepted is enough.
         for _ in 0..200 {
-            speculation.record(&[trial(0, false), trial(0, true), trial(1, true), trial(2, true), trial(3, true)]);
+            let later = Trial { is_first: false, ..trial(0, true) };
+            speculation.record(&[trial(0, false), later, trial(1, true), trial(2, true), trial(3, true)]);
         }
         assert!(speculation.next(usize::MAX).advised > Some(3));
         for _ in 0..200 {

@@ -30,3 +30,16 @@ impl Relaxed {
         masses.take_while(|&share| share > 0.0 && share >= most - f64::from(self.delta)).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_just_so_likely_is_accepted() {
+        let accepted =
+            |top_n, delta| Relaxed { top_n, delta, ..Relaxed::default() }.accepted([4, 2, 2, 0].into_iter(), 8);
+        // Shares 1/2, 1/4 and 1/4: what falls behind by no more than delta. What has no share falls out whatever delta is.
+        assert_eq!([accepted(9, 0.25), accepted(9, 0.249), accepted(2, 0.25), accepted(9, 1.0)], [3, 1, 2, 3]);
+    }
+}

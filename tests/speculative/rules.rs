@@ -245,6 +245,9 @@ fn judges_take_the_longest_path() {
     assert_eq!(judged, [(0, true), (1, true), (2, false), (3, true), (4, true)], "all that was judged is told");
     let firsts: Vec<_> = verified.trials.iter().filter(|trial| trial.is_first).map(|trial| trial.index).collect();
     assert_eq!(firsts, [0, 2, 3, 4], "1 is a later sibling");
+    let brothers = Tree::new(&[-1, -1], 2).unwrap();
+    let verified = verify_tree(&certain(&[0, 1]), &brothers, &rule, &NUMBERS, &mut Given::new(&[A, B, B])).unwrap();
+    assert_eq!((verified.accepted_path, verified.trials[1].accepted), (vec![0], true), "of equals the earlier one");
 }
 
 #[test]

@@ -96,6 +96,22 @@ fn top_p_keeps_the_crossing_token() {
     assert_eq!(left(Vllm, &[2, 2, 2, 2], |p| p.top_p = 0.6), [0, 1, 2]);
 }
 
+/// What vLLM's min-p leaves is what its top-p sees. With the others it comes last.
+#[test]
+fn vllm_has_min_p_before_top_p() {
+    let kept = |engine| {
+        let mut params = SamplingParams { temperature: PLAIN, top_k: 9, top_p: 0.79, min_p: 0.2, ..Default::default() };
+        params.samplers.sampler_order = SamplerOrder::Engine(engine);
+        params.validate(64, 9).expect("valid parameters");
+        let own = vec![Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
+        // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of all.
+        chain::run(halves(&[0, 2, 3, 3, 3, 3]), &params.filters(0), &chained(&params.steps().unwrap_or(own)))
+            .kept()
+            .len()
+    };
+    assert_eq!([Vllm, Transformers, TextGenerationWebui, Exllama, Sglang, Croupier].map(kept), [1, 2, 2, 2, 2, 2]);
+}
+
 /// Transformers and vLLM drop `p < min_p * p_max`, llama.cpp keeps `l >= max + ln min_p`.
 #[test]
 fn min_p_keeps_what_is_equal_to_the_threshold() {
