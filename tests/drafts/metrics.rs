@@ -234,10 +234,11 @@ async fn what_is_measured_unasked_is_not_what_is_accepted() {
     };
     let measured = series("expected_acceptance_count");
     let share = series("num_measured_accepted_tokens_per_pos_total") / measured;
-    // Token 1 is accepted with 0.5 / 0.9: 1111 of 2000 with a standard deviation of 22, and of some 125 with one of 6. The seeds
-    // are fixed, so this never changes.
+    // Token 1 is accepted with 0.5 / 0.9: 1111 of 2000 with a standard deviation of 22, which never changes, since seeds are
+    // fixed. Some 125 are measured, by lot, and their share has a standard deviation of 0.044: by chance beyond these bounds
+    // once in a million runs.
     assert!((1_000..1_220).contains(&accepted), "{accepted}");
-    assert!(measured > 80.0 && (0.36..0.75).contains(&share), "{share} of {measured}");
+    assert!(measured > 70.0 && (0.33..0.78).contains(&share), "{share} of {measured}");
 }
 
 /// A block judges the tokens behind the rejected one too. Acceptance did not come there, and what a block was to accept is not
