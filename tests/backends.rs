@@ -126,6 +126,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => share().prop_map(Step::TypicalAbove),
         1 => share().prop_map(Step::TypicalTies),
         1 => share().prop_map(Step::Tfs),
+        1 => share().prop_map(Step::TfsWithRemoved),
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
             .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
         1 => Just(Step::PLess),

@@ -126,6 +126,7 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![Step::Temperature, Step::MinK(tau)]));
     chains.extend([0.0, 1e3].map(|tau| vec![Step::TopP, Step::MinK(tau), Step::MinP]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
+    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsWithRemoved(z)]));
     // How many candidates there are counts, also where they have no mass, and not those that are masked.
     chains.push(vec![Step::PLessNorm]);
     chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);

@@ -79,6 +79,7 @@ fn step(kind: usize, seed: u64) -> Step {
         9 => Step::TopA(share),
         10 => Step::TopNSigma(0.3 + 2.0 * share),
         28 => Step::PLessNorm,
+        29 => Step::TfsWithRemoved(0.05 + 0.9 * share),
         // Half of them by the cliff alone, mostly.
         27 => Step::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
         11 => Step::EpsilonCutoff(0.05 * share),
@@ -100,7 +101,7 @@ fn step(kind: usize, seed: u64) -> Step {
     }
 }
 
-const KINDS: usize = 29;
+const KINDS: usize = 30;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.
@@ -135,7 +136,7 @@ fn definitions() {
                     infill: Some(known()),
                     tournament: None,
                 };
-                let left = chain::run(all, &FILTERS, &chain);
+                let left = chain::run((all, logits.len()), &FILTERS, &chain);
                 let mut tokens: Vec<usize> = left.kept().iter().map(|w| w.candidate.token as usize).collect();
                 tokens.sort_unstable();
                 assert_eq!(tokens, naive.left(), "{steps:?}, case {case}");

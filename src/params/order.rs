@@ -39,6 +39,8 @@ pub struct EngineRules {
     pub top_k_ties: bool,
     /// When typical-p has enough.
     pub typical: TypicalRule,
+    /// Tail-free sees tokens that are not left as masses of 0.
+    pub tfs_with_removed: bool,
     /// XTC does nothing where a token of `xtc_ignore_token_ids` would go.
     pub xtc_unless_ignored: bool,
     /// XTC lowers top choices by what it does on average.
@@ -74,6 +76,12 @@ impl EngineRules {
             TypicalRule::Above => Step::TypicalAbove(p),
             TypicalRule::Ties => Step::TypicalTies(p),
         }
+    }
+
+    /// The step of tail-free sampling.
+    #[must_use]
+    pub fn tfs(&self, z: f32) -> Step {
+        if self.tfs_with_removed { Step::TfsWithRemoved(z) } else { Step::Tfs(z) }
     }
 
     /// What is made of a temperature.
@@ -180,7 +188,13 @@ impl EngineOrder {
             // Its top-k and typical-p are those of Transformers.
             Self::TextGenerationWebui => {
                 let typical = TypicalRule::Ties;
-                EngineRules { top_k_ties: true, typical, xtc_unless_ignored: true, ..with_prompt }
+                EngineRules {
+                    top_k_ties: true,
+                    typical,
+                    tfs_with_removed: true,
+                    xtc_unless_ignored: true,
+                    ..with_prompt
+                }
             }
             Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, ..with_prompt },
         }

@@ -91,6 +91,8 @@ pub enum Step {
     TypicalTies(f32),
     /// See [`tail_free`](crate::sampling::samplers::tail_free).
     Tfs(f32),
+    /// The same, where tokens that are not left are masses of 0.
+    TfsWithRemoved(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     TopA(f32),
     /// See [`top_n_sigma`](crate::sampling::samplers::top_n_sigma).
@@ -252,7 +254,7 @@ impl Sampler {
             Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
             Self::MinP => on(params.min_p > 0.0, Step::MinP),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
-            Self::Tfs => on(params.samplers.tfs < 1.0, Step::Tfs(params.samplers.tfs)),
+            Self::Tfs => on(params.samplers.tfs < 1.0, rules.tfs(params.samplers.tfs)),
             Self::TopA => on(params.samplers.top_a > 0.0, Step::TopA(params.samplers.top_a)),
             Self::EpsilonCutoff => {
                 on(params.samplers.epsilon_cutoff > 0.0, Step::EpsilonCutoff(params.samplers.epsilon_cutoff))
@@ -303,7 +305,7 @@ impl Step {
             Self::TopP => Sampler::TopP,
             Self::MinP => Sampler::MinP,
             Self::TypicalP(_) | Self::TypicalAbove(_) | Self::TypicalTies(_) => Sampler::TypicalP,
-            Self::Tfs(_) => Sampler::Tfs,
+            Self::Tfs(_) | Self::TfsWithRemoved(_) => Sampler::Tfs,
             Self::TopA(_) => Sampler::TopA,
             Self::TopNSigma(_) => Sampler::TopNSigma,
             Self::MinK(_) => Sampler::MinK,

@@ -12,6 +12,8 @@ use super::samplers::skew::Along;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidates {
     kept: Vec<Weighted>,
+    /// How many tokens the row has, those that are no candidates too.
+    vocab_size: usize,
     /// The first candidate's logit.
     max: f32,
     /// The temperature so far.
@@ -29,12 +31,13 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// At temperature 1.
+    /// Of a row of so many tokens, at temperature 1.
     #[must_use]
-    pub fn new(candidates: Vec<Candidate>, min_keep: usize) -> Self {
+    pub fn new((candidates, vocab_size): (Vec<Candidate>, usize), min_keep: usize) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
         let (scale, end) = (mass::scale(1.0), None);
-        let mut new = Self { kept, max: 0.0, temperature: 1.0, scale, min_keep, end, seen: None, along: None };
+        let (max, temperature) = (0.0, 1.0);
+        let mut new = Self { kept, vocab_size, max, temperature, scale, min_keep, end, seen: None, along: None };
         new.weigh();
         new
     }
@@ -58,6 +61,11 @@ impl Candidates {
     #[must_use]
     pub fn kept(&self) -> &[Weighted] {
         &self.kept
+    }
+
+    /// How many tokens the row has.
+    pub(super) fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// The sum of their masses.

@@ -49,15 +49,15 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What is left of a row's candidates.
+/// What is left of the candidates of a row of so many tokens.
 #[must_use]
-pub fn run(candidates: Vec<Candidate>, filters: &Filters, chain: &Chain<'_>) -> Candidates {
-    watched(candidates, filters, chain, |_, _| ())
+pub fn run(row: (Vec<Candidate>, usize), filters: &Filters, chain: &Chain<'_>) -> Candidates {
+    watched(row, filters, chain, |_, _| ())
 }
 
 /// The same, with a look at what is there at first and what is left after each step.
 pub fn watched(
-    candidates: Vec<Candidate>,
+    (candidates, vocab_size): (Vec<Candidate>, usize),
     filters: &Filters,
     chain: &Chain<'_>,
     mut look: impl FnMut(Option<&Step>, &Candidates),
@@ -66,7 +66,7 @@ pub fn watched(
         let logit = |token| candidates.iter().find(|c| c.token == token).map_or(f32::NEG_INFINITY, |c| c.logit);
         infill.end(logit)
     });
-    let mut left = Candidates::new(candidates, chain.min_keep as usize).with_end(end);
+    let mut left = Candidates::new((candidates, vocab_size), chain.min_keep as usize).with_end(end);
     look(None, &left);
     for step in chain.steps {
         apply(step, filters, chain, &mut left);
@@ -102,7 +102,8 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
         Step::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
         Step::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
-        Step::Tfs(z) => tail_free::apply(left, z),
+        Step::Tfs(z) => tail_free::apply(left, left.kept().len(), z),
+        Step::TfsWithRemoved(z) => tail_free::apply(left, left.vocab_size(), z),
         Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
         Step::TopNSigma(n) => top_n_sigma::apply(left, n),
         Step::MinK(tau) => min_k::apply(left, tau),

@@ -121,7 +121,7 @@ impl Distribution {
             };
         }
         if let Some(chain) = &spec.chain {
-            let mut left = chain::run(finite(adjusted).collect(), &spec.filters, chain);
+            let mut left = chain::run((finite(adjusted).collect(), adjusted.len()), &spec.filters, chain);
             let along = left.take_along();
             let (kept, max, scale, seen) = left.into_parts();
             return Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated };

@@ -211,7 +211,8 @@ fn watched(
     ids.dedup();
     // What each of them weighs; `None`: it is not there.
     let mut masses = vec![None; ids.len()];
-    let left = chain::watched(distribution::finite(adjusted).collect(), &spec.filters, &chain, |step, left| {
+    let row = (distribution::finite(adjusted).collect(), adjusted.len());
+    let left = chain::watched(row, &spec.filters, &chain, |step, left| {
         let before = std::mem::replace(&mut masses, vec![None; ids.len()]);
         for w in left.kept() {
             ids.binary_search(&w.candidate.token).into_iter().for_each(|at| masses[at] = Some(w.mass));

@@ -131,6 +131,7 @@ impl Naive {
                 self.keep_reaching(&order, real(share));
             }
             Step::Tfs(z) => self.tail_free(real(z)),
+            Step::TfsWithRemoved(z) => self.tail_free_of_all(&p, real(z)),
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
             Step::MinK(tau) => self.min_k(real(tau)),
             Step::TopH(share) => self.top_h(real(share)),
@@ -251,6 +252,22 @@ impl Naive {
             kept += 1;
         }
         self.keep_first(&order, kept);
+    }
+
+    /// Over the whole vocabulary, as text-generation-webui and Aphrodite have it: what is not left has a probability of 0. The
+    /// last token of all goes.
+    pub(super) fn tail_free_of_all(&mut self, p: &[f64], z: f64) {
+        let mut falling = p.to_vec();
+        falling.sort_by(|a, b| b.total_cmp(a));
+        let second: Vec<f64> = falling.windows(3).map(|w| (w[0] - 2.0 * w[1] + w[2]).abs()).collect();
+        let total: f64 = second.iter().sum();
+        let shares = second.iter().scan(0.0, |sum, d| {
+            *sum += d / total;
+            Some(*sum)
+        });
+        let flat = shares.collect::<Vec<_>>().into_iter().position(|share| !self.at_least(z, share));
+        let order = self.by(|t| p[t]);
+        self.keep_first(&order, 1 + flat.unwrap_or(second.len()));
     }
 
     pub(super) fn top_n_sigma(&mut self, n: f64) {

@@ -151,6 +151,7 @@ fn step() -> impl Strategy<Value = Step> {
         share().prop_map(Step::TypicalAbove),
         share().prop_map(Step::TypicalTies),
         share().prop_map(Step::Tfs),
+        share().prop_map(Step::TfsWithRemoved),
         prop_oneof![share(), 1.0f32..100.0].prop_map(Step::TopA),
         prop_oneof![share(), 1.0f32..5.0].prop_map(Step::TopNSigma),
         prop_oneof![Just(3.0f32), share(), 3.0f32..3e3, Just(f32::MAX)].prop_map(Step::MinK),

@@ -149,7 +149,7 @@ impl<'a> Looked<'a> {
         let usual = report::usual(spec);
         let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
         let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
-        let left = Candidates::new(adjusted.tokens().to_vec(), chain.min_keep as usize);
+        let left = Candidates::new((adjusted.tokens().to_vec(), self.row.vocab_size()), chain.min_keep as usize);
         let (mut left, rest) = (left.with_end(end.known), rest.as_ref());
         let is_eos_open = chain.eos.iter().any(|&token| self.may_be_beside(token));
         let beside = Beside { rest, is_end_open: end.is_open, is_eos_open };

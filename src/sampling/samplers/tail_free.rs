@@ -4,8 +4,15 @@
 //! Of the candidates in order, `d_i = |(m_i - m_{i+1}) - (m_{i+1} - m_{i+2})|` in integer masses. The first candidate stays, the
 //! last goes, and candidate `i + 1` stays while `d_0 + ... + d_i <= z` of the sum of all `d`. 1 is off; 0 keeps what has no
 //! curvature before it. A mass below 2^-20 of the largest counts as 0 here: slopes add up to the mass they begin with, so
-//! all of the tail's curvature is less than 2^-19 of the largest mass, and nobody has to put the tail in order. With fewer than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by
-//! 0 there, KoboldCpp takes equal weights).
+//! all of the tail's curvature is less than 2^-19 of the largest mass, and nobody has to put the tail in order. With fewer
+//! than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by 0 there, KoboldCpp takes equal
+//! weights).
+//!
+//! That is so in ExLlamaV2: only what is left is looked at (in KoboldCpp and the llama.cpp that had it too, which keep one
+//! fewer). text-generation-webui and
+//! Aphrodite sort the whole vocabulary, in which tokens that a mask or a filter removed are probabilities of 0. So the
+//! curvature down to 0 counts too, the last token of the vocabulary is the one that always goes, and one or two candidates
+//! of a longer row have a curvature as well: of two, the second stays if its `d_0` is at most `z` of the sum.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::mass::{MASS_ONE, fraction};
@@ -24,19 +31,19 @@ pub fn counted(mass: u64) -> u64 {
     if mass >= LEAST { mass } else { 0 }
 }
 
-/// How many of the candidates stay, of their counted masses in order; zeros at the end may be left out.
+/// How many of so many tokens stay, of their counted masses in order; zeros at the end may be left out.
 #[must_use]
-pub fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
+pub fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
     // Masses of neighbours may stand the wrong way round by a unit: they are equal then.
     let slope = |at: usize| {
         let mass = |at: usize| masses.get(at).copied().unwrap_or(0);
         mass(at).saturating_sub(mass(at + 1))
     };
     let curvature = |at: usize| slope(at).abs_diff(slope(at + 1));
-    let places = 0..masses.len().min(candidates.saturating_sub(2));
+    let places = 0..masses.len().min(tokens.saturating_sub(2));
     let total: u64 = places.clone().map(curvature).sum();
     if total == 0 {
-        return candidates;
+        return tokens;
     }
     let most = u128::from(fraction(z)) * u128::from(total);
     let mut sum = 0u64;
@@ -44,11 +51,11 @@ pub fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
         sum += curvature(at);
         u128::from(sum) << 32 > most
     });
-    flat.map_or(candidates - 1, |at| at + 1)
+    flat.map_or(tokens - 1, |at| at + 1)
 }
 
-/// Keeps them.
-pub fn apply(left: &mut Candidates, z: f32) {
+/// Keeps them, where so many tokens are looked at: all beyond those that are left have no mass.
+pub fn apply(left: &mut Candidates, tokens: usize, z: f32) {
     let masses: Vec<u64> = left.kept().iter().map(|w| counted(w.mass)).collect();
-    left.keep_first(kept(&masses, masses.len(), z));
+    left.keep_first(kept(&masses, tokens, z));
 }

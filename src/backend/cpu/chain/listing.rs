@@ -50,8 +50,8 @@ pub(super) enum Next {
     Smooth(Curve),
     /// A draw along all candidates, if it is the last step.
     Along(f32),
-    /// All but a flat tail.
-    TailFree(f32),
+    /// All but a flat tail; whether tokens that are not left are masses of 0.
+    TailFree(f32, bool),
     /// What is typical.
     Typical(TypicalRule, f32),
     /// New logits by masses.
@@ -172,9 +172,8 @@ impl<'a, 'v> Whole<'a, 'v> {
             _ if is_idle(step, filters, chain) => Next::Done,
             Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
             Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
-            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) | Step::Tfs(_) if self.min_keep > 1 => {
-                Next::List
-            }
+            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
+            Step::Tfs(_) | Step::TfsWithRemoved(_) if self.min_keep > 1 => Next::List,
             Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } | Step::XtcExpected { .. } if self.min_keep > 1 => {
                 Next::List
             }
@@ -215,7 +214,8 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),
             Step::TypicalTies(p) => Next::Typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => Next::TailFree(z),
+            Step::Tfs(z) => Next::TailFree(z, false),
+            Step::TfsWithRemoved(z) => Next::TailFree(z, true),
         }
     }
 
@@ -263,8 +263,9 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
-        let (passes, weigh, temperature) = (self.view.passes(), self.weigh, self.temperature);
-        Left { passes, store, weigh, temperature, min_keep: self.min_keep, is_weighed: true }
+        let (passes, vocab_size) = (self.view.passes(), self.view.vocab_size());
+        let Self { weigh, temperature, min_keep, .. } = *self;
+        Left { passes, store, weigh, temperature, min_keep, vocab_size, is_weighed: true }
     }
 
     /// The tokens in `range`.

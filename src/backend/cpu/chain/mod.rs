@@ -83,6 +83,8 @@ struct Left<'s> {
     weigh: Weigh,
     temperature: f64,
     min_keep: usize,
+    /// How many tokens the row has.
+    vocab_size: usize,
     /// Whether masses are those of the logits.
     is_weighed: bool,
 }

@@ -34,7 +34,8 @@ impl Left<'_> {
             Step::TypicalP(p) => self.typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
             Step::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => self.tail_free(z),
+            Step::Tfs(z) => self.tail_free(z, self.len()),
+            Step::TfsWithRemoved(z) => self.tail_free(z, self.vocab_size),
             Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
             Step::TopNSigma(n) => self.top_n_sigma(n),
             Step::MinK(tau) => self.min_k(tau),
@@ -192,7 +193,8 @@ impl Left<'_> {
         self.retain_up_to(least, |_, mass| mass >= need);
     }
 
-    fn tail_free(&mut self, z: f32) {
+    /// Tail-free sampling, where so many tokens are looked at.
+    fn tail_free(&mut self, z: f32, tokens: usize) {
         let candidates = self.len();
         let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
         let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LISTED);
@@ -202,7 +204,7 @@ impl Left<'_> {
         masses.resize(sorted.len(), 0);
         self.passes.masses(sorted, self.weigh, masses);
         masses.iter_mut().for_each(|mass| *mass = tail_free::counted(*mass));
-        let kept = tail_free::kept(&masses[..heavy.len()], candidates, z).max(self.min_keep);
+        let kept = tail_free::kept(&masses[..heavy.len()], tokens, z).min(candidates).max(self.min_keep);
         if kept > heavy.len() {
             return self.keep_first(kept);
         }

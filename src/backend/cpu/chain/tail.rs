@@ -19,9 +19,9 @@ const LANES: usize = 8;
 
 /// As [`kept`](crate::sampling::samplers::tail_free::kept), of all masses: in f64, which holds slopes exactly, since they add up to
 /// little more than the mass they begin with.
-fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
+fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
     let mut counted: Vec<f64> = masses.iter().map(|&mass| if mass >= LEAST { real(mass) } else { 0.0 }).collect();
-    let places = counted.len().min(candidates.saturating_sub(2));
+    let places = counted.len().min(tokens.saturating_sub(2));
     // What is beyond the places has no curvature.
     counted.resize(places.next_multiple_of(CHUNK).max(counted.len()) + 2, 0.0);
     let slope = |at: usize| (counted[at] - counted[at + 1]).max(0.0);
@@ -41,7 +41,7 @@ fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
     let sums: Vec<u64> = (0..places).step_by(CHUNK).map(|from| chunk_sum(from) as u64).collect();
     let total: u64 = sums.iter().sum();
     if total == 0 {
-        return candidates;
+        return tokens;
     }
     let most = u128::from(fraction(z)) * u128::from(total);
     let is_beyond = |sum: u64| u128::from(sum) << 32 > most;
@@ -57,14 +57,14 @@ fn kept(masses: &[u64], candidates: usize, z: f32) -> usize {
         }
         sum += here;
     }
-    candidates - 1
+    tokens - 1
 }
 
 impl Whole<'_, '_> {
-    /// Tail-free sampling.
+    /// Tail-free sampling; whether tokens that are not left are masses of 0.
     pub(super) fn tail_free(
         &mut self,
-        z: f32,
+        (z, with_removed): (f32, bool),
         (behind, rest): (&[Step], Rest),
         (filters, chain): (&Filters, &Chain<'_>),
         (lists, store): (&mut Store, &mut ChainStore),
@@ -77,7 +77,8 @@ impl Whole<'_, '_> {
         sorted.resize(listed.next_multiple_of(PAD), f32::NEG_INFINITY);
         masses.resize(sorted.len(), 0);
         self.view.passes().masses(sorted, self.weigh, masses);
-        let kept = kept(&masses[..listed], candidates, z);
+        let tokens = if with_removed { self.view.vocab_size() } else { candidates };
+        let kept = kept(&masses[..listed], tokens, z);
         if kept >= candidates {
             return Done::Nothing;
         }

@@ -121,7 +121,9 @@ impl Whole<'_, '_> {
             }
             Next::Ends(p) => self.min_eos_p(p, chain.eos, store),
             Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
-            Next::TailFree(z) => self.tail_free(z, (behind, rest), (filters, chain), (lists, store)),
+            Next::TailFree(z, with_removed) => {
+                self.tail_free((z, with_removed), (behind, rest), (filters, chain), (lists, store))
+            }
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
             Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),
             Next::Exclude(threshold, stops) => {

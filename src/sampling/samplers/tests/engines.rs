@@ -26,7 +26,7 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
     let steps: Vec<Step> = [Step::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
     let protected = params.samplers.xtc_ignore_token_ids.clone();
     let chain = Chain { protected: &protected, min_keep: params.samplers.min_keep, ..chained(&steps) };
-    let left = chain::run(halves(exponents), &filters, &chain);
+    let left = chain::run((halves(exponents), exponents.len()), &filters, &chain);
     let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
     tokens.sort_unstable();
     tokens
@@ -35,7 +35,7 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
 #[test]
 fn masses_of_these_rows_are_exact() {
     let filters = Filters { temperature: PLAIN, ..FILTERS };
-    let left = chain::run(halves(&[0, 1, 1, 3]), &filters, &chained(&[Step::Temperature]));
+    let left = chain::run((halves(&[0, 1, 1, 3]), 4), &filters, &chained(&[Step::Temperature]));
     let masses: Vec<u64> = left.kept().iter().map(|w| w.mass).collect();
     assert_eq!(masses, [MASS_ONE, MASS_ONE / 2, MASS_ONE / 2, MASS_ONE / 8]);
 }
@@ -75,7 +75,7 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
     assert_eq!(params(0.01).steps(), None, "the order of this project");
     // Shares 1/2 and 1/4 of all, 2/3 and 1/3 of the first two.
     let kept = |steps: &[Step]| {
-        chain::run(halves(&[1, 2, 3, 3]), &params(0.0).filters(0), &chained(steps)).kept().iter().count()
+        chain::run((halves(&[1, 2, 3, 3]), 4), &params(0.0).filters(0), &chained(steps)).kept().iter().count()
     };
     assert_eq!((kept(&joint), kept(&[Step::Temperature, Step::TopK, Step::TopP])), (2, 1));
 }
@@ -105,9 +105,8 @@ fn vllm_has_min_p_before_top_p() {
         params.validate(64, 9).expect("valid parameters");
         let own = vec![Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
         // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of all.
-        chain::run(halves(&[0, 2, 3, 3, 3, 3]), &params.filters(0), &chained(&params.steps().unwrap_or(own)))
-            .kept()
-            .len()
+        let steps = params.steps().unwrap_or(own);
+        chain::run((halves(&[0, 2, 3, 3, 3, 3]), 6), &params.filters(0), &chained(&steps)).kept().len()
     };
     assert_eq!([Vllm, Transformers, TextGenerationWebui, Exllama, Sglang, Croupier].map(kept), [1, 2, 2, 2, 2, 2]);
 }
@@ -137,6 +136,32 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
         left(Transformers, &[0, 3, 3, 3], |p| (p.samplers.typical_p, p.samplers.min_keep) = (0.1, min_keep)).len()
     };
     assert_eq!([kept(1), kept(2), kept(4)], [1, 2, 4], "min_keep brings no ties along");
+}
+
+/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last goes; with the
+/// zeros behind them it is .1, .1 and .2.
+#[test]
+fn text_generation_webui_takes_tail_free_over_the_whole_vocabulary() {
+    let of = |engine, k, z| {
+        let mut params = SamplingParams { top_k: k, ..SamplingParams::default() };
+        (params.samplers.tfs, params.samplers.sampler_order) = (z, SamplerOrder::Engine(engine));
+        params.validate(9, 9).expect("valid parameters");
+        let steps = params.steps().expect("a chain");
+        let left = after(&[0.5, 0.3, 0.2, 0.05, 0.01], params.filters(0), chained(&steps));
+        left.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
+    };
+    assert_eq!(of(TextGenerationWebui, 3, 0.9), [0, 1, 2]);
+    assert_eq!([of(TextGenerationWebui, 3, 0.2), of(TextGenerationWebui, 3, 0.3)], [vec![0], vec![0, 1]]);
+    for engine in [Croupier, Exllama] {
+        assert_eq!(of(engine, 3, 0.9), [0], "{engine:?}");
+    }
+    // Of two, .625 and .375: .125 and .375. Alone they have none.
+    assert_eq!([of(TextGenerationWebui, 2, 0.2), of(TextGenerationWebui, 2, 0.3)], [vec![0], vec![0, 1]]);
+    assert_eq!(of(Croupier, 2, 0.2), [0, 1]);
+    assert_eq!(of(TextGenerationWebui, 1, 0.0), [0]);
+    // With one zero behind them the last goes whatever z is, as the last of all does where nothing was removed.
+    assert_eq!(of(TextGenerationWebui, 4, 1f32.next_down()), [0, 1, 2]);
+    assert_eq!(of(TextGenerationWebui, 0, 1f32.next_down()), of(Croupier, 0, 1f32.next_down()));
 }
 
 #[test]
