@@ -173,8 +173,9 @@ impl Distribution {
     /// What samplers learn from a token.
     #[must_use]
     pub fn observed(&self, token: u32) -> Observed {
-        let kept = self.kept.iter().find(|w| w.candidate.token == token);
-        let drawn = Share { mass: kept.map_or(0, |w| w.mass), total: self.total };
+        let mass = || self.kept.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass);
+        let along = self.along.as_ref().map(|along| along.share(token));
+        let drawn = along.unwrap_or_else(|| Share { mass: mass(), total: self.total });
         Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 

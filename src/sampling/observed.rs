@@ -34,7 +34,7 @@ impl Seen {
 /// What a token had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
-    /// In what it was drawn from.
+    /// In what it was drawn from, before a [skew](super::samplers::skew) that is the last step.
     pub drawn: Share,
     /// In what adaptive-p saw; as `drawn` where that is off.
     pub seen: Share,

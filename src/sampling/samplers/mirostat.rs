@@ -6,7 +6,8 @@
 //! | 1 | the `k` first: `k = ((s - 1) * 2^mu / (1 - n^(1 - s)))^(1 / s)`, at least 1, `n` the number of candidates, `s` the slope of the [`LOOKED_AT`] first: `s = sum(t_i b_i) / sum(t_i^2)`, `t_i = ln((i + 2) / (i + 1))`, `b_i = ln(p_i / p_(i + 1))`, `i` from 0 |
 //! | 2 | `-log2 p <= mu`: masses of at least `ceil(2^-mu * total)`; the largest and its ties always stay |
 //!
-//! After a token: `mu = mu - eta * (surprise - tau)`, `surprise = log2(total / mass)` of the token in what it was drawn from.
+//! After a token: `mu = mu - eta * (surprise - tau)`, `surprise = log2(total / mass)` of the token in what it was drawn from, before a
+//! [skew](super::skew) that is the last step.
 //! `mu` begins at `2 * tau` and stays within ±1e9. A token without mass, which only a rule that is not lossless emits, has the surprise of mass 1.
 //!
 //! Edges. Version 1: `s = 1` has the limit `2^mu / ln n`; exponents are cut at -64, so that no `b` is infinite; with fewer

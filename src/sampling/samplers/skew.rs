@@ -12,8 +12,12 @@
 //! The new logit is `a ln C_i + ln(1 - (1 - m_i / c_i)^a)`, with integer masses `m_i` and sums `c_i`, in f64 and rounded to f32
 //! once; the temperature so far has then been used up. A candidate without mass goes: no number draws it. Equal candidates
 //! stand in order, so that of two the first is changed as if it were more likely. 0 is off.
+//!
+//! Mirostat learns from a token's part of what is drawn along, before the skew, as in ExLlamaV2 (`mirostat_post_cpu`), whose
+//! probabilities a skew leaves alone. Where a step comes after the skew it learns from what that leaves.
 
 use crate::sampling::candidates::Candidates;
+use crate::sampling::observed::Share;
 
 /// The power of shares.
 #[must_use]
@@ -54,6 +58,15 @@ impl Along {
     #[must_use]
     pub fn new(power: f64, tokens: Vec<(u32, u64)>) -> Self {
         Self { power, tokens }
+    }
+
+    /// A token's part of them.
+    #[must_use]
+    pub fn share(&self, token: u32) -> Share {
+        let total = self.tokens.last().map_or(0, |last| last.1);
+        let at = self.tokens.iter().position(|entry| entry.0 == token);
+        let before = |at: usize| at.checked_sub(1).map_or(0, |before| self.tokens[before].1);
+        Share { mass: at.map_or(0, |at| self.tokens[at].1 - before(at)), total }
     }
 
     /// The token of a uniform number.

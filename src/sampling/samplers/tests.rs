@@ -16,6 +16,7 @@ mod ends;
 mod engines;
 mod infill;
 mod min_k;
+mod skewed;
 
 const FILTERS: Filters = Filters::OFF;
 

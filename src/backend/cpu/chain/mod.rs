@@ -192,6 +192,11 @@ impl ChainStore {
         self.place(token).map_or(0, |at| self.values.masses[at])
     }
 
+    /// A token's part of what is drawn from along, if that is so.
+    pub(super) fn along(&self, token: u32) -> Option<Share> {
+        self.along.as_ref().map(|along| along.share(token))
+    }
+
     /// A token's part of what adaptive-p saw, if it was on.
     pub(super) fn seen(&self, token: u32) -> Option<Share> {
         self.seen.as_ref().map(|seen| seen.share(token))

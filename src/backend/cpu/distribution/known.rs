@@ -33,12 +33,12 @@ impl Distribution {
             Kind::Shaped => store.chain.shaped().mass_of(token, view.value(token)),
             _ => self.mass_of(token, view.value(token)),
         };
-        let drawn = Share { mass, total: self.total };
-        let seen = match self.kind {
-            Kind::Chain => store.chain.seen(token),
-            Kind::Shaped => store.chain.shaped().seen(view.value(token)),
-            _ => None,
+        let (along, seen) = match self.kind {
+            Kind::Chain => (store.chain.along(token), store.chain.seen(token)),
+            Kind::Shaped => (None, store.chain.shaped().seen(view.value(token))),
+            _ => (None, None),
         };
+        let drawn = along.unwrap_or(Share { mass, total: self.total });
         Observed { drawn, seen: seen.unwrap_or(drawn) }
     }
 

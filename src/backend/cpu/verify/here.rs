@@ -92,7 +92,8 @@ impl Here {
             Some([target, _]) => target.weight(token),
             None => self.target.mass_of(token, view.value(token)),
         };
-        let drawn = Share { mass, total: self.target.total() };
+        let along = self.along.as_ref().map(|along| along.share(token));
+        let drawn = along.unwrap_or(Share { mass, total: self.target.total() });
         Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 

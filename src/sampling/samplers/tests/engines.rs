@@ -1,4 +1,4 @@
-//! What engines do otherwise, by hand: expected exclusions, skew, and the engines' own rules for ties and thresholds. Rows are
+//! What engines do otherwise, by hand: expected exclusions, and the engines' own rules for ties and thresholds. Rows are
 //! made so that shares land exactly on sums: logits equal or far apart, so that masses are whole powers of two.
 
 use super::*;
@@ -216,54 +216,6 @@ fn exllama_xtc_is_an_expectation() {
     };
     let by_chance = [Step::Xtc { probability: 0.5, threshold: 0.1 }];
     assert_eq!(params(exllama), by_chance, "asked otherwise");
-}
-
-#[test]
-fn skew_raises_the_draw_to_a_power() {
-    // Falling shares .4 .3 .2 .1, sums .4 .7 .9 1.
-    for skew in [-2.0f32, -0.5, 0.3, 1.0, 10.0] {
-        let power = f64::from(skew).exp();
-        let expected = [1.0 - 0.9f64.powf(power), 0.9f64.powf(power) - 0.7f64.powf(power)];
-        let got = after(&FOUR, FILTERS, chained(&[Step::Skew(skew)]));
-        let p = |token: u32| got.iter().find(|got| got.0 == token).map_or(0.0, |got| got.1);
-        for (token, expected) in (0..).zip(expected) {
-            assert!((p(token) - expected).abs() < 2e-5, "{skew}, {token}: {} {expected}", p(token));
-        }
-    }
-    // The draw itself: u -> u^exp(-skew) along falling probabilities picks each as often.
-    let (skew, draws) = (0.7f64, 100_000);
-    let mut counts = [0u32; 4];
-    for i in 0..draws {
-        let u = ((f64::from(i) + 0.5) / f64::from(draws)).powf((-skew).exp());
-        counts[if u < 0.4 {
-            3
-        } else if u < 0.7 {
-            2
-        } else if u < 0.9 {
-            1
-        } else {
-            0
-        }] += 1;
-    }
-    for (token, p) in after(&FOUR, FILTERS, chained(&[Step::Skew(skew as f32)])) {
-        assert!((p - f64::from(counts[token as usize]) / f64::from(draws)).abs() < 2e-5, "{token}");
-    }
-}
-
-#[test]
-fn skew_at_its_edges() {
-    assert_eq!(after(&[1.0], FILTERS, chained(&[Step::Skew(10.0)])), [(0, 1.0)]);
-    let far = [1.0, 1e-15, 0.5];
-    assert_eq!(tokens(&far, &[Step::Skew(-10.0)]), [0, 2], "what has no mass goes");
-    for skew in [-10.0, 10.0] {
-        let many = after(&vec![1.0; 5000], FILTERS, chained(&[Step::Skew(skew)]));
-        let most = many.iter().map(|m| m.1).fold(0.0, f64::max);
-        assert!(most > 0.9 && many.len() == 5000, "{skew}: {most}");
-    }
-    // A token in a million keeps its probability to a millionth.
-    let power = skew::power(0.5);
-    let got = f64::from(skew::logit(power, 1, 1_000_000, 1_000_000)).exp();
-    assert!((got / (power * 1e-6) - 1.0).abs() < 1e-5, "{got}");
 }
 
 #[test]
