@@ -114,6 +114,8 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         3 => (share(), share()).prop_map(|(p, threshold)| Step::Xtc { probability: p.max(0.5), threshold }),
         2 => (share(), share()).prop_map(|(p, threshold)| Step::XtcUnlessIgnored { probability: p, threshold }),
         3 => (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
+        2 => (share(), share())
+            .prop_map(|(probability, threshold)| Step::XtcExpectedUnlessIgnored { probability, threshold }),
         4 => (1e-3f32..3.0, prop_oneof![Just(1.0f32), 1.0f32..4.0])
             .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
         4 => (-3.0f32..3.0).prop_map(Step::Skew),

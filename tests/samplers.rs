@@ -79,6 +79,7 @@ fn step(kind: usize, seed: u64) -> Step {
         9 => Step::TopA(share),
         10 => Step::TopNSigma(0.3 + 2.0 * share),
         28 => Step::PLessNorm,
+        30 => Step::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
         29 => Step::TfsWithRemoved(0.05 + 0.9 * share),
         // Half of them by the cliff alone, mostly.
         27 => Step::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
@@ -101,7 +102,7 @@ fn step(kind: usize, seed: u64) -> Step {
     }
 }
 
-const KINDS: usize = 30;
+const KINDS: usize = 31;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.

@@ -126,6 +126,13 @@ pub enum Step {
         /// Least probability of a choice.
         threshold: f32,
     },
+    /// The same, but not where a token would go that is to stay.
+    XtcExpectedUnlessIgnored {
+        /// That it happens at a position.
+        probability: f32,
+        /// Least probability of a choice.
+        threshold: f32,
+    },
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     PLess,
     /// Its normalized form.
@@ -263,12 +270,11 @@ impl Sampler {
             Self::Xtc => {
                 let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
                 let expected = params.samplers.xtc_expected.unwrap_or(rules.xtc_expected);
-                let step = if expected {
-                    Step::XtcExpected { probability, threshold }
-                } else if rules.xtc_unless_ignored {
-                    Step::XtcUnlessIgnored { probability, threshold }
-                } else {
-                    Step::Xtc { probability, threshold }
+                let step = match (expected, rules.xtc_unless_ignored) {
+                    (false, false) => Step::Xtc { probability, threshold },
+                    (false, true) => Step::XtcUnlessIgnored { probability, threshold },
+                    (true, false) => Step::XtcExpected { probability, threshold },
+                    (true, true) => Step::XtcExpectedUnlessIgnored { probability, threshold },
                 };
                 on(probability > 0.0, step)
             }
@@ -312,7 +318,8 @@ impl Step {
             Self::EpsilonCutoff(_) => Sampler::EpsilonCutoff,
             Self::EtaCutoff(_) => Sampler::EtaCutoff,
             Self::TopH(_) => Sampler::TopH,
-            Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } | Self::XtcExpected { .. } => Sampler::Xtc,
+            Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } => Sampler::Xtc,
+            Self::XtcExpected { .. } | Self::XtcExpectedUnlessIgnored { .. } => Sampler::Xtc,
             Self::PLess | Self::PLessNorm => Sampler::PLess,
             Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
             Self::Infill => Sampler::Infill,

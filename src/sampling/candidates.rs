@@ -74,6 +74,11 @@ impl Candidates {
         filters::total(&self.kept)
     }
 
+    /// No filter leaves fewer.
+    pub(super) fn min_keep(&self) -> usize {
+        self.min_keep
+    }
+
     /// The first candidate's logit.
     pub(super) fn max(&self) -> f32 {
         self.max

@@ -10,6 +10,7 @@ use super::mark::tournament::Tournament;
 use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::infill::Infill;
+use super::samplers::xtc::Ignored;
 use super::samplers::{
     adaptive_p, cutoffs, infill, min_eos_p, min_k, mirostat, skew, smoothing, tail_free, temperature, top_h,
     top_n_sigma, typical, xtc,
@@ -112,16 +113,19 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::TopH(share) => top_h::apply(left, share),
         Step::Xtc { probability, threshold } => {
             if xtc::happens(probability, chain.xtc) {
-                xtc::apply(left, threshold, chain.protected);
+                xtc::apply(left, threshold, Ignored::Spared(chain.protected));
             }
         }
         Step::XtcUnlessIgnored { probability, threshold } => {
             if xtc::happens(probability, chain.xtc) {
-                xtc::apply_unless(left, threshold, chain.protected);
+                xtc::apply(left, threshold, Ignored::Stop(chain.protected));
             }
         }
         Step::XtcExpected { probability, threshold } => {
-            xtc::apply_expected(left, (probability, threshold), chain.protected);
+            xtc::apply_expected(left, (probability, threshold), Ignored::Spared(chain.protected));
+        }
+        Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+            xtc::apply_expected(left, (probability, threshold), Ignored::Stop(chain.protected));
         }
         Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
         Step::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),

@@ -137,7 +137,10 @@ impl Naive {
             Step::TopH(share) => self.top_h(real(share)),
             Step::Xtc { threshold, .. } => self.exclude(real(threshold), false),
             Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
-            Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold)),
+            Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold), false),
+            Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+                self.expect(real(probability), real(threshold), true);
+            }
             Step::Skew(by) => self.skew(real(by).exp()),
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
             Step::PLessNorm => {
@@ -203,11 +206,10 @@ impl Naive {
     }
 
     /// XTC's probabilities, that it happens and that it does not taken together.
-    pub(super) fn expect(&mut self, probability: f64, threshold: f64) {
+    pub(super) fn expect(&mut self, probability: f64, threshold: f64, or_nothing: bool) {
         let without = self.probabilities();
-        // It removes nothing, so it need not stop where few would be left.
-        let mut happened = Naive { logits: self.logits.clone(), min_keep: 1, ..*self };
-        happened.exclude(threshold, false);
+        let mut happened = Naive { logits: self.logits.clone(), ..*self };
+        happened.exclude(threshold, or_nothing);
         self.near |= happened.near;
         let with = happened.probabilities();
         if happened.left() == self.left() {

@@ -161,6 +161,8 @@ fn step() -> impl Strategy<Value = Step> {
         (share(), share()).prop_map(|(probability, threshold)| Step::Xtc { probability, threshold }),
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcUnlessIgnored { probability, threshold }),
         (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
+        (share(), share())
+            .prop_map(|(probability, threshold)| Step::XtcExpectedUnlessIgnored { probability, threshold }),
         Just(Step::PLess),
         Just(Step::PLessNorm),
         Just(Step::Infill),

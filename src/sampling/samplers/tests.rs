@@ -235,6 +235,7 @@ fn no_filter_leaves_fewer_than_min_keep() {
         Step::Xtc { probability: 1.0, threshold: 0.1 },
         Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.1 },
         Step::XtcExpected { probability: 1.0, threshold: 0.1 },
+        Step::XtcExpectedUnlessIgnored { probability: 1.0, threshold: 0.1 },
     ];
     let filters = Filters { top_k: 1, top_p: 0.0, min_p: 1.0, ..FILTERS };
     let probs = [0.05, 0.1, 0.15, 0.2, 0.5];

@@ -7,9 +7,10 @@
 //! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)), the same for a draft token and for the row that verifies it. 0 is
 //! off.
 //!
-//! In text-generation-webui nothing happens where a protected one would go.
+//! In text-generation-webui nothing happens where a protected one would go. Nowhere does anything happen where fewer than
+//! `min_keep` would stay.
 //!
-//! ExLlama's expected form happens everywhere, as much as it would on average: those that would go have their probability
+//! ExLlama's expected form happens wherever the other could, as much as it would on average: those that would go have their probability
 //! times `(1 - probability) / (1 + probability * m / (1 - m))`, `m` what they have together (X2, X3 `SS_XTC`). By
 //! integer masses in f64, as a logit added in f32 to the distance to the largest; the temperature so far has then been used
 //! up. With probability 1 they go; where the others have no mass nothing happens.
@@ -40,40 +41,57 @@ pub fn lowered(probability: f32, excluded: u64, total: u64) -> Option<f32> {
     (rest > 0 && excluded > 0).then(|| libm::log((1.0 - probability) / (1.0 + probability * odds)) as f32)
 }
 
-/// Which candidates would go, by their places and themselves.
-fn excluded<'p>(
-    left: &Candidates,
-    threshold: f32,
-    protected: &'p [u32],
-) -> Option<impl Fn(usize, &Weighted) -> bool + use<'p>> {
-    let need = need(threshold, left.total());
-    let is_choice = move |w: &Weighted| w.mass >= need && protected.binary_search(&w.candidate.token).is_err();
-    let last = left.kept().iter().rposition(is_choice)?;
-    Some(move |at, w: &Weighted| at < last && is_choice(w))
+/// What becomes of the tokens that it is told to ignore, ascending.
+#[derive(Debug, Clone, Copy)]
+pub enum Ignored<'p> {
+    /// They are no choices.
+    Spared(&'p [u32]),
+    /// Nothing happens where one of them would go.
+    Stop(&'p [u32]),
 }
 
-/// Excludes them.
-pub fn apply(left: &mut Candidates, threshold: f32, protected: &[u32]) {
-    if let Some(excluded) = excluded(left, threshold, protected) {
-        left.remove(excluded);
+impl Ignored<'_> {
+    /// Whether this token is no choice.
+    #[must_use]
+    pub fn spares(&self, token: u32) -> bool {
+        matches!(self, Self::Spared(tokens) if tokens.binary_search(&token).is_ok())
+    }
+
+    /// Whether nothing happens where this token would go.
+    #[must_use]
+    pub fn stops(&self, token: u32) -> bool {
+        matches!(self, Self::Stop(tokens) if tokens.binary_search(&token).is_ok())
     }
 }
 
-/// Excludes them, unless one of `protected` would go.
-pub fn apply_unless(left: &mut Candidates, threshold: f32, protected: &[u32]) {
-    let Some(excluded) = excluded(left, threshold, &[]) else { return };
-    let stops = |(at, w): (usize, &Weighted)| excluded(at, w) && protected.binary_search(&w.candidate.token).is_ok();
-    if !left.kept().iter().enumerate().any(stops) {
+/// Which candidates would go, by their places and themselves; `None`: nothing happens.
+fn excluded<'p>(
+    left: &Candidates,
+    threshold: f32,
+    ignored: Ignored<'p>,
+) -> Option<impl Fn(usize, &Weighted) -> bool + use<'p>> {
+    let need = need(threshold, left.total());
+    let is_choice = move |w: &Weighted| w.mass >= need && !ignored.spares(w.candidate.token);
+    let last = left.kept().iter().rposition(is_choice)?;
+    let excluded = move |at: usize, w: &Weighted| at < last && is_choice(w);
+    let gone = left.kept().iter().enumerate().filter(|&(at, w)| excluded(at, w));
+    let stops = gone.clone().any(|(_, w)| ignored.stops(w.candidate.token));
+    (!stops && left.kept().len() - gone.count() >= left.min_keep()).then_some(excluded)
+}
+
+/// Excludes them.
+pub fn apply(left: &mut Candidates, threshold: f32, ignored: Ignored<'_>) {
+    if let Some(excluded) = excluded(left, threshold, ignored) {
         left.remove(excluded);
     }
 }
 
 /// The expected form.
-pub fn apply_expected(left: &mut Candidates, (probability, threshold): (f32, f32), protected: &[u32]) {
+pub fn apply_expected(left: &mut Candidates, (probability, threshold): (f32, f32), ignored: Ignored<'_>) {
     if probability >= 1.0 {
-        return apply(left, threshold, protected);
+        return apply(left, threshold, ignored);
     }
-    let Some(excluded) = excluded(left, threshold, protected) else { return };
+    let Some(excluded) = excluded(left, threshold, ignored) else { return };
     let masses = left.kept().iter().enumerate().filter(|&(at, w)| excluded(at, w)).map(|(_, w)| w.mass);
     let (gone, total) = (masses.sum(), left.total());
     if let Some(lowered) = lowered(probability, gone, total) {

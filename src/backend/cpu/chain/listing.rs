@@ -8,13 +8,14 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
-use crate::params::TypicalRule;
+use crate::params::{Sampler, TypicalRule};
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, min_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::smoothing::Curve;
-use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h, xtc};
+use crate::sampling::samplers::xtc::{self, Ignored};
+use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h};
 
 /// A row of which every candidate is left.
 pub(super) struct Whole<'a, 'v> {
@@ -37,15 +38,15 @@ pub(super) enum Started<'s, 'c> {
 }
 
 /// What a step asks of a whole row.
-pub(super) enum Next {
+pub(super) enum Next<'c> {
     /// Nothing more.
     Done,
     /// To be cut.
     Cut(Cut),
-    /// All but top choices of this probability; nothing where one of those that are protected would go, if so said.
-    Exclude(f32, bool),
+    /// All but top choices of this probability.
+    Exclude(f32, Ignored<'c>),
     /// Less of top choices: with which probability they go, and which they need to be one.
-    Lower(f32, f32),
+    Lower((f32, f32), Ignored<'c>),
     /// Other logits.
     Smooth(Curve),
     /// A draw along all candidates, if it is the last step.
@@ -78,6 +79,11 @@ pub(super) enum Cut {
     FirstAndTies(usize),
     /// A nucleus.
     Prefix(f32),
+}
+
+/// What XTC's expected form asks.
+fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> Next<'_> {
+    if probability >= 1.0 { Next::Exclude(threshold, ignored) } else { Next::Lower((probability, threshold), ignored) }
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
@@ -158,7 +164,8 @@ impl<'a, 'v> Whole<'a, 'v> {
         Some(left.weigh)
     }
 
-    pub(super) fn next(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Next {
+    pub(super) fn next<'c>(&mut self, step: &Step, filters: &Filters, chain: &Chain<'c>) -> Next<'c> {
+        let (spared, stop) = (Ignored::Spared(chain.protected), Ignored::Stop(chain.protected));
         match *step {
             Step::Temperature => {
                 self.cool(f64::from(filters.temperature));
@@ -174,13 +181,11 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
             Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
             Step::Tfs(_) | Step::TfsWithRemoved(_) if self.min_keep > 1 => Next::List,
-            Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } | Step::XtcExpected { .. } if self.min_keep > 1 => {
-                Next::List
-            }
-            Step::Xtc { threshold, .. } => Next::Exclude(threshold, false),
-            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, true),
-            Step::XtcExpected { probability, threshold } if probability >= 1.0 => Next::Exclude(threshold, false),
-            Step::XtcExpected { probability, threshold } => Next::Lower(probability, threshold),
+            _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => Next::List,
+            Step::Xtc { threshold, .. } => Next::Exclude(threshold, spared),
+            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, stop),
+            Step::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
+            Step::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
             Step::Smoothing { factor, curve } => Next::Smooth(Curve::new(factor, curve)),
             Step::Skew(by) => Next::Along(by),
             Step::AdaptiveP { target, .. } => {
@@ -275,10 +280,10 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// Top choices that would go, ascending ids, where all tokens have `total`; all that are as likely are in the list then.
-    pub(super) fn out(&self, (threshold, total): (f32, u64), protected: &[u32], store: &mut ChainStore) -> Vec<u32> {
+    pub(super) fn out(&self, (threshold, total): (f32, u64), ignored: Ignored<'_>, store: &mut ChainStore) -> Vec<u32> {
         let from = distribution::reach_of(self.weigh, xtc::need(threshold, total));
         let range = Range { low: from.max(f32::MIN), high: f32::INFINITY };
-        self.list(range, store).excluded(threshold, total, protected)
+        self.list(range, store).excluded(threshold, total, ignored)
     }
 
     /// All candidates but these, ascending.

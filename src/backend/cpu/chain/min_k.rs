@@ -34,7 +34,7 @@ fn cliff(first: &[f32], last: f32) -> Option<usize> {
 
 impl Whole<'_, '_> {
     /// Min-k.
-    pub(super) fn min_k(&self, tau: f32) -> Next {
+    pub(super) fn min_k(&self, tau: f32) -> Next<'static> {
         let (last, vocab_size) = (self.view.least(), self.view.vocab_size());
         // More than there are candidates are all of them.
         let at_least = at_least(tau, (self.view.max, last), vocab_size);

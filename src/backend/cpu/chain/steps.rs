@@ -11,6 +11,7 @@ use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
+use crate::sampling::samplers::xtc::Ignored;
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
 
 impl Left<'_> {
@@ -44,15 +45,20 @@ impl Left<'_> {
             Step::TopH(share) => self.top_h(share),
             Step::Xtc { probability, threshold } => {
                 if xtc::happens(probability, chain.xtc) {
-                    self.exclude(threshold, chain.protected);
+                    self.exclude(threshold, Ignored::Spared(chain.protected));
                 }
             }
             Step::XtcUnlessIgnored { probability, threshold } => {
                 if xtc::happens(probability, chain.xtc) {
-                    self.exclude_unless(threshold, chain.protected);
+                    self.exclude(threshold, Ignored::Stop(chain.protected));
                 }
             }
-            Step::XtcExpected { probability, threshold } => self.lower((probability, threshold), chain.protected),
+            Step::XtcExpected { probability, threshold } => {
+                self.lower((probability, threshold), Ignored::Spared(chain.protected));
+            }
+            Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+                self.lower((probability, threshold), Ignored::Stop(chain.protected));
+            }
             Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
             Step::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),
             Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),

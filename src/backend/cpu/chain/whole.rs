@@ -105,7 +105,7 @@ impl Whole<'_, '_> {
     /// Does a step.
     pub(super) fn done(
         &mut self,
-        next: Next,
+        next: Next<'_>,
         (behind, rest): (&[Step], Rest),
         (filters, chain): (&Filters, &Chain<'_>),
         (lists, store): (&mut Store, &mut ChainStore),
@@ -126,12 +126,10 @@ impl Whole<'_, '_> {
             }
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
             Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),
-            Next::Exclude(threshold, stops) => {
-                self.exclude((threshold, stops), (behind, rest), (filters, chain), (lists, store))
+            Next::Exclude(threshold, ignored) => {
+                self.exclude((threshold, ignored), (behind, rest), filters, (lists, store))
             }
-            Next::Lower(probability, threshold) => {
-                self.lower((probability, threshold), (behind, rest), (filters, chain), (lists, store))
-            }
+            Next::Lower(by, ignored) => self.lower((by, ignored), (behind, rest), filters, (lists, store)),
             Next::Smooth(curve) => self.smooth(curve, (behind, rest), filters, (lists, store)),
             Next::Along(by) => match self.wanted {
                 Wanted::Token(uniform) if behind.is_empty() && chain.state.is_empty() => {

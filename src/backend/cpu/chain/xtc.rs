@@ -6,27 +6,26 @@ use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::Step;
 use crate::sampling::mass;
 use crate::sampling::row::Filters;
-use crate::sampling::samplers::xtc;
+use crate::sampling::samplers::xtc::{self, Ignored};
 
 impl Whole<'_, '_> {
-    /// XTC of this threshold; with `stops`, nothing where one of those that are protected would go.
+    /// XTC of this threshold.
     pub(super) fn exclude(
         &mut self,
-        (threshold, stops): (f32, bool),
+        (threshold, ignored): (f32, Ignored<'_>),
         (behind, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
+        filters: &Filters,
         (lists, store): (&mut Store, &mut ChainStore),
     ) -> Done {
         // Where this is the last step masses by block are wanted if nothing goes, and they have the total too.
         let all = Distribution::all(self.weigh);
         let whole = (rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
         let total = whole.map_or_else(|| self.total(), |whole| whole.total());
-        let out = self.out((threshold, total), if stops { &[] } else { chain.protected }, store);
-        let is_protected = |token| chain.protected.binary_search(token).is_ok();
-        if out.is_empty() || stops && out.iter().any(is_protected) {
+        let out = self.out((threshold, total), ignored, store);
+        if out.is_empty() {
             return whole.map_or(Done::Nothing, Done::Whole);
         }
         let in_place = self.is_for_a_token() && rest.only_weighs();
@@ -37,13 +36,13 @@ impl Whole<'_, '_> {
     /// XTC's expected form.
     pub(super) fn lower(
         &mut self,
-        (probability, threshold): (f32, f32),
+        ((probability, threshold), ignored): ((f32, f32), Ignored<'_>),
         (behind, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
+        filters: &Filters,
         (lists, store): (&mut Store, &mut ChainStore),
     ) -> Done {
         let total = self.total();
-        let out = self.out((threshold, total), chain.protected, store);
+        let out = self.out((threshold, total), ignored, store);
         let gone = out.iter().map(|&token| store.mass_of(token)).sum();
         let Some(lowered) = xtc::lowered(probability, gone, total) else { return Done::Nothing };
         let in_place = self.is_for_a_token() && rest.only_weighs();
@@ -53,20 +52,13 @@ impl Whole<'_, '_> {
 }
 
 impl Left<'_> {
-    /// XTC where nothing happens if a token of `protected` would go.
-    pub(super) fn exclude_unless(&mut self, threshold: f32, protected: &[u32]) {
-        if !self.excluded(threshold, self.total(), &[]).iter().any(|token| protected.binary_search(token).is_ok()) {
-            self.exclude(threshold, &[]);
-        }
-    }
-
     /// XTC's expected form.
-    pub(super) fn lower(&mut self, (probability, threshold): (f32, f32), protected: &[u32]) {
+    pub(super) fn lower(&mut self, (probability, threshold): (f32, f32), ignored: Ignored<'_>) {
         if probability >= 1.0 {
-            return self.exclude(threshold, protected);
+            return self.exclude(threshold, ignored);
         }
         let total = self.total();
-        let out = self.excluded(threshold, total, protected);
+        let out = self.excluded(threshold, total, ignored);
         let gone = out.iter().map(|&token| self.store.mass_of(token)).sum();
         let Some(lowered) = xtc::lowered(probability, gone, total) else { return };
         let (per_temperature, max) = ((1.0 / self.temperature) as f32, self.weigh.max);
@@ -81,24 +73,26 @@ impl Left<'_> {
     }
 
     /// XTC.
-    pub(super) fn exclude(&mut self, threshold: f32, protected: &[u32]) {
-        let out = self.excluded(threshold, self.total(), protected);
-        if !out.is_empty() && self.len() - out.len() >= self.min_keep {
+    pub(super) fn exclude(&mut self, threshold: f32, ignored: Ignored<'_>) {
+        let out = self.excluded(threshold, self.total(), ignored);
+        if !out.is_empty() {
             self.remove(&out);
             self.weigh();
         }
     }
 
-    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending.
-    pub(super) fn excluded(&self, threshold: f32, total: u64, protected: &[u32]) -> Vec<u32> {
+    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending; none where nothing happens.
+    pub(super) fn excluded(&self, threshold: f32, total: u64, ignored: Ignored<'_>) -> Vec<u32> {
         let (need, values) = (xtc::need(threshold, total), &self.store.values);
-        let is_choice =
-            |at: &usize| values.masses[*at] >= need && protected.binary_search(&values.tokens[*at]).is_err();
+        let is_choice = |at: &usize| values.masses[*at] >= need && !ignored.spares(values.tokens[*at]);
         let choices = (0..values.masses.len()).filter(is_choice);
         let mut keys: Vec<u64> = choices.map(|at| keys::key(values.tokens[at], values.logits[at])).collect();
         keys.sort_unstable();
         keys.pop();
         let mut out: Vec<u32> = keys.into_iter().map(keys::token).collect();
+        if self.len() - out.len() < self.min_keep || out.iter().any(|&token| ignored.stops(token)) {
+            return vec![];
+        }
         out.sort_unstable();
         out
     }

@@ -178,6 +178,41 @@ fn text_generation_webui_leaves_out_xtc_where_a_newline_or_eos_would_go() {
     assert_eq!(of(Croupier, &[1]), [1, 2, 3], "here it only spares them");
 }
 
+/// Of .4, .3, .2 and .1 the first two would go at .15. Nothing happens by chance where one of them is ignored, so nothing on
+/// average either, however likely it is.
+#[test]
+fn text_generation_webui_expects_nothing_where_a_newline_or_eos_would_go() {
+    let of = |engine, probability, ignored: &[u32]| {
+        let mut params = SamplingParams::default();
+        params.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::Temperature, Sampler::Xtc], engine);
+        (params.samplers.xtc_probability, params.samplers.xtc_threshold) = (probability, 0.15);
+        (params.samplers.xtc_expected, params.samplers.xtc_ignore_token_ids) = (Some(true), ignored.to_vec());
+        params.validate(9, 9).expect("valid parameters");
+        let steps = params.steps().expect("a chain");
+        after(&[0.4, 0.3, 0.2, 0.1], FILTERS, Chain { protected: ignored, ..chained(&steps) })
+    };
+    let alone = after(&[0.4, 0.3, 0.2, 0.1], FILTERS, chained(&[]));
+    for probability in [0.5, 0.999, 1.0] {
+        assert_eq!(of(TextGenerationWebui, probability, &[0]), alone, "{probability}");
+        assert_ne!(of(Croupier, probability, &[0]), alone, "{probability}: here it only spares them");
+        assert_ne!(of(TextGenerationWebui, probability, &[2, 3]), alone, "{probability}: these would have stayed");
+    }
+}
+
+/// Where XTC leaves the row alone since too few tokens would stay, so does its expectation, below probability 1 too.
+#[test]
+fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
+    let of = |probability, min_keep| {
+        let step = [Step::XtcExpected { probability, threshold: 0.1 }];
+        after(&[0.6, 0.4], FILTERS, Chain { min_keep, ..chained(&step) })
+    };
+    let alone = after(&[0.6, 0.4], FILTERS, chained(&[]));
+    for probability in [0.1, 0.999, 1.0] {
+        assert_eq!(of(probability, 2), alone, "{probability}");
+        assert_ne!(of(probability, 1), alone, "{probability}");
+    }
+}
+
 /// ExLlamaV3's own test: threshold 0.1, probability 0.5, logits 2, 1, 0, -1.
 #[test]
 fn exllama_xtc_is_an_expectation() {
