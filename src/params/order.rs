@@ -47,8 +47,8 @@ pub struct EngineRules {
     pub xtc_expected: bool,
     /// Lower temperatures become this one; 0 stays.
     pub least_temperature: f32,
-    /// Lower temperatures are greedy.
-    pub greedy_below: f32,
+    /// Lower temperatures are greedy. In f64, as the engine compares: the f32 that is nearest to 0.01 is below it.
+    pub greedy_below: f64,
     /// What DRY takes off comes behind the penalties.
     pub dry_is_late: bool,
     /// Frequency and presence penalties count the prompt too, unless `penalties_count_prompt` says otherwise.
@@ -87,7 +87,7 @@ impl EngineRules {
     /// What is made of a temperature.
     #[must_use]
     pub fn temperature(&self, temperature: f32) -> f32 {
-        if temperature < self.greedy_below { 0.0 } else { self.raised(temperature) }
+        if f64::from(temperature) < self.greedy_below { 0.0 } else { self.raised(temperature) }
     }
 
     /// What is made of a temperature on its way from one to another.

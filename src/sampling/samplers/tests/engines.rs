@@ -273,7 +273,10 @@ fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
         "on what truncation left of the tempered row"
     );
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.009, 0.5)), (None, 0.0), "below 0.01: greedy");
-    assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01, 0.5)).1, 0.01);
+    // `temperature < 0.01` of a float: both are doubles, and 0.01 as a float is the lesser one.
+    assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01, 0.5)), (None, 0.0));
+    let next = 0.01f32.next_up();
+    assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01f32.next_up(), 0.5)).1, next);
 }
 
 #[test]
