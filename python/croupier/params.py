@@ -118,12 +118,12 @@ class EngineOrder(enum.IntEnum):
     also keep tokens that are equal to the last one they keep."""
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
-    tfs, top_a, min_p, adaptive_p, mirostat, xtc. adaptive_p and mirostat end it. Ties as with TRANSFORMERS. xtc does
-    nothing where it would remove one of xtc_ignore_token_ids. DRY comes after the penalties. Sets
-    penalties_count_prompt."""
+    tfs, top_a, min_p, adaptive_p, mirostat, xtc. adaptive_p and mirostat end it. Ties as with TRANSFORMERS. tfs sees
+    the whole vocabulary, with removed tokens as zeros. xtc does nothing where it would remove one of
+    xtc_ignore_token_ids. DRY comes after the penalties. Sets penalties_count_prompt."""
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
-    xtc, skew. A temperature below 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
+    xtc, skew. A temperature up to 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
     penalties_count_prompt."""
     SGLANG = 7
     """SGLang: temperature, top_p, top_k, so that both cut one distribution. With min_p: temperature, top_k, top_p,
@@ -297,8 +297,9 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids.
     Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole budget. If it is not
     over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is banned or allowed; their
-    logits must not be -infinity. If the stretch already ends with the first of them, the others follow. An empty
-    message: any number of tokens, whatever the stream's default."""
+    logits must not be -infinity. If the stretch already ends with the first of them, the others follow. With the last
+    of them the stretch is over, whether or not they are end_token_ids. An empty message: any number of tokens, whatever
+    the stream's default."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
@@ -592,8 +593,9 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Server
     default: free. Where the stream's default forces a token, a sequence can replace it but not free the position."""
     forced_last_token: int | None = None
-    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. Server default: free.
-    Where the stream's default forces a token, a sequence can replace it but not free the position."""
+    """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. With max_tokens 1 it is
+    emitted instead of forced_first_token. Server default: free. Where the stream's default forces a token, a sequence
+    can replace it but not free the position."""
     repetition_detection: RepetitionDetectionParams | pb.RepetitionDetectionParams | Mapping[str, Any] | None = None
     """End the sequence with FINISH_REASON_REPETITION when its output only repeats itself. Server default: off."""
     thinking_budget: ThinkingBudgetParams | pb.ThinkingBudgetParams | Mapping[str, Any] | None = None
