@@ -41,6 +41,8 @@ pub(crate) struct Seen {
     pub(crate) advised_sum: u64,
     /// Acceptance by position in the draft.
     pub(crate) positions: Vec<Tally>,
+    /// Probabilities of draft tokens where others could have been drawn, against what they are on average.
+    pub(crate) drawn: Tally,
     /// Whether emitted tokens were the target's most likely ones.
     pub(crate) first: Tally,
 }
@@ -89,6 +91,9 @@ impl Seen {
                 self.positions.resize(at + 1, Tally::default());
             }
             self.positions[at].add(f64::from(test.expected_acceptance), test.accepted);
+            if test.expected_draft_probability < 1.0 {
+                self.drawn.add_share(test.expected_draft_probability.into(), test.draft_probability.into());
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use crate::board::Seen;
 use crate::lanes::{Drafts, Lane, Prompts};
 use crate::support::screen::{LABEL_WIDTH, Style, excerpt, grouped, wrap};
 use crate::support::{corpus, scrape};
-use crate::tally::MOST;
+use crate::tally::{MOST, Tally};
 use crate::view::pair;
 use crate::worker::World;
 use std::fmt::Write as _;
@@ -84,31 +84,34 @@ pub(crate) fn positions(seen: &[Seen], style: Style) -> String {
     out
 }
 
-/// Of each lane with drafts, whether it accepts as is to be expected, and what it means if not.
+/// Of each lane with drafts, whether it accepts as is to be expected and draws as it says, and what it means if not.
 pub(crate) fn verdicts(lanes: &[Lane], seen: &[Seen], style: Style) -> String {
     let mut out = String::new();
     for (i, (lane, seen)) in lanes.iter().zip(seen).enumerate() {
-        let tally = seen.acceptance();
-        if tally.tests == 0 {
-            continue;
-        }
-        let (observed, expected) = tally.shares();
-        let meaning = match tally.is_honest() {
-            true => "as expected",
-            false => "the draft tokens were not drawn from the distribution that was sent",
-        };
-        let verdict = format!(
-            "observed {observed:.3}, expected {expected:.3}, {:+.1} standard errors: {meaning}",
-            tally.standard_errors()
-        );
         let mut label = lane.label;
-        for line in wrap(&verdict, style.width() - LABEL_WIDTH - 1) {
-            let line = if tally.is_honest() { line } else { style.bold(&line) };
-            let _ = writeln!(out, "{}{line}", style.label(i, label));
-            label = "";
+        let acceptance = verdict("observed", "expected", "as expected", &seen.acceptance());
+        let drawn = verdict("drawn", "claimed", "as claimed", &seen.drawn);
+        for (verdict, is_honest) in acceptance.into_iter().chain(drawn) {
+            for line in wrap(&verdict, style.width() - LABEL_WIDTH - 1) {
+                let line = if is_honest { line } else { style.bold(&line) };
+                let _ = writeln!(out, "{}{line}", style.label(i, label));
+                label = "";
+            }
         }
     }
     out
+}
+
+/// What is to be said of tests, if there were any, and whether they came out as they had to.
+fn verdict(is: &str, has_to_be: &str, fine: &str, tally: &Tally) -> Option<(String, bool)> {
+    let (observed, expected) = tally.shares();
+    let meaning = match tally.is_honest() {
+        true => fine,
+        false => "the draft tokens were not drawn from the distribution that was sent",
+    };
+    let errors = tally.standard_errors();
+    let text = format!("{is} {observed:.3}, {has_to_be} {expected:.3}, {errors:+.1} standard errors: {meaning}");
+    (tally.tests > 0).then(|| (text, tally.is_honest()))
 }
 
 /// What must be true, why, and whether it is.
@@ -135,8 +138,15 @@ pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str
             false => (format!("{}: found out by its acceptance", lane.label), first_tokens(own)),
         };
         checks.push(Check { claim, detail, holds: own.acceptance().is_honest() == honest });
+        if own.drawn.tests > 0 {
+            let claim = match honest {
+                true => format!("{}: drawn as claimed, within {MOST} standard errors", lane.label),
+                false => format!("{}: found out by what it draws", lane.label),
+            };
+            checks.push(Check { claim, detail: String::new(), holds: own.drawn.is_honest() == honest });
+        }
     }
-    let told = |seen: &Seen| (seen.acceptance().tests as f64, seen.acceptance().observed as f64);
+    let told = |seen: &Seen| (seen.acceptance().tests as f64, seen.acceptance().observed);
     let claim = "the metrics count the tests and acceptances that the replies told".into();
     let holds = lanes.iter().zip(seen).all(|(lane, seen)| counted(page, lane) == told(seen));
     checks.push(Check { claim, detail: String::new(), holds });

@@ -11,7 +11,7 @@ pub(crate) const MOST: f64 = 4.0;
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) tests: u64,
-    pub(crate) observed: u64,
+    pub(crate) observed: f64,
     expected: f64,
     variance: f64,
 }
@@ -19,10 +19,15 @@ pub(crate) struct Tally {
 impl Tally {
     /// A test that had the probability `p` of coming true.
     pub(crate) fn add(&mut self, p: f64, came_true: bool) {
+        self.add_share(p, f64::from(u8::from(came_true)));
+    }
+
+    /// A number of 0 to 1 that is `expected` on average. Its variance is at most that of a test.
+    pub(crate) fn add_share(&mut self, expected: f64, share: f64) {
         self.tests += 1;
-        self.observed += u64::from(came_true);
-        self.expected += p;
-        self.variance += p * (1.0 - p);
+        self.observed += share;
+        self.expected += expected;
+        self.variance += expected * (1.0 - expected);
     }
 
     pub(crate) fn merge(self, other: Self) -> Self {
@@ -37,12 +42,12 @@ impl Tally {
     /// The share that came true, and the share that was to be expected.
     pub(crate) fn shares(&self) -> (f64, f64) {
         let tests = self.tests.max(1) as f64;
-        (self.observed as f64 / tests, self.expected / tests)
+        (self.observed / tests, self.expected / tests)
     }
 
     /// Observed less expected, in standard errors.
     pub(crate) fn standard_errors(&self) -> f64 {
-        let difference = self.observed as f64 - self.expected;
+        let difference = self.observed - self.expected;
         // Tests whose outcome was certain prove nothing, unless one of them came out otherwise.
         if self.variance > 0.0 { difference / self.variance.sqrt() } else { difference * f64::MAX.sqrt() }
     }
@@ -70,7 +75,7 @@ mod tests {
         assert_eq!((coins.shares(), coins.standard_errors()), ((0.35, 0.5), -3.0));
         assert!(coins.is_honest() && !tally(0.5, 100, 29).is_honest() && !tally(0.5, 100, 71).is_honest());
         let both = coins.merge(tally(0.5, 300, 150));
-        assert_eq!((both.tests, both.observed, both.standard_errors()), (400, 185, -1.5));
+        assert_eq!((both.tests, both.observed, both.standard_errors()), (400, 185.0, -1.5));
     }
 
     #[test]
