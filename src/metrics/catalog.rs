@@ -226,7 +226,7 @@ catalog! {
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification, and once for each random number.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens that passed their test among those measured, to be held against the expected acceptance; in a tree also those off the path that was taken.");
+        "Draft tokens that passed their test among those that count in the expected acceptance, to be held against it; in a tree also those off the path that was taken.");
     SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation", SHARES,
         "Total variation between target and draft distribution of measured first draft tokens of a position: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,

@@ -54,7 +54,7 @@ pub const PIECE: usize = 512;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Source that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
+/// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
 ///
 /// # Safety
 /// Passes read what [`mapped`](Self::mapped) gives without another check, and devices what lies at

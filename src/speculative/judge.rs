@@ -97,11 +97,12 @@ impl<P: Positions> Walk<'_, P> {
         if children.is_empty() || path.last().is_some_and(|&node| self.positions.ends(node)) {
             return Ok(longest);
         }
-        let verdict = self.verdict(path)?;
+        let (verdict, sample) = (self.verdict(path)?, self.plan.numbers.sample(path.len()));
         for (nth, &node) in children.iter().enumerate() {
             self.accepted[node] = self.judge(&verdict, node);
             let trial = Trial::new(self.plan, node, path.len(), self.accepted[node]);
-            let trial = Trial { is_first: nth == 0, ..trial };
+            let number = if self.plan.is_strict(row_after(path)) { sample } else { trial.number };
+            let trial = Trial { is_first: nth == 0, number, ..trial };
             let trial = if self.plan.measure { self.measured(trial, &verdict) } else { trial };
             self.trials.push(trial);
         }

@@ -56,8 +56,9 @@ pub struct Trial {
     pub index: usize,
     /// How many tokens of the draft stand before it.
     pub depth: usize,
-    /// The random number of its accept test. A test with the same seed at the same place has the same one again, and is
-    /// no further test of whether draft tokens are what they are said to be.
+    /// The random number that decides it: that of its accept test, or where the plain row's draw decides that one's. A test with
+    /// the same seed at the same place has the same one again, and is no further test of whether draft tokens are what they
+    /// are said to be.
     pub number: u64,
     /// Whether no sibling was tested before it: what it is held against is the whole target.
     pub is_first: bool,

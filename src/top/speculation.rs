@@ -64,7 +64,7 @@ pub struct Drawn {
     pub probability: Option<f64>,
     /// What it is for tokens drawn from these distributions.
     pub expected: Option<f64>,
-    /// The difference in standard errors, of at least this size; beyond 4 it is not chance.
+    /// The difference in standard errors, at least; beyond 4 it is not chance.
     pub standard_errors: f64,
 }
 
@@ -231,11 +231,14 @@ impl Measured {
 }
 
 /// How far the sum of so many numbers of 0 to 1 is from what it is to be expected, in standard errors. With the mean e the
-/// variance of each is at most e (1 - e).
+/// variance of each is at most e (1 - e); a few more for all of them, as in docs/speculative.md.
 fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
     let variance = if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 };
-    if variance > 0.0 { (sum - expected) / variance.sqrt() } else { 0.0 }
+    (sum - expected) / (variance + FEW).sqrt()
 }
+
+/// So much variance more, so that one or two tests of many that are nearly certain are not taken for a fault.
+const FEW: f64 = 4.0;
 
 fn share(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)

@@ -33,26 +33,48 @@ impl Chance {
 enum Draws {
     AsClaimed,
     Greedily,
-    /// Any token that has a probability, as if at a high temperature.
+    /// Any token that has a probability.
     Evenly,
+    /// At twice the temperature.
+    Hotter,
+    /// From the most likely tokens, which have half of the mass.
+    TopP,
+    /// From the distribution of another row.
+    OfAnother,
 }
 
 impl Draws {
     fn draw(self, draft: &[f32], chance: &mut Chance) -> u32 {
-        let largest = || (0..VOCAB).max_by(|&a, &b| draft[a as usize].total_cmp(&draft[b as usize])).unwrap();
-        match self {
-            Self::Greedily => largest(),
-            Self::Evenly => (chance.next() * f64::from(VOCAB)) as u32 % VOCAB,
-            Self::AsClaimed => {
-                let mut left = chance.next() * draft.iter().map(|&p| f64::from(p)).sum::<f64>();
-                let crossing = |&token: &u32| {
-                    left -= f64::from(draft[token as usize]);
-                    left < 0.0
-                };
-                (0..VOCAB).find(crossing).unwrap_or_else(largest)
-            }
-        }
+        let from: Vec<f32> = match self {
+            Self::AsClaimed => draft.to_vec(),
+            Self::Greedily => only(draft, 1e-9),
+            Self::Evenly => vec![1.0; draft.len()],
+            Self::Hotter => draft.iter().map(|p| p.sqrt()).collect(),
+            Self::TopP => only(draft, 0.5),
+            Self::OfAnother => models(chance).1,
+        };
+        let mut left = chance.next() * from.iter().map(|&p| f64::from(p)).sum::<f64>();
+        let crossing = from.iter().position(|&p| {
+            left -= f64::from(p);
+            left < 0.0
+        });
+        crossing.unwrap_or(0) as u32
     }
+}
+
+/// The most likely tokens until they have so much of the mass.
+fn only(draft: &[f32], mass: f32) -> Vec<f32> {
+    let mut tokens: Vec<usize> = (0..draft.len()).collect();
+    tokens.sort_by(|&a, &b| draft[b].total_cmp(&draft[a]));
+    let (mut kept, mut sum) = (vec![0.0; draft.len()], 0.0);
+    for token in tokens {
+        if sum >= mass {
+            break;
+        }
+        kept[token] = draft[token];
+        sum += draft[token];
+    }
+    kept
 }
 
 /// A target row, and the distribution of a draft model that is nearly the target.
@@ -80,12 +102,20 @@ impl Pair {
 
     /// As docs/speculative.md has it.
     fn standard_errors(&self) -> f64 {
-        (self.is - self.expected) / (self.expected * (1.0 - self.expected / self.count)).sqrt()
+        (self.is - self.expected) / (4.0 + self.expected * (1.0 - self.expected / self.count)).sqrt()
     }
 }
 
+/// How draft tokens stand to one another.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Chain,
+    /// Drawn from one distribution, one after the other.
+    Siblings,
+}
+
 /// Probabilities of draft tokens against their distributions', and acceptance against the expected one: as the worker is told.
-async fn run(worker: &mut Worker, rule: AcceptanceRule, draws: Draws) -> [Pair; 2] {
+async fn run(worker: &mut Worker, rule: AcceptanceRule, shape: Shape, draws: Draws) -> [Pair; 2] {
     let acceptance = Some(AcceptanceParams { rule: rule.into(), ..Default::default() });
     let params = |id| SamplingParams { acceptance, ..seeded(id) };
     worker.step(open_step((0..TEXTS).map(|id| open(id, params(id))).collect())).await;
@@ -93,9 +123,17 @@ async fn run(worker: &mut Worker, rule: AcceptanceRule, draws: Draws) -> [Pair; 
     for _ in 0..ROUNDS {
         let (mut step, mut rows) = (Step::default(), Vec::new());
         for id in 0..TEXTS {
-            let (targets, drafts): (Vec<_>, Vec<_>) = (0..3).map(|_| models(&mut chance)).unzip();
+            let (targets, mut drafts): (Vec<_>, Vec<_>) = (0..3).map(|_| models(&mut chance)).unzip();
+            let parents = match shape {
+                Shape::Chain => vec![-1, 0],
+                Shape::Siblings => vec![-1, -1],
+            };
+            if matches!(shape, Shape::Siblings) {
+                drafts[1] = drafts[0].clone();
+            }
             let tokens: Vec<u32> = drafts[..2].iter().map(|draft| draws.draw(draft, &mut chance)).collect();
-            step.work.push(verify_work(id, VerifyWork { measure: true, ..chain(&tokens, dense(&drafts[..2])) }));
+            let verify = VerifyWork { measure: true, parents, ..chain(&tokens, dense(&drafts[..2])) };
+            step.work.push(verify_work(id, verify));
             rows.extend(targets);
         }
         let result = worker.step(Step { logits: inline(&rows), ..step }).await;
@@ -110,27 +148,43 @@ async fn run(worker: &mut Worker, rule: AcceptanceRule, draws: Draws) -> [Pair; 
 #[tokio::test]
 async fn a_draft_that_is_not_drawn_as_claimed_shows_under_either_rule() {
     for rule in [AcceptanceRule::Rejection, AcceptanceRule::Block] {
-        for draws in [Draws::AsClaimed, Draws::Greedily, Draws::Evenly] {
+        for draws in [Draws::Greedily, Draws::Evenly, Draws::Hotter, Draws::TopP, Draws::OfAnother] {
             let server = TestServer::start().await;
-            let [drawn, accepted] = run(&mut server.worker().await, rule, draws).await;
-            let errors = drawn.standard_errors();
+            let [drawn, accepted] = run(&mut server.worker().await, rule, Shape::Chain, draws).await;
+            let (errors, others) = (drawn.standard_errors(), accepted.standard_errors());
             let shows = match draws {
-                Draws::AsClaimed => errors.abs() < NOT_CHANCE,
-                Draws::Greedily => errors > 2.0 * NOT_CHANCE,
-                Draws::Evenly => errors < -2.0 * NOT_CHANCE,
+                Draws::Greedily | Draws::TopP => errors > NOT_CHANCE,
+                _ => errors < -NOT_CHANCE,
             };
-            assert!(shows, "{rule:?}, {draws:?}: {errors:+.1} standard errors");
+            assert!(shows, "{rule:?}, {draws:?}: {errors:+.1} standard errors, and {others:+.1} of acceptance");
             // The target is nearly the draft: acceptance is as expected whatever a draft token was drawn from.
-            assert!(accepted.standard_errors().abs() < NOT_CHANCE, "{rule:?}, {draws:?}");
-            let metric = |name: &str| {
-                server.series(&format!("croupier_spec_decode_{name}{{model=\"default\",proposer=\"sent\"}}"))
-            };
-            let counted = [metric("draft_probability_sum"), metric("expected_draft_probability_sum")];
-            assert_eq!(metric("draft_probability_count"), drawn.count);
-            for (counted, told) in counted.iter().zip([drawn.is, drawn.expected]) {
-                assert!((counted - told).abs() < 1e-4 * told, "{counted} counted, {told} told");
-            }
+            assert!(others.abs() < NOT_CHANCE, "{rule:?}, {draws:?}: {others:+.1} standard errors of acceptance");
+            counted_as_told(&server, &drawn);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_draft_that_is_drawn_as_claimed_does_not_show() {
+    for rule in [AcceptanceRule::Rejection, AcceptanceRule::Block, AcceptanceRule::Typical] {
+        for shape in [Shape::Chain, Shape::Siblings] {
+            let server = TestServer::start().await;
+            let pairs = run(&mut server.worker().await, rule, shape, Draws::AsClaimed).await;
+            let errors = pairs.each_ref().map(Pair::standard_errors);
+            assert!(errors.iter().all(|errors| errors.abs() < NOT_CHANCE), "{rule:?}, {shape:?}: {errors:?}");
+            counted_as_told(&server, &pairs[0]);
+        }
+    }
+}
+
+/// The metrics count what the worker is told.
+fn counted_as_told(server: &TestServer, drawn: &Pair) {
+    let metric =
+        |name: &str| server.series(&format!("croupier_spec_decode_{name}{{model=\"default\",proposer=\"sent\"}}"));
+    assert_eq!(metric("draft_probability_count"), drawn.count);
+    let counted = [metric("draft_probability_sum"), metric("expected_draft_probability_sum")];
+    for (counted, told) in counted.iter().zip([drawn.is, drawn.expected]) {
+        assert!((counted - told).abs() < 1e-4 * told, "{counted} counted, {told} told");
     }
 }
 
@@ -164,25 +218,43 @@ async fn what_a_draft_probability_has_to_be_is_the_sum_of_the_squares() {
     assert!(!server.metrics.render().contains(&count("deterministic")));
 }
 
-/// Texts of one seed have one random number for all their first tokens.
+/// Texts of one seed have one random number for all their first tokens, and those without chance one for each position,
+/// wherever it stands in its draft.
 #[tokio::test]
 async fn texts_that_share_a_seed_are_measured_and_each_number_counts_once() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let row: Vec<f32> = (0..VOCAB).map(|t| if t < 2 { 0.0 } else { f32::NEG_INFINITY }).collect();
+    let metric = |proposer: &str, name: &str, more: &str| {
+        let labels = format!("model=\"default\",proposer=\"{proposer}\"{more}");
+        server.series(&format!("croupier_spec_decode_{name}{{{labels}}}"))
+    };
     for id in 0..40 {
         worker.step(open_step(vec![open(id, seeded(42))])).await;
         let verify = VerifyWork { measure: true, ..chain(&[id as u32 % 2], sparse(&[&[(0, 0.5), (1, 0.5)]])) };
         let work = worker.verify(id, verify, &[row.clone(), row.clone()]).await;
         assert_eq!(work.verify.unwrap().tests.len(), 1);
     }
-    let metric = |name: &str, more: &str| {
-        server.series(&format!("croupier_spec_decode_{name}{{model=\"default\",proposer=\"sent\"{more}}}"))
-    };
-    assert_eq!(metric("expected_acceptance_count", ",position=\"0\""), 1.0);
-    assert_eq!(metric("draft_probability_count", ""), 1.0);
+    assert_eq!(metric("sent", "expected_acceptance_count", ",position=\"0\""), 1.0);
+    assert_eq!(metric("sent", "draft_probability_count", ""), 1.0);
     // What is said of the two models needs no chance.
-    assert_eq!(metric("total_variation_count", ""), 40.0);
+    assert_eq!(metric("sent", "total_variation_count", ""), 40.0);
+    // The number of position 3 decides the draft token that stands there at every depth.
+    for (id, before) in (40..).zip([0, 1, 2, 3]) {
+        worker.step(open_step(vec![opened_after(id, before)])).await;
+        let only_zero: Vec<f32> = (0..VOCAB).map(|t| if t == 0 { 0.0 } else { f32::NEG_INFINITY }).collect();
+        let len = 4 - before;
+        let verify = VerifyWork { measure: true, ..chain(&vec![0; len], deterministic()) };
+        worker.verify(id, verify, &vec![only_zero; len + 1]).await;
+    }
+    let counted =
+        [0, 1, 2, 3].map(|at| metric("deterministic", "expected_acceptance_count", &format!(",position=\"{at}\"")));
+    assert_eq!(counted, [1.0; 4]);
+}
+
+/// A text of one seed that has emitted so many tokens.
+fn opened_after(id: u64, before: usize) -> OpenSequence {
+    OpenSequence { output_token_ids: vec![0; before], ..open(id, seeded(42)) }
 }
 
 #[tokio::test]
