@@ -53,8 +53,9 @@ pub(crate) struct Emulated {
     pub(crate) copies: usize,
     /// So many launches, then it fails.
     good_for: usize,
-    /// The host panics when it next waits for a launch.
-    panics: bool,
+    /// The host panics when it next waits for a launch, or has begun one.
+    pub(crate) panics: bool,
+    panics_behind_begin: bool,
     /// Changes what launches wrote.
     spoil: fn(&mut [u8]),
     /// Bytes that were uploaded, and brought back.
@@ -73,6 +74,7 @@ impl Emulated {
             copies: 0,
             good_for: usize::MAX,
             panics: false,
+            panics_behind_begin: false,
             spoil: |_| (),
             moved: (0, 0),
             holds: true,
@@ -128,6 +130,7 @@ impl Machine for Emulated {
         self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, &uploaded));
         self.slots[slot].uploaded = uploaded;
         self.slots[slot].outputs = vec![0xCD; launch.outputs];
+        assert!(!std::mem::take(&mut self.panics_behind_begin), "the host panics");
         Ok(())
     }
 
@@ -150,6 +153,7 @@ impl Machine for Emulated {
     }
 
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error> {
+        assert!(self.slots.iter().all(|slot| slot.written.is_none()), "what is held may be read by a launch");
         let mut held = vec![0xBA; bytes];
         rows.iter().for_each(|row| held[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
         Ok(self.holds.then(|| Arc::new(OnDevice::of(held)) as Arc<dyn Foreign + Send>))
@@ -313,6 +317,14 @@ fn a_launch_left_by_a_panic_is_waited_for() {
     }
     let two = [Event::Begun(0), Event::Begun(1), Event::Finished(0), Event::Finished(1)];
     assert_eq!(backend.machine().events[..4], two);
+    backend.machine().events.clear();
+    backend.machine().panics_behind_begin = true;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| backend.run(&jobs)));
+    assert!(panicked.is_err());
+    for (case, got) in rows.iter().zip(backend.run(&jobs)) {
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+    }
+    assert_eq!(backend.machine().events[..2], [Event::Begun(0), Event::Finished(0)]);
 }
 
 /// An answer that cannot be is no result: the row is done elsewhere, and counted.

@@ -14,6 +14,7 @@ use croupier::sampling::row::{Action, Filters};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -163,6 +164,7 @@ fn drafts_on_the_device_equal_the_specification() {
         let cases: Vec<drafts::Case> = recipes.iter().filter_map(drafts::Recipe::case).collect();
         let backend = RefCell::new(backend("narrow"));
         backend.borrow_mut().machine().holds = holds;
+        let plain = Case::new(Dtype::F32, &cases::row(0, 3000, 1));
         let keep =
             |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };
         let mut got = Vec::new();
@@ -178,6 +180,9 @@ fn drafts_on_the_device_equal_the_specification() {
             }
             let jobs: Vec<VerifyJob<'_>> =
                 jobs.iter().zip(&placed).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            // A launch that a panic left behind is waited for before rows are held.
+            backend.borrow_mut().machine().panics = true;
+            assert!(catch_unwind(AssertUnwindSafe(|| backend.borrow_mut().run(&[plain.job()]))).is_err());
             got = backend.borrow_mut().verify(&jobs);
             let looks = there.iter().flatten().map(|row| row.looks.load(Ordering::Relaxed));
             assert!(

@@ -59,7 +59,6 @@ impl<M: Machine> Launches<M> {
 
     /// Asks about rows that have kernels and fit: an answer each, in order.
     pub(super) fn ask(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answer>, M::Error> {
-        self.machine.enter()?;
         self.settle()?;
         let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
         let mut running: Option<Launched> = None;
@@ -82,8 +81,10 @@ impl<M: Machine> Launches<M> {
         Ok(answers.into_iter().map(|answer| answer.expect("every row was launched; this is a bug")).collect())
     }
 
-    /// Waits for launches that were begun by a call which ended in a panic: they still use their slots' memory.
-    fn settle(&mut self) -> Result<(), M::Error> {
+    /// Makes the machine that of the calling thread, and waits for launches that were begun by a call which ended in a panic: they
+    /// still use their slots' memory, and rows that are held.
+    pub(super) fn settle(&mut self) -> Result<(), M::Error> {
+        self.machine.enter()?;
         for slot in (0..SLOTS).filter(|&slot| self.busy[slot]).collect::<Vec<_>>() {
             self.wait(slot)?;
         }
@@ -138,8 +139,9 @@ impl<M: Machine> Launches<M> {
         };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
-        self.machine.begin(slot, &launch, &packer.device_rows())?;
+        // Before it is begun: something of it may be under way even where that ends in a panic.
         self.busy[slot] = true;
+        self.machine.begin(slot, &launch, &packer.device_rows())?;
         Ok(launch)
     }
 
