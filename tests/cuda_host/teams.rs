@@ -56,14 +56,37 @@ fn rows_that_no_team_holds_are_left_to_the_cpu() {
     }
 }
 
+/// It is asked about each kernel, in turn for teams of each size.
+const KERNELS: usize = 6;
+
+/// Of all kernels the one of which the fewest run decides.
+#[test]
+fn a_team_is_no_larger_than_any_kernel_runs() {
+    if !built() {
+        return;
+    }
+    for kernel in 1..=KERNELS {
+        let fault = format!("clusters@{}=912", 3 * KERNELS + kernel);
+        finds_three_blocks(&[("FAKE_CUDA_MULTIPROCESSORS", "4"), ("FAKE_CUDA_FAULTS", &fault)]).unwrap();
+    }
+}
+
 /// A driver that cannot tell rules no team out.
 #[test]
 fn a_question_that_fails_is_no_bound() {
-    if built() {
-        let driver = [("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", "clusters@4=801")];
-        let told = finds_three_blocks(&driver).unwrap_err();
-        assert!(told.contains("left: 4") && told.contains("right: 3"), "{told}");
+    if !built() {
+        return;
     }
+    let fails = |kernels| -> String {
+        let faults: Vec<String> =
+            (1..=kernels).map(|kernel| format!("clusters@{}=801", 3 * KERNELS + kernel)).collect();
+        faults.join(",")
+    };
+    // What it says of another kernel holds.
+    finds_three_blocks(&[("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", &fails(KERNELS - 1))]).unwrap();
+    let driver = [("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", &fails(KERNELS))];
+    let told = finds_three_blocks(&driver).unwrap_err();
+    assert!(told.contains("left: 4") && told.contains("right: 3"), "{told}");
 }
 
 /// Not a test: a process of its own, which finds the driver.

@@ -53,7 +53,7 @@ impl Device {
             shared_bytes: shared_bytes.unsigned_abs(),
             clusters,
             resident: std::array::from_fn(|at| match clusters {
-                true => resident(kernels[0][0], at as u32 + 1, shared_bytes.unsigned_abs()),
+                true => resident(&kernels, at as u32 + 1, shared_bytes.unsigned_abs()),
                 false => 0,
             }),
             costs: Costs::PREDICTED,
@@ -280,9 +280,16 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
     }
 }
 
-/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory: none where
-/// they cannot run at all, which a driver says by that number or by refusing the size, and no bound where it cannot tell.
-fn resident(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
+/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory, whichever
+/// kernel it is.
+fn resident(kernels: &Functions, team_size: u32, shared_bytes: u32) -> u32 {
+    let of_each = kernels.iter().flatten().map(|&kernel| resident_of(kernel, team_size, shared_bytes));
+    of_each.min().expect("there are kernels")
+}
+
+/// The same of one kernel: none where they cannot run at all, which a driver says by that number or by refusing the size, and no
+/// bound where it cannot tell.
+fn resident_of(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut attribute = launch_attribute(team_size, true);
     let config = sys::CUlaunchConfig {
         gridDimX: team_size,
