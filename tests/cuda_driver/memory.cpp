@@ -156,6 +156,14 @@ CUDA_API Result cuMemHostAlloc(void** to, size_t bytes, unsigned flags) {
     return kSuccess;
 }
 
+// Pinned memory has one address on both sides.
+CUDA_API Result cuMemHostGetDevicePointer_v2(Address* to, void* at, unsigned flags) {
+    DRIVER_CALL(context);
+    if (to == nullptr || flags != 0 || !is_pinned(at, 1)) return call(kInvalidValue);
+    *to = Address(at);
+    return kSuccess;
+}
+
 CUDA_API Result cuMemFreeHost(void* at) {
     DRIVER_CALL(context);
     auto found = ranges.find(Address(at));

@@ -39,6 +39,7 @@ int cuCtxSynchronize();
 int cuMemAlloc_v2(Address*, size_t);
 int cuMemFree_v2(Address);
 int cuMemHostAlloc(void**, size_t, unsigned);
+int cuMemHostGetDevicePointer_v2(Address*, void*, unsigned);
 int cuMemGetInfo_v2(size_t*, size_t*);
 int cuMemcpyHtoD_v2(Address, const void*, size_t);
 int cuMemcpyDtoH_v2(void*, Address, size_t);
@@ -240,6 +241,10 @@ void as_late_as_it_may() {
     OK(cuEventCreate(&event, 2));
     OK(cuMemAlloc_v2(&at, kBytes));
     OK(cuMemHostAlloc(&memory, kBytes, 0));
+    Address pinned;
+    OK(cuMemHostGetDevicePointer_v2(&pinned, memory, 0));
+    HOLDS(pinned == Address(memory));
+    EXPECT(cuMemHostGetDevicePointer_v2(&pinned, &pinned, 0), kInvalidValue);
     char* seen = static_cast<char*>(memory);
     seen[0] = 0;
     OK(cuMemcpyDtoHAsync_v2(seen, at, 1, stream));

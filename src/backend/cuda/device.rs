@@ -118,8 +118,7 @@ impl Device {
     fn launch_on(&self, stream: sys::CUstream, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
-        // Pinned memory has one address on both sides.
-        let outputs = if is_written_to_host(launch) { slot.outputs.host as u64 } else { slot.outputs.device };
+        let outputs = if is_written_to_host(launch) { slot.outputs.seen } else { slot.outputs.device };
         let mut arguments = (slot.inputs.device, outputs, slot.scratch, launch.rows);
         let mut laid = (shape.slice_chunks, shape.cached_vectors);
         let mut pointers = [
@@ -330,6 +329,8 @@ fn launch_attribute(team_size: u32, clusters: bool) -> sys::CUlaunchAttribute {
 #[derive(Debug)]
 pub(super) struct Staging {
     host: *mut u8,
+    /// Where the device sees the host's.
+    seen: sys::CUdeviceptr,
     device: sys::CUdeviceptr,
     bytes: usize,
 }
@@ -344,9 +345,12 @@ impl Staging {
         let host = unsafe { result::malloc_host(bytes, 0)? }.cast::<u8>();
         // SAFETY: `bytes` bytes were given at `host`.
         unsafe { host.write_bytes(0, bytes) };
+        let mut seen = 0;
+        // SAFETY: the memory is pinned; the driver writes one address.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut seen, host.cast(), 0) }.result()?;
         // SAFETY: nothing reads the device's before it is written.
         let device = unsafe { result::malloc_sync(bytes)? };
-        Ok(Self { host, device, bytes })
+        Ok(Self { host, seen, device, bytes })
     }
 
     pub(super) fn host(&self) -> &[u8] {
