@@ -18,10 +18,9 @@ struct Passes {
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         if (pass.sink == kToChunks) clear_chunks();
         else team.sums().clear(sums_used);
-        if (pass.bins_all()) sum_masses(pass);
+        if (pass.bins_all() || (sums && pass.weighs_all())) sum_masses(pass);
         else if (pass.sink == kToList) list_untouched(pass);
         else if (!sums) bin_untouched(pass);
-        else if (pass.weighs_all()) sum_masses(pass);
         else if (pass.only_counts()) {
             sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
         } else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });

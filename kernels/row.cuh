@@ -48,10 +48,16 @@ constexpr u32 kNoAdjust = ~0u;
 
 // The largest of a thread's logits; a NaN if one is.
 __device__ inline float largest(const float (&x)[kPerThread]) {
-    float most = x[0];
+    // Four chains side by side, since each step of one waits for the step before.
+    float a = x[0], b = x[1], c = x[2], d = x[3];
 #pragma unroll
-    for (u32 k = 1; k < kPerThread; ++k) most = max_or_nan(most, x[k]);
-    return most;
+    for (u32 k = 4; k < kPerThread; k += 4) {
+        a = max_or_nan(a, x[k]);
+        b = max_or_nan(b, x[k + 1]);
+        c = max_or_nan(c, x[k + 2]);
+        d = max_or_nan(d, x[k + 3]);
+    }
+    return max_or_nan(max_or_nan(a, b), max_or_nan(c, d));
 }
 
 template <class Element>
@@ -119,6 +125,8 @@ struct Row {
     }
     __device__ const u32* requested() const { return reinterpret_cast<const u32*>(inputs + job.requested); }
 
+    // No token of it lies beyond the row's end.
+    __device__ bool is_whole(u32 chunk) const { return (chunk + 1) * kChunk <= vocab_size; }
     __device__ bool owns(u32 chunk) const { return first_chunk <= chunk && chunk < end_chunk; }
     // The largest untouched logit of the thread's in a chunk.
     __device__ float delegate(u32 chunk) const {
@@ -129,11 +137,25 @@ struct Row {
     }
     __device__ bool is_listed_only() const { return job.flags & kOnlyListed; }
 
-    // The logits of the thread's vectors in a chunk.
+    // The logits of the thread's vectors in a chunk: of a whole one, as all but a row's last are, with one branch for all. Where that
+    // one ends the row's last vector stands for what is not there, and nobody looks at it.
     __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
-        const uint4* from = vectors();
+        u32 first = vector_of(chunk, 0);
+        if (!is_whole(chunk)) {
+            u32 last = (vocab_size - 1) / Element::kPerVector;
 #pragma unroll
-        for (u32 j = 0; j < kVectors; ++j) values[j] = load_one(from, chunk, j);
+            for (u32 j = 0; j < kVectors; ++j) {
+                u32 vector = first + j * kWarp;
+                values[j] = vector_at(vectors(), chunk, vector < last ? vector : last);
+            }
+        } else if (chunk < cached_end) {
+#pragma unroll
+            for (u32 j = 0; j < kVectors; ++j) values[j] = memory.cache[first - first_chunk * kChunkVectors + j * kWarp];
+        } else {
+            const uint4* from = vectors() + first;
+#pragma unroll
+            for (u32 j = 0; j < kVectors; ++j) values[j] = from[j * kWarp];
+        }
     }
 
     // ... of its j-th one; zeros beyond the row's end.
@@ -171,7 +193,7 @@ struct Row {
         for (u32 k = 0; k < kPerThread; ++k) {
             x[k] = element<Element>(values[k / Element::kPerVector], k % Element::kPerVector);
         }
-        if ((chunk + 1) * kChunk <= vocab_size) return;
+        if (is_whole(chunk)) return;
 #pragma unroll
         for (u32 k = 0; k < kPerThread; ++k) {
             if (token_at(chunk, k) >= vocab_size) x[k] = minus_infinity();
