@@ -291,5 +291,8 @@ struct Histogram {
     // one bin.
     __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * first + bin, 1); }
 
+    // Of two kinds, side by side: each has a half of the sum.
+    __device__ void add_one_of(u32 kind, u32 bin) const { (void)shared_add(halves, 2 * (first + bin) + kind, 1); }
+
     __device__ u64 get(u32 bin) const { return whole<u64>(halves, 2 * (first + bin)); }
 };

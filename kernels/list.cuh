@@ -67,6 +67,7 @@ struct ListMemory {
     Block block;
     Boxes boxes;
     Shared<u64> list;    // keys in order
+    Shared<u32> floors;  // values that the first tokens reach, adjusted and as sent, where groups tell them
     Shared<u64> masses;  // theirs; also where a list waits to be put in order, and what a pass notes before it lists
 
     // Up to so many tokens are compared with each other, each with all, and summed by each warp for itself: longer lists are sorted,
@@ -75,7 +76,8 @@ struct ListMemory {
     static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kListed, "groups of lanes read whole fours");
 
     __device__ explicit ListMemory(Carver& carver)
-        : block(carver), boxes(carver), list(carver.take<u64>(kListed)), masses(carver.take<u64>(kListed)) {}
+        : block(carver), boxes(carver), list(carver.take<u64>(kListed)), floors(carver.take<u32>(2)),
+          masses(carver.take<u64>(kListed)) {}
 
     __device__ void list_one(u64 key) const {
         __syncthreads();

@@ -51,6 +51,42 @@ struct Passes {
         team.sync(kBins);
     }
 
+    // Values, in ascending order, that so many tokens reach, adjusted and as sent: the largest ones' of so many groups do. Where fewer
+    // groups have a token with a chance, all such tokens reach it. In the phase behind the look, whose box has the groups.
+    __device__ void find_floors(float max, u32 wanted, float raw_max, u32 raw_wanted) const {
+        // On their way while bins are cleared.
+        float x = group(false), raw = group(true);
+        Histogram bins = team.sums();
+        bins.clear(kBins);
+        if (has_chance(x)) bins.add_one_of(0, distance_bin(max, x));
+        if (has_chance(raw)) bins.add_one_of(1, distance_bin(raw_max, raw));
+        __syncthreads();
+        constexpr u32 kShare = kBins / kThreads;
+        u64 own = 0, total;
+#pragma unroll
+        for (u32 i = 0; i < kShare; ++i) own += bins.get(threadIdx.x * kShare + i);
+        u64 before = memory.block.sum_before(own, total);
+        if (threadIdx.x == 0 && (u32)total < wanted) memory.floors[0] = floor_of_bins(max, kBins - 1);
+        if (threadIdx.x == 0 && (u32)(total >> 32) < raw_wanted) memory.floors[1] = floor_of_bins(raw_max, kBins - 1);
+#pragma unroll
+        for (u32 i = 0; i < kShare; ++i) {
+            u32 bin = threadIdx.x * kShare + i;
+            u64 sum = before + bins.get(bin);
+            if ((u32)before < wanted && wanted <= (u32)sum) memory.floors[0] = floor_of_bins(max, bin);
+            if ((u32)(before >> 32) < raw_wanted && raw_wanted <= (u32)(sum >> 32)) memory.floors[1] = floor_of_bins(raw_max, bin);
+            before = sum;
+        }
+        __syncthreads();
+    }
+    static_assert(kBins % kThreads == 0, "each thread has as many bins");
+
+    // Such a value by what `count_delegates` counted.
+    __device__ u32 floor_of_delegates(float max, u32 wanted) const {
+        Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) -> u64 { return team.count(bin); });
+        // Some more than are in these bins do no harm.
+        return floor_of_bins(max, place.index < kBins ? place.index : kBins - 1);
+    }
+
     // After a pass into chunks: what it weighed in one of them. After one into the total, too: in all.
     __device__ u64 chunk_sum(u32 chunk) const { return team.sum_of(chunk / row.share, chunk % row.share); }
     __device__ u64 total() const {
@@ -106,6 +142,11 @@ struct Passes {
     }
 
   private:
+    // The largest logit of the group that the thread reads.
+    __device__ float group(bool raw) const {
+        return threadIdx.x < team.groups() ? from_ascending(team.group(raw, threadIdx.x)) : minus_infinity();
+    }
+
     __device__ void count_delegate(const Pass& pass, float x) const {
         if (has_chance(x)) team.sums().add_one(distance_bin(pass.max, x));
     }

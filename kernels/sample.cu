@@ -81,13 +81,27 @@ struct Kernel {
         }
         bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);
         u32 own = has_untouched ? ascending(best_delegate) : 0, first = own, raw = ascending(raw_max);
+        bool asks_groups = Machine<Element>::asks_groups(row.job, team);
+        if (asks_groups) bring_groups(own, raw);
         list_memory.block.max_of_two(first, raw);
         u64 best = own > 0 && own == first ? ~key_of(first_of(row, best_chunk, best_delegate), best_delegate) : 0;
         row.each_touched([&](const Touched& touched, u32) {
             u64 inverted = has_chance(touched.x) ? ~key_of(touched.token, touched.x) : 0;
             best = inverted > best ? inverted : best;
         });
-        return agree(list_memory.block.max(best), raw);
+        return agree(list_memory.block.max(best), raw, asks_groups ? team.block_groups() : 0);
+    }
+
+    // Groups of a warp's lanes tell their largest logits: adjusted, 0 where none has a chance, and as sent.
+    __device__ void bring_groups(u32 own, u32 raw) const {
+        u32 of_warp = team.block_groups() / kWarps, lane = threadIdx.x % kWarp;
+#pragma unroll 1
+        for (u32 far = of_warp; far < kWarp; far *= 2) {
+            u32 other = __shfl_xor_sync(kAllLanes, own, far), other_raw = __shfl_xor_sync(kAllLanes, raw, far);
+            own = other > own ? other : own;
+            raw = other_raw > raw ? other_raw : raw;
+        }
+        if (lane < of_warp) team.bring_group(threadIdx.x / kWarp * of_warp + lane, own, raw);
     }
 
     // The first of the thread's untouched tokens of a chunk with this logit. Only those who have the largest look for it.
@@ -101,9 +115,9 @@ struct Kernel {
     }
 
     // What all blocks of the team have found. NaN is above infinity.
-    __device__ Scan agree(u64 best, u32 raw) {
+    __device__ Scan agree(u64 best, u32 raw, u32 sums_used) {
         if (threadIdx.x == 0) team.bring_best(best, raw);
-        team.sync(0);
+        team.sync(sums_used);
         best = team.best();
         raw = team.raw_max();
         u32 infinity = ascending(plus_infinity());

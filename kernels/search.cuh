@@ -5,10 +5,10 @@
 
 enum Step {
     // draw_step
-    kBegin, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn,
+    kBegin, kTopKGrouped, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn,
     kRawWeighed,
     // report_step
-    kReport, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
+    kReport, kTopGrouped, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
     // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
     kSearch, kSearchBinned, kSearchListed, kSearchTied, kSearchFound, kFirstCounted
 };
@@ -96,6 +96,15 @@ struct Search {
         return kDelegates;
     }
 
+    // Lists the tokens of the order down to a value; not what `left` leaves.
+    __device__ Needs list_down_to(u32 floor, Step next) {
+        aim(true, kToList);
+        pass.need = 0;
+        pass.last_key = (u64)~floor << 32 | ~0u;
+        step = next;
+        return kPass;
+    }
+
     // Lists the tokens of the order down to the end of a bin by mass, or some more; those of bins that `pass` has filled.
     __device__ Needs list_bins(u32 bin, Step next) {
         float x = pass.max + ((float)bin + 1.0f) / kBinsOfExponent / pass.scale;
@@ -143,7 +152,9 @@ struct Search {
                 found_key = key_of(found, from_ascending(low));
                 return go(after);
             }
-            default: return list_from_bin();
+            // If n threads have a delegate in the bins up to some bin, then n tokens are in them, and only those threads have to
+            // look again (delegates: Dr. Top-k, arXiv 2109.08219).
+            default: return list_down_to(passes.floor_of_delegates(pass.max, wanted), after);
         }
     }
 
@@ -214,20 +225,5 @@ struct Search {
                                     [&](u32 value) { return pass.bin_of_value(value) < bound; });
         low = __shfl_sync(kAllLanes, found, 0);
         high = __shfl_sync(kAllLanes, found, kWarp - 1) - 1;
-    }
-
-    // If n threads have a delegate in the bins up to some bin, then n tokens are in them, and only those threads have to
-    // look again (delegates: Dr. Top-k, arXiv 2109.08219).
-    __device__ Needs list_from_bin() {
-        Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) -> u64 { return passes.team.count(bin); });
-        aim(true, kToList);
-        pass.need = 0;
-        pass.last_key = kLastKey;
-        if (place.index < kBins && (!pass.adjusted || !passes.row.is_listed_only())) {
-            // Some more than are in these bins do no harm.
-            pass.last_key = (u64)~floor_of_bins(pass.max, place.index) << 32 | ~0u;
-        }
-        step = after;
-        return kPass;
     }
 };

@@ -24,8 +24,8 @@ template <class Element>
 struct Machine : Search<Element> {
     using Base = Search<Element>;
     using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
-    using Base::left_need, Base::list_bins, Base::list_first, Base::listed, Base::memory, Base::missing, Base::pass;
-    using Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
+    using Base::left_need, Base::list_bins, Base::list_down_to, Base::list_first, Base::listed, Base::memory, Base::missing;
+    using Base::pass, Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
     using Base::wanted, Base::weighed;
 
     const RowJob& job;
@@ -63,7 +63,18 @@ struct Machine : Search<Element> {
         }
     }
 
+    // Whether `begin` asks for bounds that groups tell, for first tokens to draw from or to report of the row as sent. All blocks of
+    // the team answer alike.
+    __device__ static bool asks_groups(const RowJob& job, const Team& team) {
+        bool draws = (job.flags & kGreedy) == 0 && ((job.flags & kScore) == 0 || (job.flags & kReportProcessed) != 0);
+        return asks_raw_groups(job, team) || (draws && team.groups_tell(top_k(job)));
+    }
+
   private:
+    __device__ static bool asks_raw_groups(const RowJob& job, const Team& team) {
+        return (job.flags & kReportRaw) != 0 && team.groups_tell(top_n(job));
+    }
+
     __device__ bool is_set(u32 flag) const { return job.flags & flag; }
     __device__ bool writes() const { return passes.team.leads() && threadIdx.x == 0; }
 
@@ -78,6 +89,11 @@ struct Machine : Search<Element> {
     __device__ Needs choose() {
         switch (step) {
             case kBegin: return begin();
+            case kTopKGrouped: {
+                // Tokens that lie together share few groups. Threads tell more.
+                if (!fits()) return list_first(top_k(), kTopKListed);
+                [[fallthrough]];
+            }
             case kTopKListed: {
                 if (!fits()) return search(top_k(), true, kTopKFound);
                 return filter(top_k() < listed ? top_k() : listed, 0);
@@ -115,11 +131,14 @@ struct Machine : Search<Element> {
         }
     }
 
-    __device__ u32 top_k() const { return job.top_k < job.vocab_size ? job.top_k : 0; }
+    __device__ static u32 top_k(const RowJob& job) { return job.top_k < job.vocab_size ? job.top_k : 0; }
+    __device__ u32 top_k() const { return top_k(job); }
 
     __device__ Needs begin() {
         token = job.token;
         view(true, logit_of(best), job.scale);
+        // For both views now: the next phase but one takes the place of what the look has told.
+        if (asks_groups(job, passes.team)) passes.find_floors(pass.max, top_k(), from_ascending(raw_max), top_n());
         if (is_set(kScore) && !is_set(kReportProcessed)) return go(kDrawn);
         if (is_set(kGreedy)) {
             pass.scale = 1.0f;
@@ -132,6 +151,7 @@ struct Machine : Search<Element> {
             return go(kDrawn);
         }
         if (top_k() == 0) return top_p_or_rest();
+        if (passes.team.groups_tell(top_k())) return list_down_to(memory.floors[0], kTopKGrouped);
         return top_k() <= kListed ? list_first(top_k(), kTopKListed) : search(top_k(), true, kTopKFound);
     }
 
@@ -220,7 +240,8 @@ struct Machine : Search<Element> {
 
     // ---- what is told about it ----
 
-    __device__ u32 top_n() const { return job.top_n < job.vocab_size ? job.top_n : job.vocab_size; }
+    __device__ static u32 top_n(const RowJob& job) { return job.top_n < job.vocab_size ? job.top_n : job.vocab_size; }
+    __device__ u32 top_n() const { return top_n(job); }
     __device__ ReportedToken* reported() const { return reinterpret_cast<ReportedToken*>(outputs + job.report); }
 
     // Each is followed by the next one at once, unless something has to be done before.
@@ -228,8 +249,9 @@ struct Machine : Search<Element> {
         Needs needs = kNoPass;
         if (step == kReport) {
             logit = passes.row.value(pass.adjusted, token);
-            needs = kind == kChunks ? list_first(top_n(), kTopListed) : go(kTopListed);
+            needs = kind == kChunks ? list_top() : go(kTopListed);
         }
+        if (needs == kNoPass && step == kTopGrouped) needs = fits() ? go(kTopListed) : list_first(top_n(), kTopListed);
         if (needs == kNoPass && step == kTopListed) needs = top_listed();
         else if (step == kRanked) {
             rank = 1 + (u32)weighed + (has_chance(logit) ? 0 : token);
@@ -243,6 +265,11 @@ struct Machine : Search<Element> {
             return kPass;
         }
         return needs == kNoPass && step == kFinish ? finish() : needs;
+    }
+
+    __device__ Needs list_top() {
+        if (!pass.adjusted && asks_raw_groups(job, passes.team)) return list_down_to(memory.floors[1], kTopGrouped);
+        return list_first(top_n(), kTopListed);
     }
 
     __device__ Needs top_listed() {

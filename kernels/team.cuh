@@ -89,6 +89,20 @@ struct Team {
     // More is to be listed than fits, by one thread of the block.
     __device__ void overflow() const { (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1); }
 
+    // Threads form groups, which each tell their largest logits: a power of two of them in each block, and so many in the team that a
+    // thread reads one. They lie where sums do, half a sum for each logit, adjusted ones first.
+    __device__ u32 group_bits() const { return __clz(size - 1) - __clz(kThreads) - 1; }
+    __device__ u32 block_groups() const { return 1u << group_bits(); }
+    __device__ u32 groups() const { return size << group_bits(); }
+    __device__ void bring_group(u32 i, u32 adjusted, u32 raw) const {
+        u32 at = 2 * box() * kBins + i;
+        boxes.sums[at] = adjusted;
+        boxes.sums[at + block_groups()] = raw;
+    }
+
+    // Whether the value that so many groups reach is a good bound of so many first tokens: that few of them share a group.
+    __device__ bool groups_tell(u32 count) const { return count > 0 && count <= groups() / 4; }
+
     // Ends the phase. `sums_used` is how many sums were filled, or more.
     __device__ void sync(u32 sums_used) {
         barrier(sums_used);
@@ -151,6 +165,12 @@ struct Team {
 #pragma unroll
         for (u32 of = 0; of < kMaxTeam; ++of) sum += sums[of];
         return sum;
+    }
+
+    // One of all groups.
+    __device__ u32 group(bool raw, u32 i) const {
+        u32 at = i % block_groups();
+        return count_of(i >> group_bits(), raw ? at + block_groups() : at);
     }
 
     __device__ u64 best() const {

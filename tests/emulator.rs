@@ -151,6 +151,61 @@ fn lists_of_every_kind_of_length() {
     }
 }
 
+/// The first tokens, up to as many as groups of threads bound and one more, wherever they lie. Where they lie together few groups
+/// have them all, so that more reach the bound than a list holds; or fewer groups than that have a token with a chance. What holds
+/// of one row of a launch does not of another.
+#[test]
+fn first_tokens_wherever_they_lie() {
+    if !built() {
+        return;
+    }
+    let mut rng = Lcg(17);
+    for (build, vocab, team_sizes) in [("narrow", 9000, &[1u32, 2, 3, 5, 8][..]), ("wide", 40_000, &[1, 5])] {
+        let mut emulator = Emulator::start(build);
+        for &team_size in team_sizes {
+            let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
+            let rows = [(2000, 1, -20.0), (9, 1, f32::NEG_INFINITY), (300, 17, 0.0), (2000, 1, f32::NEG_INFINITY)];
+            let mut cases = Vec::new();
+            for ((high, apart, low), first_logit) in rows.into_iter().zip([12.0, 9.0, 6.0, 3.0]) {
+                let first = rng.below(u64::from(vocab - high * apart)) as u32;
+                let mut logits: Vec<f32> = (0..vocab).map(|_| low - rng.below(64) as f32 / 16.0).collect();
+                let mut likely = || first_logit + rng.below(4096) as f32 / 1024.0;
+                (0..high).for_each(|i| logits[(first + i * apart) as usize] = likely());
+                for top in [1, most, most + 1] {
+                    cases.extend(cases_of_first_tokens(&logits, (first, high, apart), top, rng.next()));
+                }
+            }
+            check(&mut emulator, &cases, Layout { team_size, teams: 2, cached: 1, seed: rng.next() });
+        }
+    }
+}
+
+/// Draws from so many tokens that report as many, or three times as many as sent; greedy, from a few tokens; and of a given one. Of
+/// some half of the likely tokens are banned.
+fn cases_of_first_tokens(logits: &[f32], likely: (u32, u32, u32), top: u32, uniform: u64) -> [Case; 5] {
+    let (first, high, apart) = likely;
+    let filters = Filters { temperature: 1.0, top_k: top, top_p: 0.99, min_p: 0.0 };
+    let case = Case {
+        filters,
+        action: Action::Draw { uniform },
+        logprobs: Some((top, LogprobsMode::Raw, vec![0, first])),
+        ..Case::new(Dtype::F32, logits)
+    };
+    let banned = Case { banned: (0..high / 2).map(|i| first + 2 * i * apart).collect(), ..case.clone() };
+    let processed = Some((top, LogprobsMode::Processed, vec![first]));
+    [
+        Case { filters: Filters { top_k: top.div_ceil(3), ..filters }, ..case.clone() },
+        Case {
+            filters: Filters { temperature: 0.0, ..filters },
+            allowed: Some((first..first + 9).collect()),
+            ..case.clone()
+        },
+        Case { action: Action::Score { token: first + 1 }, ..banned.clone() },
+        Case { logprobs: processed, ..banned.clone() },
+        banned,
+    ]
+}
+
 /// A token that has no chance has a rank too, and searches have to get by with rows of one value.
 #[test]
 fn searches_through_ties_and_ranks_of_the_masked() {

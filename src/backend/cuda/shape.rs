@@ -89,12 +89,13 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     let block = (threads / 32 * 8).next_multiple_of(16) + 32;
     let boxes = 16 + 32 + 2 * (8 * BINS + 8 * LISTED);
     let list = 2 * 8 * LISTED;
+    let floors = (2 * 4u32).next_multiple_of(16);
     let jobs = (2 * size_of::<RowJob>() as u32).next_multiple_of(16);
     let touched = slice_chunks * chunk(threads) / 8;
     let touching = threads * 4;
     let adjusted = threads * 12;
     let delegates = slice_chunks * threads * 4;
-    block + boxes + list + jobs + touched + touching + adjusted + delegates
+    block + boxes + list + floors + jobs + touched + touching + adjusted + delegates
 }
 
 /// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each: that of the team whose rows should be done
