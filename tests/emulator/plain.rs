@@ -137,7 +137,7 @@ fn planted_faults_in_plain_rows_are_seen() {
     let has_one = |case: &Case| case.adjusts.len() > 8 && has_kernel(&with_history(case.clone()).job().spec).is_ok();
     let of_history: Vec<Case> = samples(40, has_one).into_iter().map(with_history).collect();
     let proposes = |case: &Case| matches!(case.action, Action::Propose { .. }) && case.filters.temperature > 0.0;
-    let of_drafts = samples(60, proposes);
+    let of_drafts = samples(240, proposes);
     for (cases, planted) in [(&of_history, &OF_HISTORY[..]), (&of_drafts, &OF_DRAFTS[..])] {
         assert_eq!(differing(&mut emulator, cases, &unspoilt), 0);
         for (name, spoil) in planted {
