@@ -129,12 +129,16 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => share().prop_map(Step::TypicalTies),
         1 => share().prop_map(Step::Tfs),
         1 => share().prop_map(Step::TfsWithRemoved),
+        1 => share().prop_map(Step::TfsOneFewer),
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
             .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
         1 => Just(Step::PLess),
         1 => Just(Step::PLessNorm),
         2 => Just(Step::Infill),
         1 => Just(Step::TopP),
+        2 => Just(Step::TopPWithin),
+        1 => Just(Step::MinPAbove),
+        1 => (1u32..4000).prop_map(Step::AtMost),
         1 => Just(Step::TopK),
         1 => Just(Step::TopKTies),
         1 => Just(Step::MirostatV1 { tau: 5.0, eta: 0.1 }),
@@ -142,8 +146,9 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => Just(Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
     ];
     let beside = || {
-        let some = [Step::MinP, Step::TopP, Step::TopK, Step::TopKTies, Step::TopNSigma(1.0), Step::Skew(0.4)];
-        let others = prop::sample::select(some.to_vec()).prop_map(Some);
+        let cuts = [Step::MinP, Step::TopP, Step::TopPWithin, Step::TopK, Step::TopKTies, Step::AtMost(100)];
+        let some = [&cuts[..], &[Step::MinPAbove, Step::TopNSigma(1.0), Step::Skew(0.4)]].concat();
+        let others = prop::sample::select(some).prop_map(Some);
         prop_oneof![4 => Just(None), 4 => Just(Some(Step::Temperature)), 3 => others]
     };
     let min_keep = prop_oneof![4 => Just(1u32), 1 => 2..50u32, 1 => 1000..3000u32];

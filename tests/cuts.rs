@@ -127,6 +127,10 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.0, 1e3].map(|tau| vec![Step::TopP, Step::MinK(tau), Step::MinP]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsWithRemoved(z)]));
+    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsOneFewer(z)]));
+    chains.extend([1, 5, 1500, 3000].map(|most| vec![Step::AtMost(most), Step::Tfs(0.9), Step::Temperature]));
+    chains.push(vec![Step::TopPWithin, Step::Temperature, Step::Skew(0.3)]);
+    chains.push(vec![Step::Temperature, Step::MinP, Step::TopPWithin]);
     // How many candidates there are counts, also where they have no mass, and not those that are masked.
     chains.push(vec![Step::PLessNorm]);
     chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);
@@ -136,7 +140,8 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     for behind in last {
         chains.push([&[Step::TopKTies], behind].concat());
         chains.push([&[Step::MinP], behind].concat());
-        let masses = [Step::MinP, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::PLessNorm];
+        let masses =
+            [Step::MinP, Step::MinPAbove, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::PLessNorm];
         for cut in masses.into_iter().chain([Step::TopNSigma(0.5)]) {
             chains.push([&[Step::Temperature, cut], behind].concat());
         }

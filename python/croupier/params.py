@@ -128,6 +128,20 @@ class EngineOrder(enum.IntEnum):
     SGLANG = 7
     """SGLang: temperature, top_p, top_k, so that both cut one distribution. With min_p: temperature, top_k, top_p,
     min_p."""
+    KOBOLD_CPP = 8
+    """top_k, top_a, tfs, typical_p, top_p, min_p, temperature, smoothing, top_n_sigma, xtc, adaptive_p. With mirostat:
+    temperature, smoothing, mirostat. Before them the first 3,000 tokens are taken. tfs keeps one token fewer, typical_p
+    goes on until it has more than its share. Sets penalties_count_prompt."""
+    EXLLAMA_V3 = 9
+    """temperature, min_p, top_k, top_p, xtc, adaptive_p. top_p does not keep the token with which it has more than its
+    share. xtc_expected is on. Sets penalties_count_prompt."""
+    MLX = 10
+    """mlx-lm: top_p, min_p, xtc, top_k, temperature. Sets penalties_count_prompt."""
+    TENSORRT_LLM = 11
+    """temperature, min_p, top_k, top_p. A temperature up to 1e-4 is greedy. top_k also keeps tokens that are equal to
+    the last one it keeps. Sets penalties_count_prompt."""
+    MISTRAL_RS = 12
+    """temperature, top_k, top_p, min_p. min_p keeps what is above its threshold, and at 1 it is off."""
 
 
 class SeedingScheme(enum.IntEnum):
@@ -612,7 +626,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     xtc_expected: bool | None = None
     """XTC as ExLlama does it: not by chance at some positions, but at every position by the average effect. The
     probability of top choices is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 - m)), where m is
-    their total probability. Server default: by engine_order, true for EXLLAMA and false for all others."""
+    their total probability. Server default: by engine_order, true for EXLLAMA and EXLLAMA_V3, false for all others."""
     infill: bool | None = None
     """Fill in the middle, as in llama.cpp: ends a text where its continuation is not certain. Put top_k and top_p
     before it.
@@ -631,7 +645,8 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """frequency_penalty and presence_penalty count tokens of the prompt too, as far as repetition_penalty sees them:
     within penalty_last_n and penalty_decay_n, except for the first prompt_ignore_length. llama.cpp, ExLlamaV2, text-
     generation-webui and TensorRT-LLM count this way; OpenAI and vLLM count the output alone. Server default: true with
-    the engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI or EXLLAMA, else false."""
+    the engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI, EXLLAMA, KOBOLD_CPP, EXLLAMA_V3, MLX or TENSORRT_LLM, else false.
+    """
     min_eos_p: float | None = None
     """Ends a text that is likely to end, as Transformers' BarkEosPrioritizer: if one of the stream's eos_token_ids has
     a probability above this, only these tokens are left, each with its own logit. Several count one by one, not

@@ -9,6 +9,7 @@
 pub mod acceptance;
 pub mod chain;
 mod check;
+mod engines;
 pub mod history;
 mod order;
 pub mod presets;
@@ -18,11 +19,13 @@ mod samplers;
 mod speculation;
 pub mod state;
 pub mod steering;
+mod steps;
 mod supported;
 pub mod watermark;
 
 pub use check::check_tokens;
-pub use order::{EngineOrder, EngineRules, SamplerOrder, TypicalRule};
+pub use engines::{EngineOrder, EngineRules, TfsRule, TypicalRule};
+pub use order::SamplerOrder;
 pub use samplers::{Sampler, Step};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,

@@ -1,8 +1,7 @@
 //! The samplers of a row, and the steps that parameters ask of them.
 
+use super::SamplingParams;
 use super::chain::SamplerParams;
-use super::watermark::Watermark;
-use super::{FieldError, SamplingParams};
 
 /// A sampler that has a place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,14 +74,20 @@ pub enum Step {
         /// 1: quadratic.
         curve: f32,
     },
+    /// The first so many, whatever top-k is.
+    AtMost(u32),
     /// With the top-k of the filters.
     TopK,
     /// The same, and what is equal to the last one.
     TopKTies,
     /// With the top-p of the filters.
     TopP,
+    /// The same, but not the token with which it has more than its share.
+    TopPWithin,
     /// With the min-p of the filters.
     MinP,
+    /// The same, without what is equal to its threshold.
+    MinPAbove,
     /// See [`typical`](crate::sampling::samplers::typical).
     TypicalP(f32),
     /// The same, until what is kept has more than that.
@@ -93,6 +98,8 @@ pub enum Step {
     Tfs(f32),
     /// The same, where tokens that are not left are masses of 0.
     TfsWithRemoved(f32),
+    /// One fewer.
+    TfsOneFewer(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     TopA(f32),
     /// See [`top_n_sigma`](crate::sampling::samplers::top_n_sigma).
@@ -257,9 +264,9 @@ impl Sampler {
             Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
             Self::MinK => on(params.samplers.min_k, Step::MinK(params.samplers.min_k_tau)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
-            Self::TopK => on(params.top_k > 0, if rules.top_k_ties { Step::TopKTies } else { Step::TopK }),
-            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
-            Self::MinP => on(params.min_p > 0.0, Step::MinP),
+            Self::TopK => on(params.top_k > 0, rules.top_k()),
+            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, rules.top_p()),
+            Self::MinP => rules.min_p(params.min_p),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
             Self::Tfs => on(params.samplers.tfs < 1.0, rules.tfs(params.samplers.tfs)),
             Self::TopA => on(params.samplers.top_a > 0.0, Step::TopA(params.samplers.top_a)),
@@ -307,11 +314,11 @@ impl Step {
             Self::Temperature => Sampler::Temperature,
             Self::DynamicTemperature { .. } => Sampler::DynamicTemperature,
             Self::Smoothing { .. } => Sampler::Smoothing,
-            Self::TopK | Self::TopKTies => Sampler::TopK,
-            Self::TopP => Sampler::TopP,
-            Self::MinP => Sampler::MinP,
+            Self::AtMost(_) | Self::TopK | Self::TopKTies => Sampler::TopK,
+            Self::TopP | Self::TopPWithin => Sampler::TopP,
+            Self::MinP | Self::MinPAbove => Sampler::MinP,
             Self::TypicalP(_) | Self::TypicalAbove(_) | Self::TypicalTies(_) => Sampler::TypicalP,
-            Self::Tfs(_) | Self::TfsWithRemoved(_) => Sampler::Tfs,
+            Self::Tfs(_) | Self::TfsWithRemoved(_) | Self::TfsOneFewer(_) => Sampler::Tfs,
             Self::TopA(_) => Sampler::TopA,
             Self::TopNSigma(_) => Sampler::TopNSigma,
             Self::MinK(_) => Sampler::MinK,
@@ -327,67 +334,5 @@ impl Step {
             Self::Skew(_) => Sampler::Skew,
             Self::Tournament => return None,
         })
-    }
-}
-
-impl SamplingParams {
-    /// The steps of a row in order, where [`Filters`](super::Filters) in their own order would not do: temperature,
-    /// top-k, top-p, min-p. Greedy has no steps: the first token is taken whatever the samplers.
-    #[must_use]
-    pub fn steps(&self) -> Option<Vec<Step>> {
-        if self.is_greedy() {
-            return None;
-        }
-        let mark = matches!(self.watermark(), Some(Watermark::Synthid(_))).then_some(Step::Tournament);
-        let steps: Vec<Step> = self.order().iter().filter_map(|s| s.step(self)).chain(mark).collect();
-        let place = |step: &Step| match step {
-            Step::Temperature => Some(0),
-            Step::TopK => Some(1),
-            Step::TopP => Some(2),
-            Step::MinP => Some(3),
-            _ => None,
-        };
-        let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
-        let cuts = |step: &Step| {
-            use Step::{DynamicTemperature, Smoothing, Temperature, Tournament};
-            !matches!(step, Temperature | DynamicTemperature { .. } | Smoothing { .. } | Tournament)
-        };
-        (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
-    }
-
-    /// Whether what decides about the temperature goes together.
-    pub(super) fn validate_temperatures(&self) -> Result<(), FieldError> {
-        if self.samplers.temperature_tokens > 0 && self.temperature == 0.0 {
-            let message = "needs a temperature above 0 to start from; set temperature";
-            return Err(FieldError::new("temperature_tokens", message));
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{EngineOrder, SamplerOrder};
-    use super::*;
-
-    fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
-        let mut params = SamplingParams::default();
-        change(&mut params);
-        assert_eq!(params.validate(9, 9), Ok(()));
-        params.steps()
-    }
-
-    #[test]
-    fn the_usual_filters_in_the_usual_order_need_no_steps() {
-        assert_eq!(steps(|_| ()), None);
-        assert_eq!(steps(|p| (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.5, 0.1)), None);
-        assert_eq!(steps(|p| (p.temperature, p.samplers.typical_p) = (0.0, 0.5)), None, "greedy");
-        let order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
-        assert_eq!(steps(|p| (p.top_k, p.top_p, p.samplers.sampler_order) = (9, 0.5, order.clone())), None);
-        let last = vec![Step::TopK, Step::Temperature];
-        assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
-        assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
-        assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
-        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
     }
 }

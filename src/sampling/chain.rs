@@ -17,8 +17,8 @@ use super::samplers::{
 };
 use super::{filters, mass};
 pub use crate::params::Step;
-use crate::params::TypicalRule;
 use crate::params::state::SamplerState;
+use crate::params::{TfsRule, TypicalRule};
 
 /// A row's steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,17 +94,21 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
             left.cool(temperature::dynamic(left.entropy(), left.kept().len(), low, high, exponent));
         }
         Step::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
+        Step::AtMost(most) => left.keep_first(most as usize),
         Step::TopK => left.keep_first(filters.top_k as usize),
         Step::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
         // Top-p that decays begins at 1 where it is else off.
-        Step::TopP if filters.top_p >= 1.0 => {}
+        Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => {}
         Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
+        Step::TopPWithin => left.keep_first(filters::within(left.kept(), filters.top_p, left.total())),
         Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
+        Step::MinPAbove => left.keep_mass(mass::min_p_above(filters.min_p)),
         Step::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
         Step::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
         Step::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
-        Step::Tfs(z) => tail_free::apply(left, left.kept().len(), z),
-        Step::TfsWithRemoved(z) => tail_free::apply(left, left.vocab_size(), z),
+        Step::Tfs(z) => tail_free::apply(left, TfsRule::Left, z),
+        Step::TfsWithRemoved(z) => tail_free::apply(left, TfsRule::WithRemoved, z),
+        Step::TfsOneFewer(z) => tail_free::apply(left, TfsRule::OneFewer, z),
         Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
         Step::TopNSigma(n) => top_n_sigma::apply(left, n),
         Step::MinK(tau) => min_k::apply(left, tau),

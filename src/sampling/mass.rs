@@ -90,6 +90,12 @@ pub fn min_p_need(min_p: f32) -> u64 {
     (f64::from(min_p) * MASS_ONE as f64).ceil() as u64
 }
 
+/// The least mass above min-p's threshold: `floor(min_p * 2^40) + 1`, and at most that of the largest, which stays.
+#[must_use]
+pub fn min_p_above(min_p: f32) -> u64 {
+    ((f64::from(min_p) * MASS_ONE as f64).floor() as u64 + 1).min(MASS_ONE)
+}
+
 /// The point of the inverse CDF to draw: `floor(uniform * total / 2^64)`, so in `0 .. total`.
 #[must_use]
 pub fn draw_point(uniform: u64, total: u64) -> u64 {

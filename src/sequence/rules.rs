@@ -256,9 +256,13 @@ impl Rules {
 
     /// How many of so many tokens a chain of samplers leaves at most, if there is one.
     pub(super) fn most_left(&self, vocab_size: usize) -> Option<usize> {
-        let has_top_k = self.steps()?.contains(&Step::TopK);
-        let top_k = self.params.top_k.max(self.params.samplers.min_keep) as usize;
-        Some(if has_top_k { vocab_size.min(top_k) } else { vocab_size })
+        let (top_k, least) = (self.params.top_k, self.params.samplers.min_keep);
+        let most = self.steps()?.iter().filter_map(|step| match *step {
+            Step::AtMost(most) => Some(most.max(least) as usize),
+            Step::TopK => Some(top_k.max(least) as usize),
+            _ => None,
+        });
+        Some(most.fold(vocab_size, usize::min))
     }
 
     /// How far back penalties look; `None`: over the whole text.

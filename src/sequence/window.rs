@@ -231,10 +231,10 @@ mod tests {
             counts
         };
         use EngineOrder::*;
-        for engine in [LlamaCpp, TextGenerationWebui, Exllama] {
+        for engine in [LlamaCpp, TextGenerationWebui, Exllama, KoboldCpp, ExllamaV3, Mlx, TensorrtLlm] {
             assert!(counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
         }
-        for engine in [Croupier, Vllm, Transformers, Sglang] {
+        for engine in [Croupier, Vllm, Transformers, Sglang, MistralRs] {
             assert!(!counts(engine, None) && !counts(engine, Some(false)) && counts(engine, Some(true)));
         }
     }

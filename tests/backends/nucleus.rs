@@ -5,7 +5,15 @@ use super::*;
 /// Steps behind top-p that cut the order or do nothing, and what comes behind them.
 fn behind() -> impl Strategy<Value = Vec<Step>> {
     let idle = Step::Xtc { probability: 0.0, threshold: 0.1 };
-    let cut = prop::sample::select(vec![Step::TopK, Step::TopKTies, Step::MinP, Step::MinP, idle, Step::Temperature]);
+    let cut = prop::sample::select(vec![
+        Step::TopK,
+        Step::TopKTies,
+        Step::MinP,
+        Step::MinP,
+        Step::MinPAbove,
+        idle,
+        Step::Temperature,
+    ]);
     let last = prop::sample::select(vec![Step::Temperature, Step::Skew(0.4), Step::TypicalP(0.7), Step::TopA(0.1)]);
     (prop::collection::vec(cut, 1..4), prop::option::of(last))
         .prop_map(|(cuts, last)| cuts.into_iter().chain(last).collect())

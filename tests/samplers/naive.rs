@@ -86,6 +86,18 @@ impl Naive {
         self.keep_first(order, kept);
     }
 
+    /// The most of `order` whose probability is at most `share`, and the first.
+    fn keep_within(&mut self, order: &[usize], share: f64) {
+        let p = self.probabilities();
+        let mut sum = 0.0;
+        let fits = order.iter().take_while(|&&token| {
+            sum += p[token];
+            self.at_least(share, sum)
+        });
+        let fits = fits.count();
+        self.keep_first(order, fits.max(1));
+    }
+
     pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) {
         self.logits.iter_mut().flatten().for_each(|x| *x = of(*x));
     }
@@ -115,13 +127,19 @@ impl Naive {
                 self.temperature = 1.0;
                 self.map(|x| -k * f * (x - max).powi(2) + s * f * (x - max).powi(3));
             }
+            Step::AtMost(most) => {
+                let order = self.by(|t| p[t]);
+                self.keep_first(&order, most as usize);
+            }
             // Random rows have no ties.
             Step::TopK | Step::TopKTies => {
                 let order = self.by(|t| p[t]);
                 self.keep_first(&order, FILTERS.top_k as usize);
             }
             Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
-            Step::MinP => self.keep_from(real(FILTERS.min_p) * most),
+            Step::TopPWithin => self.keep_within(&self.by(|t| p[t]), real(FILTERS.top_p)),
+            // Random rows have none that is equal to the threshold.
+            Step::MinP | Step::MinPAbove => self.keep_from(real(FILTERS.min_p) * most),
             Step::TopA(a) => self.keep_from(real(a) * most * most),
             Step::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
             Step::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
@@ -132,6 +150,7 @@ impl Naive {
             }
             Step::Tfs(z) => self.tail_free(real(z)),
             Step::TfsWithRemoved(z) => self.tail_free_of_all(&p, real(z)),
+            Step::TfsOneFewer(z) => self.tail_free_of_kobold(real(z)),
             Step::TopNSigma(n) => self.top_n_sigma(real(n)),
             Step::MinK(tau) => self.min_k(real(tau)),
             Step::TopH(share) => self.top_h(real(share)),
@@ -254,6 +273,23 @@ impl Naive {
             kept += 1;
         }
         self.keep_first(&order, kept);
+    }
+
+    /// As KoboldCpp has it: the tokens before the place at which there is more than z, but for the first place.
+    fn tail_free_of_kobold(&mut self, z: f64) {
+        let p = self.probabilities();
+        let order = self.by(|t| p[t]);
+        let second = order.windows(3).map(|w| ((p[w[0]] - p[w[1]]) - (p[w[1]] - p[w[2]])).abs());
+        let second: Vec<f64> = second.collect();
+        let total: f64 = second.iter().sum();
+        let mut sum = 0.0;
+        for (place, d) in second.into_iter().enumerate() {
+            sum += d / total;
+            if !self.at_least(z, sum) && place >= 1 {
+                return self.keep_first(&order, place);
+            }
+        }
+        // With two places the second has all of it; with one it is the first, which ends nothing.
     }
 
     /// Over the whole vocabulary, as text-generation-webui and Aphrodite have it: what is not left has a probability of 0. The

@@ -71,7 +71,7 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
         (r#"engine_order = "lama_cpp""#, "engine_order: \"lama_cpp\" is not an engine; did you mean llama_cpp?"),
         (
             "engine_order = 1",
-            "engine_order: 1 is not an engine; there are croupier, llama_cpp, vllm, transformers, text_generation_webui, exllama, sglang",
+            "engine_order: 1 is not an engine; there are croupier, llama_cpp, vllm, transformers, text_generation_webui, exllama, sglang, kobold_cpp, exllama_v3, mlx, tensorrt_llm, mistral_rs",
         ),
         ("engine_order = \"vllm\"\ntfs = 0.5", "engine_order: has no place for tfs, which is on"),
         (r#"sampler_order = ["topk"]"#, "sampler_order[0]: \"topk\" is not a sampler; did you mean top_k?"),

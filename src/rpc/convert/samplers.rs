@@ -79,6 +79,11 @@ fn engine(value: i32) -> Result<Option<EngineOrder>, FieldError> {
         Wire::TextGenerationWebui => Some(EngineOrder::TextGenerationWebui),
         Wire::Exllama => Some(EngineOrder::Exllama),
         Wire::Sglang => Some(EngineOrder::Sglang),
+        Wire::KoboldCpp => Some(EngineOrder::KoboldCpp),
+        Wire::ExllamaV3 => Some(EngineOrder::ExllamaV3),
+        Wire::Mlx => Some(EngineOrder::Mlx),
+        Wire::TensorrtLlm => Some(EngineOrder::TensorrtLlm),
+        Wire::MistralRs => Some(EngineOrder::MistralRs),
     })
 }
 

@@ -8,6 +8,7 @@ use super::rest::Rest;
 use crate::params::Sampler;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain, Step};
+use crate::sampling::filters;
 use crate::sampling::mass;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::infill::{self, Stay};
@@ -86,14 +87,21 @@ impl<'a> Open<'a> {
         let top_k = filters.top_k.max(chain.min_keep) as usize;
         let taken = match *step {
             Step::Temperature => Ok(Some(self)),
+            Step::AtMost(most) if most.max(chain.min_keep) as usize >= vocab_size => return Ok(Some(self)),
+            Step::AtMost(most) if most.max(chain.min_keep) as usize <= certain => Ok(None),
             Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
             Step::TopK if top_k <= certain => Ok(None),
             Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
-            Step::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
-            Step::TopP => return self.nucleus(left, filters, chain.min_keep as usize, certain).map(|()| None),
-            Step::MinP if certain >= (chain.min_keep as usize).max(1) => {
+            Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => return Ok(Some(self)),
+            Step::TopP | Step::TopPWithin => {
+                let within = *step == Step::TopPWithin;
+                return self.nucleus(left, (filters.top_p, within), chain.min_keep as usize, certain).map(|()| None);
+            }
+            Step::MinP | Step::MinPAbove if certain >= (chain.min_keep as usize).max(1) => {
+                let above = *step == Step::MinPAbove;
+                let need = if above { mass::min_p_above } else { mass::min_p_need };
                 let most = self.rest.most_of_one(left.max(), left.scale());
-                let closes = most < mass::min_p_need(filters.min_p) as f64;
+                let closes = most < need(filters.min_p) as f64;
                 Ok(if closes { None } else { Some(Self { cut: true, ..self }) })
             }
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
@@ -149,19 +157,30 @@ impl<'a> Open<'a> {
         (listed + if self.cut { 0 } else { low }, listed + high)
     }
 
-    /// Top-p: the total is known within bounds, which have to agree where it is reached.
-    fn nucleus(&self, left: &mut Candidates, filters: &Filters, min_keep: usize, certain: usize) -> Result<(), Reach> {
+    /// Top-p, and whether the token that crosses goes: the total is known within bounds, which have to agree where it is reached.
+    fn nucleus(
+        &self,
+        left: &mut Candidates,
+        (top_p, within): (f32, bool),
+        min_keep: usize,
+        certain: usize,
+    ) -> Result<(), Reach> {
         let beyond = Reach::Sampler(Sampler::TopP);
         if certain == 0 {
             return Err(beyond);
         }
         let (least, most) = self.totals(left);
-        let count = |total: u64| reaching(left, mass::top_p_need(filters.top_p, total)).ok_or(beyond);
+        let count = |total: u64| reaching(left, mass::top_p_need(top_p, total)).ok_or(beyond);
         let kept = count(least)?;
         if kept != count(most)? || kept.max(min_keep) > certain {
             return Err(beyond);
         }
-        left.keep_first(kept);
+        let stay = |total: u64| if within { filters::within(left.kept(), top_p, total) } else { kept };
+        let stays = stay(least);
+        if stays != stay(most) {
+            return Err(beyond);
+        }
+        left.keep_first(stays);
         Ok(())
     }
 }

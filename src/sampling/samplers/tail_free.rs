@@ -8,12 +8,13 @@
 //! than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by 0 there, KoboldCpp takes equal
 //! weights).
 //!
-//! That is so in ExLlamaV2: only what is left is looked at (in KoboldCpp and the llama.cpp that had it too, which keep one
-//! fewer). text-generation-webui and
+//! That is so in ExLlamaV2: only what is left is looked at. KoboldCpp and the llama.cpp that had it look at the same, and keep the
+//! candidates before the place at which there is more than `z`: one fewer, at least one, and of three all. text-generation-webui and
 //! Aphrodite sort the whole vocabulary, in which tokens that a mask or a filter removed are probabilities of 0. So the
 //! curvature down to 0 counts too, the last token of the vocabulary is the one that always goes, and one or two candidates
 //! of a longer row have a curvature as well: of two, the second stays if its `d_0` is at most `z` of the sum.
 
+use crate::params::TfsRule;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::mass::{MASS_ONE, fraction};
 
@@ -29,6 +30,23 @@ pub const LISTED: u64 = LEAST / 2;
 #[inline]
 pub fn counted(mass: u64) -> u64 {
     if mass >= LEAST { mass } else { 0 }
+}
+
+/// How many tokens are looked at, of so many candidates and so many of the row.
+#[must_use]
+pub fn looked_at(rule: TfsRule, candidates: usize, vocab_size: usize) -> usize {
+    if rule == TfsRule::WithRemoved { vocab_size } else { candidates }
+}
+
+/// How many stay of `tokens`, where the first rule keeps `kept`. KoboldCpp never cuts at the first place, and three tokens have no
+/// other.
+#[must_use]
+pub fn kept_by(rule: TfsRule, kept: usize, tokens: usize) -> usize {
+    match rule {
+        TfsRule::OneFewer if tokens <= 3 => tokens,
+        TfsRule::OneFewer if kept < tokens => kept.saturating_sub(1).max(1),
+        _ => kept,
+    }
 }
 
 /// How many of so many tokens stay, of their counted masses in order; zeros at the end may be left out.
@@ -54,8 +72,9 @@ pub fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
     flat.map_or(tokens - 1, |at| at + 1)
 }
 
-/// Keeps them, where so many tokens are looked at: all beyond those that are left have no mass.
-pub fn apply(left: &mut Candidates, tokens: usize, z: f32) {
+/// Keeps them. Of the whole vocabulary all beyond those that are left have no mass.
+pub fn apply(left: &mut Candidates, rule: TfsRule, z: f32) {
+    let tokens = looked_at(rule, left.kept().len(), left.vocab_size());
     let masses: Vec<u64> = left.kept().iter().map(|w| counted(w.mass)).collect();
-    left.keep_first(kept(&masses, tokens, z));
+    left.keep_first(kept_by(rule, kept(&masses, tokens, z), tokens));
 }

@@ -157,7 +157,8 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
 #[test]
 fn dry_stands_where_the_engine_has_it() {
     use EngineOrder::*;
-    let at_first = [Croupier, Vllm, Transformers].map(|engine| (SamplerOrder::Engine(engine), 1.5));
+    let at_first =
+        [Croupier, Vllm, Transformers, KoboldCpp, MistralRs].map(|engine| (SamplerOrder::Engine(engine), 1.5));
     let at_last = [LlamaCpp, TextGenerationWebui, Exllama].map(|engine| (SamplerOrder::Engine(engine), 1.0));
     for (order, expected) in
         at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![], EngineOrder::Croupier), 1.5)])

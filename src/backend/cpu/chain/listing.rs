@@ -8,10 +8,10 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
-use crate::params::{Sampler, TypicalRule};
+use crate::params::{Sampler, TfsRule, TypicalRule};
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::entropy::entropy;
-use crate::sampling::mass::{self, min_p_need};
+use crate::sampling::mass::{self, min_p_above, min_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::smoothing::Curve;
 use crate::sampling::samplers::xtc::{self, Ignored};
@@ -51,8 +51,8 @@ pub(super) enum Next<'c> {
     Smooth(Curve),
     /// A draw along all candidates, if it is the last step.
     Along(f32),
-    /// All but a flat tail; whether tokens that are not left are masses of 0.
-    TailFree(f32, bool),
+    /// All but a flat tail.
+    TailFree(TfsRule, f32),
     /// What is typical.
     Typical(TypicalRule, f32),
     /// New logits by masses.
@@ -79,6 +79,8 @@ pub(super) enum Cut {
     FirstAndTies(usize),
     /// A nucleus.
     Prefix(f32),
+    /// The same, without the token with which it has more than its share.
+    Within(f32),
 }
 
 /// What XTC's expected form asks.
@@ -159,7 +161,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 }
                 left
             }
-            Cut::Prefix(_) => unreachable!("a nucleus is listed where it is found; this is a bug"),
+            Cut::Prefix(_) | Cut::Within(_) => unreachable!("a nucleus is listed where it is found; this is a bug"),
         };
         Some(left.weigh)
     }
@@ -177,10 +179,12 @@ impl<'a, 'v> Whole<'a, 'v> {
                 Next::Done
             }
             _ if is_idle(step, filters, chain) => Next::Done,
+            Step::AtMost(most) if most as usize >= self.view.vocab_size() => Next::Done,
+            Step::AtMost(most) => Next::Cut(Cut::First((most as usize).max(self.min_keep))),
             Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
             Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
             Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
-            Step::Tfs(_) | Step::TfsWithRemoved(_) if self.min_keep > 1 => Next::List,
+            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => Next::List,
             _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => Next::List,
             Step::Xtc { threshold, .. } => Next::Exclude(threshold, spared),
             Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, stop),
@@ -196,7 +200,9 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::Infill => Next::Infill,
             Step::Tournament => Next::Play,
             Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
+            Step::TopPWithin => Next::Cut(Cut::Within(filters.top_p)),
             Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
+            Step::MinPAbove => Next::Cut(Cut::Mass(min_p_above(filters.min_p))),
             Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
             Step::EpsilonCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::epsilon(epsilon, self.total()))),
             Step::EtaCutoff(epsilon) => {
@@ -219,8 +225,9 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),
             Step::TypicalTies(p) => Next::Typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => Next::TailFree(z, false),
-            Step::TfsWithRemoved(z) => Next::TailFree(z, true),
+            Step::Tfs(z) => Next::TailFree(TfsRule::Left, z),
+            Step::TfsWithRemoved(z) => Next::TailFree(TfsRule::WithRemoved, z),
+            Step::TfsOneFewer(z) => Next::TailFree(TfsRule::OneFewer, z),
         }
     }
 

@@ -7,7 +7,7 @@ use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::least_reaching;
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
-use crate::sampling::mass::{min_p_need, top_p_need};
+use crate::sampling::mass::{min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 
 impl Whole<'_, '_> {
@@ -19,13 +19,19 @@ impl Whole<'_, '_> {
         (filters, chain): (&Filters, &Chain<'_>),
         store: &mut ChainStore,
     ) -> Option<(Weigh, &'c [Step])> {
-        let passes =
-            |step: &&Step| matches!(step, Step::TopK | Step::TopKTies | Step::MinP) || is_idle(step, filters, chain);
+        let least = |step: &Step| match step {
+            Step::MinP => Some(min_p_need(filters.min_p)),
+            Step::MinPAbove => Some(min_p_above(filters.min_p)),
+            _ => None,
+        };
+        let passes = |step: &&Step| {
+            matches!(step, Step::TopK | Step::TopKTies) || least(step).is_some() || is_idle(step, filters, chain)
+        };
         let (cuts, rest) = behind.split_at(behind.iter().take_while(passes).count());
         let mut cuts = cuts.iter().filter(|step| !is_idle(step, filters, chain));
-        if cuts.clone().any(|step| matches!(step, Step::MinP)) {
+        for need in cuts.clone().filter_map(least) {
             // Only then is what has a least mass a prefix.
-            least_reaching(self.weigh, min_p_need(filters.min_p))?;
+            least_reaching(self.weigh, need)?;
         }
         let Next::Cut(cut) = self.next(cuts.next()?, filters, chain) else { return None };
         let weigh = self.cut(cut, store)?;

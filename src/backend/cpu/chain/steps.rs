@@ -5,10 +5,10 @@ use super::{ChainStore, Left};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
-use crate::params::TypicalRule;
+use crate::params::{TfsRule, TypicalRule};
 use crate::sampling::chain::{Chain, Step, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
-use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_need, top_p_need};
+use crate::sampling::mass::{self, MASS_BITS, above_need, exponent, min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::xtc::Ignored;
@@ -27,16 +27,24 @@ impl Left<'_> {
                 self.cool(temperature::dynamic(self.entropy(), self.len(), low, high, exponent));
             }
             Step::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
+            Step::AtMost(most) => self.keep_first(most as usize),
             Step::TopK => self.keep_first(filters.top_k as usize),
             Step::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
-            Step::TopP if filters.top_p >= 1.0 => {}
+            Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => {}
             Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
+            Step::TopPWithin => {
+                let total = self.total();
+                self.keep_prefix(top_p_need(filters.top_p, total));
+                self.drop_crossing(filters.top_p, total);
+            }
             Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
+            Step::MinPAbove => self.keep_mass(min_p_above(filters.min_p)),
             Step::TypicalP(p) => self.typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
             Step::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => self.tail_free(z, self.len()),
-            Step::TfsWithRemoved(z) => self.tail_free(z, self.vocab_size),
+            Step::Tfs(z) => self.tail_free(TfsRule::Left, z),
+            Step::TfsWithRemoved(z) => self.tail_free(TfsRule::WithRemoved, z),
+            Step::TfsOneFewer(z) => self.tail_free(TfsRule::OneFewer, z),
             Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
             Step::TopNSigma(n) => self.top_n_sigma(n),
             Step::MinK(tau) => self.min_k(tau),
@@ -194,14 +202,24 @@ impl Left<'_> {
         self.retain_up_to(Some(last), |_, _| false);
     }
 
+    /// Behind top-p of so much: without the token with which it has more than its share.
+    pub(super) fn drop_crossing(&mut self, top_p: f32, total: u64) {
+        if self.total() < above_need(top_p, total) || self.len() <= self.min_keep.max(1) {
+            return;
+        }
+        let key = |values: &Values, at: usize| keys::key(values.tokens[at], values.logits[at]);
+        let last = (0..self.len()).map(|at| key(&self.store.values, at)).max();
+        self.retain(|values, at| Some(key(values, at)) != last);
+    }
+
     pub(super) fn keep_mass(&mut self, need: u64) {
         let least = self.least_kept();
         self.retain_up_to(least, |_, mass| mass >= need);
     }
 
-    /// Tail-free sampling, where so many tokens are looked at.
-    fn tail_free(&mut self, z: f32, tokens: usize) {
+    fn tail_free(&mut self, rule: TfsRule, z: f32) {
         let candidates = self.len();
+        let tokens = tail_free::looked_at(rule, candidates, self.vocab_size);
         let ChainStore { values, sorter, sorted: (sorted, masses), .. } = &mut *self.store;
         let heavy = values.logits.iter().zip(&values.masses).filter(|&(_, &mass)| mass >= tail_free::LISTED);
         let heavy: Vec<f32> = heavy.map(|(&logit, _)| logit).collect();
@@ -210,7 +228,8 @@ impl Left<'_> {
         masses.resize(sorted.len(), 0);
         self.passes.masses(sorted, self.weigh, masses);
         masses.iter_mut().for_each(|mass| *mass = tail_free::counted(*mass));
-        let kept = tail_free::kept(&masses[..heavy.len()], tokens, z).min(candidates).max(self.min_keep);
+        let kept = tail_free::kept_by(rule, tail_free::kept(&masses[..heavy.len()], tokens, z), tokens);
+        let kept = kept.min(candidates).max(self.min_keep);
         if kept > heavy.len() {
             return self.keep_first(kept);
         }

@@ -6,12 +6,12 @@ use super::whole::{Done, Rest};
 use crate::backend::cpu::distribution::{Distribution, Store, reach_of};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Range};
-use crate::params::Step;
+use crate::params::{Step, TfsRule};
 use crate::sampling::chain::Chain;
 use crate::sampling::entropy::real;
 use crate::sampling::mass::fraction;
 use crate::sampling::row::Filters;
-use crate::sampling::samplers::tail_free::{LEAST, LISTED};
+use crate::sampling::samplers::tail_free::{self, LEAST, LISTED};
 
 /// Second differences that are added up together.
 const CHUNK: usize = 64;
@@ -61,10 +61,10 @@ fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
 }
 
 impl Whole<'_, '_> {
-    /// Tail-free sampling; whether tokens that are not left are masses of 0.
+    /// Tail-free sampling.
     pub(super) fn tail_free(
         &mut self,
-        (z, with_removed): (f32, bool),
+        (rule, z): (TfsRule, f32),
         (behind, rest): (&[Step], Rest),
         (filters, chain): (&Filters, &Chain<'_>),
         (lists, store): (&mut Store, &mut ChainStore),
@@ -77,8 +77,8 @@ impl Whole<'_, '_> {
         sorted.resize(listed.next_multiple_of(PAD), f32::NEG_INFINITY);
         masses.resize(sorted.len(), 0);
         self.view.passes().masses(sorted, self.weigh, masses);
-        let tokens = if with_removed { self.view.vocab_size() } else { candidates };
-        let kept = kept(&masses[..listed], tokens, z);
+        let tokens = tail_free::looked_at(rule, candidates, self.view.vocab_size());
+        let kept = tail_free::kept_by(rule, kept(&masses[..listed], tokens, z), tokens);
         if kept >= candidates {
             return Done::Nothing;
         }
@@ -105,7 +105,6 @@ impl Whole<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::samplers::tail_free;
 
     #[test]
     fn as_many_stay_as_the_specification_says() {

@@ -1,8 +1,8 @@
 //! What a chain leaves of a row where no list is needed: a cut that only weighing comes after is a place in the order, or a
 //! least mass.
 
-use super::ChainStore;
 use super::listing::{Cut, Next, Whole};
+use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
@@ -56,7 +56,7 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
         Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
             !xtc::happens(probability, chain.xtc)
         }
-        Step::TopP => filters.top_p >= 1.0,
+        Step::TopP | Step::TopPWithin => filters.top_p >= 1.0,
         Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
         Step::MinEosP(_) => chain.eos.is_empty(),
         Step::Infill => chain.infill.is_none(),
@@ -69,9 +69,12 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
 /// Tokens without mass that come after all that have one change nothing that such a step does to these.
 fn looks_at_masses(step: &Step) -> bool {
     match *step {
-        Step::TopK
+        Step::AtMost(_)
+        | Step::TopK
         | Step::TopP
+        | Step::TopPWithin
         | Step::MinP
+        | Step::MinPAbove
         | Step::TopA(_)
         | Step::EpsilonCutoff(_)
         | Step::EtaCutoff(_)
@@ -121,9 +124,7 @@ impl Whole<'_, '_> {
             }
             Next::Ends(p) => self.min_eos_p(p, chain.eos, store),
             Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
-            Next::TailFree(z, with_removed) => {
-                self.tail_free((z, with_removed), (behind, rest), (filters, chain), (lists, store))
-            }
+            Next::TailFree(rule, z) => self.tail_free((rule, z), (behind, rest), (filters, chain), (lists, store)),
             Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
             Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),
             Next::Exclude(threshold, ignored) => {
@@ -146,16 +147,51 @@ impl Whole<'_, '_> {
                     let left = cut.weighed(self.view, self.weigh, lists);
                     return Done::Whole(self.along_cut(left, f64::from(top_p), behind, lists));
                 }
-                let left = self.list_cut(&cut, lists, store);
-                if left.len() >= self.min_keep {
-                    return Done::Listed(left.weigh);
-                }
-                self.cut(Cut::First(self.min_keep), store).map_or(Done::Not, Done::Listed)
+                self.list_nucleus(&cut, lists, store)
             }
-            Next::Cut(cut) => match self.cut_in_place(&cut, (behind, rest), (filters, chain), lists) {
-                Some(whole) => Done::Whole(whole),
-                None => self.cut(cut, store).map_or(Done::Not, Done::Listed),
-            },
+            Next::Cut(Cut::Within(top_p)) => {
+                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
+                let done = self.list_nucleus(&cut, lists, store);
+                if let Done::Listed(weigh) = done {
+                    Left { weigh, ..self.left(store) }.drop_crossing(top_p, self.total());
+                }
+                done
+            }
+            Next::Cut(cut) => {
+                if let Some(whole) = self.cut_in_place(&cut, (behind, rest), (filters, chain), lists) {
+                    return Done::Whole(whole);
+                }
+                let first = self.first_of_many(&cut, lists);
+                let listed = match first {
+                    Some(first) => Some(self.list_cut(&first, lists, store).weigh),
+                    None => self.cut(cut, store),
+                };
+                listed.map_or(Done::Not, Done::Listed)
+            }
+        }
+    }
+
+    /// Lists a nucleus, or the first `min_keep` where it has fewer.
+    fn list_nucleus(&self, nucleus: &Distribution, lists: &Store, store: &mut ChainStore) -> Done {
+        let left = self.list_cut(nucleus, lists, store);
+        if left.len() >= self.min_keep {
+            return Done::Listed(left.weigh);
+        }
+        self.cut(Cut::First(self.min_keep), store).map_or(Done::Not, Done::Listed)
+    }
+
+    /// Whether so many first tokens are more than a list of keys holds, and not all.
+    fn is_long(&self, n: usize) -> bool {
+        n > LIST_K.min(self.view.blocks()) && n < self.view.vocab_size()
+    }
+
+    /// The first tokens, where they are so many that they are searched for.
+    fn first_of_many(&self, cut: &Cut, lists: &mut Store) -> Option<Distribution> {
+        let all = Distribution::all(self.weigh);
+        match *cut {
+            Cut::First(n) if self.is_long(n) => Some(all.first(n, self.view, lists)),
+            Cut::FirstAndTies(n) if self.is_long(n) => Some(all.first_and_ties(n, self.view, lists)),
+            _ => None,
         }
     }
 
@@ -192,8 +228,7 @@ impl Whole<'_, '_> {
         (filters, chain): (&Filters, &Chain<'_>),
         lists: &mut Store,
     ) -> Option<Distribution> {
-        let (all, vocab_size) = (Distribution::all(self.weigh), self.view.vocab_size());
-        let is_long = |n: usize| n > LIST_K.min(self.view.blocks()) && n < vocab_size;
+        let all = Distribution::all(self.weigh);
         let stays = self.may_stay(rest, chain);
         // Where more than a token is wanted, few tokens are better off in a list; for a skew only very few, since it sorts them.
         let is_short = |least: f32, lists: &mut Store| match rest {
@@ -212,8 +247,7 @@ impl Whole<'_, '_> {
                 all.down_to(least)
             }
             Cut::Logit(least) if stays && !is_short(least, lists) => all.down_to(least),
-            Cut::First(n) if stays && is_long(n) => all.first(n, self.view, lists),
-            Cut::FirstAndTies(n) if stays && is_long(n) => all.first_and_ties(n, self.view, lists),
+            _ if stays => self.first_of_many(cut, lists)?,
             _ => return None,
         };
         let (_, last, _) = left.kept_by();

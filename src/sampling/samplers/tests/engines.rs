@@ -2,8 +2,16 @@
 //! made so that shares land exactly on sums: logits equal or far apart, so that masses are whole powers of two.
 
 use super::*;
-use crate::params::EngineOrder::{self, Croupier, Exllama, LlamaCpp, Sglang, TextGenerationWebui, Transformers, Vllm};
+use crate::params::EngineOrder::{
+    self, Croupier, Exllama, ExllamaV3, KoboldCpp, LlamaCpp, MistralRs, Mlx, Sglang, TensorrtLlm, TextGenerationWebui,
+    Transformers, Vllm,
+};
 use crate::params::{SamplerOrder, SamplingParams};
+
+mod exllama_v3;
+mod kobold_cpp;
+mod others;
+mod text_generation_webui;
 
 /// The temperature at which the exponent of a token is its distance to the largest.
 const PLAIN: f32 = std::f32::consts::LOG2_E;
@@ -43,7 +51,7 @@ fn masses_of_these_rows_are_exact() {
 #[test]
 fn transformers_top_k_keeps_ties_of_the_last() {
     let of = |engine, k| left(engine, &[1, 0, 1, 1, 2], |p| p.top_k = k);
-    for engine in [Transformers, TextGenerationWebui] {
+    for engine in [Transformers, TextGenerationWebui, TensorrtLlm] {
         assert_eq!([of(engine, 1), of(engine, 2), of(engine, 5)], [vec![1], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4]]);
         assert_eq!(of(engine, 9), [0, 1, 2, 3, 4], "more than there are");
     }
@@ -54,7 +62,7 @@ fn transformers_top_k_keeps_ties_of_the_last() {
 /// vLLM's Triton road; its tests say "exactly k", the smallest ids first. docs/sampling.md has its other roads.
 #[test]
 fn vllm_and_llama_cpp_keep_exactly_k() {
-    for engine in [Vllm, LlamaCpp, Exllama, Croupier] {
+    for engine in [Vllm, LlamaCpp, Exllama, Croupier, KoboldCpp, Mlx, MistralRs] {
         assert_eq!(left(engine, &[1, 0, 1, 1, 2], |p| p.top_k = 2), [0, 1]);
     }
     assert_eq!(left(Vllm, &[0; 5], |p| p.top_k = 3), [0, 1, 2]);
@@ -85,7 +93,8 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
 /// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/sampling.md says.)
 #[test]
 fn top_p_keeps_the_crossing_token() {
-    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier] {
+    let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier];
+    for engine in first.into_iter().chain([KoboldCpp, Mlx, TensorrtLlm, MistralRs]) {
         let of = |p: f32| left(engine, &[1, 2, 3, 3], |params| params.top_p = p);
         // Shares 1/2, 1/4, 1/8, 1/8 of what is left.
         assert_eq!([of(0.5), of(0.75), of(0.875)], [vec![0], vec![0, 1], vec![0, 1, 2]], "{engine:?}: on a sum");
@@ -96,9 +105,9 @@ fn top_p_keeps_the_crossing_token() {
     assert_eq!(left(Vllm, &[2, 2, 2, 2], |p| p.top_p = 0.6), [0, 1, 2]);
 }
 
-/// What vLLM's min-p leaves is what its top-p sees. With the others it comes last.
+/// What the min-p of vLLM, TensorRT-LLM and ExLlamaV3 leaves is what their top-p sees. With the others it comes last.
 #[test]
-fn vllm_has_min_p_before_top_p() {
+fn some_have_min_p_before_top_p() {
     let kept = |engine| {
         let mut params = SamplingParams { temperature: PLAIN, top_k: 9, top_p: 0.79, min_p: 0.2, ..Default::default() };
         params.samplers.sampler_order = SamplerOrder::Engine(engine);
@@ -108,13 +117,16 @@ fn vllm_has_min_p_before_top_p() {
         let steps = params.steps().unwrap_or(own);
         chain::run((halves(&[0, 2, 3, 3, 3, 3]), 6), &params.filters(0), &chained(&steps)).kept().len()
     };
-    assert_eq!([Vllm, Transformers, TextGenerationWebui, Exllama, Sglang, Croupier].map(kept), [1, 2, 2, 2, 2, 2]);
+    assert_eq!([Vllm, TensorrtLlm, ExllamaV3].map(kept), [1, 1, 1]);
+    let last = [Transformers, TextGenerationWebui, Exllama, Sglang, Croupier, MistralRs];
+    assert_eq!(last.map(kept), [2; 6]);
 }
 
 /// Transformers and vLLM drop `p < min_p * p_max`, llama.cpp keeps `l >= max + ln min_p`.
 #[test]
 fn min_p_keeps_what_is_equal_to_the_threshold() {
-    for engine in [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier] {
+    let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Croupier];
+    for engine in first.into_iter().chain([KoboldCpp, ExllamaV3, Mlx, TensorrtLlm]) {
         let of = |min_p: f32| left(engine, &[0, 1, 2, 0], |p| p.min_p = min_p);
         assert_eq!([of(0.25), of(0.250_01), of(0.5)], [vec![0, 1, 2, 3], vec![0, 1, 3], vec![0, 1, 3]], "{engine:?}");
         assert_eq!(of(1.0), [0, 3], "{engine:?}: ties of the largest stay");
@@ -127,7 +139,7 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
     let of = |engine, p| left(engine, &[0; 4], |params| params.samplers.typical_p = p);
     assert_eq!(of(Croupier, 0.5), [0, 1]);
     assert_eq!(of(Exllama, 0.5), [0, 1], "this project's: the engine adds p to ln p before it compares");
-    assert_eq!(of(LlamaCpp, 0.5), [0, 1, 2], "cum > p");
+    assert_eq!([of(LlamaCpp, 0.5), of(KoboldCpp, 0.5)], [[0, 1, 2], [0, 1, 2]], "cum > p");
     assert_eq!(of(Transformers, 0.5), [0, 1, 2, 3], "all that deviate as much as the crossing token");
     assert_eq!(of(TextGenerationWebui, 0.5), [0, 1, 2, 3]);
     assert_eq!([of(Croupier, 0.0), of(LlamaCpp, 0.0)], [[0], [0]], "one stays");
@@ -136,67 +148,6 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
         left(Transformers, &[0, 3, 3, 3], |p| (p.samplers.typical_p, p.samplers.min_keep) = (0.1, min_keep)).len()
     };
     assert_eq!([kept(1), kept(2), kept(4)], [1, 2, 4], "min_keep brings no ties along");
-}
-
-/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last goes; with the
-/// zeros behind them it is .1, .1 and .2.
-#[test]
-fn text_generation_webui_takes_tail_free_over_the_whole_vocabulary() {
-    let of = |engine, k, z| {
-        let mut params = SamplingParams { top_k: k, ..SamplingParams::default() };
-        (params.samplers.tfs, params.samplers.sampler_order) = (z, SamplerOrder::Engine(engine));
-        params.validate(9, 9).expect("valid parameters");
-        let steps = params.steps().expect("a chain");
-        let left = after(&[0.5, 0.3, 0.2, 0.05, 0.01], params.filters(0), chained(&steps));
-        left.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
-    };
-    assert_eq!(of(TextGenerationWebui, 3, 0.9), [0, 1, 2]);
-    assert_eq!([of(TextGenerationWebui, 3, 0.2), of(TextGenerationWebui, 3, 0.3)], [vec![0], vec![0, 1]]);
-    for engine in [Croupier, Exllama] {
-        assert_eq!(of(engine, 3, 0.9), [0], "{engine:?}");
-    }
-    // Of two, .625 and .375: .125 and .375. Alone they have none.
-    assert_eq!([of(TextGenerationWebui, 2, 0.2), of(TextGenerationWebui, 2, 0.3)], [vec![0], vec![0, 1]]);
-    assert_eq!(of(Croupier, 2, 0.2), [0, 1]);
-    assert_eq!(of(TextGenerationWebui, 1, 0.0), [0]);
-    // With one zero behind them the last goes whatever z is, as the last of all does where nothing was removed.
-    assert_eq!(of(TextGenerationWebui, 4, 1f32.next_down()), [0, 1, 2]);
-    assert_eq!(of(TextGenerationWebui, 0, 1f32.next_down()), of(Croupier, 0, 1f32.next_down()));
-}
-
-#[test]
-fn text_generation_webui_leaves_out_xtc_where_a_newline_or_eos_would_go() {
-    let of = |engine, ignored: &[u32]| {
-        left(engine, &[0, 1, 2, 9], |p| {
-            (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (1.0, 0.1);
-            p.samplers.xtc_ignore_token_ids = ignored.to_vec();
-        })
-    };
-    assert_eq!(of(TextGenerationWebui, &[]), [2, 3]);
-    assert_eq!(of(TextGenerationWebui, &[1]), [0, 1, 2, 3]);
-    assert_eq!(of(TextGenerationWebui, &[2, 3]), [2, 3], "these would have stayed");
-    assert_eq!(of(Croupier, &[1]), [1, 2, 3], "here it only spares them");
-}
-
-/// Of .4, .3, .2 and .1 the first two would go at .15. Nothing happens by chance where one of them is ignored, so nothing on
-/// average either, however likely it is.
-#[test]
-fn text_generation_webui_expects_nothing_where_a_newline_or_eos_would_go() {
-    let of = |engine, probability, ignored: &[u32]| {
-        let mut params = SamplingParams::default();
-        params.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::Temperature, Sampler::Xtc], engine);
-        (params.samplers.xtc_probability, params.samplers.xtc_threshold) = (probability, 0.15);
-        (params.samplers.xtc_expected, params.samplers.xtc_ignore_token_ids) = (Some(true), ignored.to_vec());
-        params.validate(9, 9).expect("valid parameters");
-        let steps = params.steps().expect("a chain");
-        after(&[0.4, 0.3, 0.2, 0.1], FILTERS, Chain { protected: ignored, ..chained(&steps) })
-    };
-    let alone = after(&[0.4, 0.3, 0.2, 0.1], FILTERS, chained(&[]));
-    for probability in [0.5, 0.999, 1.0] {
-        assert_eq!(of(TextGenerationWebui, probability, &[0]), alone, "{probability}");
-        assert_ne!(of(Croupier, probability, &[0]), alone, "{probability}: here it only spares them");
-        assert_ne!(of(TextGenerationWebui, probability, &[2, 3]), alone, "{probability}: these would have stayed");
-    }
 }
 
 /// Where XTC leaves the row alone since too few tokens would stay, so does its expectation, below probability 1 too.
@@ -315,40 +266,6 @@ fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
         "temperature last"
     );
     assert_eq!(of(LlamaCpp), [Step::TopK, Step::TypicalAbove(0.5), Step::Temperature]);
-}
-
-/// Both are there, one behind the other; elsewhere dynamic temperature takes the place of the other.
-#[test]
-fn text_generation_webui_warms_twice() {
-    let steps = |engine| {
-        let mut params = SamplingParams { temperature: 0.5, ..SamplingParams::default() };
-        (params.samplers.dynatemp_high, params.samplers.sampler_order) = (2.0, SamplerOrder::Engine(engine));
-        assert_eq!(params.validate(9, 9), Ok(()));
-        params.steps().unwrap()
-    };
-    let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
-    assert_eq!(steps(TextGenerationWebui), [Step::Temperature, dynamic]);
-    assert_eq!([steps(LlamaCpp), steps(Croupier)], [[dynamic], [dynamic]]);
-    // Probabilities .8 and .2 at temperature 1/2 are 16 to 1, and at 2 behind that 4 to 1 again.
-    let flat = Step::DynamicTemperature { low: 2.0, high: 2.0, exponent: 1.0 };
-    let got = after(&[0.8, 0.2], Filters { temperature: 0.5, ..FILTERS }, chained(&[Step::Temperature, flat]));
-    assert!((got[0].1 - 0.8).abs() < 1e-5, "{got:?}");
-}
-
-/// Its adaptive-p and its mirostat draw the token and leave nothing else: what stands behind them would have no effect.
-#[test]
-fn text_generation_webui_has_nothing_behind_what_draws() {
-    let at_fault = |change: fn(&mut SamplingParams)| {
-        let mut params = SamplingParams::default();
-        params.samplers.sampler_order = SamplerOrder::Engine(TextGenerationWebui);
-        change(&mut params);
-        params.validate(9, 9).map_err(|e| e.to_string().split(';').next().unwrap().to_owned())
-    };
-    let lacks = |name: &str| Err(format!("engine_order: has no place for {name}, which is on"));
-    assert_eq!(at_fault(|p| (p.samplers.xtc_probability, p.samplers.mirostat) = (0.5, 2)), lacks("xtc_probability"));
-    assert_eq!(at_fault(|p| (p.samplers.adaptive_target, p.samplers.mirostat) = (0.5, 2)), lacks("mirostat"));
-    assert_eq!(at_fault(|p| (p.min_p, p.samplers.adaptive_target) = (0.1, 0.5)), Ok(()));
-    assert_eq!(at_fault(|p| (p.min_p, p.samplers.xtc_probability) = (0.1, 0.5)), Ok(()));
 }
 
 /// Of .5, .3, .1, .05, .05 two are choices at .2; where one of them is held out, nothing is (ExLlamaV2's `x_tokens <= 1`).

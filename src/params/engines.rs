@@ -1,0 +1,290 @@
+//! The engines whose order and rules a sequence may have: one place for each. docs/sampling.md says what of each engine is
+//! here and what is not; each rule has a test in `sampling/samplers/tests/engines`.
+
+use super::{Sampler, Step};
+
+/// The order of an engine: its samplers, in the order in which it applies them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineOrder {
+    /// This project's.
+    #[default]
+    Croupier,
+    /// llama.cpp, `common/sampling.cpp`: temperature last. Infill has no place of its own there: it is before it here.
+    LlamaCpp,
+    /// vLLM V1 and V2: min-p before top-k and top-p.
+    Vllm,
+    /// Hugging Face Transformers, `generation/utils.py`.
+    Transformers,
+    /// text-generation-webui, `modules/sampler_hijack.py`.
+    TextGenerationWebui,
+    /// ExLlamaV2, `exllamav2/generator/sampler.py`.
+    Exllama,
+    /// SGLang on FlashInfer, `srt/layers/sampler.py`: top-k and top-p of one distribution, or with min-p one after the other.
+    Sglang,
+    /// KoboldCpp, `gpttype_adapter.cpp`: its default `sampler_order`, and what comes outside of that.
+    KoboldCpp,
+    /// ExLlamaV3, `generator/sampler/presets.py`. XTC has no place in its presets: it is where TabbyAPI has it.
+    ExllamaV3,
+    /// MLX, `mlx_lm/sample_utils.py`: temperature last.
+    Mlx,
+    /// TensorRT-LLM, `pyexecutor/sampler/ops`: min-p first.
+    TensorrtLlm,
+    /// mistral.rs, `mistralrs-core/src/sampler.rs`.
+    MistralRs,
+}
+
+/// What an engine does otherwise than this project, beside its order.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct EngineRules {
+    /// The first so many tokens are all that its samplers see; 0: all.
+    pub at_most: u32,
+    /// Top-k keeps what is equal to the last token that it keeps.
+    pub top_k_ties: bool,
+    /// Top-p does not keep the token with which it has more than its share.
+    pub top_p_within: bool,
+    /// Min-p keeps what is above its threshold, and at 1 it is off.
+    pub min_p_above: bool,
+    /// When typical-p has enough.
+    pub typical: TypicalRule,
+    /// Which tokens tail-free looks at and keeps.
+    pub tfs: TfsRule,
+    /// XTC does nothing where a token of `xtc_ignore_token_ids` would go.
+    pub xtc_unless_ignored: bool,
+    /// XTC lowers top choices by what it does on average.
+    pub xtc_expected: bool,
+    /// Lower temperatures become this one; 0 stays.
+    pub least_temperature: f32,
+    /// Lower temperatures are greedy. In f64, as the engine compares: the f32 that is nearest to 0.01 is below it.
+    pub greedy_below: f64,
+    /// What DRY takes off comes behind the penalties.
+    pub dry_is_late: bool,
+    /// Frequency and presence penalties count the prompt too, unless `penalties_count_prompt` says otherwise.
+    pub penalties_count_prompt: bool,
+}
+
+/// When typical-p has enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TypicalRule {
+    /// When its share is reached.
+    #[default]
+    Reached,
+    /// When there is more than its share.
+    Above,
+    /// When its share is reached, and what is as far from the entropy as the last one stays too.
+    Ties,
+}
+
+/// Which tokens tail-free looks at, and how many of them it keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TfsRule {
+    /// Those that are left.
+    #[default]
+    Left,
+    /// The whole vocabulary, where tokens that are not left are masses of 0.
+    WithRemoved,
+    /// Those that are left, of which one fewer stays.
+    OneFewer,
+}
+
+impl EngineRules {
+    /// What comes before all samplers; `None`: nothing, or what `first` among them leaves is less.
+    #[must_use]
+    pub fn before(&self, first: Option<Sampler>, top_k: u32) -> Option<Step> {
+        let is_less = first == Some(Sampler::TopK) && (1..=self.at_most).contains(&top_k);
+        (self.at_most > 0 && !is_less).then_some(Step::AtMost(self.at_most))
+    }
+
+    /// The step of top-k.
+    #[must_use]
+    pub fn top_k(&self) -> Step {
+        if self.top_k_ties { Step::TopKTies } else { Step::TopK }
+    }
+
+    /// The step of top-p.
+    #[must_use]
+    pub fn top_p(&self) -> Step {
+        if self.top_p_within { Step::TopPWithin } else { Step::TopP }
+    }
+
+    /// The step of min-p, where it is on.
+    #[must_use]
+    pub fn min_p(&self, min_p: f32) -> Option<Step> {
+        match self.min_p_above {
+            true => (min_p > 0.0 && min_p < 1.0).then_some(Step::MinPAbove),
+            false => (min_p > 0.0).then_some(Step::MinP),
+        }
+    }
+
+    /// The step of typical-p.
+    #[must_use]
+    pub fn typical(&self, p: f32) -> Step {
+        match self.typical {
+            TypicalRule::Reached => Step::TypicalP(p),
+            TypicalRule::Above => Step::TypicalAbove(p),
+            TypicalRule::Ties => Step::TypicalTies(p),
+        }
+    }
+
+    /// The step of tail-free sampling.
+    #[must_use]
+    pub fn tfs(&self, z: f32) -> Step {
+        match self.tfs {
+            TfsRule::Left => Step::Tfs(z),
+            TfsRule::WithRemoved => Step::TfsWithRemoved(z),
+            TfsRule::OneFewer => Step::TfsOneFewer(z),
+        }
+    }
+
+    /// What is made of a temperature.
+    #[must_use]
+    pub fn temperature(&self, temperature: f32) -> f32 {
+        if f64::from(temperature) < self.greedy_below { 0.0 } else { self.raised(temperature) }
+    }
+
+    /// What is made of a temperature on its way from one to another.
+    #[must_use]
+    pub fn raised(&self, temperature: f32) -> f32 {
+        if temperature > 0.0 { temperature.max(self.least_temperature) } else { temperature }
+    }
+}
+
+impl EngineOrder {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Croupier,
+        Self::LlamaCpp,
+        Self::Vllm,
+        Self::Transformers,
+        Self::TextGenerationWebui,
+        Self::Exllama,
+        Self::Sglang,
+        Self::KoboldCpp,
+        Self::ExllamaV3,
+        Self::Mlx,
+        Self::TensorrtLlm,
+        Self::MistralRs,
+    ];
+
+    /// The end of its name on the wire, in small letters: as files name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Croupier => "croupier",
+            Self::LlamaCpp => "llama_cpp",
+            Self::Vllm => "vllm",
+            Self::Transformers => "transformers",
+            Self::TextGenerationWebui => "text_generation_webui",
+            Self::Exllama => "exllama",
+            Self::Sglang => "sglang",
+            Self::KoboldCpp => "kobold_cpp",
+            Self::ExllamaV3 => "exllama_v3",
+            Self::Mlx => "mlx",
+            Self::TensorrtLlm => "tensorrt_llm",
+            Self::MistralRs => "mistral_rs",
+        }
+    }
+
+    /// Its samplers.
+    #[must_use]
+    pub fn samplers(self) -> &'static [Sampler] {
+        use Sampler::*;
+        match self {
+            Self::Croupier => Sampler::OWN,
+            Self::LlamaCpp => &[TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Infill, Temperature, Mirostat, AdaptiveP],
+            Self::Vllm => &[Temperature, MinP, TopK, TopP],
+            Self::Transformers => &[MinEosP, Temperature, TopH, TopK, TopP, MinP, TypicalP, EpsilonCutoff, EtaCutoff],
+            Self::TextGenerationWebui => &[
+                TopNSigma,
+                Temperature,
+                DynamicTemperature,
+                Smoothing,
+                TopK,
+                TopP,
+                TypicalP,
+                EpsilonCutoff,
+                EtaCutoff,
+                Tfs,
+                TopA,
+                MinP,
+                AdaptiveP,
+                Mirostat,
+                Xtc,
+            ],
+            Self::Exllama => &[
+                Smoothing,
+                Temperature,
+                TopK,
+                TopP,
+                TopA,
+                MinP,
+                Tfs,
+                TypicalP,
+                Mirostat,
+                DynamicTemperature,
+                Xtc,
+                Skew,
+            ],
+            // Of one distribution, a token stays where both keep it, and top-p has to come first to see all of it.
+            Self::Sglang => &[Temperature, TopP, TopK, MinP],
+            // Smoothing and top-n-sigma are part of its temperature, min-p of its top-p.
+            Self::KoboldCpp => {
+                &[TopK, TopA, Tfs, TypicalP, TopP, MinP, Temperature, Smoothing, TopNSigma, Xtc, Mirostat, AdaptiveP]
+            }
+            Self::ExllamaV3 => &[Temperature, MinP, TopK, TopP, Xtc, AdaptiveP],
+            Self::Mlx => &[TopP, MinP, Xtc, TopK, Temperature],
+            Self::TensorrtLlm => &[Temperature, MinP, TopK, TopP],
+            Self::MistralRs => &[Temperature, TopK, TopP, MinP],
+        }
+    }
+
+    /// Its rules.
+    #[must_use]
+    pub fn rules(self) -> EngineRules {
+        let rules = EngineRules::default();
+        // Those of its kin: DRY behind penalties, all of which count the prompt.
+        let with_prompt = EngineRules { dry_is_late: true, penalties_count_prompt: true, ..rules };
+        match self {
+            Self::Croupier | Self::Sglang => rules,
+            Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..with_prompt },
+            Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
+            Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
+            // Its top-k and typical-p are those of Transformers.
+            Self::TextGenerationWebui => {
+                let typical = TypicalRule::Ties;
+                EngineRules {
+                    top_k_ties: true,
+                    typical,
+                    tfs: TfsRule::WithRemoved,
+                    xtc_unless_ignored: true,
+                    ..with_prompt
+                }
+            }
+            Self::Exllama => EngineRules { xtc_expected: true, greedy_below: 0.01, ..with_prompt },
+            Self::KoboldCpp => EngineRules {
+                at_most: 3000,
+                typical: TypicalRule::Above,
+                tfs: TfsRule::OneFewer,
+                penalties_count_prompt: true,
+                ..rules
+            },
+            Self::ExllamaV3 => {
+                EngineRules { top_p_within: true, xtc_expected: true, penalties_count_prompt: true, ..rules }
+            }
+            Self::Mlx => EngineRules { penalties_count_prompt: true, ..rules },
+            Self::TensorrtLlm => {
+                EngineRules { top_k_ties: true, greedy_below: 1e-4, penalties_count_prompt: true, ..rules }
+            }
+            Self::MistralRs => EngineRules { min_p_above: true, ..rules },
+        }
+    }
+
+    /// Its samplers where mirostat is on and takes the place of its filters; `None`: it takes none's.
+    #[must_use]
+    pub fn with_mirostat(self) -> Option<&'static [Sampler]> {
+        match self {
+            Self::LlamaCpp => Some(&[Sampler::Temperature, Sampler::Mirostat]),
+            Self::KoboldCpp => Some(&[Sampler::Temperature, Sampler::Smoothing, Sampler::Mirostat]),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! From parameters to the steps of a row.
+
+use super::watermark::Watermark;
+use super::{FieldError, SamplingParams, Step};
+
+impl SamplingParams {
+    /// The steps of a row in order, where [`Filters`](super::Filters) in their own order would not do: temperature,
+    /// top-k, top-p, min-p. Greedy has no steps: the first token is taken whatever the samplers.
+    #[must_use]
+    pub fn steps(&self) -> Option<Vec<Step>> {
+        if self.is_greedy() {
+            return None;
+        }
+        let mark = matches!(self.watermark(), Some(Watermark::Synthid(_))).then_some(Step::Tournament);
+        let on = self.order().iter().filter_map(|sampler| sampler.step(self));
+        let first = on.clone().next().and_then(|step| step.sampler());
+        let before = self.samplers.sampler_order.rules().before(first, self.top_k);
+        let steps: Vec<Step> = before.into_iter().chain(on).chain(mark).collect();
+        let place = |step: &Step| match step {
+            Step::Temperature => Some(0),
+            Step::TopK => Some(1),
+            Step::TopP => Some(2),
+            Step::MinP => Some(3),
+            _ => None,
+        };
+        let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
+        let cuts = |step: &Step| {
+            use Step::{DynamicTemperature, Smoothing, Temperature, Tournament};
+            !matches!(step, Temperature | DynamicTemperature { .. } | Smoothing { .. } | Tournament)
+        };
+        (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
+    }
+
+    /// Whether what decides about the temperature goes together.
+    pub(super) fn validate_temperatures(&self) -> Result<(), FieldError> {
+        if self.samplers.temperature_tokens > 0 && self.temperature == 0.0 {
+            let message = "needs a temperature above 0 to start from; set temperature";
+            return Err(FieldError::new("temperature_tokens", message));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EngineOrder, SamplerOrder};
+    use super::*;
+
+    fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
+        let mut params = SamplingParams::default();
+        change(&mut params);
+        assert_eq!(params.validate(9, 9), Ok(()));
+        params.steps()
+    }
+
+    #[test]
+    fn the_usual_filters_in_the_usual_order_need_no_steps() {
+        assert_eq!(steps(|_| ()), None);
+        assert_eq!(steps(|p| (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.5, 0.1)), None);
+        assert_eq!(steps(|p| (p.temperature, p.samplers.typical_p) = (0.0, 0.5)), None, "greedy");
+        let order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
+        assert_eq!(steps(|p| (p.top_k, p.top_p, p.samplers.sampler_order) = (9, 0.5, order.clone())), None);
+        let last = vec![Step::TopK, Step::Temperature];
+        assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
+        assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
+        assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
+        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
+    }
+}
