@@ -19,6 +19,8 @@ struct Pass {
     bool adjusted;
     bool counts;
     Sink sink;
+    // Of a list of the row as sent: the mass of all tokens besides, whatever the range is.
+    bool with_total;
     // Bins by distance from the largest logit, by value, (origin - value) >> shift, or by mass. Counts into sums leave out the tokens
     // before `origin` if it says so.
     Binning binning;
@@ -27,10 +29,14 @@ struct Pass {
 
     __device__ u64 mass(float x) const { return mass_of_exponent(exponent(x, max, scale)); }
 
+    // Whether sums by chunk come of it.
+    __device__ bool sums() const { return sink == kToChunks || sink == kToTotal || with_total; }
     // Every token that has a chance weighs its mass.
     __device__ bool weighs_all() const { return !counts && first_key == 0 && last_key == kLastKey && need == 0; }
     // Every token that has a chance, and what it weighs is its mass, in bins by mass.
     __device__ bool bins_all() const { return sink == kToBins && binning == kByExponent && weighs_all(); }
+    // ... in sums.
+    __device__ bool sums_all() const { return with_total || (sums() && weighs_all()); }
     // The first tokens of the order, down to a value: of equal tokens all.
     __device__ bool begins_the_order() const { return first_key == 0 && need == 0 && (u32)last_key == ~0u; }
     // No masses are asked for.

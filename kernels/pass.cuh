@@ -13,17 +13,14 @@ struct Passes {
 
     // Runs a pass over the slice and ends the phase. There are five loops, so that each has only the work of its kind in it.
     __device__ void run(const Pass& pass) const {
-        bool sums = pass.sink == kToChunks || pass.sink == kToTotal;
-        u32 sums_used = sums ? row.share : pass.sink == kToBins ? kBins : 0;
+        u32 sums_used = pass.sums() ? row.share : pass.sink == kToBins ? kBins : 0;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         if (pass.sink == kToChunks) clear_chunks();
         else team.sums().clear(sums_used);
-        if (pass.bins_all() || (sums && pass.weighs_all())) sum_masses(pass);
-        else if (pass.sink == kToList) list_untouched(pass);
-        else if (!sums) bin_untouched(pass);
-        else if (pass.only_counts()) {
-            sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
-        } else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });
+        if (pass.bins_all() || pass.sums_all()) sum_masses(pass);
+        else if (pass.sums()) sum_range(pass, from);
+        else if (pass.sink == kToBins) bin_untouched(pass);
+        if (pass.sink == kToList) list_untouched(pass);
         if (!sees_all(pass)) {
             row.each_touched([&](const Touched& touched, u32) {
                 float x = pass.adjusted ? touched.x : touched.raw;
@@ -169,13 +166,13 @@ struct Passes {
     // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions.
     __device__ void sum_masses(const Pass& pass) const {
         if (!sees_untouched(pass)) return;
-        bool has_all = sees_all(pass) && row.has_touched();
+        bool as_sent = sees_all(pass) || pass.with_total, has_all = as_sent && row.has_touched();
         u64 sum = 0;
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             float x[kPerThread];
             row.load_logits(chunk, x);
-            if (!sees_all(pass)) row.hide_touched(chunk, x);
+            if (!as_sent) row.hide_touched(chunk, x);
             // The delegate is of untouched tokens.
             float most = has_all ? largest(x) : row.delegate(chunk);
             if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
@@ -203,6 +200,13 @@ struct Passes {
         if (!(y >= kFar)) return own;
         team.sums().add(exponent_bin(y), own);
         return 0;
+    }
+
+    // Masses in a range, or counts of tokens from `from` on.
+    __device__ void sum_range(const Pass& pass, u32 from) const {
+        if (pass.only_counts()) {
+            sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
+        } else sum_chunks(pass, [&](u32 token, float x) { return pass.weight(token, x); });
     }
 
     template <class Weight>

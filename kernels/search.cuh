@@ -53,6 +53,7 @@ struct Search {
         pass.need = left_need;
         pass.counts = counts;
         pass.sink = sink;
+        pass.with_total = false;
         pass.binning = binning;
     }
 
@@ -103,6 +104,13 @@ struct Search {
         pass.last_key = (u64)~floor << 32 | ~0u;
         step = next;
         return kPass;
+    }
+
+    // ... of the row as sent, and weighs all of it in the same phase.
+    __device__ Needs list_and_weigh(u32 floor, Step next) {
+        Needs needs = list_down_to(floor, next);
+        pass.with_total = true;
+        return needs;
     }
 
     // Lists the tokens of the order down to the end of a bin by mass, or some more; those of bins that `pass` has filled.

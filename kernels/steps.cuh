@@ -24,7 +24,7 @@ template <class Element>
 struct Machine : Search<Element> {
     using Base = Search<Element>;
     using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
-    using Base::left_need, Base::list_bins, Base::list_down_to, Base::list_first, Base::listed, Base::memory, Base::missing;
+    using Base::left_need, Base::list_and_weigh, Base::list_bins, Base::list_down_to, Base::list_first, Base::listed, Base::memory, Base::missing;
     using Base::pass, Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
     using Base::wanted, Base::weighed;
 
@@ -55,8 +55,8 @@ struct Machine : Search<Element> {
             if (needs == kNoPass && step > kEnd) needs = search_step();
             if (needs == kPass) {
                 passes.run(pass);
+                if (pass.sums()) weighed = passes.total();
                 if (pass.sink == kToList) listed = passes.order_list();
-                else if (pass.sink != kToBins) weighed = passes.total();
             }
             if (needs == kDelegates) passes.count_delegates(pass, wanted);
             if (needs == kToken) found = passes.find(pass, point);
@@ -223,6 +223,8 @@ struct Machine : Search<Element> {
         }
         view(false, from_ascending(raw_max), job.raw_scale);
         kind = kChunks;
+        // The first tokens come with the total where their bound is known.
+        if (asks_raw_groups(job, passes.team)) return list_and_weigh(memory.floors[1], kRawWeighed);
         return weigh(kToTotal, kRawWeighed);
     }
 
@@ -268,7 +270,7 @@ struct Machine : Search<Element> {
     }
 
     __device__ Needs list_top() {
-        if (!pass.adjusted && asks_raw_groups(job, passes.team)) return list_down_to(memory.floors[1], kTopGrouped);
+        if (!pass.adjusted && asks_raw_groups(job, passes.team)) return go(kTopGrouped);
         return list_first(top_n(), kTopListed);
     }
 
