@@ -294,5 +294,11 @@ struct Histogram {
     // Of two kinds, side by side: each has a half of the sum.
     __device__ void add_one_of(u32 kind, u32 bin) const { (void)shared_add(halves, 2 * (first + bin) + kind, 1); }
 
+    // By the one thread that writes this sum before the next barrier; it need not have been cleared.
+    __device__ void set(u32 bin, u64 weight) const {
+        halves[2 * (first + bin)] = (u32)weight;
+        halves[2 * (first + bin) + 1] = (u32)(weight >> 32);
+    }
+
     __device__ u64 get(u32 bin) const { return whole<u64>(halves, 2 * (first + bin)); }
 };

@@ -15,18 +15,20 @@ struct Passes {
     __device__ void run(const Pass& pass) const {
         u32 sums_used = pass.sums() ? row.share : pass.sink == kToBins ? kBins : 0;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
-        if (pass.sink == kToChunks) clear_chunks();
-        else team.sums().clear(sums_used);
+        if (pass.sink != kToChunks) team.sums().clear(sums_used);
+        else if (!sees_untouched(pass)) clear_parts();
         if (pass.bins_all() || pass.sums_all()) sum_masses(pass);
         else if (pass.sums()) sum_range(pass, from);
         else if (pass.sink == kToBins) bin_untouched(pass);
         if (pass.sink == kToList) list_untouched(pass);
         if (!sees_all(pass)) {
+            if (pass.sink == kToChunks) await_parts();
             row.each_touched([&](const Touched& touched, u32) {
                 float x = pass.adjusted ? touched.x : touched.raw;
                 if (pass.has(touched.token, x) && touched.token >= from) take(pass, touched.token, x);
             });
         }
+        if (pass.sink == kToChunks) sum_parts();
         team.sync(sums_used);
     }
 
@@ -93,21 +95,33 @@ struct Passes {
         return warp_sum(own);
     }
 
-    // Makes room for sums by chunk.
-    __device__ void clear_chunks() const { team.sums().clear(part_of(row.share, 0)); }
+    // Sums by chunk are made of parts, at which other blocks do not look: of each chunk of the slice what each warp has there, which
+    // that warp alone sets, so that they need no clearing. Where no warp does, they are cleared.
+    __device__ void set_part(u32 chunk, u32 warp, u64 sum) const { team.sums().set(part_of(chunk - row.first_chunk, warp), sum); }
+    __device__ void clear_parts() const { team.sums().clear(part_of(row.share, 0)); }
 
-    // ... what a token of the slice weighs.
+    // Behind this anybody adds to parts what touched tokens weigh.
+    __device__ void await_parts() const {
+        if (row.has_touched()) __syncthreads();
+    }
     __device__ void add_token(u32 token, u64 weight) const {
-        add_to_chunk(token / kChunk - row.first_chunk, token % kChunk / Row<Element>::kWarpTokens, weight);
+        u32 chunk = token / kChunk - row.first_chunk;
+        team.sums().add(part_of(chunk, token % kChunk / Row<Element>::kWarpTokens), weight);
     }
 
-    // ... what a warp has in a chunk of the slice, beside what there is in the chunk. Other blocks do not look at it.
-    __device__ void add_to_chunk(u32 chunk, u32 warp, u64 sum) const {
-        team.sums().add(chunk, sum);
-        team.sums().add(part_of(chunk, warp), sum);
+    // Sums the parts of each chunk of the slice, a warp for each.
+    __device__ void sum_parts() const {
+        __syncthreads();
+        u32 lane = threadIdx.x % kWarp;
+#pragma unroll 1
+        for (u32 chunk = threadIdx.x / kWarp; chunk < row.share; chunk += kWarps) {
+            bool is_there = lane < kWarps && row.first_chunk + chunk < row.end_chunk;
+            u64 sum = warp_sum(is_there ? team.sums().get(part_of(chunk, lane)) : 0);
+            if (lane == 0) team.sums().set(chunk, sum);
+        }
     }
 
-    // The place of such a sum, behind those of the chunks.
+    // The place of a part, behind the sums by chunk.
     __device__ static u32 part_of(u32 chunk, u32 warp) { return kSliceChunks + chunk * kWarps + warp; }
     static_assert(kSliceChunks + kSliceChunks * kWarps <= kBins, "sums by warp are in the box");
 
@@ -229,7 +243,7 @@ struct Passes {
         if (pass.sink != kToChunks && chunk + 1 < row.end_chunk) return;
         u64 of_warp = warp_sum(sum);
         if (threadIdx.x % kWarp == 0) {
-            if (pass.sink == kToChunks) add_to_chunk(chunk - row.first_chunk, threadIdx.x / kWarp, of_warp);
+            if (pass.sink == kToChunks) set_part(chunk, threadIdx.x / kWarp, of_warp);
             else team.sums().add(pass.sink == kToBins ? kBins - 1 : chunk - row.first_chunk, of_warp);
         }
         sum = 0;

@@ -82,11 +82,13 @@ struct Weigher {
     const u8* inputs;
 
     __device__ void run(RowResult& result) const {
-        passes.clear_chunks();
-        if (!row.is_listed_only()) weigh_untouched();
+        if (row.is_listed_only()) passes.clear_parts();
+        else weigh_untouched();
+        passes.await_parts();
         row.each_touched([&](const Touched& touched, u32 adjust) {
             passes.add_token(touched.token, weigh(touched.token, touched.x, adjust));
         });
+        passes.sum_parts();
         passes.team.sync(row.share);
         u64 total = passes.total();
         u32 token = 0;
@@ -129,7 +131,7 @@ struct Weigher {
             sum += weigh_four(row.token_at(chunk, 4 * four), now);
             if (four + 1 < kFours) continue;
             sum = warp_sum(sum);
-            if (threadIdx.x % kWarp == 0) passes.add_to_chunk(chunk - row.first_chunk, threadIdx.x / kWarp, sum);
+            if (threadIdx.x % kWarp == 0) passes.set_part(chunk, threadIdx.x / kWarp, sum);
             sum = 0;
         }
     }
