@@ -42,6 +42,16 @@ struct RowMemory {
 
     // What is there, behind a barrier.
     __device__ const RowJob& job(u32 place) const { return whole<RowJob>(jobs, place * kJobWords); }
+
+    // Where rows are weighed, the first draft of the row at the first place has the second one; no row and no mass, if there is none.
+    __device__ void bring_draft(const u8* inputs) const {
+        constexpr u32 words = sizeof(DraftRow) / 4;
+        if (threadIdx.x >= words) return;
+        const u32* from = reinterpret_cast<const u32*>(inputs + job(0).drafts);
+        jobs[kJobWords + threadIdx.x] = job(0).draft_count > 0 ? from[threadIdx.x] : 0;
+    }
+    __device__ const DraftRow& draft() const { return whole<DraftRow>(jobs, kJobWords); }
+    static_assert(sizeof(DraftRow) <= sizeof(RowJob) && sizeof(RowJob) % alignof(DraftRow) == 0, "it has room");
 };
 
 constexpr u32 kNoAdjust = ~0u;

@@ -167,10 +167,12 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
         __syncthreads();
         const RowJob& job = row_memory.job(0);
         Row<Element>::fetch_slice(job, inputs, team);
+        row_memory.bring_draft(inputs);
         Row<Element> row(row_memory, job, inputs, team, 0);
         row.mark_touched();
+        __syncthreads();
         Passes<Element> passes{list_memory, row, team};
-        Weigher<Element>{passes, row, inputs}.run(results[at]);
+        Weigher<Element>{passes, row, inputs, row_memory.draft()}.run(results[at]);
     }
     team.end();
 }

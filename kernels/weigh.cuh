@@ -75,11 +75,18 @@ __device__ inline void drafted_masses(const DraftRow& draft, u32 first, const Fo
     }
 }
 
+// The four from `token` on, or the last ones of a row of so many that begin with a multiple of four.
+__device__ inline u32 last_four(u32 token, u32 vocab_size) {
+    u32 last = vocab_size > 0 ? (vocab_size - 1) / 4 * 4 : 0;
+    return token < last ? token : last;
+}
+
 template <class Element>
 struct Weigher {
     const Passes<Element>& passes;
     const Row<Element>& row;
     const u8* inputs;
+    const DraftRow& first_draft;
 
     __device__ void run(RowResult& result) const {
         if (row.is_listed_only()) passes.clear_parts();
@@ -105,33 +112,37 @@ struct Weigher {
     }
 
   private:
-    // What four tokens are weighed by: their logits, and what the first draft has there.
-    struct Pair {
-        Four target, draft;
-    };
-
-    __device__ Pair fetch(u32 chunk, u32 four) const {
-        u32 token = row.token_at(chunk, 4 * four);
-        if (token >= row.vocab_size) return Pair{};
-        Four target = four_of(reinterpret_cast<const u8*>(row.vectors()), Element::kFormat, token);
-        return Pair{target, row.job.draft_count > 0 ? drafted_four(draft(0), inputs, token) : Four{0, 0}};
+    // The logits of a thread's four tokens, and what the first draft has there: each a read that stands in no branch, since behind one
+    // what comes of it would be waited for. Beyond a row's end they take its last four again, and the target's where there is no draft
+    // row, at which nobody looks.
+    __device__ Four target_four(u32 first) const {
+        return four_of(target(), Element::kFormat, last_four(first, row.vocab_size));
     }
+    __device__ Four draft_four(u32 first) const {
+        const u8* from = first_draft.vocab_size > 0 ? inputs + first_draft.row : target();
+        return four_of(from, first_draft.format & 3, last_four(first, first_draft.vocab_size));
+    }
+    __device__ const u8* target() const { return reinterpret_cast<const u8*>(row.vectors()); }
 
-    // Four tokens at a time, while the next four are on their way.
+    // The first of a thread's tokens that are its `at`-th four, counted over chunks.
+    static constexpr u32 kFours = kPerThread / 4;
+    __device__ u32 token_of_four(u32 at) const { return row.token_at(at / kFours, at % kFours * 4); }
+
+    // Four tokens at a time, while the next four are on their way: behind the last ones the same again.
     __device__ void weigh_untouched() const {
-        constexpr u32 kFours = kPerThread / 4;
-        Pair next{};
-        if (row.first_chunk < row.end_chunk) next = fetch(row.first_chunk, 0);
+        u32 at = row.first_chunk * kFours, end = row.end_chunk * kFours;
+        if (at == end) return;
+        Four target = target_four(token_of_four(at)), draft = draft_four(token_of_four(at));
         u64 sum = 0;
 #pragma unroll 1
-        for (u32 at = row.first_chunk * kFours; at < row.end_chunk * kFours; ++at) {
-            u32 chunk = at / kFours, four = at % kFours;
-            Pair now = next;
-            if (at + 1 < row.end_chunk * kFours) next = fetch((at + 1) / kFours, (at + 1) % kFours);
-            sum += weigh_four(row.token_at(chunk, 4 * four), now);
-            if (four + 1 < kFours) continue;
+        for (; at < end; ++at) {
+            u32 next = token_of_four(at + 1 < end ? at + 1 : at);
+            Four drafted = draft;
+            draft = draft_four(next);
+            sum += weigh_four(token_of_four(at), target, drafted, [&] { target = target_four(next); });
+            if (at % kFours + 1 < kFours) continue;
             sum = warp_sum(sum);
-            if (threadIdx.x % kWarp == 0) passes.set_part(chunk, threadIdx.x / kWarp, sum);
+            if (threadIdx.x % kWarp == 0) passes.set_part(at / kFours, threadIdx.x / kWarp, sum);
             sum = 0;
         }
     }
@@ -171,11 +182,26 @@ struct Weigher {
         return weight;
     }
 
+    // Takes a draft from what is left of four tokens, or says what it gives to those of which anything is; 0 if nothing is then.
+    __device__ u64 take(const DraftRow& draft, const Four& values, u32 first, u64 (&weight)[4]) const {
+        u64 drafted[4], any = 0;
+        drafted_masses(draft, first, values, drafted);
+        double of_target = draft.of_target, of_draft = draft.of_draft;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            u64 next = row.job.flags & kDrafted ? drafted[i] : beyond(weight[i], drafted[i], of_target, of_draft);
+            weight[i] = weight[i] > 0 ? next : 0;
+            any |= weight[i];
+        }
+        return any;
+    }
+
     // The same of tokens that have no adjust, of which the first is a multiple of four: their sum.
-    __device__ u64 weigh_four(u32 first, const Pair& values) const {
+    template <class Then>
+    __device__ u64 weigh_four(u32 first, const Four& target, const Four& drafted, Then then) const {
         u64 weight[4], any = 0, sum = 0;
         float x[4];
-        widen_four(values.target, Element::kFormat, x);
+        widen_four(target, Element::kFormat, x);
         u32 which = row.which_of_four(first);
         u64 last_key = row.job.last_key, need = row.job.min_p_need;
         float max = row.job.max, scale = row.job.scale;
@@ -188,23 +214,17 @@ struct Weigher {
             weight[i] = is_left ? own : 0;
             any |= weight[i];
         }
+        then();
         if (row.job.flags & kEntropy) {
+            widen_four(target_four(first), Element::kFormat, x);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) sum += entropy_term(weight[i], x[i]);
             return sum;
         }
+        if (any > 0 && row.job.draft_count > 0) any = take(first_draft, drafted, first, weight);
 #pragma unroll 1
-        for (u32 d = 0; d < row.job.draft_count && any > 0; ++d) {
-            u64 drafted[4];
-            drafted_masses(draft(d), first, d == 0 ? values.draft : drafted_four(draft(d), inputs, first), drafted);
-            any = 0;
-            double of_target = draft(d).of_target, of_draft = draft(d).of_draft;
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                u64 next = row.job.flags & kDrafted ? drafted[i] : beyond(weight[i], drafted[i], of_target, of_draft);
-                weight[i] = weight[i] > 0 ? next : 0;
-                any |= weight[i];
-            }
+        for (u32 d = 1; d < row.job.draft_count && any > 0; ++d) {
+            any = take(draft(d), drafted_four(draft(d), inputs, first), first, weight);
         }
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) sum += weight[i];
