@@ -19,6 +19,8 @@ pub(crate) struct Emulator {
     child: Child,
     pub(crate) threads: u32,
     pub(crate) clusters: bool,
+    /// So many blocks of each team seem to be at its first barrier before one is, where the barrier is in global memory. A fault.
+    pub(crate) arrived: u32,
 }
 
 /// How a batch is laid over the machine.
@@ -43,7 +45,7 @@ impl Emulator {
         let [threads, clusters, scratch, tokens]: [u32; 4] = bytemuck::cast(about);
         assert_eq!(scratch as usize, SCRATCH_BYTES);
         assert_eq!(tokens, chunk(threads));
-        Self { child, threads, clusters: clusters != 0 }
+        Self { child, threads, clusters: clusters != 0, arrived: 0 }
     }
 
     /// Chunks of the longest of these rows.
@@ -113,7 +115,7 @@ impl Emulator {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).unwrap();
         let program = (launch.kernel as usize * Dtype::ALL.len() + format) as u32;
         let Shape { team_size, teams, slice_chunks, cached_vectors, shared_bytes } = launch.shape;
-        let words = [program, launch.rows, team_size, teams, slice_chunks, cached_vectors, shared_bytes, 0];
+        let words = [program, launch.rows, team_size, teams, slice_chunks, cached_vectors, shared_bytes, self.arrived];
         let sizes = [seed, inputs.len() as u64, launch.outputs as u64];
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(bytemuck::cast_slice(&words)).unwrap();

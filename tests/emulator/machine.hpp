@@ -1,5 +1,5 @@
 // The threads of a team of blocks, each a fiber, and what they wait for. The order in which ready threads run is shuffled
-// from a seed, so that a result which depends on it does not stay hidden.
+// from a seed, and blocks are not equally fast, so that a result which depends on it does not stay hidden.
 #pragma once
 #include <unistd.h>
 
@@ -116,6 +116,8 @@ class Machine {
     const std::function<void()>* body = nullptr;
     uint64_t random = 1;
     bool progress = false;
+    // It rests until the others cannot go on without it: they come as far ahead of it as barriers let them.
+    const Block* resting = nullptr;
 
     static void begin() {
         Machine& machine = self();
@@ -134,6 +136,10 @@ class Machine {
         return random;
     }
 
+    void let_one_rest() {
+        if (resting == nullptr && blocks.size() > 1 && next() % 8 == 0) resting = blocks[next() % blocks.size()].get();
+    }
+
     void set_up(unsigned y, unsigned blocks_of_team, unsigned threads_of_block, size_t shared_bytes);
     void run_team();
     [[noreturn]] void report_stuck() const;
@@ -146,7 +152,9 @@ inline void Machine::run_team() {
     }
     // Rounds without a meeting, an end or a change: somebody spins for what never comes.
     unsigned idle = 0;
+    resting = nullptr;
     while (!order.empty()) {
+        let_one_rest();
         progress = false;
         bool ran = false;
         // A rotation and a direction are enough to mix, and cheap.
@@ -154,11 +162,15 @@ inline void Machine::run_team() {
         bool backwards = next() & 1;
         for (size_t i = 0; i < count; ++i) {
             Thread* thread = order[(backwards ? from + count - i : from + i) % count];
-            if (thread->ended) continue;
+            if (thread->ended || thread->block == resting) continue;
             if (thread->waits_for != nullptr && thread->waits_for->times == thread->wait_times) continue;
             ran = true;
             current = thread;
             thread->fiber.resume();
+        }
+        if (!progress && resting != nullptr) {
+            resting = nullptr;
+            continue;
         }
         if (!ran) report_stuck();
         idle = progress ? 0 : idle + 1;

@@ -12,6 +12,7 @@ use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, RowResult};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
@@ -145,6 +146,38 @@ fn planted_faults_in_plain_rows_are_seen() {
             println!("{name}: seen in {seen} of {}", cases.len());
             assert!(seen > 0, "{name} was not seen");
         }
+    }
+}
+
+/// Blocks that do not wait for each other, where their barrier is in global memory: never, or only for the phase before. Results are
+/// then of what others had told before or not at all; that a kernel contradicts itself or waits for ever is seen too.
+#[test]
+fn a_missing_barrier_of_the_grid_is_seen() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    let (drawn, listed) = (Filters::OFF, Filters { top_k: 40, top_p: 0.9, ..Filters::OFF });
+    let case = |at: u64| Case {
+        filters: [drawn, listed][at as usize % 2],
+        action: Action::Draw { uniform: at.wrapping_mul(0x9E37_79B9_7F4A_7C15) },
+        ..Case::new(Dtype::F32, &row(0, 5000, at))
+    };
+    let cases: Vec<Case> = (0..16).map(case).collect();
+    assert_eq!(differing(&mut emulator, &cases, &unspoilt), 0);
+    for arrived in [1 << 30, LAYOUT.team_size] {
+        let differs = |case: &&Case| {
+            emulator.arrived = arrived;
+            let alone = std::slice::from_ref(*case);
+            let ran = catch_unwind(AssertUnwindSafe(|| differing(&mut emulator, alone, &unspoilt)));
+            ran.unwrap_or_else(|_| {
+                emulator = Emulator::start("narrow");
+                1
+            }) > 0
+        };
+        let seen = cases.iter().filter(differs).count();
+        println!("{arrived} blocks there too soon: seen in {seen} of {}", cases.len());
+        assert!(seen > cases.len() / 2, "{arrived}: seen in {seen}");
     }
 }
 
