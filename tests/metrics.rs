@@ -17,7 +17,9 @@ fn unit(name: &str) -> &'static str {
     match base {
         _ if base.ends_with("_seconds") => "seconds",
         _ if base.ends_with("_bytes") => "bytes",
-        _ if ["_acceptance", "_variation", "_probability"].iter().any(|end| base.ends_with(end)) => "share, 0 to 1",
+        _ if ["_acceptance", "_variation", "_probability", "_overlap"].iter().any(|end| base.ends_with(end)) => {
+            "share, 0 to 1"
+        }
         _ => "count",
     }
 }

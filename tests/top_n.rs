@@ -93,6 +93,30 @@ async fn a_marked_row_is_that_of_minus_infinity_elsewhere() {
     server.expect_series("croupier_rows_truncated_total{model=\"default\"}", 10.0).await;
 }
 
+/// The row after a rejected token is looked at where it is measured whether rows are shifted. No token comes of it.
+#[tokio::test]
+async fn a_cut_row_that_is_only_measured_leaves_the_tokens_lossless() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(8))])).await;
+    // The first row lists all that it has, which is not the draft token; the second one is cut.
+    let among = |tokens: std::ops::Range<u32>| -> Vec<f32> {
+        (0..VOCAB).map(|t| if tokens.contains(&t) { 1.0 } else { f32::NEG_INFINITY }).collect()
+    };
+    let rows = [among(20..30), among(0..40)];
+    let from = verify_work::DraftDistribution::Deterministic(DeterministicDraft {});
+    let verify =
+        VerifyWork { draft_token_ids: vec![7], draft_distribution: Some(from), measure: true, ..Default::default() };
+    let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
+    let top_n = Some(top_n(&rows, 10, BeyondTopN::Mark));
+    let result = worker.step(Step { work, top_n, ..Default::default() }).await;
+    let [done] = &result.work[..] else { panic!("one result for one work") };
+    let verified = done.verify.as_ref().unwrap_or_else(|| panic!("{}", done.message));
+    assert_eq!((done.truncated, verified.lossless, verified.accepted_count), (false, true, 0));
+    // As if the ten listed tokens, of which the draft token is one, were all.
+    assert_eq!(verified.tests[0].late_overlap, Some(0.1));
+}
+
 #[tokio::test]
 async fn drafts_on_cut_rows_are_not_lossless() {
     let server = TestServer::start().await;

@@ -1,5 +1,6 @@
 //! What the lanes tell the screen and the report.
 
+use crate::shift::{Overlap, SHIFTS};
 use crate::tally::Tally;
 use croupier::proto::WorkResult;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,8 @@ pub(crate) struct Seen {
     pub(crate) positions: Vec<Tally>,
     /// Probabilities of draft tokens where others could have been drawn, against what they are on average.
     pub(crate) drawn: Tally,
+    /// Whether drafts would fit rows one place further on, by [`SHIFTS`].
+    pub(crate) shifts: [Overlap; SHIFTS.len()],
     /// Whether emitted tokens were the target's most likely ones.
     pub(crate) first: Tally,
 }
@@ -85,6 +88,9 @@ impl Seen {
         let Some(verify) = &work.verify else { return };
         self.accepted += u64::from(verify.accepted_count);
         self.lossy += u64::from(!verify.lossless);
+        if let Some(first) = verify.tests.first() {
+            self.shifts.iter_mut().zip(SHIFTS).for_each(|(overlap, shift)| overlap.add(shift, first));
+        }
         for test in &verify.tests {
             let at = test.index as usize;
             if self.positions.len() <= at {

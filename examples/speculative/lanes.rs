@@ -66,18 +66,21 @@ pub(crate) fn lanes(args: &Args) -> Vec<Lane> {
         logprobs: Some(LogprobsParams { top_n: 1, mode: LogprobsMode::Processed.into(), token_ids: Vec::new() }),
         ..SamplingParams::default()
     };
-    let advice = |draft_cost| DraftLengthParams {
-        draft_cost,
-        verify_cost: args.verify_cost,
-        max_draft_tokens: Some(args.draft_length),
+    let advice = |draft_cost| {
+        // Of rows that are off nothing is accepted, and the advice soon would be to draft nothing.
+        args.shift_rows.is_none().then_some(DraftLengthParams {
+            draft_cost,
+            verify_cost: args.verify_cost,
+            max_draft_tokens: Some(args.draft_length),
+        })
     };
-    let kept = SamplingParams { draft_length: Some(advice(args.draft_cost)), ..plain.clone() };
+    let kept = SamplingParams { draft_length: advice(args.draft_cost), ..plain.clone() };
     let proposer = ProposerParams {
         kind: args.proposer.wire().into(),
         max_draft_tokens: Some(args.draft_length),
         ..ProposerParams::default()
     };
-    let proposed = SamplingParams { proposer: Some(proposer), draft_length: Some(advice(0.0)), ..plain.clone() };
+    let proposed = SamplingParams { proposer: Some(proposer), draft_length: advice(0.0), ..plain.clone() };
     let (order, length, name) = (args.draft_order, args.draft_length, args.proposer.name());
     let claimed = args.temperature;
     let lane = |label, model, summary: String, drafts, params: &SamplingParams| Lane {

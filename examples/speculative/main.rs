@@ -13,6 +13,7 @@ mod board;
 mod lanes;
 mod report;
 mod sent;
+mod shift;
 mod tally;
 mod view;
 mod worker;
@@ -21,6 +22,7 @@ use board::Board;
 use clap::Parser;
 use lanes::{Drafts, Lane, Prompts, Proposer};
 use sent::Drafter;
+use shift::Shift;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -77,6 +79,9 @@ struct Args {
     /// Temperature that the broken lane draws at. Default: 2.5 times --temperature; equal to it, it is not broken
     #[arg(long, value_name = "T", value_parser = temperature)]
     broken_temperature: Option<f64>,
+    /// Send the target's rows one place late or early: a fault that the metrics name
+    #[arg(long, value_enum)]
+    shift_rows: Option<Shift>,
     /// Tokens that the target looks at, the next one included
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64))]
     order: u8,
@@ -147,6 +152,7 @@ async fn run(args: Args) -> Result<bool> {
         seed: args.seed,
         tokens: args.tokens.unwrap_or(if args.quick { TOKENS_QUICK } else { TOKENS }),
         draft_length: args.draft_length as usize,
+        shift: args.shift_rows,
         stop: Arc::new(AtomicBool::new(false)),
     });
     let on_ctrl_c = stop_on_ctrl_c(&world.stop);
@@ -219,7 +225,10 @@ fn say_report(args: &Args, world: &World, lanes: &[Lane], page: &str, style: Sty
     say(&report::table(&seen, args.draft_cost, args.verify_cost, style))?;
     say(&report::positions(&seen, style))?;
     say(&report::verdicts(lanes, &seen, style))?;
-    let checks = report::checks(lanes, &seen, args.temperature, page);
+    let checks = match args.shift_rows {
+        None => report::checks(lanes, &seen, args.temperature, page),
+        Some(shift) => report::shift_checks(lanes, &seen, Some(shift)),
+    };
     for check in &checks {
         say(&format!(" {}: {}", check.claim, style.bold(if check.holds { "yes" } else { "NO" })))?;
         for line in screen::wrap(&check.detail, style.width() - 4).iter().filter(|line| !line.is_empty()) {

@@ -2,6 +2,7 @@
 
 use crate::board::Seen;
 use crate::lanes::{Drafts, Lane, Prompts};
+use crate::shift::{SHIFTS, Shift};
 use crate::support::screen::{LABEL_WIDTH, Style, excerpt, grouped, wrap};
 use crate::support::{corpus, scrape};
 use crate::tally::{MOST, Tally};
@@ -146,10 +147,31 @@ pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str
             checks.push(Check { claim, detail: String::new(), holds: own.drawn.is_honest() == honest });
         }
     }
+    checks.extend(shift_checks(lanes, seen, None));
     let told = |seen: &Seen| (seen.acceptance().tests as f64, seen.acceptance().observed);
     let claim = "the metrics count the tests and acceptances that the replies told".into();
     let holds = lanes.iter().zip(seen).all(|(lane, seen)| counted(page, lane) == told(seen));
     checks.push(Check { claim, detail: String::new(), holds });
+    checks
+}
+
+/// Whether rows that are one place off are found out in every lane with drafts, and no others.
+pub(crate) fn shift_checks(lanes: &[Lane], seen: &[Seen], shift: Option<Shift>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (lane, seen) in lanes.iter().zip(seen).filter(|(lane, _)| lane.drafts != Drafts::Nowhere) {
+        let claim = match shift {
+            None => format!("{}: drafts fit the rows that they are held against", lane.label),
+            Some(shift) => format!("{}: rows that are one {} are found out", lane.label, shift.name()),
+        };
+        let fit = SHIFTS.iter().zip(&seen.shifts).map(|(fits, overlap)| {
+            let (own, shifted) = overlap.means();
+            let errors = overlap.standard_errors();
+            format!("if rows were one {}: {shifted:.2} in common and not {own:.2}, {errors:+.1} se", fits.name())
+        });
+        let detail = fit.collect::<Vec<_>>().join("; ");
+        let holds = SHIFTS.iter().zip(&seen.shifts).all(|(&fits, fit)| fit.is_shifted() == (shift == Some(fits)));
+        checks.push(Check { claim, detail, holds });
+    }
     checks
 }
 

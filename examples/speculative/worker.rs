@@ -4,6 +4,7 @@
 use crate::board::Board;
 use crate::lanes::{Drafts, Lane, Prompts};
 use crate::sent::Drafter;
+use crate::shift::{self, Shift};
 use crate::support::client::{self, request, step_result};
 use crate::support::corpus::{END_OF_TEXT, VOCAB_SIZE};
 use crate::support::rows::{Dtype, RowMaker};
@@ -39,6 +40,8 @@ pub(crate) struct World {
     pub(crate) tokens: u64,
     /// The most draft tokens.
     pub(crate) draft_length: usize,
+    /// How the target's rows are off.
+    pub(crate) shift: Option<Shift>,
     /// Somebody wants to see the end now.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -188,11 +191,9 @@ impl Worker {
     async fn target_step(&mut self, draft: Option<Draft>) -> Result<WorkResult> {
         let tokens = draft.as_ref().map_or(&[][..], |(tokens, _)| tokens);
         self.rows.reserve((tokens.len() + 1) * self.models.target.row_bytes());
-        let mut text = self.context.clone();
-        self.models.target.append(&text, &mut self.rows);
-        for &token in tokens {
-            text.push(token);
-            self.models.target.append(&text, &mut self.rows);
+        let text = [&self.context, tokens].concat();
+        for before in shift::before_rows(self.world.shift, self.context.len(), tokens.len()) {
+            self.models.target.append(&text[..before], &mut self.rows);
         }
         let kind = match draft {
             None => work::Kind::Sample(SampleWork {}),

@@ -39,6 +39,8 @@ const SHARES: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95
 /// Probabilities by position of a draft, of which a server has many: few, as their means say most. All are at most 1, so that the
 /// bucket for all of them is the one up to 1.
 const SHARES_BY_POSITION: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9];
+/// Shares of which only the mean counts.
+const MEAN_SHARES: &[f64] = &[0.5];
 /// Ranks of tokens.
 const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
 
@@ -235,6 +237,10 @@ catalog! {
         "Probability of measured draft tokens in the draft distribution that they are said to be drawn from; block verification included, certain tokens not.");
     SPEC_EXPECTED_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_expected_draft_probability", SHARES_BY_POSITION,
         "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
+    SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
+        "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it.");
+    SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
+        "What would be in common if rows were shifted: the first draft token's distribution with the row after its own (late), or the second one's with the first one's row (early).");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,

@@ -3,7 +3,7 @@
 
 use super::catalog as cat;
 use super::repeats::Repeats;
-use crate::speculative::verified::{Came, Chances, Trial};
+use crate::speculative::verified::{Came, Chances, Shifts, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
 
@@ -44,6 +44,8 @@ const LASTS: [&str; 3] = ["accepted", "recovered", "bonus"];
 const AFTER: [&str; 5] = ["opened", "sampled", "accepted", "recovered", "bonus"];
 /// Values of the label `first`: whether a first draft token was accepted.
 const FIRST: [&str; 2] = ["rejected", "accepted"];
+/// Values of the label `shift`, in the order in which [`overlaps`] gives them.
+const SHIFTS: [&str; 2] = ["late", "early"];
 
 /// A verification, as far as metrics go.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +94,8 @@ struct Handles {
     rejected: Vec<(Counter, Histogram)>,
     /// Of draft tokens that others could have been proposed in place of.
     drawn: OnceLock<Drawn>,
+    /// By [`SHIFTS`].
+    shifts: [OnceLock<Shift>; SHIFTS.len()],
     positions: Vec<OnceLock<Position>>,
     repeats: Repeats,
 }
@@ -101,6 +105,13 @@ struct Handles {
 struct Drawn {
     probability: Histogram,
     on_average: Histogram,
+}
+
+/// What is in common if rows are as they should be, and if they are shifted.
+#[derive(Debug)]
+struct Shift {
+    own: Histogram,
+    shifted: Histogram,
 }
 
 #[derive(Debug)]
@@ -135,6 +146,7 @@ impl Speculation {
             if let Some(chances) = trial.chances.filter(|_| is_new) {
                 handles.drawn(r, labels, chances);
             }
+            handles.shifts(r, labels, trial);
             // Acceptance did not come to these.
             if trial.depth <= round.accepted {
                 handles.trial(r, labels, trial, (round, is_new));
@@ -172,6 +184,7 @@ impl Handles {
             rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
             drawn: OnceLock::new(),
+            shifts: Default::default(),
             positions: (0..=POSITIONS).map(|_| OnceLock::new()).collect(),
             repeats: Repeats::default(),
         }
@@ -186,6 +199,22 @@ impl Handles {
             });
             drawn.probability.record(chances.draft);
             drawn.on_average.record(chances.draft_on_average);
+        }
+    }
+
+    /// Every one that was measured: texts that share a seed may be any, and no random number enters.
+    fn shifts(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial) {
+        let Some(own) = trial.overlap() else { return };
+        let [model, proposer] = labels;
+        for ((shift, handles), overlap) in SHIFTS.iter().zip(&self.shifts).zip(overlaps(trial.shifts)) {
+            let Some(overlap) = overlap else { continue };
+            let labels = [model, proposer, ("shift", *shift)];
+            let handles = handles.get_or_init(|| Shift {
+                own: cat::SPEC_OWN_OVERLAP.as_histogram(r, &labels),
+                shifted: cat::SPEC_SHIFTED_OVERLAP.as_histogram(r, &labels),
+            });
+            handles.own.record(own);
+            handles.shifted.record(overlap);
         }
     }
 
@@ -231,6 +260,10 @@ impl Position {
             measured_accepted: cat::SPEC_MEASURED_ACCEPTED_PER_POS.as_counter(r, &labels),
         }
     }
+}
+
+fn overlaps(shifts: Shifts) -> [Option<f64>; SHIFTS.len()] {
+    [shifts.late, shifts.early]
 }
 
 /// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so

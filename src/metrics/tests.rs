@@ -2,7 +2,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
-use crate::speculative::verified::{Came, Chances, Trial};
+use crate::speculative::verified::{Came, Chances, Shifts, Trial};
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -148,6 +148,7 @@ fn series(model_labels: usize) -> (usize, usize) {
         total_variation: Some(0.5),
         chances: Some(Chances { target: 0.25, draft: 0.5, draft_on_average: 0.5 }),
         rejected_rank: Some(2),
+        shifts: Shifts { late: Some(0.25), early: Some(0.25) },
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
     let proposers = [Proposer::Kept, Proposer::Sent, Proposer::Deterministic, Proposer::Ngram, Proposer::Suffix];

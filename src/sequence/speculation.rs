@@ -113,6 +113,7 @@ mod tests {
             total_variation,
             chances,
             rejected_rank,
+            shifts: Default::default(),
         }
     }
 

@@ -96,7 +96,7 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
         draft.materialise(vocab_size).map_err(|error| VerifyFailure::Draft { index, error })
     };
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
-    let mut rows = Rows { job, states: States::new(job), truncated: false };
+    let mut rows = Rows { job, states: States::new(job), truncated: false, looks_aside: false };
     let verified = plain::verify(&drafts, &job.plan(), &mut rows)?;
     // What a list leaves out, the target has and the text cannot.
     let lossless = verified.lossless && !rows.truncated;
@@ -153,13 +153,15 @@ struct Rows<'a> {
     states: States,
     /// Whether a row that was come to was cut to its list.
     truncated: bool,
+    /// Whether nothing that is emitted goes by the rows come to now.
+    looks_aside: bool,
 }
 
 impl Target for Rows<'_> {
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
         let found = Distribution::of(&self.job.rows[row].logits, &self.states.spec(self.job, row))?;
         self.states.learn(self.job, row, |token| found.observed(token));
-        self.truncated |= found.is_truncated();
+        self.truncated |= found.is_truncated() && !self.looks_aside;
         Ok(found)
     }
 
@@ -172,6 +174,10 @@ impl Target for Rows<'_> {
 
     fn ends(&self, node: usize) -> bool {
         self.job.ends[node]
+    }
+
+    fn look_aside(&mut self) {
+        self.looks_aside = true;
     }
 
     fn is_raced(&self) -> bool {

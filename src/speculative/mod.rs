@@ -3,7 +3,7 @@
 //! [`verify`] is the contract that every backend is compared with, bit for bit. Read [`weights`] (distributions as
 //! they are compared), [`draft`] (what was proposed), [`numbers`] (random numbers), [`positions`] (what a rule may ask),
 //! then the rules: [`rejection`], [`block`], [`rule::AcceptanceRule::Greedy`], [`typical`], [`relaxed`], [`synthetic`],
-//! and [`tree`]. [`plan`] leads from a draft to its rule, [`plain`] answers what the rules ask.
+//! and [`tree`]; [`shifts`] is measured beside them. [`plan`] leads from a draft to its rule, [`plain`] answers what the rules ask.
 //! Around them stand [`propose`], draft tokens without a draft model, and [`advice`], how many of them pay.
 //!
 //! Rejection and block verification are lossless with every parameter, penalty and mask, because the two
@@ -27,6 +27,7 @@ pub mod propose;
 pub mod rejection;
 pub mod relaxed;
 pub mod rule;
+pub mod shifts;
 pub mod states;
 pub mod synthetic;
 pub mod tree;

@@ -43,6 +43,9 @@ pub trait Target {
         None
     }
 
+    /// As [`Positions::look_aside`].
+    fn look_aside(&mut self) {}
+
     /// What samplers remember before a row.
     fn state_before(&self, _row: usize) -> Option<SamplerState> {
         None
@@ -118,6 +121,10 @@ impl<T: Target> Positions for Plain<'_, T> {
         let target = self.target.distribution(row)?;
         self.here = Some(Here { row, left: Weights::from(&target), target, is_whole: true });
         Ok(())
+    }
+
+    fn look_aside(&mut self) {
+        self.target.look_aside();
     }
 
     fn share(&mut self, token: u32) -> f64 {

@@ -5,11 +5,9 @@ use super::positions::Positions;
 use super::rule::AcceptanceRule;
 use super::tree::{self, Tree, row_after};
 use super::verified::{Trial, Verified};
-use super::{VerifyError, block, come_to, judge};
+use super::weights::common;
+use super::{VerifyError, block, come_to, judge, shifts};
 use crate::params::state::SamplerState;
-
-/// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
-const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
 
 /// What a verification goes by besides draft and rows.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +37,7 @@ impl Plan<'_> {
     pub fn verify(&self, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
         // Where nothing is left to chance there is nothing to gain from a block, and the plain row's text to keep.
         let certain = || (0..self.tree.len()).all(|node| positions.is_certain(node));
-        let verified = match self.rule {
+        let mut verified = match self.rule {
             // No draft: a plain row, whatever the rule.
             _ if self.tree.is_empty() => tree::sampled(self, positions),
             AcceptanceRule::Block if self.tree.is_chain() && !certain() => block::verify(self, positions),
@@ -47,6 +45,9 @@ impl Plan<'_> {
             _ => judge::longest(self, positions),
         }?;
         let states = states(&verified, positions)?;
+        if self.measure {
+            shifts::measure(self, positions, &mut verified.trials);
+        }
         Ok(Verified { states, ..verified })
     }
 
@@ -63,10 +64,8 @@ impl Plan<'_> {
             return trial;
         }
         let variation = positions.beyond(1.0, node);
-        // Shares sum to 1, so what is common is what is not beyond.
         let beyond = if factor == 1.0 { variation } else { positions.beyond(factor, node) };
-        let common = factor - beyond;
-        trial.measured(positions, if common > ROUNDING { common } else { 0.0 }, variation)
+        trial.measured(positions, common(factor, beyond), variation)
     }
 }
 

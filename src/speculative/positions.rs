@@ -34,6 +34,9 @@ pub trait Positions {
     /// [`RowError`] if it has no distribution. Rows that nothing goes to may be anything.
     fn come_to(&mut self, row: usize) -> Result<(), RowError>;
 
+    /// From here on rows are come to for their measure only, which nothing that is emitted goes by.
+    fn look_aside(&mut self) {}
+
     /// The probability of a token in what is left.
     fn share(&mut self, token: u32) -> f64;
 

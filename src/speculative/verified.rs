@@ -2,6 +2,7 @@
 
 use super::plan::Plan;
 use super::positions::Positions;
+use super::weights::common;
 use crate::params::state::SamplerState;
 
 /// How a sequence's last token came about: what a draft goes on from.
@@ -77,6 +78,19 @@ pub struct Trial {
     /// stopped. 1 + the number of tokens before it in the target's order, after masks, bias and penalties. So a token that
     /// top-k 50 removed shows how far behind it was.
     pub rejected_rank: Option<u32>,
+    /// What of the draft would fit if rows were shifted; known for the first test of a verification.
+    pub shifts: Shifts,
+}
+
+/// What is common to rows and draft distributions that do not belong together, [at the beginning of a draft](super::shifts).
+/// Where it is more than what the first draft distribution and its own row have in common, the rows are shifted.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shifts {
+    /// The first draft token's distribution and the row after its own: rows that are one late, so that each has the
+    /// distribution of the position before it.
+    pub late: Option<f64>,
+    /// The row of the first draft token and the distribution of the draft token after it: rows that are one early.
+    pub early: Option<f64>,
 }
 
 /// How likely a draft token was.
@@ -105,7 +119,14 @@ impl Trial {
     pub(super) fn new(plan: &Plan<'_>, index: usize, depth: usize, accepted: bool) -> Self {
         let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
         let number = plan.numbers.accept(plan.tree.spot(index));
-        Self { index, depth, number, is_first: true, accepted, expected, total_variation, chances, rejected_rank }
+        let (is_first, shifts) = (true, Shifts::default());
+        Self { index, depth, number, is_first, accepted, expected, total_variation, chances, rejected_rank, shifts }
+    }
+
+    /// What is common to its draft distribution and to what was to be drawn, if it was measured.
+    #[must_use]
+    pub fn overlap(&self) -> Option<f64> {
+        self.total_variation.map(|variation| common(1.0, variation))
     }
 
     /// With what was measured where the positions are.

@@ -31,6 +31,17 @@ pub fn squared(weight: u64, per: f64) -> u64 {
     count(share * share * ONE)
 }
 
+/// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
+const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
+
+/// What a target that counts `factor` times has in common with a draft, the sum of min(factor * target, draft), where it has
+/// `beyond` beyond it: shares sum to 1, so what is common is what is not beyond.
+#[must_use]
+pub fn common(factor: f64, beyond: f64) -> f64 {
+    let common = factor - beyond;
+    if common > ROUNDING { common } else { 0.0 }
+}
+
 /// What a residual makes of weights: `max(weight * target - draft_weight * draft, 0)` in units of [`ONE`].
 #[derive(Debug, Clone, Copy)]
 pub struct Residual {

@@ -34,6 +34,8 @@ pub struct Proposer {
     pub measured: Measured,
     /// Whether draft tokens were drawn from what is claimed.
     pub drawn: Drawn,
+    /// Whether rows are one place off, by label `shift`.
+    pub shifts: Vec<Shift>,
     /// Mean total variation between draft and target distribution; `None` if none was measured.
     pub total_variation: Option<f64>,
     /// Why measured draft tokens were rejected; reasons that there were.
@@ -66,6 +68,24 @@ pub struct Drawn {
     pub expected: Option<f64>,
     /// The difference in standard errors, at least; beyond 4 it is not chance.
     pub standard_errors: f64,
+}
+
+/// What first draft distributions have in common with the rows that they are held against, and what it would be if rows were one
+/// place off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shift {
+    /// Label `shift`: which place that is.
+    pub shift: String,
+    /// How many verifications.
+    pub tests: u64,
+    /// What is in common as rows are, on average.
+    pub own: f64,
+    /// What would be, if they were shifted.
+    pub shifted: f64,
+    /// How much more that is, in standard errors, at least.
+    pub standard_errors: f64,
+    /// Whether rows are shifted: the difference is no chance, and large.
+    pub is_shifted: bool,
 }
 
 /// Measured draft tokens that were rejected for one reason.
@@ -115,6 +135,7 @@ impl Speculation {
                 emitted_tokens: count(&emitted),
                 measured: positions.measured(who),
                 drawn: distributions.drawn(who),
+                shifts: distributions.shifts(who),
                 total_variation: distributions.total_variation(who),
                 rejected: distributions.rejected(who),
                 positions: positions.of_proposer(who),
@@ -129,6 +150,9 @@ struct Distributions<'a> {
     probability: BTreeMap<Who<'a>, Histogram>,
     expected: BTreeMap<Who<'a>, Histogram>,
     total_variation: BTreeMap<Who<'a>, Histogram>,
+    /// By shift too.
+    own: BTreeMap<Where<'a>, Histogram>,
+    shifted: BTreeMap<Where<'a>, Histogram>,
     /// By reason too.
     ranks: BTreeMap<Where<'a>, Histogram>,
 }
@@ -140,6 +164,8 @@ impl<'a> Distributions<'a> {
             probability: d.histograms(&cat::SPEC_DRAFT_PROBABILITY, by),
             expected: d.histograms(&cat::SPEC_EXPECTED_DRAFT_PROBABILITY, by),
             total_variation: d.histograms(&cat::SPEC_TOTAL_VARIATION, by),
+            own: d.histograms(&cat::SPEC_OWN_OVERLAP, ["model", "proposer", "shift"]),
+            shifted: d.histograms(&cat::SPEC_SHIFTED_OVERLAP, ["model", "proposer", "shift"]),
             ranks: d.histograms(&cat::SPEC_REJECTED_RANK, ["model", "proposer", "reason"]),
         }
     }
@@ -153,6 +179,15 @@ impl<'a> Distributions<'a> {
             expected: share(expected, tokens),
             standard_errors: standard_errors(probability, expected, tokens),
         }
+    }
+
+    fn shifts(&self, who: Who<'_>) -> Vec<Shift> {
+        let mine = self.shifted.iter().filter(|([model, proposer, _], _)| [*model, *proposer] == who);
+        let shift = |(at, shifted): (&Where<'_>, &Histogram)| {
+            let own = self.own.get(at).filter(|own| own.count.new > 0.0)?;
+            Some(Shift::new(at[2], own.count.new, own.sum, shifted.sum))
+        };
+        mine.filter_map(shift).collect()
     }
 
     fn total_variation(&self, who: Who<'_>) -> Option<f64> {
@@ -218,6 +253,17 @@ impl<'a> Positions<'a> {
     }
 }
 
+impl Shift {
+    /// `own` and `shifted` are sums over `tests` verifications. The variance of a difference of two numbers of 0 to 1 is at most
+    /// their sum, as docs/speculative.md has it.
+    fn new(shift: &str, tests: f64, own: f64, shifted: f64) -> Self {
+        let standard_errors = (shifted - own) / (own + shifted + FEW).sqrt();
+        let is_shifted = standard_errors > NOT_CHANCE && shifted - own > SHIFTED * tests;
+        let (own, shifted) = (own / tests, shifted / tests);
+        Self { shift: shift.to_owned(), tests: tests as u64, own, shifted, standard_errors, is_shifted }
+    }
+}
+
 impl Measured {
     /// `expected` is the sum of the expected acceptances of `tests` draft tokens.
     fn new(tests: f64, accepted: f64, expected: f64) -> Self {
@@ -236,6 +282,11 @@ fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
     let variance = if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 };
     (sum - expected) / (variance + FEW).sqrt()
 }
+
+/// Beyond so many standard errors it is not chance (docs/speculative.md).
+pub(super) const NOT_CHANCE: f64 = 4.0;
+/// Rows that are shifted have so much more in common with drafts one place further on; as in the alert CroupierRowsShifted.
+const SHIFTED: f64 = 0.1;
 
 /// So much variance more, so that one or two tests of many that are nearly certain are not taken for a fault.
 const FEW: f64 = 4.0;

@@ -2,15 +2,13 @@
 
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
-use super::speculation::{Position, Proposer, Rejected};
+use super::speculation::{NOT_CHANCE, Position, Proposer, Rejected, Shift};
 use super::table::{column, flow, table};
 use super::units::{bytes, grouped, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
-/// Beyond so many standard errors expected and observed acceptance differ by more than chance (docs/speculative.md).
-const NOT_CHANCE: f64 = 4.0;
 /// How full something is when it is worth a look, and when the alert CroupierSaturated would say so.
 const FILLING: f64 = 0.7;
 const FULL: f64 = 0.9;
@@ -242,6 +240,7 @@ fn measured(p: &Proposer, theme: Theme) -> Vec<Span<'static>> {
     if p.drawn.tokens > 0 {
         items.push(off("drawn", p.drawn.standard_errors, "not as claimed", theme));
     }
+    items.extend(p.shifts.iter().filter(|shift| shift.is_shifted).map(|shift| off_by_one(shift, theme)));
     items.extend(p.total_variation.map(|distance| plain(format!("tv {}", share(Some(distance))))));
     let rank =
         |r: &Rejected| r.median_rank.map_or(String::new(), |rank| format!(" (rank {})", grouped(rank.ceil() as u64)));
@@ -258,6 +257,12 @@ fn off(what: &str, standard_errors: f64, wrong: &str, theme: Theme) -> Span<'sta
         true => theme.paint(format!("{text}: {wrong}"), Color::Red),
         false => plain(text),
     }
+}
+
+/// Rows that are one place off.
+fn off_by_one(shift: &Shift, theme: Theme) -> Span<'static> {
+    let [own, shifted] = [shift.own, shift.shifted].map(|overlap| share(Some(overlap)));
+    theme.paint(format!("rows one {}: {shifted} in common, not {own}", shift.shift), Color::Red)
 }
 
 fn errors(f: &Figures, theme: Theme, width: usize) -> Section {

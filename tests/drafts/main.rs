@@ -11,5 +11,6 @@ mod metrics;
 mod mistakes;
 mod proposals;
 mod rounds;
+mod shifts;
 mod texts;
 mod work;

@@ -25,6 +25,8 @@ struct Given {
     rows: Vec<Vec<f32>>,
     temperature: f32,
     asked: Vec<usize>,
+    /// Whether nothing goes by the rows asked for now.
+    looks_aside: bool,
     /// Rows from this one on list too few tokens.
     short_from: usize,
 }
@@ -35,6 +37,7 @@ impl Given {
             rows: rows.iter().map(|row| row.to_vec()).collect(),
             temperature: 1.0,
             asked: Vec::new(),
+            looks_aside: false,
             drafts: Vec::new(),
             short_from: usize::MAX,
         }
@@ -51,7 +54,7 @@ impl Given {
 
 impl Target for Given {
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
-        self.asked.push(row);
+        self.asked.extend((!self.looks_aside).then_some(row));
         if row >= self.short_from {
             return Err(RowError::Beyond(Reach::Draw));
         }
@@ -64,6 +67,10 @@ impl Target for Given {
 
     fn ends(&self, node: usize) -> bool {
         self.drafts[node] == 3
+    }
+
+    fn look_aside(&mut self) {
+        self.looks_aside = true;
     }
 }
 

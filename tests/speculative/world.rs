@@ -20,7 +20,7 @@ use croupier::speculative::plan::Plan;
 use croupier::speculative::relaxed::Relaxed;
 use croupier::speculative::rule::AcceptanceRule;
 use croupier::speculative::tree::Tree;
-use croupier::speculative::verified::Verified;
+use croupier::speculative::verified::{Shifts, Verified};
 use croupier::speculative::weights::Weights;
 use std::sync::Arc;
 
@@ -261,6 +261,7 @@ fn unmeasured(measured: &Verified, plain: &Verified) {
     for trial in &mut expected.trials {
         assert!(trial.expected.is_some() && trial.total_variation.is_some() && trial.chances.is_some());
         (trial.expected, trial.total_variation, trial.chances, trial.rejected_rank) = (None, None, None, None);
+        trial.shifts = Shifts::default();
     }
     assert_eq!(*plain, expected);
 }

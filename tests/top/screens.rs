@@ -169,6 +169,35 @@ fn acceptance_is_shown_beside_what_was_expected() {
     }
 }
 
+/// The recorded pages with the two overlaps of one shift in each other's place.
+#[test]
+fn rows_that_are_one_place_off_are_named() {
+    let [own, shifted] = ["own", "shifted"].map(|of| format!("croupier_spec_decode_{of}_overlap"));
+    for (shift, other) in [("late", "early"), ("early", "late")] {
+        let turned = DRAFTS.map(|page| {
+            let lines = page.lines().filter(|line| !line.contains(&format!("shift=\"{other}\"")));
+            let turned = lines.map(|line| match line.contains(&own) {
+                true => line.replace(&own, &shifted),
+                false => line.replace(&shifted, &own),
+            });
+            turned.fold(String::new(), |all, line| all + &line + "\n")
+        });
+        let screen = shown(&turned.each_ref().map(String::as_str), 4, 80, 100);
+        let new = |name: &str| {
+            let labels = format!("model=\"spec-sent\",proposer=\"sent\",shift=\"{shift}\"");
+            let [sum, count] = ["sum", "count"].map(|part| {
+                let begins = format!("{name}_{part}{{{labels}}}");
+                value(DRAFTS[1], &begins) - value(DRAFTS[0], &begins)
+            });
+            format!("{:.2}", sum / count).trim_start_matches('0').to_owned()
+        };
+        let said = format!("rows one {shift}: {} in common, not {}", new(&own), new(&shifted));
+        assert!(screen.contains(&said), "{said} in\n{screen}");
+        assert!(!screen.contains(&format!("rows one {other}")), "{screen}");
+    }
+    assert!(!shown(&DRAFTS, 4, 80, 100).contains("rows one"), "of sound rows nothing is said");
+}
+
 #[test]
 fn a_restart_makes_no_negative_rate() {
     let screen = shown(&[LOAD[1], EMPTY], 2, 80, 34);

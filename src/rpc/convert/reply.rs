@@ -131,6 +131,8 @@ fn draft_test(trial: &Trial) -> proto::DraftTest {
         target_probability: chance(|chances| chances.target),
         draft_probability: chance(|chances| chances.draft),
         expected_draft_probability: chance(|chances| chances.draft_on_average),
+        late_overlap: trial.shifts.late.map(|overlap| overlap as f32),
+        early_overlap: trial.shifts.early.map(|overlap| overlap as f32),
     }
 }
 

@@ -1,0 +1,101 @@
+//! Rows that are one place off, a fault that the worker can be told to have; and what tells it from a draft model that is no
+//! good.
+
+use crate::tally::MOST;
+use croupier::proto::DraftTest;
+
+/// How rows are off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shift {
+    /// Each row has the distribution of the position before it.
+    Late,
+    /// Each has that of the position behind it; the last one is sent twice.
+    Early,
+}
+
+/// All of them.
+pub(crate) const SHIFTS: [Shift; 2] = [Shift::Late, Shift::Early];
+
+impl Shift {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::Early => "early",
+        }
+    }
+}
+
+/// How many tokens of a text of `text` tokens and a draft of `drafted` ones stand before each row that is sent. Rows without a
+/// draft are not off.
+pub(crate) fn before_rows(shift: Option<Shift>, text: usize, drafted: usize) -> impl Iterator<Item = usize> {
+    let end = text + drafted;
+    (text..=end).map(move |before| match shift.filter(|_| drafted > 0) {
+        None => before,
+        Some(Shift::Late) => before - 1,
+        Some(Shift::Early) => (before + 1).min(end),
+    })
+}
+
+/// What draft distributions have in common with the rows that they are held against, and with those one place further on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Overlap {
+    pub(crate) tests: u64,
+    own: f64,
+    shifted: f64,
+}
+
+impl Overlap {
+    /// The first test of a verification.
+    pub(crate) fn add(&mut self, shift: Shift, test: &DraftTest) {
+        let shifted = match shift {
+            Shift::Late => test.late_overlap,
+            Shift::Early => test.early_overlap,
+        };
+        let Some(shifted) = shifted else { return };
+        self.tests += 1;
+        self.own += 1.0 - f64::from(test.total_variation);
+        self.shifted += f64::from(shifted);
+    }
+
+    /// Means: with rows as they are, and one place further on.
+    pub(crate) fn means(&self) -> (f64, f64) {
+        let tests = self.tests.max(1) as f64;
+        (self.own / tests, self.shifted / tests)
+    }
+
+    /// By how much rows one place further on fit better. A difference of two numbers of 0 to 1 has a variance of at most their
+    /// sum; 4 more, so that a few of them are not taken for a fault.
+    pub(crate) fn standard_errors(&self) -> f64 {
+        (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
+    }
+
+    /// Whether rows are off.
+    pub(crate) fn is_shifted(&self) -> bool {
+        self.standard_errors() > MOST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_off_by_one() {
+        let before = |shift, drafted| before_rows(shift, 5, drafted).collect::<Vec<_>>();
+        assert_eq!(before(None, 2), [5, 6, 7]);
+        assert_eq!(before(Some(Shift::Late), 2), [4, 5, 6]);
+        assert_eq!(before(Some(Shift::Early), 2), [6, 7, 7]);
+        assert_eq!(before(Some(Shift::Late), 0), [5]);
+    }
+
+    #[test]
+    fn by_hand() {
+        let mut overlap = Overlap::default();
+        let test = DraftTest { total_variation: 0.75, late_overlap: Some(0.75), ..Default::default() };
+        (0..60).for_each(|_| overlap.add(Shift::Late, &test));
+        overlap.add(Shift::Early, &test);
+        // 30 more than 15, and a variance of 4 + 60.
+        assert_eq!((overlap.tests, overlap.means(), overlap.standard_errors()), (60, (0.25, 0.75), 3.75));
+        assert!(!overlap.is_shifted());
+    }
+}

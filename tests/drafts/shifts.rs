@@ -1,0 +1,256 @@
+//! Whether rows that are shifted against the draft are told from a draft that is no good, in what a worker is told and in the
+//! metrics.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+use croupier::sampling::philox::{Purpose, uniform};
+
+const TEXTS: u64 = 16;
+const ROUNDS: u64 = 40;
+/// Draft tokens of a verification.
+const LENGTH: usize = 3;
+/// Rows fit better one place further on by so many standard errors: not chance, 3 in a million for each shift. Every number here
+/// is fixed, so a test that passes always passes.
+const NOT_CHANCE: f64 = 4.5;
+
+/// What follows each token, in the target and in a draft model.
+struct Models {
+    target: Vec<Vec<f32>>,
+    draft: Vec<Vec<f32>>,
+}
+
+/// About normal, of deviation 1; another for each number.
+fn normal(number: u64) -> f32 {
+    let each = (0..12).map(|part| uniform(3, number, Purpose::Draft).rotate_left(5 * part) >> 40);
+    (each.map(|bits| bits as f64 / (1u64 << 24) as f64).sum::<f64>() - 6.0) as f32
+}
+
+impl Models {
+    /// A draft model that has `like` of its logits from the target.
+    fn new(like: f32) -> Self {
+        let logits = |of: u64, after: u64| -> Vec<f32> {
+            (0..u64::from(VOCAB)).map(|token| 2.5 * normal((of * 1000 + after) * 1000 + token)).collect()
+        };
+        let target: Vec<Vec<f32>> = (0..u64::from(VOCAB)).map(|after| logits(0, after)).collect();
+        let draft = |(after, target): (usize, &Vec<f32>)| {
+            let own = logits(1, after as u64);
+            let mixed: Vec<f32> = target.iter().zip(own).map(|(t, o)| (like * t + (1.0 - like) * o).exp()).collect();
+            let total: f32 = mixed.iter().sum();
+            mixed.iter().map(|p| p / total).collect()
+        };
+        let draft = target.iter().enumerate().map(draft).collect();
+        Self { target, draft }
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Nothing,
+    /// The row before the first one is sent too.
+    Late,
+    /// The first row is left out.
+    Early,
+    /// The draft model does not see its own draft tokens.
+    BlindDraft,
+    /// The target does not see them.
+    BlindTarget,
+}
+
+impl Fault {
+    /// The tokens that the draft distributions come after, of a text that ends with `last`.
+    fn drafted_after(self, last: u32, tokens: &[u32]) -> u32 {
+        if self == Self::BlindDraft { last } else { tokens.last().copied().unwrap_or(last) }
+    }
+
+    /// The tokens that the rows sent come after, of a text that ends with `text` and the draft.
+    fn rows_after(self, text: [u32; 2], draft: &[u32], models: &Models) -> Vec<u32> {
+        let likeliest = |after: u32| {
+            let row = &models.target[after as usize];
+            (0..VOCAB).max_by(|&a, &b| row[a as usize].total_cmp(&row[b as usize])).unwrap()
+        };
+        let all: Vec<u32> = text.iter().chain(draft).copied().collect();
+        let behind = likeliest(all[all.len() - 1]);
+        match self {
+            Self::Nothing | Self::BlindDraft => all[1..].to_vec(),
+            Self::Late => all[..all.len() - 1].to_vec(),
+            Self::Early => all[2..].iter().copied().chain([behind]).collect(),
+            Self::BlindTarget => vec![text[1]; draft.len() + 1],
+        }
+    }
+}
+
+/// Where the draft comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Dense,
+    /// The likeliest token, which is said to be certain.
+    Certain,
+}
+
+/// Overlaps of one shift, and of the same rows if they are not shifted.
+#[derive(Clone, Copy, Default, Debug)]
+struct Shift {
+    own: f64,
+    shifted: f64,
+    count: f64,
+}
+
+impl Shift {
+    fn add(&mut self, own: f64, shifted: Option<f32>) {
+        let Some(shifted) = shifted else { return };
+        self.own += own;
+        self.shifted += f64::from(shifted);
+        self.count += 1.0;
+    }
+
+    /// As docs/speculative.md has it.
+    fn standard_errors(&self) -> f64 {
+        (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
+    }
+}
+
+/// Late and early overlaps of many verifications, as the worker is told.
+async fn run(worker: &mut Worker, models: &Models, rule: AcceptanceRule, source: Source, fault: Fault) -> [Shift; 2] {
+    let acceptance = Some(AcceptanceParams { rule: rule.into(), ..Default::default() });
+    let params = |id| SamplingParams { acceptance, ..seeded(id) };
+    worker.step(open_step((0..TEXTS).map(|id| open(id, params(id))).collect())).await;
+    let mut texts: Vec<[u32; 2]> = (0..TEXTS as u32).map(|id| [id, (id + 7) % VOCAB]).collect();
+    let (mut number, mut found) = (0, [Shift::default(); 2]);
+    for _ in 0..ROUNDS {
+        let (mut step, mut rows) = (Step::default(), Vec::new());
+        for (id, text) in (0..).zip(&texts) {
+            let (mut tokens, mut drafts) = (Vec::new(), Vec::new());
+            while tokens.len() < LENGTH {
+                let draft = &models.draft[fault.drafted_after(text[1], &tokens) as usize];
+                number += 1;
+                tokens.push(draw(draft, source, number));
+                drafts.push(draft.clone());
+            }
+            let from = if matches!(source, Source::Dense) { dense(&drafts) } else { deterministic() };
+            let verify = VerifyWork { measure: true, ..chain(&tokens, from) };
+            step.work.push(verify_work(id, verify));
+            let after = fault.rows_after(*text, &tokens, models);
+            rows.extend(after.iter().map(|&token| models.target[token as usize].clone()));
+        }
+        let result = worker.step(Step { logits: inline(&rows), ..step }).await;
+        for (work, text) in result.work.iter().zip(&mut texts) {
+            let test = &work.verify.as_ref().unwrap().tests[0];
+            let own = 1.0 - f64::from(test.total_variation);
+            found[0].add(own, test.late_overlap);
+            found[1].add(own, test.early_overlap);
+            let all: Vec<u32> = text.iter().copied().chain(ids(work)).collect();
+            text.copy_from_slice(&all[all.len() - 2..]);
+        }
+    }
+    found
+}
+
+fn draw(draft: &[f32], source: Source, number: u64) -> u32 {
+    let mut left = (uniform(9, number, Purpose::Draft) as f64 / u64::MAX as f64) as f32;
+    let crossing = draft.iter().position(|p| {
+        left -= p;
+        left < 0.0
+    });
+    match source {
+        Source::Dense => crossing.unwrap_or(0) as u32,
+        Source::Certain => (0..VOCAB).max_by(|&a, &b| draft[a as usize].total_cmp(&draft[b as usize])).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn rows_that_are_shifted_show_under_any_rule_and_sound_ones_do_not() {
+    let models = Models::new(0.8);
+    for rule in [AcceptanceRule::Rejection, AcceptanceRule::Block, AcceptanceRule::Greedy] {
+        for source in [Source::Dense, Source::Certain] {
+            for fault in [Fault::Nothing, Fault::Late, Fault::Early] {
+                let server = TestServer::start().await;
+                let found = run(&mut server.worker().await, &models, rule, source, fault).await;
+                let shows = found.map(|shift| shift.standard_errors() > NOT_CHANCE);
+                let expected = [fault == Fault::Late, fault == Fault::Early];
+                assert_eq!(shows, expected, "{rule:?}, {source:?}, {fault:?}: {found:?}");
+                counted_as_told(&server, source, &found);
+            }
+        }
+    }
+}
+
+/// What else makes acceptance low: a draft model that has nothing of the target, and models that do not see draft tokens.
+#[tokio::test]
+async fn other_faults_are_not_taken_for_shifted_rows() {
+    for source in [Source::Dense, Source::Certain] {
+        for (like, fault) in [(0.0, Fault::Nothing), (0.8, Fault::BlindDraft), (0.8, Fault::BlindTarget)] {
+            let server = TestServer::start().await;
+            let (models, rule) = (Models::new(like), AcceptanceRule::Rejection);
+            let found = run(&mut server.worker().await, &models, rule, source, fault).await;
+            let errors = found.map(|shift| shift.standard_errors());
+            assert!(errors.iter().all(|&errors| errors < NOT_CHANCE), "{source:?}, {like}, {fault:?}: {found:?}");
+            // Nothing is shifted: the draft or row of the place further on is that of this one.
+            let same = |shift: &Shift| (shift.own - shift.shifted).abs() < 1e-3;
+            assert_eq!(same(&found[0]), fault == Fault::BlindTarget, "{source:?}: {found:?}");
+            assert_eq!(same(&found[1]), fault == Fault::BlindDraft, "{source:?}: {found:?}");
+        }
+    }
+}
+
+/// The metrics count what the worker is told.
+fn counted_as_told(server: &TestServer, source: Source, found: &[Shift; 2]) {
+    let proposer = if matches!(source, Source::Dense) { "sent" } else { "deterministic" };
+    for (shift, told) in ["late", "early"].iter().zip(found) {
+        let metric = |name: &str| {
+            let labels = format!("model=\"default\",proposer=\"{proposer}\",shift=\"{shift}\"");
+            server.series(&format!("croupier_spec_decode_{name}{{{labels}}}"))
+        };
+        assert_eq!((metric("own_overlap_count"), metric("shifted_overlap_count")), (told.count, told.count));
+        assert_eq!(told.count, (TEXTS * ROUNDS) as f64);
+        for (counted, told) in [("own_overlap_sum", told.own), ("shifted_overlap_sum", told.shifted)] {
+            assert!((metric(counted) - told).abs() < 1e-4 * told.max(1.0), "{counted}: {} and {told}", metric(counted));
+        }
+    }
+}
+
+const DRAFTS: [&[(u32, f32)]; 3] = [&[(0, 0.5), (1, 0.5)], &[(2, 0.25), (3, 0.75)], &[(1, 0.25), (4, 0.75)]];
+
+/// Rows of these tokens, each as likely as the others.
+fn rows(among: &[&[u32]]) -> Vec<Vec<f32>> {
+    let row = |tokens: &&[u32]| (0..VOCAB).map(|t| if tokens.contains(&t) { 0.0 } else { f32::NEG_INFINITY }).collect();
+    among.iter().map(row).collect()
+}
+
+/// Of the tests of a verification, what the first one says: own, late, early.
+fn told(work: &WorkResult) -> (f32, Option<f32>, Option<f32>) {
+    let tests = &work.verify.as_ref().unwrap().tests;
+    assert!(tests[1..].iter().all(|test| test.late_overlap.is_none() && test.early_overlap.is_none()));
+    (1.0 - tests[0].total_variation, tests[0].late_overlap, tests[0].early_overlap)
+}
+
+#[tokio::test]
+async fn overlaps_by_hand() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![9], ..config() }).await;
+    worker.step(open_step((0..8).map(|id| open(id, seeded(id))).collect())).await;
+    let measured = |verify| VerifyWork { measure: true, ..verify };
+    // Row 0 is {0, 2}, row 1 {1, 3}, row 2 {4}: of the first draft token's {0, 1} half is in each, of the second one's a quarter
+    // in row 0.
+    let three: &[&[u32]] = &[&[0, 2], &[1, 3], &[4]];
+    let verify = measured(chain(&[0, 3], sparse(&DRAFTS[..2])));
+    assert_eq!(told(&worker.verify(0, verify, &rows(three)).await), (0.5, Some(0.5), Some(0.25)));
+    // Nothing comes after a single draft token.
+    let verify = measured(chain(&[0], sparse(&DRAFTS[..1])));
+    assert_eq!(told(&worker.verify(1, verify, &rows(&three[..2])).await), (0.5, Some(0.5), None));
+    // Certain tokens: their probabilities.
+    let verify = measured(chain(&[1, 0], deterministic()));
+    assert_eq!(told(&worker.verify(2, verify, &rows(three)).await), (0.0, Some(0.5), Some(0.5)));
+    // In a tree the row after the first draft token, and the first draft token after it, which is the third one.
+    let verify = VerifyWork { parents: vec![-1, -1, 0], ..chain(&[0, 3, 4], sparse(&DRAFTS)) };
+    let four: &[&[u32]] = &[&[0, 4], &[1], &[9], &[9]];
+    assert_eq!(told(&worker.verify(3, measured(verify), &rows(four)).await), (0.5, Some(0.5), Some(0.5)));
+    // A row that acceptance does not come to may be anything.
+    let verify = measured(chain(&[1, 3], sparse(&DRAFTS[..2])));
+    let with_nan = [rows(&[&[0, 2]]), vec![vec![f32::NAN; VOCAB as usize]; 2]].concat();
+    assert_eq!(told(&worker.verify(4, verify, &with_nan).await), (0.5, None, Some(0.25)));
+    // Behind an end there is nothing.
+    let verify = measured(chain(&[9, 3], deterministic()));
+    assert_eq!(told(&worker.verify(5, verify, &rows(&[&[9], &[1], &[1]])).await), (1.0, None, None));
+}
