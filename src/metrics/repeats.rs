@@ -1,6 +1,5 @@
 //! Tests that were seen before.
 
-use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 /// Remembers the random numbers of tests. Texts that share a seed share the numbers of their positions: what they draw there
@@ -12,22 +11,69 @@ pub(super) struct Repeats(Mutex<Seen>);
 /// Numbers in two generations: when the younger one is full, the older one is forgotten.
 #[derive(Debug, Default)]
 struct Seen {
-    young: HashSet<u64>,
-    old: HashSet<u64>,
+    young: Generation,
+    old: Generation,
 }
 
-/// Numbers of a generation: both take less than 100 KB.
+/// Numbers of a generation.
 const GENERATION: usize = 2048;
+/// Places of its table, half of which stay free, so that a number is found after a few.
+const PLACES: usize = 2 * GENERATION;
+/// What the numbers of one model and proposer take at most. They lie beside `max_state_bytes`: metrics outlive sequences.
+pub(super) const MOST_BYTES: usize = 2 * PLACES * size_of::<u64>();
+const _: () = assert!(MOST_BYTES <= 64 << 10, "docs/deployment.md says so");
+
+/// A table of a fixed size, so that it takes what it is said to take; no room before the first number. The numbers are random,
+/// so that each is where its lowest bits say, or in the next free place.
+#[derive(Debug, Default)]
+struct Generation {
+    /// 0 is a free place.
+    places: Vec<u64>,
+    taken: usize,
+}
+
+impl Generation {
+    /// Where a number is, or is to be. There always is a free place.
+    fn place(&self, number: u64) -> usize {
+        let first = number as usize % PLACES;
+        let places = (first..PLACES).chain(0..first);
+        places.into_iter().find(|&at| self.places[at] == number || self.places[at] == 0).unwrap_or(first)
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        !self.places.is_empty() && self.places[self.place(number)] == number
+    }
+
+    /// Whether it was not there.
+    fn insert(&mut self, number: u64) -> bool {
+        if self.places.is_empty() {
+            self.places = vec![0; PLACES];
+        }
+        let at = self.place(number);
+        let is_new = self.places[at] != number;
+        self.places[at] = number;
+        self.taken += usize::from(is_new);
+        is_new
+    }
+
+    fn clear(&mut self) {
+        self.places.fill(0);
+        self.taken = 0;
+    }
+}
 
 impl Repeats {
     /// Whether a number is new. The next time it is not.
     pub(super) fn is_new(&self, number: u64) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.old.contains(&number) || !seen.young.insert(number) {
+        let number = number.max(1);
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Seen { young, old } = &mut *guard;
+        if old.contains(number) || !young.insert(number) {
             return false;
         }
-        if seen.young.len() >= GENERATION {
-            seen.old = std::mem::take(&mut seen.young);
+        if young.taken >= GENERATION {
+            std::mem::swap(young, old);
+            young.clear();
         }
         true
     }
@@ -42,6 +88,12 @@ mod tests {
         positions.filter(|&at| repeats.is_new(uniform(seed, at, Purpose::Accept))).count()
     }
 
+    /// What it really has.
+    fn bytes(repeats: &Repeats) -> usize {
+        let seen = repeats.0.lock().unwrap();
+        [&seen.young, &seen.old].map(|generation| generation.places.capacity() * size_of::<u64>()).iter().sum()
+    }
+
     #[test]
     fn of_texts_that_share_a_seed_one_counts() {
         let repeats = Repeats::default();
@@ -53,8 +105,21 @@ mod tests {
     #[test]
     fn texts_with_seeds_of_their_own_all_count_and_memory_is_bounded() {
         let repeats = Repeats::default();
+        assert_eq!(bytes(&repeats), 0, "nothing is taken before there is something to remember");
         assert!((0..100).all(|seed| counted(&repeats, seed, 0..1000) == 1000));
-        let seen = repeats.0.lock().unwrap();
-        assert!(seen.young.capacity().max(seen.old.capacity()) < 2 * GENERATION);
+        assert_eq!(bytes(&repeats), MOST_BYTES);
+    }
+
+    /// Seeds that are chosen so that all numbers want the same place, those that mean a free one among them.
+    #[test]
+    fn numbers_that_are_no_random_ones_count_once_too() {
+        let repeats = Repeats::default();
+        let alike = |n: u64| n * PLACES as u64 + PLACES as u64 - 1;
+        for _ in 0..2 {
+            let new = (0..GENERATION as u64 - 2).filter(|&n| repeats.is_new(alike(n))).count();
+            assert!(new == 0 || new == GENERATION - 2, "{new}");
+        }
+        assert!(!repeats.is_new(alike(0)) && repeats.is_new(0) && !repeats.is_new(0));
+        assert!(bytes(&repeats) <= MOST_BYTES);
     }
 }

@@ -23,7 +23,7 @@ pub enum Proposer {
 }
 
 /// Values of the label `proposer`, in the order of [`Proposer`].
-const PROPOSERS: [&str; 5] = ["kept", "sent", "deterministic", "ngram", "suffix"];
+pub(super) const PROPOSERS: [&str; 5] = ["kept", "sent", "deterministic", "ngram", "suffix"];
 /// Positions in a draft that have a label of their own; deeper ones share "16+".
 const POSITIONS: usize = 16;
 

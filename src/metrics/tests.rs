@@ -191,6 +191,19 @@ fn the_documentation_says_how_many_series_there_are_at_most() {
     assert!(page.contains(&text), "docs/metrics.md has to say: {text}");
 }
 
+/// What is remembered beside `max_state_bytes`.
+#[test]
+fn the_documentation_says_what_remembered_numbers_take() {
+    let each = repeats::MOST_BYTES >> 10;
+    let (model, most) = (each * speculative::PROPOSERS.len(), Limits::default().max_model_labels);
+    let text = format!(
+        "at most {each} KiB for each model label and proposer, once it verifies drafts: {model} KiB for each model label, \
+         and {} KiB with the default of {most} and `other`",
+        (most + 1) * model
+    );
+    assert!(include_str!("../../docs/deployment.md").contains(&text), "docs/deployment.md has to say: {text}");
+}
+
 #[test]
 fn servers_do_not_share_counts() {
     let (a, b) = (metrics(1), metrics(1));
