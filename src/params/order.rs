@@ -62,17 +62,19 @@ impl SamplingParams {
         let order = self.samplers.sampler_order.samplers();
         let until = |last| order.iter().position(|&s| s == last).map_or(order, |at| &order[..=at]);
         let engine = self.samplers.sampler_order.engine();
-        match self.samplers.sampler_order {
-            SamplerOrder::Engine(engine) if self.samplers.mirostat > 0 && engine.with_mirostat().is_some() => {
-                engine.with_mirostat().unwrap_or_default()
-            }
-            SamplerOrder::Engine(EngineOrder::Sglang) if self.min_p > 0.0 => {
+        let is_the_engines = matches!(self.samplers.sampler_order, SamplerOrder::Engine(_));
+        if is_the_engines
+            && self.samplers.mirostat > 0
+            && let Some(samplers) = engine.with_mirostat()
+        {
+            return samplers;
+        }
+        match engine {
+            EngineOrder::Sglang if is_the_engines && self.min_p > 0.0 => {
                 &[Sampler::Temperature, Sampler::TopK, Sampler::TopP, Sampler::MinP]
             }
-            _ if engine == EngineOrder::TextGenerationWebui && self.samplers.adaptive_target >= 0.0 => {
-                until(Sampler::AdaptiveP)
-            }
-            _ if engine == EngineOrder::TextGenerationWebui && self.samplers.mirostat > 0 => until(Sampler::Mirostat),
+            EngineOrder::TextGenerationWebui if self.samplers.adaptive_target >= 0.0 => until(Sampler::AdaptiveP),
+            EngineOrder::TextGenerationWebui if self.samplers.mirostat > 0 => until(Sampler::Mirostat),
             _ => order,
         }
     }
