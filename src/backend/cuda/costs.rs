@@ -17,8 +17,8 @@ impl Cost {
 
     /// For a row of which a block has so many chunks.
     #[must_use]
-    pub fn slice(self, chunks: u32) -> f32 {
-        self.row + self.chunk * chunks as f32
+    pub fn slice(self, chunks: f32) -> f32 {
+        self.row + self.chunk * chunks
     }
 
     /// The line through two measurements: chunks of a slice, and microseconds. None where they make no sense: no line, or one
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_line_goes_through_two_measurements() {
         assert_eq!(Cost::through((2, 8.0), (8, 17.0)), Some(Cost { row: 5.0, chunk: 1.5 }));
-        assert_eq!(Cost { row: 5.0, chunk: 1.5 }.slice(4), 11.0);
+        assert_eq!(Cost { row: 5.0, chunk: 1.5 }.slice(4.0), 11.0);
         // What is too small to be seen is not negative.
         assert_eq!(Cost::through((2, 2.0), (4, 4.0)), Some(Cost { row: 0.1, chunk: 1.0 }));
         for ((few, less), (many, more)) in
@@ -114,8 +114,8 @@ mod tests {
     fn one_team_can_be_asked_for() {
         let costs = Costs::only(3);
         for team in 1..=MAX_TEAM {
-            assert_eq!(costs.of(team, 4).slice(1).is_finite(), team == 3);
-            assert_eq!(costs.of(team, 2).slice(1).is_finite(), team == 3);
+            assert_eq!(costs.of(team, 4).slice(1.0).is_finite(), team == 3);
+            assert_eq!(costs.of(team, 2).slice(1.0).is_finite(), team == 3);
         }
         let mut costs = Costs::PREDICTED;
         costs.set(2, 4, Cost { row: 1.0, chunk: 2.0 });

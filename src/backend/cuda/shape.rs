@@ -6,6 +6,12 @@
 use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, RowJob, SLICE_CHUNKS};
 use super::costs::Costs;
 
+/// Shared memory that the driver takes of each block.
+const DRIVERS_BYTES: u32 = 1 << 10;
+/// What a chunk takes each of two blocks that share a multiprocessor, of what it takes one alone. An estimate, by the stalls in the
+/// weighing kernel's code: no device has measured it.
+const IN_PAIRS: f32 = 1.7;
+
 /// What of a device decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Device {
@@ -45,6 +51,12 @@ impl Device {
         teams.max(1)
     }
 
+    /// Whether two blocks with so much shared memory, of a kernel that has the registers for two, are on a multiprocessor. Without
+    /// clusters they are not counted on: there all blocks must run at once, and nobody has asked the driver for that many.
+    fn holds_pairs(&self, bytes: u32) -> bool {
+        self.clusters && 2 * (bytes + DRIVERS_BYTES) <= self.shared_bytes + DRIVERS_BYTES
+    }
+
     /// Blocks that bring their results together in global memory: as many as run at once, and none where they are clusters.
     #[must_use]
     pub fn scratch_blocks(&self) -> u32 {
@@ -68,10 +80,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The same for a kernel that reads rows once: more of its blocks are on a multiprocessor, so more of `rows` are looked at
-    /// at once.
-    #[must_use]
-    pub fn uncached(self, rows: u32, device: &Device) -> Self {
+    /// The same for a kernel that reads rows once, with a team for each of `rows` where they need not all run at once.
+    fn uncached(self, rows: u32, device: &Device) -> Self {
         let teams = if device.clusters { rows.max(1) } else { self.teams };
         Self { cached_vectors: 0, shared_bytes: shared_bytes(device.threads, self.slice_chunks), teams, ..self }
     }
@@ -103,14 +113,33 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
 #[must_use]
 pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
     let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
-    let least = chunks.div_ceil(SLICE_CHUNKS);
-    let takes = |team: u32| {
+    let team_size = quickest(chunks, device, |team| {
         let waves = rows.max(1).div_ceil(device.resident(team)) as f32;
-        waves * device.costs.of(team, element_bytes).slice(chunks.div_ceil(team))
-    };
-    let team_size =
-        (least..=device.most_blocks().min(chunks).max(least)).min_by(|&a, &b| takes(a).total_cmp(&takes(b)));
-    laid(rows, chunks, element_bytes, team_size.unwrap_or(least), device)
+        waves * device.costs.of(team, element_bytes).slice(chunks.div_ceil(team) as f32)
+    });
+    laid(rows, chunks, element_bytes, team_size, device)
+}
+
+/// The same for a kernel that reads rows once and keeps nothing of them, of which two blocks fit on a multiprocessor.
+#[must_use]
+pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
+    let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
+    let rows = rows.max(1);
+    let team_size = quickest(chunks, device, |team| {
+        let (slice, resident) = (chunks.div_ceil(team), device.resident(team));
+        let pairs = device.holds_pairs(shared_bytes(device.threads, slice));
+        let waves = rows.div_ceil(if pairs { resident.saturating_mul(2) } else { resident }) as f32;
+        let share = if pairs && rows > resident { IN_PAIRS } else { 1.0 };
+        waves * device.costs.of(team, element_bytes).slice(slice as f32 * share)
+    });
+    laid(rows, chunks, element_bytes, team_size, device).uncached(rows, device)
+}
+
+/// Blocks of the team that takes the least, of those that hold a row.
+fn quickest(chunks: u32, device: &Device, takes: impl Fn(u32) -> f32) -> u32 {
+    let least = chunks.div_ceil(SLICE_CHUNKS);
+    let teams = least..=device.most_blocks().min(chunks).max(least);
+    teams.min_by(|&a, &b| takes(a).total_cmp(&takes(b))).unwrap_or(least)
 }
 
 /// The same with teams of so many blocks, which must be as many as hold the row at least.
@@ -219,8 +248,32 @@ mod tests {
         let kept = |team| laid(64, 16, 4, team, &H200).cached_vectors / chunk_vectors;
         assert_eq!([1, 2, 4, 8].map(kept), [4, 4, 4, 2]);
         assert_eq!([1, 2].map(|team| laid(64, 16, 2, team, &H200).cached_vectors * 2 / chunk_vectors), [8, 8]);
-        // Two blocks of a kernel that does not cache are on a multiprocessor, with what the driver takes of each.
-        let one = shape(1, 128_256, 4, &H200).uncached(256, &H200);
-        assert!(one.cached_vectors == 0 && one.teams == 256 && 2 * (one.shared_bytes + (1 << 10)) <= 228 << 10);
+    }
+
+    /// Two blocks of a kernel that does not cache are on a multiprocessor, so rows have more blocks than where one is, if there are
+    /// too few rows for all of them.
+    #[test]
+    fn rows_that_are_weighed_fill_multiprocessors_with_pairs() {
+        let teams = |rows, device| {
+            let shape = weighing(rows, 128_256, 4, device);
+            assert!(shape.cached_vectors == 0 && shape.slice_chunks == 16u32.div_ceil(shape.team_size), "{shape:?}");
+            (shape.team_size, shape.teams)
+        };
+        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1), (8, 8), (8, 16)]);
+        assert_eq!([32, 64, 128].map(|rows| teams(rows, &H200)), [(8, 32), (4, 64), (2, 128)]);
+        let largest = shared_bytes(THREADS, SLICE_CHUNKS);
+        assert!(H200.holds_pairs(largest) && !Device { shared_bytes: 163 << 10, ..H200 }.holds_pairs(largest));
+        // Where all blocks must run at once, as many as with one on a multiprocessor.
+        for rows in [1, 8, 32, 64, 256] {
+            assert_eq!(teams(rows, &A100), {
+                let shape = shape(rows, 128_256, 4, &A100);
+                (shape.team_size, shape.teams)
+            });
+        }
+        // Of what cannot share, one.
+        let small = Device { shared_bytes: 99 << 10, ..H200 };
+        assert_eq!(teams(32, &small), (4, 32));
+        // Where the driver cannot tell how many run.
+        assert_eq!(teams(32, &Device { resident: [u32::MAX; 8], ..H200 }), (8, 32));
     }
 }
