@@ -4,7 +4,8 @@
 //! parameters, measured turn by turn in the same run on one core, the least of many rounds for each of many drafts and
 //! seeds, averaged. Each draft has rows of its own. Plain rows come one at a time, as they would without speculation;
 //! "batch" is what they take in one call, where they can be read from memory as a verification reads them. "some" are drafts of a model whose tokens are mostly accepted (the
-//! share is printed; what stands behind a rejected token counts as not accepted), "all" drafts of the target itself.
+//! share is printed; what stands behind a rejected token counts as not accepted), "all" drafts of the target itself. Lines with
+//! "stats" are measured, as one verification in sixteen is; "of not" is their time over that of the same verifications not measured.
 //!
 //!   cargo bench --bench verification
 //!   cargo bench --bench verification -- --quick "temperature; kept"
@@ -156,7 +157,7 @@ impl Bench<'_> {
     }
 
     /// How many draft tokens are accepted.
-    fn verify(&self, backend: &mut CpuBackend, draft: &Draft, round: u64) -> usize {
+    fn verify(&self, backend: &mut CpuBackend, draft: &Draft, round: u64, measure: bool) -> usize {
         let rows: Vec<_> = draft.targets.iter().map(|bytes| self.row(bytes, Action::Score { token: 0 })).collect();
         let source = |i: usize| match self.source {
             Source::Kept => DraftSource::Kept(&draft.kept[i]),
@@ -175,7 +176,7 @@ impl Bench<'_> {
             strict: &[],
             // Other numbers than the draws', so that each round decides anew.
             numbers: Numbers { seed: draft.seed + 1_000_003 * round, start: 0 },
-            measure: self.measure,
+            measure,
         };
         let result = backend.verify(&[black_box(job)]).remove(0).expect("the draft is fine");
         black_box(result).accepted_count()
@@ -214,34 +215,39 @@ struct Measured {
     batch: f64,
     /// Times that: a verification.
     verified: f64,
+    /// Times the same verification that is not measured, if this one is.
+    of_not_measured: Option<f64>,
     /// The share of draft tokens accepted.
     accepted: f64,
 }
 
 /// Each draft and set counts by its least time, of as many rounds on each side.
 fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds: usize) -> Measured {
-    let mut least = vec![[f64::MAX; 3]; SETS * drafts.len()];
+    let mut least = vec![[f64::MAX; 4]; SETS * drafts.len()];
     let (mut accepted, mut tested) = (0, 0);
     for round in 0..rounds * SETS {
         let set = round % SETS;
         // All drafts on one side, then on the next: none finds its rows in the cache because of another.
-        for side in 0..3 {
+        for side in 0..3 + usize::from(bench.measure) {
             for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
                 let start = Instant::now();
                 match side {
                     0 | 1 => bench.plain(backend, draft, set as u64, side == 1),
-                    _ => accepted += bench.verify(backend, draft, set as u64),
+                    2 => accepted += bench.verify(backend, draft, set as u64, bench.measure),
+                    _ => drop(bench.verify(backend, draft, set as u64, false)),
                 }
                 least[side] = least[side].min(start.elapsed().as_secs_f64());
             }
         }
         tested += drafts.iter().map(|draft| draft.tokens.len()).sum::<usize>();
     }
-    let [plain, batch, verified] = [0, 1, 2].map(|side| least.iter().map(|sides| sides[side]).sum::<f64>());
+    let [plain, batch, verified, not_measured] =
+        [0, 1, 2, 3].map(|side| least.iter().map(|sides| sides[side]).sum::<f64>());
     Measured {
         plain: plain * 1e6 / least.len() as f64,
         batch: batch / plain,
         verified: verified / plain,
+        of_not_measured: bench.measure.then_some(verified / not_measured),
         accepted: accepted as f64 / tested as f64,
     }
 }
@@ -253,8 +259,8 @@ fn main() {
     println!("one core, {}, V = {VOCAB} f32, peaked rows, {DRAFTS} drafts, least of {rounds} rounds", level.name());
     println!("x = times k + 1 plain rows of the same parameters, measured in turn\n");
     println!(
-        "{:20} {:12} {:>2} {:>9} {:>7} {:>7} {:>9} {:>7}   goal",
-        "parameters", "drafts", "k", "plain us", "batch x", "some x", "accepted", "all x"
+        "{:20} {:12} {:>2} {:>9} {:>7} {:>7} {:>7} {:>9} {:>7} {:>7}   goal",
+        "parameters", "drafts", "k", "plain us", "batch x", "some x", "of not", "accepted", "all x", "of not"
     );
     let mut backend = CpuBackend::with_level(1, level);
     for mix in mixes() {
@@ -276,17 +282,18 @@ fn main() {
                     |noise| (0..DRAFTS as u64).map(|i| bench.draft(&mut backend, k, noise, i)).collect::<Vec<_>>();
                 let (some, all) = (drafts(NOISE), drafts(0.0));
                 let [some, all] = [some, all].map(|drafts| measure(&bench, &mut backend, &drafts, rounds));
-                let Measured { plain, batch, verified, accepted } = some;
+                let of_not = [&some, &all].map(|m| m.of_not_measured.map_or("-".into(), |x| format!("{x:.2}")));
+                let Measured { plain, batch, verified, accepted, .. } = some;
                 println!(
-                    "{:20} {name:12} {k:2} {plain:9.1} {batch:7.2} {verified:7.2} {accepted:9.2} {:7.2}   {goal}",
-                    mix.name, all.verified
+                    "{:20} {name:12} {k:2} {plain:9.1} {batch:7.2} {verified:7.2} {:>7} {accepted:9.2} {:7.2} {:>7}   {goal}",
+                    mix.name, of_not[0], all.verified, of_not[1]
                 );
             }
         }
     }
 }
 
-fn kinds() -> [(&'static str, Source, AcceptanceRule, bool, bool, &'static str); 7] {
+fn kinds() -> [(&'static str, Source, AcceptanceRule, bool, bool, &'static str); 9] {
     use AcceptanceRule::{Block, Rejection};
     [
         ("kept", Source::Kept, Rejection, false, false, "1.3"),
@@ -294,8 +301,10 @@ fn kinds() -> [(&'static str, Source, AcceptanceRule, bool, bool, &'static str);
         ("kept, block", Source::Kept, Block, false, false, "1.3"),
         ("kept, stats", Source::Kept, Rejection, false, true, "-"),
         ("dense", Source::Dense, Rejection, false, false, "1.6"),
+        ("dense, stats", Source::Dense, Rejection, false, true, "-"),
         ("sparse", Source::Sparse, Rejection, false, false, "1.3"),
         ("none", Source::None, Rejection, false, false, "1.3"),
+        ("none, stats", Source::None, Rejection, false, true, "-"),
     ]
 }
 
