@@ -63,10 +63,21 @@ impl Plan<'_> {
         if !self.measure {
             return trial;
         }
-        let variation = positions.beyond(1.0, node);
-        let beyond = if factor == 1.0 { variation } else { positions.beyond(factor, node) };
-        trial.measured(positions, common(factor, beyond), variation)
+        let (in_common, variation) = overlap(positions, 1.0, node);
+        let expected = if factor == 1.0 { in_common } else { overlap(positions, factor, node).0 };
+        trial.measured(positions, expected, variation)
     }
+}
+
+/// What `factor` times what is left here has in common with a draft distribution, the sum of min over all tokens, and what it has
+/// beyond it. Of a distribution with one token that token's probability tells, so that nothing has to be summed up.
+pub(super) fn overlap(positions: &mut impl Positions, factor: f64, node: usize) -> (f64, f64) {
+    if positions.proposed(node) == 1.0 {
+        let in_common = (factor * positions.share(positions.token(node))).min(1.0);
+        return (in_common, factor - in_common);
+    }
+    let beyond = positions.beyond(factor, node);
+    (common(factor, beyond), beyond)
 }
 
 /// What samplers remember after each emitted token.

@@ -53,8 +53,8 @@ pub(super) fn deal(
         if accepted {
             return Dealt::Accepted(node);
         }
-        // Where the plain row's draw decides, what is left is only reported.
-        if plain.is_none() || plan.measure {
+        // Where the plain row's draw decides, what is left is only reported, of the next sibling.
+        if plain.is_none() || plan.measure && nth + 1 < siblings.len() {
             here.take(1.0, node);
         }
     }

@@ -22,21 +22,28 @@
 //! - There is nothing to compare where `x_0` ends the text, or the row has no distribution: a row that acceptance does not come to
 //!   fails nothing.
 
-use super::plan::Plan;
+use super::plan::{Plan, overlap};
 use super::positions::Positions;
+use super::tree::Tree;
 use super::verified::{Shifts, Trial};
-use super::weights::common;
 
 /// Measures it, for the first of the tests that were made. At most two rows are come to and two sums are made, whatever the draft.
 pub(super) fn measure(plan: &Plan<'_>, positions: &mut impl Positions, trials: &mut [Trial]) {
     let Some(first) = trials.first_mut().filter(|first| !positions.ends(first.index)) else { return };
     positions.look_aside();
-    let mut overlap = |row, node| {
+    let mut in_common = |row, node| {
         positions.come_to(row).ok()?;
-        Some(common(1.0, positions.beyond(1.0, node)))
+        Some(overlap(positions, 1.0, node).0)
     };
     let second = plan.tree.children(Some(first.index)).first();
     // In this order: where the first draft token was rejected, row 0 is the one that was come to last.
-    let early = second.and_then(|&second| overlap(0, second));
-    first.shifts = Shifts { late: overlap(first.index + 1, first.index), early };
+    let early = second.and_then(|&second| in_common(0, second));
+    first.shifts = Shifts { late: in_common(first.index + 1, first.index), early };
+}
+
+/// The draft tokens whose probabilities it asks for at a row, beside those that were proposed there.
+pub fn asked(tree: &Tree, row: usize) -> impl Iterator<Item = usize> {
+    let parent = row.checked_sub(1).filter(|&node| tree.children(None).contains(&node));
+    let second = (row == 0).then(|| tree.children(None).iter().filter_map(|&first| tree.children(Some(first)).first()));
+    parent.into_iter().chain(second.into_iter().flatten().copied())
 }

@@ -9,6 +9,7 @@ use crate::backend::cpu::{Proposed, keys};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowJob, RowSpec};
 use crate::speculative::rule::AcceptanceRule;
+use crate::speculative::shifts;
 use crate::speculative::weights::Residual;
 use std::collections::HashMap;
 
@@ -82,7 +83,12 @@ impl<'a> Table<'a> {
                 AcceptanceRule::Typical(_) | AcceptanceRule::Synthetic(_) => false,
             };
             let needed = if job.measure || !by_draw { children } else { &[] };
-            needed.iter().map(|&node| drafts[node].token).collect()
+            let beside = job.measure.then(|| shifts::asked(job.tree, row));
+            let nodes = needed.iter().copied().chain(beside.into_iter().flatten());
+            let mut tokens: Vec<u32> = nodes.map(|node| drafts[node].token).collect();
+            tokens.sort_unstable();
+            tokens.dedup();
+            tokens
         };
         let tokens = (0..job.rows.len()).map(needed).collect();
         let top_n = if let AcceptanceRule::Relaxed(relaxed) = job.rule { relaxed.top_n } else { 0 };
