@@ -47,13 +47,14 @@ pub(crate) struct Overlap {
 impl Overlap {
     /// The first test of a verification.
     pub(crate) fn add(&mut self, shift: Shift, test: &DraftTest) {
-        let shifted = match shift {
-            Shift::Late => test.late_overlap,
-            Shift::Early => test.early_overlap,
+        let own = 1.0 - f64::from(test.total_variation);
+        let (shifted, own) = match shift {
+            Shift::Late => (test.late_overlap, own.max(test.next_overlap.map_or(0.0, f64::from))),
+            Shift::Early => (test.early_overlap, own),
         };
         let Some(shifted) = shifted else { return };
         self.tests += 1;
-        self.own += 1.0 - f64::from(test.total_variation);
+        self.own += own;
         self.shifted += f64::from(shifted);
     }
 

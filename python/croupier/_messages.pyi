@@ -387,11 +387,12 @@ class DraftTest(_Message):
     expected_draft_probability: float
     late_overlap: float
     early_overlap: float
+    next_overlap: float
     def __init__(self, *, index: int | None = ..., accepted: bool | None = ..., expected_acceptance: float | None = ...,
                  total_variation: float | None = ..., rejected_rank: int | None = ...,
                  target_probability: float | None = ..., draft_probability: float | None = ...,
                  expected_draft_probability: float | None = ..., late_overlap: float | None = ...,
-                 early_overlap: float | None = ...) -> None: ...
+                 early_overlap: float | None = ..., next_overlap: float | None = ...) -> None: ...
 
 class Token(_Message):
     token_id: int

@@ -206,8 +206,8 @@ impl Handles {
     fn shifts(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial) {
         let Some(own) = trial.overlap() else { return };
         let [model, proposer] = labels;
-        for ((shift, handles), overlap) in SHIFTS.iter().zip(&self.shifts).zip(overlaps(trial.shifts)) {
-            let Some(overlap) = overlap else { continue };
+        for ((shift, handles), held) in SHIFTS.iter().zip(&self.shifts).zip(overlaps(trial.shifts, own)) {
+            let Some((overlap, own)) = held else { continue };
             let labels = [model, proposer, ("shift", *shift)];
             let handles = handles.get_or_init(|| Shift {
                 own: cat::SPEC_OWN_OVERLAP.as_histogram(r, &labels),
@@ -262,8 +262,8 @@ impl Position {
     }
 }
 
-fn overlaps(shifts: Shifts) -> [Option<f64>; SHIFTS.len()] {
-    [shifts.late, shifts.early]
+fn overlaps(shifts: Shifts, own: f64) -> [Option<(f64, f64)>; SHIFTS.len()] {
+    [shifts.late_and_own(own), shifts.early_and_own(own)]
 }
 
 /// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so

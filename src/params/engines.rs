@@ -23,7 +23,7 @@ pub enum EngineOrder {
     Sglang,
     /// KoboldCpp, `gpttype_adapter.cpp`: its default `sampler_order`, and what comes outside of that.
     KoboldCpp,
-    /// ExLlamaV3, `generator/sampler/presets.py`. XTC has no place in its presets: it is where TabbyAPI has it.
+    /// ExLlamaV3, `ComboSampler` of `generator/sampler/presets.py`. XTC has no place there: it is where TabbyAPI has it.
     ExllamaV3,
     /// MLX, `mlx_lm/sample_utils.py`: temperature last.
     Mlx,

@@ -91,6 +91,23 @@ pub struct Shifts {
     pub late: Option<f64>,
     /// The row of the first draft token and the distribution of the draft token after it: rows that are one early.
     pub early: Option<f64>,
+    /// The draft token after the first one and its own row, which is that of `late`. Where this is as large, the draft fits that row
+    /// without being shifted.
+    pub next: Option<f64>,
+}
+
+impl Shifts {
+    /// Late, and what it is held against, where the first draft token and its own row have so much in common.
+    #[must_use]
+    pub fn late_and_own(&self, own: f64) -> Option<(f64, f64)> {
+        self.late.map(|late| (late, own.max(self.next.unwrap_or(0.0))))
+    }
+
+    /// Early, and what it is held against.
+    #[must_use]
+    pub fn early_and_own(&self, own: f64) -> Option<(f64, f64)> {
+        self.early.map(|early| (early, own))
+    }
 }
 
 /// How likely a draft token was.

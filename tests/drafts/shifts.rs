@@ -42,6 +42,16 @@ impl Models {
         let draft = target.iter().enumerate().map(draft).collect();
         Self { target, draft }
     }
+
+    /// A draft head that says the same token whatever comes before, and one that the target likes to repeat.
+    fn stuck() -> Self {
+        let Self { mut target, .. } = Self::new(0.0);
+        let token = 5;
+        target[token as usize][token as usize] += 4.0;
+        let always = |other| if other == token { 0.97 } else { 0.03 / (VOCAB - 1) as f32 };
+        let draft = vec![(0..VOCAB).map(always).collect(); VOCAB as usize];
+        Self { target, draft }
+    }
 }
 
 /// What is wrong.
@@ -92,22 +102,33 @@ enum Source {
 /// Overlaps of one shift, and of the same rows if they are not shifted.
 #[derive(Clone, Copy, Default, Debug)]
 struct Shift {
+    /// Of the first draft token and its own row.
+    first: f64,
+    /// What the shifted one is held against.
     own: f64,
     shifted: f64,
     count: f64,
 }
 
 impl Shift {
-    fn add(&mut self, own: f64, shifted: Option<f32>) {
-        let Some(shifted) = shifted else { return };
-        self.own += own;
-        self.shifted += f64::from(shifted);
+    /// Of a test that says so; `next` where it is held against that too.
+    fn add(&mut self, test: &DraftTest, shifted: Option<f32>, next: Option<f32>) {
+        let Some(shifted) = shifted.map(f64::from) else { return };
+        let first = 1.0 - f64::from(test.total_variation);
+        self.first += first;
+        self.own += first.max(next.map_or(0.0, f64::from));
+        self.shifted += shifted;
         self.count += 1.0;
     }
 
     /// As docs/speculative.md has it.
     fn standard_errors(&self) -> f64 {
         (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
+    }
+
+    /// If it were held against the first draft token and its row alone.
+    fn standard_errors_beyond_first(&self) -> f64 {
+        Self { own: self.first, ..*self }.standard_errors()
     }
 }
 
@@ -137,9 +158,8 @@ async fn run(worker: &mut Worker, models: &Models, rule: AcceptanceRule, source:
         let result = worker.step(Step { logits: inline(&rows), ..step }).await;
         for (work, text) in result.work.iter().zip(&mut texts) {
             let test = &work.verify.as_ref().unwrap().tests[0];
-            let own = 1.0 - f64::from(test.total_variation);
-            found[0].add(own, test.late_overlap);
-            found[1].add(own, test.early_overlap);
+            found[0].add(test, test.late_overlap, test.next_overlap);
+            found[1].add(test, test.early_overlap, None);
             let all: Vec<u32> = text.iter().copied().chain(ids(work)).collect();
             text.copy_from_slice(&all[all.len() - 2..]);
         }
@@ -187,10 +207,24 @@ async fn other_faults_are_not_taken_for_shifted_rows() {
             let errors = found.map(|shift| shift.standard_errors());
             assert!(errors.iter().all(|&errors| errors < NOT_CHANCE), "{source:?}, {like}, {fault:?}: {found:?}");
             // Nothing is shifted: the draft or row of the place further on is that of this one.
-            let same = |shift: &Shift| (shift.own - shift.shifted).abs() < 1e-3;
+            let same = |shift: &Shift| (shift.first - shift.shifted).abs() < 1e-3;
             assert_eq!(same(&found[0]), fault == Fault::BlindTarget, "{source:?}: {found:?}");
             assert_eq!(same(&found[1]), fault == Fault::BlindDraft, "{source:?}: {found:?}");
         }
+    }
+}
+
+/// Of rows that are sound a draft head that is stuck fits the one after its token better than the one that it comes to. But that it
+/// does by itself.
+#[tokio::test]
+async fn a_draft_head_that_is_stuck_is_not_taken_for_late_rows() {
+    for source in [Source::Dense, Source::Certain] {
+        let server = TestServer::start().await;
+        let (models, rule) = (Models::stuck(), AcceptanceRule::Rejection);
+        let found = run(&mut server.worker().await, &models, rule, source, Fault::Nothing).await;
+        assert!(found[0].standard_errors_beyond_first() > NOT_CHANCE, "too little repeats itself: {found:?}");
+        assert!(found.iter().all(|shift| shift.standard_errors() < NOT_CHANCE), "{source:?}: {found:?}");
+        counted_as_told(&server, source, &found);
     }
 }
 
@@ -218,11 +252,12 @@ fn rows(among: &[&[u32]]) -> Vec<Vec<f32>> {
     among.iter().map(row).collect()
 }
 
-/// Of the tests of a verification, what the first one says: own, late, early.
-fn told(work: &WorkResult) -> (f32, Option<f32>, Option<f32>) {
+/// Of the tests of a verification, what the first one says: own, late, early, next.
+fn told(work: &WorkResult) -> (f32, [Option<f32>; 3]) {
     let tests = &work.verify.as_ref().unwrap().tests;
-    assert!(tests[1..].iter().all(|test| test.late_overlap.is_none() && test.early_overlap.is_none()));
-    (1.0 - tests[0].total_variation, tests[0].late_overlap, tests[0].early_overlap)
+    let overlaps = |test: &DraftTest| [test.late_overlap, test.early_overlap, test.next_overlap];
+    assert!(tests[1..].iter().all(|test| overlaps(test) == [None; 3]));
+    (1.0 - tests[0].total_variation, overlaps(&tests[0]))
 }
 
 #[tokio::test]
@@ -232,25 +267,25 @@ async fn overlaps_by_hand() {
     worker.step(open_step((0..8).map(|id| open(id, seeded(id))).collect())).await;
     let measured = |verify| VerifyWork { measure: true, ..verify };
     // Row 0 is {0, 2}, row 1 {1, 3}, row 2 {4}: of the first draft token's {0, 1} half is in each, of the second one's a quarter
-    // in row 0.
+    // in row 0 and half in its own.
     let three: &[&[u32]] = &[&[0, 2], &[1, 3], &[4]];
     let verify = measured(chain(&[0, 3], sparse(&DRAFTS[..2])));
-    assert_eq!(told(&worker.verify(0, verify, &rows(three)).await), (0.5, Some(0.5), Some(0.25)));
+    assert_eq!(told(&worker.verify(0, verify, &rows(three)).await), (0.5, [Some(0.5), Some(0.25), Some(0.5)]));
     // Nothing comes after a single draft token.
     let verify = measured(chain(&[0], sparse(&DRAFTS[..1])));
-    assert_eq!(told(&worker.verify(1, verify, &rows(&three[..2])).await), (0.5, Some(0.5), None));
+    assert_eq!(told(&worker.verify(1, verify, &rows(&three[..2])).await), (0.5, [Some(0.5), None, None]));
     // Certain tokens: their probabilities.
     let verify = measured(chain(&[1, 0], deterministic()));
-    assert_eq!(told(&worker.verify(2, verify, &rows(three)).await), (0.0, Some(0.5), Some(0.5)));
+    assert_eq!(told(&worker.verify(2, verify, &rows(three)).await), (0.0, [Some(0.5), Some(0.5), Some(0.0)]));
     // In a tree the row after the first draft token, and the first draft token after it, which is the third one.
     let verify = VerifyWork { parents: vec![-1, -1, 0], ..chain(&[0, 3, 4], sparse(&DRAFTS)) };
     let four: &[&[u32]] = &[&[0, 4], &[1], &[9], &[9]];
-    assert_eq!(told(&worker.verify(3, measured(verify), &rows(four)).await), (0.5, Some(0.5), Some(0.5)));
+    assert_eq!(told(&worker.verify(3, measured(verify), &rows(four)).await), (0.5, [Some(0.5), Some(0.5), Some(0.25)]));
     // A row that acceptance does not come to may be anything.
     let verify = measured(chain(&[1, 3], sparse(&DRAFTS[..2])));
     let with_nan = [rows(&[&[0, 2]]), vec![vec![f32::NAN; VOCAB as usize]; 2]].concat();
-    assert_eq!(told(&worker.verify(4, verify, &with_nan).await), (0.5, None, Some(0.25)));
+    assert_eq!(told(&worker.verify(4, verify, &with_nan).await), (0.5, [None, Some(0.25), None]));
     // Behind an end there is nothing.
     let verify = measured(chain(&[9, 3], deterministic()));
-    assert_eq!(told(&worker.verify(5, verify, &rows(&[&[9], &[1], &[1]])).await), (1.0, None, None));
+    assert_eq!(told(&worker.verify(5, verify, &rows(&[&[9], &[1], &[1]])).await), (1.0, [None; 3]));
 }

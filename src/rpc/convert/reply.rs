@@ -133,6 +133,7 @@ fn draft_test(trial: &Trial) -> proto::DraftTest {
         expected_draft_probability: chance(|chances| chances.draft_on_average),
         late_overlap: trial.shifts.late.map(|overlap| overlap as f32),
         early_overlap: trial.shifts.early.map(|overlap| overlap as f32),
+        next_overlap: trial.shifts.next.map(|overlap| overlap as f32),
     }
 }
 

@@ -2,7 +2,7 @@
 //! probabilities has become flat.
 //!
 //! Of the candidates in order, `d_i = |(m_i - m_{i+1}) - (m_{i+1} - m_{i+2})|` in integer masses. The first candidate stays, the
-//! last goes, and candidate `i + 1` stays while `d_0 + ... + d_i <= z` of the sum of all `d`. 1 is off; 0 keeps what has no
+//! last two go, and candidate `i + 1` stays while `d_0 + ... + d_i <= z` of the sum of all `d`. 1 is off; 0 keeps what has no
 //! curvature before it. A mass below 2^-20 of the largest counts as 0 here: slopes add up to the mass they begin with, so
 //! all of the tail's curvature is less than 2^-19 of the largest mass, and nobody has to put the tail in order. With fewer
 //! than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by 0 there, KoboldCpp takes equal

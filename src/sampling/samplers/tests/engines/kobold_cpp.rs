@@ -55,6 +55,7 @@ fn it_sees_3000_tokens() {
     assert_eq!(steps(|_| ()), [Step::AtMost(3000)]);
     // A top-k that comes first and takes no more makes it needless.
     assert_eq!([1, 3000].map(|k| chain_of(|p| p.top_k = k)), [None, None]);
+    assert_eq!(chain_of(|p| (p.top_k, p.top_p, p.min_p) = (40, 0.9, 0.05)), None, "in the usual order");
     assert_eq!(steps(|p| p.top_k = 3001), [Step::AtMost(3000), Step::TopK]);
     // Also in an order of one's own, where something else is first.
     let own = steps(|p| {
