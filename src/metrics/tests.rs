@@ -148,7 +148,7 @@ fn series(model_labels: usize) -> (usize, usize) {
         total_variation: Some(0.5),
         chances: Some(Chances { target: 0.25, draft: 0.5, draft_on_average: 0.5 }),
         rejected_rank: Some(2),
-        shifts: Shifts { late: Some(0.25), early: Some(0.25) },
+        shifts: Shifts { late: Some(0.25), early: Some(0.25), next: None },
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
     let proposers = [Proposer::Kept, Proposer::Sent, Proposer::Deterministic, Proposer::Ngram, Proposer::Suffix];
