@@ -1,8 +1,8 @@
 //! Rows that are one place off, a fault that the worker can be told to have; and what tells it from a draft model that is no
 //! good.
 
-use crate::tally::MOST;
 use croupier::proto::DraftTest;
+use croupier::top::{NOT_CHANCE, SHIFTED};
 
 /// How rows are off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -70,9 +70,11 @@ impl Overlap {
         (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
     }
 
-    /// Whether rows are off.
+    /// Whether rows are off: by what `croupier top` and the alert go by, without their least number of verifications. A lane of 200
+    /// tokens does not have so many.
     pub(crate) fn is_shifted(&self) -> bool {
-        self.standard_errors() > MOST
+        let (own, shifted) = self.means();
+        self.standard_errors() > NOT_CHANCE && shifted - own > SHIFTED
     }
 }
 

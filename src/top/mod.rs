@@ -18,7 +18,9 @@ pub use figures::{Count, Error, Figures, Fill, Latency, Model};
 pub use paths::{HandedOver, Path, Paths};
 pub use scrape::{Scrape, Source};
 pub use screen::{Screen, draw};
-pub use speculation::{Drawn, Measured, Position, Proposer, Rejected, Shift, Speculation};
+pub use speculation::{
+    Drawn, ENOUGH_TO_SAY_SHIFTED, Measured, NOT_CHANCE, Position, Proposer, Rejected, SHIFTED, Shift, Speculation,
+};
 pub use view::Theme;
 
 use crate::output;

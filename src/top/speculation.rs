@@ -84,7 +84,7 @@ pub struct Shift {
     pub shifted: f64,
     /// How much more that is, in standard errors, at least.
     pub standard_errors: f64,
-    /// Whether rows are shifted: the difference is no chance, and large.
+    /// Whether rows are shifted: the difference is no chance, large, and seen often enough.
     pub is_shifted: bool,
 }
 
@@ -258,7 +258,8 @@ impl Shift {
     /// their sum, as docs/speculative.md has it.
     fn new(shift: &str, tests: f64, own: f64, shifted: f64) -> Self {
         let standard_errors = (shifted - own) / (own + shifted + FEW).sqrt();
-        let is_shifted = standard_errors > NOT_CHANCE && shifted - own > SHIFTED * tests;
+        let is_shifted =
+            tests > ENOUGH_TO_SAY_SHIFTED && standard_errors > NOT_CHANCE && shifted - own > SHIFTED * tests;
         let (own, shifted) = (own / tests, shifted / tests);
         Self { shift: shift.to_owned(), tests: tests as u64, own, shifted, standard_errors, is_shifted }
     }
@@ -284,9 +285,12 @@ fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
 }
 
 /// Beyond so many standard errors it is not chance (docs/speculative.md).
-pub(super) const NOT_CHANCE: f64 = 4.0;
-/// Rows that are shifted have so much more in common with drafts one place further on; as in the alert CroupierRowsShifted.
-const SHIFTED: f64 = 0.1;
+pub const NOT_CHANCE: f64 = 4.0;
+/// Rows are shifted where drafts have more than this more in common with those one place further on; as in the alert
+/// CroupierRowsShifted.
+pub const SHIFTED: f64 = 0.1;
+/// Nothing is said of rows before more verifications than these were measured; as in that alert.
+pub const ENOUGH_TO_SAY_SHIFTED: f64 = 200.0;
 
 /// So much variance more, so that one or two tests of many that are nearly certain are not taken for a fault.
 const FEW: f64 = 4.0;

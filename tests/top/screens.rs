@@ -1,6 +1,6 @@
 //! Recorded pages on a terminal of ratatui's own.
 
-use croupier::top::{Scrape, Screen, Theme, draw};
+use croupier::top::{ENOUGH_TO_SAY_SHIFTED, NOT_CHANCE, SHIFTED, Scrape, Screen, Theme, draw};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -169,19 +169,22 @@ fn acceptance_is_shown_beside_what_was_expected() {
     }
 }
 
-/// The recorded pages with the two overlaps of one shift in each other's place.
+/// A page with the two overlaps of one shift in each other's place, and without the other shift.
+fn turned(page: &str, other: &str) -> String {
+    let [own, shifted] = ["own", "shifted"].map(|of| format!("croupier_spec_decode_{of}_overlap"));
+    let lines = page.lines().filter(|line| !line.contains(&format!("shift=\"{other}\"")));
+    let turned = lines.map(|line| match line.contains(&own) {
+        true => line.replace(&own, &shifted),
+        false => line.replace(&shifted, &own),
+    });
+    turned.fold(String::new(), |all, line| all + &line + "\n")
+}
+
 #[test]
 fn rows_that_are_one_place_off_are_named() {
     let [own, shifted] = ["own", "shifted"].map(|of| format!("croupier_spec_decode_{of}_overlap"));
     for (shift, other) in [("late", "early"), ("early", "late")] {
-        let turned = DRAFTS.map(|page| {
-            let lines = page.lines().filter(|line| !line.contains(&format!("shift=\"{other}\"")));
-            let turned = lines.map(|line| match line.contains(&own) {
-                true => line.replace(&own, &shifted),
-                false => line.replace(&shifted, &own),
-            });
-            turned.fold(String::new(), |all, line| all + &line + "\n")
-        });
+        let turned = DRAFTS.map(|page| turned(page, other));
         let screen = shown(&turned.each_ref().map(String::as_str), 4, 80, 100);
         let new = |name: &str| {
             let labels = format!("model=\"spec-sent\",proposer=\"sent\",shift=\"{shift}\"");
@@ -196,6 +199,38 @@ fn rows_that_are_one_place_off_are_named() {
         assert!(!screen.contains(&format!("rows one {other}")), "{screen}");
     }
     assert!(!shown(&DRAFTS, 4, 80, 100).contains("rows one"), "of sound rows nothing is said");
+}
+
+/// More than 200 verifications have to be measured between two pages.
+#[test]
+fn of_few_verifications_it_is_not_said_that_rows_are_off() {
+    let [first, second] = DRAFTS.map(|page| turned(page, "early"));
+    let count = "overlap_count{model=\"spec-sent\",proposer=\"sent\",shift=\"late\"} ";
+    assert!(first.contains(&format!("shifted_{count}143\n")) && second.contains(&format!("shifted_{count}455\n")));
+    let said = |tests: u64| {
+        let second = second.replace(&format!("{count}455"), &format!("{count}{}", 143 + tests));
+        shown(&[&first, &second], 4, 80, 100).matches("rows one late").count()
+    };
+    assert_eq!(said(201), said(312));
+    assert_eq!(said(200) + 1, said(201));
+}
+
+/// What `croupier top` says of rows, the alert says under the same conditions.
+#[test]
+fn rows_are_off_by_the_alert_and_here_under_the_same_conditions() {
+    let rules = include_str!("../../helm/croupier/files/rules.yaml");
+    let alert = rules.split("alert: CroupierRowsShifted").nth(1).and_then(|alert| alert.split("for:").next()).unwrap();
+    let conditions: Vec<(&str, f64)> = alert
+        .lines()
+        .filter_map(|line| line.split_once(" > "))
+        .map(|(of, least)| (of.trim().trim_start_matches("and "), least.trim().parse().unwrap()))
+        .collect();
+    let here = [
+        ("croupier:spec_decode_shifted_minus_own:ratio30m", SHIFTED),
+        ("croupier:spec_decode_shifted_minus_own:stderrs30m", NOT_CHANCE),
+        ("croupier:spec_decode_shift_measured:increase30m", ENOUGH_TO_SAY_SHIFTED),
+    ];
+    assert_eq!(conditions, here);
 }
 
 #[test]
