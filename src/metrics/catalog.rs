@@ -238,7 +238,7 @@ catalog! {
     SPEC_EXPECTED_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_expected_draft_probability", SHARES_BY_POSITION,
         "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
     SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
-        "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it.");
+        "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it; for late the larger one of that and of what the second ones have in common with theirs.");
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
         "What would be in common if rows were shifted: the first draft token's distribution with the row after its own (late), or the second one's with the first one's row (early).");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
