@@ -104,7 +104,7 @@ struct Args {
     /// Keep the server up at the end, until Ctrl-C
     #[arg(long)]
     keep_serving: bool,
-    /// A few seconds: 200 tokens of each lane, at full speed
+    /// A few seconds: 200 tokens of each lane at full speed, or 600 with --shift-rows
     #[arg(long)]
     quick: bool,
 }
@@ -150,7 +150,7 @@ async fn run(args: Args) -> Result<bool> {
         prompts,
         board: Board::new(lanes.iter().map(|lane| lane.label), reading),
         seed: args.seed,
-        tokens: args.tokens.unwrap_or(if args.quick { TOKENS_QUICK } else { TOKENS }),
+        tokens: args.tokens.unwrap_or(if args.quick && args.shift_rows.is_none() { TOKENS_QUICK } else { TOKENS }),
         draft_length: args.draft_length as usize,
         shift: args.shift_rows,
         stop: Arc::new(AtomicBool::new(false)),
