@@ -37,13 +37,15 @@ enum Left {
 impl Core {
     /// Takes in what arrived and runs one batch of what waits, unless the rows of all that waits have more than `most` bytes.
     fn turn(&mut self, most: usize) -> Left {
-        let ended = self.take_in();
+        let mut ended = self.take_in();
         if self.state.has_work() {
             if self.waiting_bytes > most {
                 return Left::Work;
             }
             self.pulse.beat();
             self.batch();
+            // Whoever waited in there, by parking, may have taken the wake-up that somebody left for what came meanwhile.
+            ended = self.take_in();
         }
         if !self.state.has_work() {
             self.waiting_bytes = 0;

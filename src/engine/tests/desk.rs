@@ -251,3 +251,43 @@ fn a_device_lost_elsewhere_ends_the_engines_thread_with_it() {
     assert!(matches!(submit(&stream, step(2, vec![], &[1]), vec![]), Err(Error::EngineStopped)));
     drop(handle);
 }
+
+/// Waits, in a way that takes wake-ups, until it is told to go on.
+#[derive(Debug)]
+struct Waits {
+    begun: std::sync::mpsc::Sender<()>,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Backend for Waits {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.begun.send(()).expect("somebody waits");
+        self.go_on.recv().expect("somebody says so");
+        CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        CpuBackend::new(1).verify(jobs)
+    }
+}
+
+/// A step that comes while a batch waits for something is seen, though the wake-up that it left ended a wait in there.
+#[test]
+fn what_comes_while_a_batch_waits_is_run_behind_it() {
+    let ((begun, has_begun), (go, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let (_handle, mut stream, _thread) = start(Waits { begun, go_on });
+    submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
+    has_begun.recv().expect("it begins");
+    submit(&stream, step(2, vec![], &[1]), vec![]).expect("room");
+    // So that it sleeps again when it is told.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    go.send(()).expect("it waits");
+    assert_eq!(stream.replies.blocking_recv().expect("a reply").id, 1);
+    has_begun.recv_timeout(std::time::Duration::from_secs(20)).expect("the second step is seen");
+    go.send(()).expect("it waits");
+    assert_eq!(stream.replies.blocking_recv().expect("a reply").id, 2);
+}
