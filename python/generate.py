@@ -167,7 +167,11 @@ def field_type(field: Any) -> tuple[str, str]:
     if field.label == Field.LABEL_REPEATED:
         by_token = " | Mapping[int, float]" if field.name == "logit_bias" else ""
         return f"Sequence[{base}]{by_token}", "()"
-    if field.proto3_optional or zero == "None":
+    if field.name == "json_schema":
+        # As Python has it: it is sent as JSON.
+        base = "str | Mapping[str, Any] | bool"
+    # Where one of several is to be there, one that is absent is not "" or 0.
+    if field.proto3_optional or field.HasField("oneof_index") or zero == "None":
         return f"{base} | None", "None"
     return base, zero
 

@@ -219,11 +219,12 @@ impl App {
             let socket = listener.path().to_owned();
             (listener, RegionSide { regions: Regions::with_device(&limits, count, bytes, device), socket })
         });
-        let given = Given {
-            defaults: self.config.defaults.clone(),
-            presets: self.config.presets.clone(),
-            vocabulary: self.config.vocabulary.clone(),
-        };
+        let (defaults, presets) = (self.config.defaults.clone(), self.config.presets.clone());
+        let given = Given { defaults, presets, ..Given::default() };
+        let given =
+            self.config.vocabulary.clone().into_iter().fold(given, |given, known| {
+                given.with_vocabulary(known, self.config.grammars.then_some(&self.metrics))
+            });
         let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone())
             .with_max_age(self.config.max_connection_age)
             .with_ping_timeout(self.config.keepalive_timeout);

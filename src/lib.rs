@@ -9,6 +9,7 @@ pub mod config;
 pub mod dial;
 pub mod engine;
 pub mod error;
+pub mod grammar;
 pub mod healthcheck;
 pub mod inject;
 pub mod limits;

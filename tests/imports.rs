@@ -31,6 +31,8 @@ const CONFINED: &[Confined] = &[
     Confined { word: "crate::proto", only_in: GRPC, why: "wire types end where the wire ends" },
     Confined { word: "tokio_rustls", only_in: &["tls", "rpc"], why: "one place knows how TLS is spoken" },
     Confined { word: "cudarc", only_in: &["backend/cuda", "region"], why: "one door to the device" },
+    Confined { word: "llguidance", only_in: &["grammar"], why: "one place knows whose automata grammars are" },
+    Confined { word: "toktrie", only_in: &["grammar"], why: "as llguidance" },
     Confined { word: "\"croupier_", only_in: &["metrics"], why: "metric names are a contract, written once" },
     Confined {
         word: "clap",
@@ -53,7 +55,7 @@ const LAYERS: &[&[&str]] = &[
     &["params", "proto", "vocabulary", "memory", "admin_client", "reload", "tls", "tokens", "dial", "output"],
     &["limits", "sampling"],
     &["speculative", "watermark"],
-    &["error", "permits", "backend", "region"],
+    &["error", "permits", "backend", "region", "grammar"],
     &["metrics", "sequence", "message"],
     &["engine", "trace"],
     &["bench", "top", "inject", "config", "telemetry", "otlp", "shutdown"],

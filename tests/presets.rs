@@ -79,7 +79,7 @@ async fn server_with(presets: &str, defaults: &str) -> TestServer {
     let (presets, defaults) = (path("presets", presets), path("config", &format!("[defaults]\n{defaults}")));
     let args = ["croupier", "--presets", &presets, "--config", &defaults].map(std::ffi::OsString::from);
     let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
-    let given = Given { presets: config.presets, defaults: config.defaults, vocabulary: None };
+    let given = Given { presets: config.presets, defaults: config.defaults, ..Given::default() };
     TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await
 }
 

@@ -589,6 +589,8 @@ class SamplingParams(_Message):
     min_k: bool
     min_k_tau: float
     p_less_norm: bool
+    @property
+    def grammar(self) -> GrammarParams: ...
     preset: str
     @property
     def watermark(self) -> WatermarkParams: ...
@@ -630,8 +632,8 @@ class SamplingParams(_Message):
                  infill: bool | None = ..., penalties_count_prompt: bool | None = ..., min_eos_p: float | None = ...,
                  dry_max_ngram: int | None = ..., dry_max_occurrences: int | None = ...,
                  dry_early_exit_match_len: int | None = ..., min_k: bool | None = ..., min_k_tau: float | None = ...,
-                 p_less_norm: bool | None = ..., preset: str | None = ...,
-                 watermark: WatermarkParams | _Fields | None = ...) -> None: ...
+                 p_less_norm: bool | None = ..., grammar: GrammarParams | _Fields | None = ...,
+                 preset: str | None = ..., watermark: WatermarkParams | _Fields | None = ...) -> None: ...
 
 class WatermarkParams(_Message):
     @property
@@ -710,6 +712,15 @@ class RepetitionDetectionParams(_Message):
     min_count: int
     def __init__(self, *, max_pattern_size: int | None = ..., min_pattern_size: int | None = ...,
                  min_count: int | None = ...) -> None: ...
+
+class GrammarParams(_Message):
+    json_schema: str
+    regex: str
+    lark: str
+    @property
+    def start_token_ids(self) -> _Scalars[int]: ...
+    def __init__(self, *, json_schema: str | None = ..., regex: str | None = ..., lark: str | None = ...,
+                 start_token_ids: _Iterable[int] | None = ...) -> None: ...
 
 class ThinkingBudgetParams(_Message):
     @property
@@ -1035,6 +1046,7 @@ ROW_STATUS_HISTORY_LIMIT: int
 ROW_STATUS_DEADLINE_EXCEEDED: int
 ROW_STATUS_UNIMPLEMENTED: int
 ROW_STATUS_INTERNAL: int
+ROW_STATUS_GRAMMAR_TOO_COMPLEX: int
 ROW_STATUS_SHARD_MISSING: int
 ROW_STATUS_SHARD_MISMATCH: int
 ROW_STATUS_BEYOND_TOP_N: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import json
 import operator
 import re
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ _MEANT = {
     "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "n_predict": "max_tokens",
     "temp": "temperature", "repeat_penalty": "repetition_penalty", "rep_pen": "repetition_penalty", "repeat_last_n": "penalty_last_n",
     "tfs_z": "tfs", "typical": "typical_p", "eos_token_id": "stop_token_ids",
+    "json": "json_schema", **dict.fromkeys(("json_schema", "regex", "lark", "structured_outputs", "response_format"), "grammar"),
 }
 _WANTED = {
     FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
@@ -30,6 +32,9 @@ _WANTED = {
     FieldDescriptor.TYPE_BOOL: "True or False",
     FieldDescriptor.TYPE_STRING: "text",
 }
+
+#: What the field of a JSON schema takes.
+_SCHEMA = "a JSON schema: a dict, True or False, or JSON as text"
 
 _Message = TypeVar("_Message")
 
@@ -88,7 +93,7 @@ def _wanted(field: Any) -> str:
     elif field.enum_type is not None:
         one = f"one of {', '.join(_short_names(field.enum_type))}"
     else:
-        one = _WANTED.get(field.type, "a number")
+        one = _SCHEMA if field.name == "json_schema" else _WANTED.get(field.type, "a number")
     # Older ones of protobuf have only the label, newer ones say that it will go.
     is_list = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
     return f"a list, each {one}" if is_list else one
@@ -139,6 +144,8 @@ def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
 def _plain(field: Any, value: Any) -> Any:
     if field.name == "logit_bias" and isinstance(value, Mapping):
         return _biases(value)
+    if field.name == "json_schema" and not isinstance(value, str):
+        return as_json(value)
     if isinstance(value, (str, bytes)) and field.enum_type is None:
         return value
     if _is_many(value):
@@ -152,6 +159,24 @@ def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
     except (TypeError, ValueError) as error:
         raise ValueError(f"logit_bias is {given!r}, must be biases by token id, such as {{5: 2.0}}: {error}") from error
+
+
+def as_json(schema: Any) -> str:
+    """A schema as JSON. Properties stay in their order, which is that in which they are written."""
+    try:
+        # As short as it can be: a grammar's length is limited, and the same schema is compiled once.
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_known_to_json)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise (ValueError if isinstance(error, RecursionError) else type(error))(f"json_schema is not {_SCHEMA}: {error}") from error
+
+
+def _known_to_json(value: Any) -> Any:
+    """What JSON has under another name: mappings that are no dict, numbers and arrays of numpy."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"it has {value!r}, which JSON has not")
 
 
 def _is_many(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -143,3 +143,15 @@ def chunks(sizes: Sequence[int], most: int, count: int) -> list[range]:
     if start < len(sizes):
         runs.append(range(start, len(sizes)))
     return runs
+
+
+def apart(run: range, keys: Sequence[Hashable], most: int) -> Iterator[range]:
+    """Runs of one's items that have at most so many different keys; None is no key."""
+    start, seen = run.start, set[Hashable]()
+    for at in run:
+        if keys[at] is not None and keys[at] not in seen:
+            if len(seen) == most:
+                yield range(start, at)
+                start, seen = at, set()
+            seen.add(keys[at])
+    yield range(start, run.stop)

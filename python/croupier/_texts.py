@@ -7,13 +7,15 @@ import threading
 from collections.abc import Iterable
 
 from ._checks import MOST_64, sequence_id as checked_id, token_ids
-from ._split import SPARE, Limits, chunks
+from ._split import SPARE, Limits, apart, chunks
 from ._types import Sequence
 from ._wire import opening
 from .schema import pb
 
 #: Bytes of a token id in a message, at most.
 _ID = 5
+#: Different grammars that one message may have, since each may have to be compiled. With more the server ends the stream.
+_MOST_GRAMMARS = 64
 
 
 class Texts:
@@ -127,5 +129,7 @@ class Texts:
                 raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
                             f"max_message_bytes is {self.limits.message_bytes}")
         # One message may open as many as the stream can have. More are refused one by one, not with the stream.
-        runs = chunks([len(one) for one in wire], most, self.limits.sequences)
+        grammars = [s.params.grammar.SerializeToString() if s.params.HasField("grammar") else None for s in sequences]
+        whole = chunks([len(one) for one in wire], most, self.limits.sequences)
+        runs = [run for each in whole for run in apart(each, grammars, _MOST_GRAMMARS)]
         return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]

@@ -15,11 +15,11 @@ from ._params import Params
 if TYPE_CHECKING:
     from .schema import pb
 
-__all__ = ["AcceptanceParams", "AcceptanceRule", "DraftLengthParams", "EngineOrder", "GumbelParams", "KgwParams",
-           "LengthPenaltyParams", "LogitBias", "LogprobsMode", "LogprobsParams", "NoRepeatNgramParams", "ProposerKind",
-           "ProposerParams", "RepetitionDetectionParams", "ReportParams", "SamplerKind", "SamplingFields",
-           "SamplingParams", "SeedingScheme", "SequenceBias", "SynthidParams", "ThinkingBudgetParams", "TokenBanRange",
-           "TokenSequence", "WatermarkParams"]
+__all__ = ["AcceptanceParams", "AcceptanceRule", "DraftLengthParams", "EngineOrder", "GrammarParams", "GumbelParams",
+           "KgwParams", "LengthPenaltyParams", "LogitBias", "LogprobsMode", "LogprobsParams", "NoRepeatNgramParams",
+           "ProposerKind", "ProposerParams", "RepetitionDetectionParams", "ReportParams", "SamplerKind",
+           "SamplingFields", "SamplingParams", "SeedingScheme", "SequenceBias", "SynthidParams", "ThinkingBudgetParams",
+           "TokenBanRange", "TokenSequence", "WatermarkParams"]
 
 
 class LogprobsMode(enum.IntEnum):
@@ -342,6 +342,23 @@ class ReportParams(Params["pb.ReportParams"]):
     """Say how uncertain the choice was."""
     why_not_token_ids: Sequence[int] = ()
     """Say what removed each of these tokens. At most 64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarParams(Params["pb.GrammarParams"]):
+    """A grammar for structured output (docs/sampling.md says what each kind knows). Its text has at most 65,536 bytes
+    and 2,048 signs of optional or repeated parts (?, *, + and the like); what has to hold at once for the same text is
+    limited, too. A message may have 64 different grammars."""
+
+    json_schema: str | Mapping[str, Any] | bool | None = None
+    """A JSON schema, as JSON: a value that is valid under it. "{}" is any JSON value."""
+    regex: str | None = None
+    """A regular expression, in the syntax of Rust's regex crate, that the whole text matches."""
+    lark: str | None = None
+    """A grammar in the Lark syntax of llguidance; its rule "start" is the whole text."""
+    start_token_ids: Sequence[int] = ()
+    """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking. Before it
+    every token may be emitted. At most 64. Empty: it begins with the output's first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -679,6 +696,16 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """p_less as its normalized form (p-less-norm), which keeps more: with s the sum of the squares of all probabilities
     and V the number of tokens that are left, p_less keeps probabilities of at least (V * s - 1) / (V - 1) in place of
     s, and all where they are equal. Without p_less it has no effect. Server default false."""
+    grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None = None
+    """Structured output: the text has to match this grammar. At each position only those tokens may be emitted with
+    which it still can, as if a mask (Work.token_masks) left only these; behind a whole match those that end the text
+    may, which are eos_token_ids and stop_token_ids, and where nothing can follow only they. Draft tokens are masked and
+    verified position by position. A text that is opened again with its tokens goes on where it was; tokens that the
+    grammar does not allow there make output_token_ids invalid.
+
+    It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
+    otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
+    stream's default. Server default: none."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
@@ -771,5 +798,6 @@ class SamplingFields(TypedDict, total=False):
     min_k: bool | None
     min_k_tau: float | None
     p_less_norm: bool | None
+    grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

@@ -1,13 +1,17 @@
 """The programs of python/README.md, and the client's in README.md, do what is said there. Only the server's address is another one."""
 
 import ast
+import json
 import pathlib
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import croupier
+import grammar_vocabulary
+from grammar_vocabulary import END, started, text_of
 from test_client import VOCAB, logits, params
 
 README = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
@@ -88,6 +92,19 @@ def test_the_snippet_of_logprobs_runs(server, capsys):
         assert int(found) == token and float(logprob) < 0 and int(rank) >= 1 and list(ast.literal_eval(top)) == best
     with pytest.raises(SystemExit, match="NaN"):
         exec(snippet("Logprobs"), {**names, "logits": np.full(VOCAB, np.nan, np.float32)})
+
+
+def test_the_snippet_of_structured_output_runs(serve, tmp_path, capsys):
+    def decode(tokens):
+        return text_of(tokens).decode()
+
+    names = {"croupier": croupier, "json": json, "server": started(serve, tmp_path).uds, "vocab_size": grammar_vocabulary.VOCAB, "eos": END,
+             "prompts": [[5, 6], [7], [8]], "tokenizer": SimpleNamespace(decode=decode),
+             "model": lambda texts: np.stack([grammar_vocabulary.model([*text.prompt, *text.tokens]) for text in texts])}
+    exec(snippet("Structured output"), names)
+    cards = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(cards) == 3 and all(list(card) == ["suit", "rank"] for card in cards)
+    assert all(card["suit"] in ("hearts", "spades") and 2 <= card["rank"] <= 10 for card in cards)
 
 
 def test_the_snippet_of_drafts_runs(server):

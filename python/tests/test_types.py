@@ -23,6 +23,7 @@ ignore_missing_imports = True
 """
 # What the programs of the page take from around them.
 AROUND = """
+import json
 from collections.abc import Sequence
 from typing import Any
 import croupier
@@ -33,6 +34,8 @@ model: Any
 server: str
 token: str
 vocab_size: int
+eos: int
+tokenizer: Any
 r: int
 count: int
 texts: list[croupier.Sequence]
@@ -54,6 +57,9 @@ def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.Samp
     stream.open(params, seed=7)
     stream.open(text.params, prompt=text.prompt, output=text.tokens, sampler_state=text.state)
     stream.open(report=croupier.ReportParams(entropy=True, why_not_token_ids=[42]))
+    stream.open(grammar={})
+    stream.open(grammar=croupier.GrammarParams(json_schema={"type": "object"}, start_token_ids=[5]))
+    croupier.GrammarParams(json_schema=True), croupier.GrammarParams(json_schema="{}"), croupier.GrammarParams(regex="[ab]", lark=None)
     croupier.connect("croupier.inference.svc:50051", 5, tls_ca="ca.crt", tls_cert="tls.crt", tls_key="tls.key", auth_token=token)
     croupier.attach(token, 1, auth_token=lambda: "x", address=server)
     stream.sample(stream.top_n(logits, 64), texts, deadline_ms=50, traceparent="x")
@@ -84,6 +90,7 @@ def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFi
     assert_type(stream.open(given, **given), croupier.Sequence)
     assert_type(stream.open(**wanted), croupier.Sequence)
     stream.open(engine_order=pb.ENGINE_ORDER_VLLM, logprobs=pb.LogprobsParams(top_n=5))
+    assert_type(stream.open(grammar=pb.GrammarParams(regex="[ab]")).params.grammar.regex, str)
     assert_type(text.params, pb.SamplingParams)
     assert_type(text.state, pb.SamplerState | None)
     assert_type(stream.sequences, dict[int, croupier.Sequence])
@@ -149,6 +156,10 @@ waiting.sample(logits, texts).append(5)
 croupier.Speculation(waiting)
 croupier.Speculation(stream).verify(texts, logits)
 croupier.pb.Work(sequence=5)
+croupier.GrammarParams(json_schema=5)
+croupier.GrammarParams(json_schema=[{}])
+croupier.GrammarParams(regex=["a"])
+stream.open(grammar="[ab]")
 """
 
 

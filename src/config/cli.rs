@@ -195,6 +195,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             let (mut config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
             secrets::check(&config, &mut problems);
             config.read_vocabulary(&mut problems);
+            config.check_grammars(&mut problems);
             if !problems.is_empty() {
                 return Err(Stop::logged(&problems, config.log_format));
             }

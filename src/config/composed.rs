@@ -2,13 +2,15 @@
 //! tables. What is absent is what it is on the wire.
 
 use super::named::named;
-use super::parts::{Parts, Read, boolean, float, list, table, token, tokens, whole};
+use super::parts::{Parts, Read, boolean, float, list, table, text, token, tokens, whole};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings};
+use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::params::report::ReportParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
 };
 use crate::params::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams};
+use std::sync::Arc;
 use toml::Value;
 
 pub(super) fn logit_bias(value: &Value) -> Read<Vec<(u32, f32)>> {
@@ -69,6 +71,26 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
             forced_token_ids: parts.or("forced_token_ids", Vec::new(), tokens),
         })
     })
+}
+
+/// `{ json_schema = "{}" }`; an empty table is no grammar.
+pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
+    let kinds = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark];
+    let grammar = |parts: &mut Parts<'_>| {
+        let given = kinds.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
+        let start_token_ids = parts.or("start_token_ids", Vec::new(), tokens);
+        let (mut given, names) = (given.into_iter().flatten(), kinds.map(GrammarKind::name).join(", "));
+        let first = given.next();
+        match (first, given.next()) {
+            (Some((kind, text)), None) => Some(Arc::new(GrammarParams { kind, text, start_token_ids })),
+            (Some(_), Some((second, _))) => {
+                parts.wrong(second.name(), format!("is a second grammar; leave one of {names}"));
+                None
+            }
+            _ => None,
+        }
+    };
+    table(value, grammar)
 }
 
 pub(super) fn logprobs(value: &Value) -> Read<LogprobsParams> {

@@ -190,6 +190,7 @@ static PARAMETERS: &[Parameter] = &[
     nothing!(history.forced_last_token, token, Some),
     nothing!(history.repetition_detection, composed::repetition_detection, Some),
     nothing!(history.thinking_budget, composed::thinking_budget, Some),
+    nothing!(history.grammar, composed::grammar),
     nothing!(history.watermark, marks::watermark),
 ];
 

@@ -163,6 +163,8 @@ pub struct Config {
     pub vocabulary_file: Option<PathBuf>,
     /// What is in it; read for a server only.
     pub vocabulary: Option<Arc<Vocabulary>>,
+    /// Whether grammars are compiled.
+    pub grammars: bool,
 }
 
 /// A size as settings say it, in bytes; `None` if it is none.
@@ -212,6 +214,7 @@ impl Default for Config {
             presets: presets::shipped(),
             vocabulary_file: None,
             vocabulary: None,
+            grammars: false,
         }
     }
 }

@@ -58,6 +58,10 @@ pub(super) fn boolean(value: &Value) -> Read<bool> {
     value.as_bool().map_or_else(|| not(value, "true or false"), Ok)
 }
 
+pub(super) fn text(value: &Value) -> Read<String> {
+    value.as_str().map_or_else(|| not(value, "a text"), |text| Ok(text.to_owned()))
+}
+
 pub(super) fn token(value: &Value) -> Read<u32> {
     let hint = "a token id, as the model's tokenizer makes them of a text";
     value.as_integer().and_then(|n| u32::try_from(n).ok()).map_or_else(|| not(value, hint), Ok)

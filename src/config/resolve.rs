@@ -3,7 +3,11 @@
 use super::settings::{SETTINGS, Setting, env_name};
 use super::values::LONGEST_SOCKET_PATH;
 use super::{Config, file, given, presets};
+use crate::grammar::{CompileError, Grammars};
+use crate::params::SamplingParams;
+use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
+use metrics::Gauge;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +73,36 @@ impl Config {
         let read = self.vocabulary_file.as_deref().map(Vocabulary::read).transpose();
         let read = read.map_err(|problem| problems.push(format!("--vocabulary: {problem}")));
         self.vocabulary = read.ok().flatten().map(Arc::new);
+    }
+
+    /// Compiles the grammars of defaults and presets, which takes a while; every mistake goes into `problems`.
+    pub(super) fn check_grammars(&self, problems: &mut Vec<String>) {
+        let file = self.presets_file.as_deref().map_or("shipped".into(), Path::to_string_lossy);
+        let presets = self.presets.iter().map(|preset| {
+            let mut params = SamplingParams::default();
+            preset.apply(&mut params);
+            (format!("--presets: {file}: {}", preset.name), params)
+        });
+        let may_compile = self.grammars && self.vocabulary_file.is_some();
+        if self.grammars && !may_compile {
+            problems.push("--grammars: needs texts of tokens; set vocabulary".to_owned());
+        }
+        let grammars = self.vocabulary.clone().filter(|_| may_compile).map(Grammars::new);
+        let room = Counter::new(usize::MAX, Gauge::noop());
+        for (place, params) in std::iter::once(("defaults".to_owned(), self.defaults.clone())).chain(presets) {
+            let Some(grammar) = &params.history.grammar else { continue };
+            let compiled = grammars.as_ref().map(|grammars| grammars.compile(grammar, &room));
+            match compiled {
+                Some(Err(CompileError::Invalid(field))) => problems.push(format!("{place}.grammar.{field}")),
+                // What is wrong with the file is told already.
+                None if !may_compile => {
+                    problems.push(format!(
+                        "{place}.grammar: needs a server that compiles them; set grammars and vocabulary"
+                    ));
+                }
+                _ => {}
+            }
+        }
     }
 }
 

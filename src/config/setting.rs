@@ -88,6 +88,12 @@ macro_rules! path {
     };
 }
 
+macro_rules! switch {
+    ($name:literal, $($field:ident).+, $help:literal) => {
+        setting!($name, "BOOL", $($field).+, values::boolean, ToString::to_string, $help)
+    };
+}
+
 macro_rules! duration {
     ($name:literal, $($field:ident).+, $range:expr, $help:literal) => {
         setting!($name, "TIME", $($field).+, |t| values::duration(t, $range), |d: &Duration| show_duration(*d), $help)

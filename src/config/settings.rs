@@ -92,7 +92,12 @@ pub(super) static SETTINGS: &[Setting] = &[
     path!(
         "vocabulary",
         vocabulary_file,
-        "File with the text of each token, for params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server knows no texts. Read once"
+        "File with the text of each token, for params.grammar and params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server knows no texts. Read once"
+    ),
+    switch!(
+        "grammars",
+        grammars,
+        "Compile the grammars that clients send (params.grammar), which takes a vocabulary. A compiler is a large surface: whoever may send grammars may find one that takes the memory there is, and ends the server for everyone"
     ),
     setting!(
         "device",
@@ -168,20 +173,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         ANY,
         "How long streams may go on after a stop signal, lame-duck included; those still open are then cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
     ),
-    setting!(
+    switch!(
         "device-ipc",
-        "BOOL",
         device_ipc,
-        values::boolean,
-        ToString::to_string,
         "Accept GPU buffers that workers lend by a legacy CUDA IPC handle. A worker that frees one too early can crash the server for everyone who uses it"
     ),
-    setting!(
+    switch!(
         "reflection",
-        "BOOL",
         reflection,
-        values::boolean,
-        ToString::to_string,
         "Serve gRPC reflection, so that grpcurl needs no .proto file. It tells everyone who connects what can be called"
     ),
     limit!(

@@ -26,6 +26,9 @@ fn mistakes(args: &[&str], env: &[(&str, &str)]) -> String {
     stop.text
 }
 
+/// A vocabulary.
+const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/texts.json");
+
 fn file(text: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("croupier.toml");

@@ -1,6 +1,7 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
+use super::grammar;
 use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
@@ -103,6 +104,11 @@ impl Batch {
         self.explained += costs.explained;
         drop(permits.queued);
         self.steps.push(Taken { stream: id, step, weight, open, plan, permits: permits.in_flight });
+    }
+
+    /// Gets the masks of rows that have to match a grammar; says whether there are such.
+    pub(super) fn mask(&mut self, streams: &HashMap<StreamId, Stream>) -> bool {
+        grammar::fill(&mut self.steps, streams)
     }
 
     /// Runs all rows.

@@ -12,6 +12,7 @@ mod commit;
 mod desk;
 mod draft;
 mod failure;
+mod grammar;
 mod listed;
 mod memory;
 mod plan;
@@ -201,7 +202,7 @@ impl Handle {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
-        Ok(StreamHandle { stream, engine: self.clone(), replies, explains: AtomicBool::new(false) })
+        Ok(StreamHandle { stream, engine: self.clone(), replies, takes_long: AtomicBool::new(false) })
     }
 
     /// Room for what is remembered of sequences, to be taken by whoever builds one.
@@ -240,8 +241,8 @@ pub struct StreamHandle {
     stream: StreamId,
     engine: Handle,
     replies: mpsc::Receiver<StepReply>,
-    /// Whether it ever opened a sequence whose rows are explained.
-    explains: AtomicBool,
+    /// Whether it ever opened a sequence whose rows may take long.
+    takes_long: AtomicBool,
 }
 
 impl StreamHandle {
@@ -267,10 +268,10 @@ impl StreamHandle {
         let held = place.held;
         let permits = self.engine.admission.step(place, &step, open.len()).map_err(Error::Refused)?;
         let queued = Queued::new(step, open.collect(), permits);
-        if queued.step.open.iter().any(Open::explains) {
-            self.explains.store(true, Ordering::Relaxed);
+        if queued.step.open.iter().any(Open::takes_long) {
+            self.takes_long.store(true, Ordering::Relaxed);
         }
-        let queued = if self.explains.load(Ordering::Relaxed) { queued.not_here() } else { queued };
+        let queued = if self.takes_long.load(Ordering::Relaxed) { queued.not_here() } else { queued };
         Ok(Admitted { queued, held })
     }
 

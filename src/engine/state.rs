@@ -61,7 +61,7 @@ impl Queued {
         permits.opened(&open);
         // A score penalises each of its rows for the text so far, of which there may be many; what is explained is gone through
         // filter by filter.
-        let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::explains);
+        let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::takes_long);
         let step = Step { open, ..step };
         let queued = Self { weight: step.time_bytes(), step, permits };
         if is_long { queued.not_here() } else { queued }
@@ -171,6 +171,10 @@ impl State {
 
     /// Runs a batch's rows on the backend.
     pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
+        let asked = Instant::now();
+        if batch.mask(&self.streams) {
+            self.metrics.grammar_wait.record(asked.elapsed());
+        }
         batch.run(&self.streams, &mut self.lot, backend);
     }
 

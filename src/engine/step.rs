@@ -82,9 +82,9 @@ pub struct Open {
 }
 
 impl Open {
-    /// Whether rows of the sequence take long because they are explained.
-    pub(super) fn explains(&self) -> bool {
-        self.sequence.as_ref().is_ok_and(|sequence| sequence.explains())
+    /// Whether rows of the sequence may take long: they are explained, or wait for the masks of a grammar.
+    pub(super) fn takes_long(&self) -> bool {
+        self.sequence.as_ref().is_ok_and(|sequence| sequence.explains() || sequence.has_grammar())
     }
 }
 

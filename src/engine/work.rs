@@ -134,6 +134,20 @@ impl Masks {
         self.words.is_empty()
     }
 
+    /// Of these and others what both allow; `None` among the others allows everything.
+    #[must_use]
+    pub fn and(&self, others: &[Option<Bytes>], vocab_size: usize) -> Self {
+        if others.iter().all(Option::is_none) {
+            return self.clone();
+        }
+        let each = TokenMask::bytes_for(vocab_size);
+        let mut words = if self.words.is_empty() { vec![u8::MAX; others.len() * each] } else { self.words.to_vec() };
+        for (row, other) in words.chunks_exact_mut(each).zip(others) {
+            row.iter_mut().zip(other.iter().flatten()).for_each(|(byte, other)| *byte &= other);
+        }
+        Self { words: words.into(), vocab_size }
+    }
+
     /// That of a row of the work.
     #[must_use]
     pub fn row(&self, row: usize) -> Option<TokenMask<'_>> {

@@ -44,7 +44,7 @@ pub(super) static ANY: Shape = leaf(u64::MAX);
 static LOGPROBS: Shape = leaf(3);
 static TOKENS: Shape = leaf(1);
 static PARAMS: Shape = Shape {
-    last: 80,
+    last: 81,
     more: &[90],
     parts: &[
         (8, "logit_bias[]", &leaf(2)),
@@ -61,6 +61,7 @@ static PARAMS: Shape = Shape {
         (65, "repetition_detection", &leaf(3)),
         (66, "thinking_budget", &leaf(4)),
         (68, "report", &leaf(4)),
+        (81, "grammar", &leaf(4)),
         (90, "watermark", &WATERMARK),
     ],
 };

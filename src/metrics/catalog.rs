@@ -189,6 +189,10 @@ catalog! {
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
         "Duration of a step by stage: queue, backend, reply, and total of these; before them receive, of every message.");
+    GRAMMAR_WAIT = Def::histogram("croupier_grammar_wait_seconds", Unit::Seconds, STEP_SECONDS,
+        "How long batches with rows that have to match a grammar waited for their masks, before their rows ran.");
+    GRAMMAR_COMPILE = Def::histogram("croupier_grammar_compile_seconds", Unit::Seconds, STEP_SECONDS,
+        "How long grammars took to compile; one that is there already is not compiled again, and the first one also prepares the vocabulary.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
     RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");

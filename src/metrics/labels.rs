@@ -43,6 +43,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "deadline_exceeded",
     "unimplemented",
     "internal",
+    "grammar_too_complex",
     "shard_missing",
     "shard_mismatch",
     "beyond_top_n",

@@ -143,6 +143,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
+    use super::grammar::{GrammarKind, GrammarParams};
     use super::report::ReportParams;
     use super::steering::{
         LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
@@ -200,7 +201,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 66] = [
+        let out_of_range: [(&str, Change); 67] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -279,6 +280,10 @@ mod tests {
             }),
             ("thinking_budget", |p| {
                 p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 1, ..Default::default() }))
+            }),
+            ("grammar", |p| {
+                let grammar = GrammarParams { kind: GrammarKind::Lark, text: String::new(), start_token_ids: vec![] };
+                p.history.grammar = Some(Arc::new(grammar));
             }),
             ("watermark", |p| p.history.watermark = Some(Arc::new(Watermark::Synthid(SynthidParams::new(vec![]))))),
         ];

@@ -2,6 +2,7 @@
 //! formula, stands at its file in [`sequence`](crate::sequence); ranges are checked here.
 
 use super::check::{check_len, check_tokens, in_range};
+use super::grammar::GrammarParams;
 use super::rare::Off;
 use super::steering::{
     LengthPenalty, MAX_BAN_RANGES, MAX_BAN_RANGES_TOKENS, MAX_SEQUENCE_BIASES, NoRepeatNgram, RepetitionDetection,
@@ -80,6 +81,8 @@ pub struct HistoryParams {
     pub repetition_detection: Option<RepetitionDetection>,
     /// How long the text may think; `None`: as it likes.
     pub thinking_budget: Option<Box<ThinkingBudget>>,
+    /// What the text has to match; `None`: nothing. Shared by all that have it from one place.
+    pub grammar: Option<Arc<GrammarParams>>,
     /// How the text is marked; `None`: not at all. Shared by all that have it from one place.
     pub watermark: Option<Arc<Watermark>>,
 }
@@ -113,6 +116,7 @@ impl Off for HistoryParams {
         forced_last_token: None,
         repetition_detection: None,
         thinking_budget: None,
+        grammar: None,
         watermark: None,
     };
 }
@@ -172,6 +176,9 @@ impl HistoryParams {
         }
         if let Some(budget) = &self.thinking_budget {
             budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
+        }
+        if let Some(grammar) = &self.grammar {
+            grammar.validate(vocab_size).map_err(|e| e.within("grammar"))?;
         }
         match &self.watermark {
             Some(mark) => mark.validate().map_err(|e| e.within("watermark")),
@@ -233,6 +240,7 @@ impl HistoryParams {
             + ranges.capacity() * size_of::<TokenBanRange>()
             + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
             + thinking.map_or(0, |_| size_of::<ThinkingBudget>())
+            + self.grammar.as_ref().map_or(0, |grammar| grammar.bytes())
             + self.watermark.as_ref().map_or(0, |mark| mark.bytes())
     }
 
@@ -268,6 +276,7 @@ impl HistoryParams {
             forced_last_token,
             repetition_detection,
             thinking_budget,
+            grammar,
             watermark,
         )
     }

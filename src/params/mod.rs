@@ -10,6 +10,7 @@ pub mod acceptance;
 pub mod chain;
 mod check;
 mod engines;
+pub mod grammar;
 pub mod history;
 mod order;
 pub mod presets;

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 81] = [
+pub const SUPPORTED: [&str; 82] = [
     "temperature",
     "top_k",
     "top_p",
@@ -81,6 +81,7 @@ pub const SUPPORTED: [&str; 81] = [
     "min_k",
     "min_k_tau",
     "p_less_norm",
+    "grammar",
     "preset",
     "watermark",
 ];

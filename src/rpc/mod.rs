@@ -6,6 +6,7 @@
 
 mod attach;
 pub mod auth;
+mod blocking;
 pub mod caller;
 mod complaints;
 mod convert;
@@ -36,6 +37,7 @@ use crate::backend::BackendInfo;
 use crate::engine;
 use crate::engine::shards::Shards;
 use crate::error::Error;
+use crate::grammar::Grammars;
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use crate::message::look::Unknown;
@@ -76,6 +78,19 @@ pub struct Given {
     pub presets: Presets,
     /// Texts of tokens, for samplers that need them.
     pub vocabulary: Option<Arc<Vocabulary>>,
+    /// Grammars over these texts.
+    pub grammars: Option<Arc<Grammars>>,
+}
+
+impl Given {
+    /// The same with texts of tokens; with grammars over them, where there are metrics of these.
+    #[must_use]
+    pub fn with_vocabulary(self, vocabulary: Arc<Vocabulary>, of_grammars: Option<&Metrics>) -> Self {
+        let compiled = |metrics: &Metrics| {
+            Arc::new(Grammars::new(Arc::clone(&vocabulary)).recorded(metrics.grammar_compile.clone()))
+        };
+        Self { grammars: of_grammars.map(compiled), vocabulary: Some(vocabulary), ..self }
+    }
 }
 
 /// What every call needs.

@@ -31,6 +31,7 @@ mod text;
 mod thinking;
 mod window;
 
+use crate::grammar::Text;
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
@@ -84,10 +85,18 @@ pub struct Sequence {
     drafts: Option<Box<Drafts>>,
     speculation: Option<Box<Speculation>>,
     finished: Option<FinishReason>,
-    /// What its samplers remember, if they do.
-    state: Option<Box<SamplerState>>,
+    seldom: Option<Box<Seldom>>,
     /// How its last token came about.
     came: Came,
+}
+
+/// What few sequences have.
+#[derive(Debug, Clone, Default)]
+struct Seldom {
+    /// What its samplers remember.
+    state: Option<SamplerState>,
+    /// Where it stands in the grammar that it has to match.
+    text: Option<Text>,
 }
 
 impl Sequence {
@@ -97,8 +106,27 @@ impl Sequence {
         let history = History::new(&rules, prompt, output);
         let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.is_looping()));
         let speculation = rules.speculation(prompt, output);
-        let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty()).map(Box::new);
-        Self { rules, seed, history, drafts: None, speculation, finished, state, came: Came::default() }
+        let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
+        let seldom = state.map(|state| Box::new(Seldom { state: Some(state), text: None }));
+        Self { rules, seed, history, drafts: None, speculation, finished, seldom, came: Came::default() }
+    }
+
+    /// The same where rows have so many tokens, with its grammar, if it has one. `output` is what it has emitted.
+    ///
+    /// # Errors
+    /// At `output_token_ids`, where the grammar does not allow them.
+    pub fn matching(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
+        if let Some(grammar) = self.rules.grammar() {
+            let text = Text::open(Arc::clone(grammar), vocab_size, output)?;
+            self.seldom.get_or_insert_default().text = Some(text);
+        }
+        Ok(self)
+    }
+
+    /// Where it stands in its grammar, if it has one.
+    #[must_use]
+    pub fn text(&self) -> Option<&Text> {
+        self.seldom.as_ref()?.text.as_ref()
     }
 
     /// The same, its samplers with what they remembered.
@@ -125,7 +153,7 @@ impl Sequence {
     /// What its samplers remember, if they do.
     #[must_use]
     pub fn state(&self) -> Option<SamplerState> {
-        self.state.as_deref().copied()
+        self.seldom.as_ref()?.state
     }
 
     /// The same, if it was asked to say so with each token.
@@ -143,8 +171,8 @@ impl Sequence {
 
     /// Lets its samplers remember something else. Before the token is committed that they know it from.
     pub fn remember(&mut self, state: SamplerState) {
-        if let Some(own) = &mut self.state {
-            **own = state;
+        if let Some(own) = self.seldom.as_mut().and_then(|seldom| seldom.state.as_mut()) {
+            *own = state;
         }
     }
 
@@ -233,6 +261,9 @@ impl Sequence {
         if let Some(speculation) = &mut self.speculation {
             speculation.push(token);
         }
+        if let Some(text) = self.seldom.as_mut().and_then(|seldom| seldom.text.as_mut()) {
+            text.push(token);
+        }
         self.history.push(&self.rules, token);
         self.finished = self.rules.finish(token, self.history.position(), self.history.is_looping());
         self.finished
@@ -287,13 +318,15 @@ impl Sequence {
             + self.history.bytes()
             + self.drafts_bytes()
             + self.speculation.as_ref().map_or(0, |s| s.bytes())
+            + self.text().map_or(0, Text::bytes)
     }
 
     /// Bytes it may take once it has emitted `tokens` more.
     #[must_use]
     pub fn bytes_after(&self, tokens: usize) -> usize {
         let speculation = self.speculation.as_ref().map_or(0, |s| s.bytes_after(tokens));
-        self.own_bytes() + self.history.bytes_after(&self.rules, tokens) + self.drafts_bytes() + speculation
+        let text = self.text().map_or(0, |text| text.bytes_after(tokens));
+        self.own_bytes() + self.history.bytes_after(&self.rules, tokens) + self.drafts_bytes() + speculation + text
     }
 
     fn drafts_bytes(&self) -> usize {
@@ -301,7 +334,7 @@ impl Sequence {
     }
 
     fn own_bytes(&self) -> usize {
-        self.state.as_ref().map_or(0, |_| size_of::<SamplerState>())
+        self.seldom.as_ref().map_or(0, |_| size_of::<Seldom>())
     }
 
     /// The seed in force.

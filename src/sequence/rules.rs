@@ -15,6 +15,7 @@ use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
 use super::window::Window;
 use super::{FinishReason, in_order_once};
+use crate::grammar::Grammar;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
 use crate::params::{LogprobsParams, SamplingParams, Step};
@@ -37,7 +38,7 @@ pub struct Rules {
     /// EOS tokens of the stream, whether or not they are ignored; `None`: those of the base.
     eos: Option<Vec<u32>>,
     /// EOS and stop tokens, in order: what `min_tokens` bans.
-    ends: Vec<u32>,
+    ends: Box<[u32]>,
     /// For a chain of samplers; `None` where the filters alone will do, and the base has all the lists.
     chain: Option<Box<OwnChain>>,
     /// Texts of tokens, where the server has them and there is no base.
@@ -49,6 +50,8 @@ pub struct Rules {
     /// Whose lists are in force where these rules have none of their own, so that a stream's long default
     /// lists are there once.
     base: Option<Arc<Rules>>,
+    /// What texts have to match; `None`: that of the base, if the parameters say that there is one.
+    grammar: Option<Arc<Grammar>>,
     /// Room for what they take.
     room: Option<Permit>,
 }
@@ -85,16 +88,16 @@ impl Rules {
             Some(base) => base.table.clone(),
             None => params.watermark().and_then(mark::table),
         };
-        let (fixed, allowed, ends, vocabulary, room) = (None, None, Vec::new(), None, None);
-        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, patterns, table, base, room };
+        let (fixed, allowed, ends, vocabulary, grammar, room) = (None, None, Box::default(), None, None, None);
+        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, patterns, table, base, grammar, room };
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
         let allowed = (is_base || !own.is_empty()).then(|| in_order(own.clone()));
         let ends = if rules.params.min_tokens > 0 {
-            in_order([rules.eos(), rules.stop_tokens()].concat())
+            in_order([rules.eos(), rules.stop_tokens()].concat()).into_boxed_slice()
         } else {
-            Vec::new()
+            Box::default()
         };
         Self { fixed, allowed, ends, ..rules }.with_ends()
     }

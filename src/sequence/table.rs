@@ -33,6 +33,12 @@ impl Charged {
         self.sequence.explains()
     }
 
+    /// Whether it has to match a grammar.
+    #[must_use]
+    pub fn has_grammar(&self) -> bool {
+        self.sequence.text().is_some()
+    }
+
     /// See [`Sequence::entries`].
     #[must_use]
     pub fn entries(&self) -> usize {
@@ -118,10 +124,14 @@ impl Table {
         self.open.get_mut(&id).is_some_and(|open| open.charged.may_grow(tokens, bytes))
     }
 
-    /// Makes the room of a sequence what it takes now that its work is done.
+    /// Makes the room of a sequence what it takes now that its work is done; what its next row needs is begun with.
     pub fn settle(&mut self, id: u64) {
         if let Some(open) = self.open.get_mut(&id) {
             open.charged.settle();
+            let sequence = &open.charged.sequence;
+            if let Some(text) = sequence.text().filter(|_| sequence.finished().is_none()) {
+                text.work_ahead();
+            }
         }
     }
 

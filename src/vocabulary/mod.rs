@@ -1,7 +1,7 @@
-//! Texts of tokens, for what has to know which token's text is the beginning of another's.
+//! Texts of tokens: for what has to know which token's text is the beginning of another's, and for grammars.
 //!
-//! No text is kept: of all texts in order, those that begin with a given one stand together, so a token is its place and the
-//! end of what begins with it. With the way back from places, to a token and to the text that begins its own, 16 bytes.
+//! Of all texts in order, those that begin with a given one stand together, so a token is its place and the end of what begins
+//! with it. With the way back from places, to a token and to the text that begins its own, 16 bytes; 8 more and the text itself.
 
 mod read;
 mod tokenizer;
@@ -25,6 +25,12 @@ pub struct Vocabulary {
     tokens: Vec<u32>,
     /// By place, that of the longest other text that begins the one there.
     begun_by: Vec<u32>,
+    /// All texts, by token.
+    texts: Vec<u8>,
+    /// By token, where its text ends.
+    ends: Vec<usize>,
+    /// Control tokens, which have no text, and their names.
+    special: Vec<(u32, String)>,
     sha256: [u8; SHA256_OUTPUT_LEN],
 }
 
@@ -52,7 +58,34 @@ impl Vocabulary {
         open.into_iter().for_each(|last| behind[last as usize] = order.len() as u32);
         let mut sha256 = [0; SHA256_OUTPUT_LEN];
         sha256.copy_from_slice(digest::digest(&SHA256, file).as_ref());
-        Self { first, behind, tokens: order, begun_by, sha256 }
+        let all: Vec<u8> = texts.iter().flatten().flatten().copied().collect();
+        let lengths = texts.iter().map(|text| text.as_ref().map_or(0, Vec::len));
+        let ends = lengths.scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let ends = ends.collect();
+        Self { first, behind, tokens: order, begun_by, texts: all, ends, special: Vec::new(), sha256 }
+    }
+
+    /// The same, with its control tokens and their names.
+    #[must_use]
+    pub fn with_special(self, special: Vec<(u32, String)>) -> Self {
+        Self { special, ..self }
+    }
+
+    /// The text of a token; empty: it has none.
+    #[must_use]
+    pub fn text(&self, token: u32) -> &[u8] {
+        let at = token as usize;
+        let start = at.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.ends.get(at).and_then(|&end| self.texts.get(start..end)).unwrap_or_default()
+    }
+
+    /// Control tokens, and their names.
+    #[must_use]
+    pub fn special(&self) -> &[(u32, String)] {
+        &self.special
     }
 
     /// Where a token's text stands among all texts in order, the same for equal ones; `None`: it has none.

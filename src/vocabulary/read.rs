@@ -33,15 +33,15 @@ impl Vocabulary {
     /// # Errors
     /// What is wrong with them, and where.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let texts = match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        let (texts, special) = match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => tokenizer::texts(bytes)?,
-            Some(b'[') => json::<List>(bytes)?.0,
+            Some(b'[') => (json::<List>(bytes)?.0, Vec::new()),
             _ => return Err("is neither a tokenizer.json nor a JSON array of texts".to_owned()),
         };
         if texts.iter().all(Option::is_none) {
             return Err("has no token with a text".to_owned());
         }
-        Ok(Self::new(&texts, bytes))
+        Ok(Self::new(&texts, bytes).with_special(special))
     }
 }
 

@@ -53,8 +53,11 @@ enum Writing {
     Pieces { has_bytes: bool },
 }
 
-/// The texts of a file by token id.
-pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Option<Vec<u8>>>, String> {
+/// Texts by token id.
+type Texts = Vec<Option<Vec<u8>>>;
+
+/// The texts of a file, and its special tokens with their names.
+pub(super) fn texts(bytes: &[u8]) -> Result<(Texts, Vec<(u32, String)>), String> {
     let File { model, added_tokens, decoder, pre_tokenizer } = json(bytes)?;
     let model = model.ok_or(
         "has no \"model\", so it is no tokenizer.json of Hugging Face; give one, or a JSON array of texts by token id",
@@ -76,10 +79,16 @@ pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Option<Vec<u8>>>, String> {
             return Err(format!("model.vocab: token id {id} is given twice, the second time to {piece:?}"));
         }
     }
-    for added in added_tokens {
-        texts[added.id as usize] = (!added.special).then(|| added.content.into_bytes());
+    let mut special = Vec::new();
+    for Added { id, content, special: is_special } in added_tokens {
+        texts[id as usize] = if is_special {
+            special.push((id, content));
+            None
+        } else {
+            Some(content.into_bytes())
+        };
     }
-    Ok(texts)
+    Ok((texts, special))
 }
 
 /// Whether a part, or one of the parts that it is a sequence of, is of a type.

@@ -5,6 +5,7 @@ use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::engine::{Engine, Handle};
+use croupier::grammar::Grammars;
 use croupier::limits::Limits;
 use croupier::metrics::{Metrics, Transport as Counted};
 use croupier::proto::decode_request::Request;
@@ -73,15 +74,28 @@ impl TestServer {
 
     /// With the shipped presets, and texts of tokens.
     pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
-        let vocabulary = Some(Arc::new(vocabulary()));
-        let given = Given { presets: Config::default().presets, vocabulary, ..Given::default() };
-        Self::given(transport, limits, backend, given).await
+        let given = Given { presets: Config::default().presets, ..Given::default() };
+        let metrics = Metrics::new(&limits, &backend.info());
+        let (vocabulary, compile) = (Arc::new(vocabulary()), metrics.grammar_compile.clone());
+        // None is kept that nobody uses, so that tests see memory come back.
+        let grammars = Grammars::new(Arc::clone(&vocabulary)).recorded(compile).keeping(0);
+        let given = Given { vocabulary: Some(vocabulary), grammars: Some(Arc::new(grammars)), ..given };
+        Self::counted(transport, limits, backend, (given, metrics)).await
     }
 
     pub async fn given(transport: Transport, limits: Limits, backend: Box<dyn Backend>, given: Given) -> Self {
+        let metrics = Metrics::new(&limits, &backend.info());
+        Self::counted(transport, limits, backend, (given, metrics)).await
+    }
+
+    async fn counted(
+        transport: Transport,
+        limits: Limits,
+        backend: Box<dyn Backend>,
+        (given, metrics): (Given, Metrics),
+    ) -> Self {
         let limits = Arc::new(limits);
         let info = backend.info();
-        let metrics = Metrics::new(&limits, &info);
         let device = backend.device_memory().map(|memory| {
             let (limit, bytes) = (limits.max_device_region_bytes, metrics.device_region_bytes.clone());
             DeviceSide::new(memory, limit, bytes, true)

@@ -31,6 +31,18 @@ fn acceptance(draw: &mut Draw) -> AcceptanceParams {
     }
 }
 
+/// Over the texts of tokens, which are of a and b.
+fn grammar(draw: &mut Draw) -> GrammarParams {
+    use grammar_params::Kind;
+    let kind = match draw.below(6) {
+        0 => None,
+        1 => Some(Kind::Lark("start: pair+\npair: \"a\" pair \"b\" | \"ba\" | \"aab\"\n".to_owned())),
+        2 => Some(Kind::JsonSchema("{}".to_owned())),
+        _ => Some(Kind::Regex(draw.one_of(&["[ab]*", "(ab|ba|b)+", "a{3,9}b*", "(a|b){6}"]).to_owned())),
+    };
+    GrammarParams { kind, start_token_ids: if draw.happens(0.3) { draw.tokens(1, 3) } else { vec![] } }
+}
+
 fn watermark(draw: &mut Draw) -> WatermarkParams {
     use watermark_params::Scheme;
     let kgw = |draw: &mut Draw| KgwParams {
@@ -73,7 +85,7 @@ fn order(draw: &mut Draw) -> Vec<i32> {
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 81] = [
+pub const FIELDS: [(&str, Set); 82] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -187,6 +199,7 @@ pub const FIELDS: [(&str, Set); 81] = [
     ("dry_max_ngram", |p, d| p.dry_max_ngram = Some(d.one_of(&[0, 3, 5, 32_768]))),
     ("dry_max_occurrences", |p, d| p.dry_max_occurrences = Some(d.one_of(&[0, 1, 2, 1024]))),
     ("dry_early_exit_match_len", |p, d| p.dry_early_exit_match_len = Some(d.one_of(&[0, 1, 2, 4, 512]))),
+    ("grammar", |p, d| p.grammar = Some(grammar(d))),
     ("preset", |p, d| p.preset = d.one_of(&["chat", "creative", "brainstorming", "extraction"]).to_owned()),
     ("watermark", |p, d| p.watermark = Some(watermark(d))),
 ];

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from .._params import as_wire
+from .._params import as_json, as_wire
 from ..schema import pb
 
 
@@ -20,8 +20,16 @@ def parsed(extra: Any, where: str) -> pb.SamplingParams:
         for name in ("top_k", "topK"):
             if isinstance(fields, dict) and as_wire("top_k", given := fields.get(name)) != given:
                 text = json.dumps(fields | {name: as_wire("top_k", given)})
+        if isinstance(fields, dict) and isinstance(grammar := fields.get("grammar"), dict):
+            text = json.dumps(json.loads(text) | {"grammar": {name: _schema(name, value) for name, value in grammar.items()}})
         params: pb.SamplingParams = json_format.Parse(text, pb.SamplingParams())
         return params
     except (json_format.ParseError, TypeError, ValueError, RecursionError) as error:
         # The last where they are nested too deep: a request's own mistake, which must not end the engine.
         raise ValueError(f"{where} must be fields of croupier.v1.SamplingParams: {error}") from error
+
+
+def _schema(name: str, value: Any) -> Any:
+    """A grammar's JSON schema as text, which may stand there as an object, as in the client."""
+    is_plain = name not in ("json_schema", "jsonSchema") or value is None or isinstance(value, str)
+    return value if is_plain else as_json(value)

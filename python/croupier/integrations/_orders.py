@@ -28,4 +28,4 @@ SGLANG_WITH_MIN_P = CROUPIER
 
 def without_ends() -> pb.SamplingParams:
     """Parameters that turn off what needs tokens that end a text: for streams that have none, whatever the server's defaults say."""
-    return pb.SamplingParams(min_eos_p=0, infill=False, length_penalty=pb.LengthPenaltyParams(factor=1))
+    return pb.SamplingParams(min_eos_p=0, infill=False, length_penalty=pb.LengthPenaltyParams(factor=1), grammar=pb.GrammarParams())

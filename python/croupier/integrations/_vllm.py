@@ -31,6 +31,7 @@ _USELESS = {
                     "which is for vLLM to do"),
     **dict.fromkeys("min_eos_p infill length_penalty".split(), "which needs tokens that end a text, and only vLLM knows those"),
     "forced_last_token": "which needs max_tokens, and that is for vLLM to do",
+    "grammar": "which is for vLLM to do: give the request structured_outputs",
     **dict.fromkeys("logprobs report return_sampler_state".split(), "which vLLM hands to nobody"),
 }
 
@@ -84,10 +85,16 @@ def _extra_of(request: Any) -> pb.SamplingParams:
     where = f'extra_args["{_EXTRA}"]'
     chosen = parsed(extra, where)
     for descriptor, value in chosen.ListFields():
-        # What is off does no harm.
-        if descriptor.name in _USELESS and (not isinstance(value, (int, float)) or value):
+        if descriptor.name in _USELESS and not _is_off(value):
             raise ValueError(f"{where} has {descriptor.name}, {_USELESS[descriptor.name]}; leave it out")
     return chosen
+
+
+def _is_off(value: Any) -> bool:
+    """What is off does no harm, and one that is takes the place of a preset's."""
+    if isinstance(value, pb.GrammarParams):
+        return value.WhichOneof("kind") is None
+    return isinstance(value, (int, float)) and not value
 
 
 def _ending(request: Any) -> int:

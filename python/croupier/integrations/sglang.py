@@ -46,7 +46,8 @@ def extra_params(custom: Any) -> pb.SamplingParams | None:
     params = parsed(extra, 'custom_params["croupier"]')
     for descriptor, _ in params.ListFields():
         if descriptor.name not in _WITHOUT_HISTORY:
-            raise ValueError(f'custom_params["croupier"] has {descriptor.name}, which needs the tokens before or is for SGLang to do')
+            instead = "; give the request json_schema, regex or ebnf" if descriptor.name == "grammar" else ""
+            raise ValueError(f'custom_params["croupier"] has {descriptor.name}, which needs the tokens before or is for SGLang to do{instead}')
     return params
 
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::params::SUPPORTED;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
+use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::params::presets::Presets;
 use crate::params::report::ReportParams;
 use crate::params::steering::{
@@ -18,7 +19,7 @@ const SCHEMA: &str = include_str!("../../../proto/croupier/v1/sampler.proto");
 
 fn every() -> Presets {
     let (_dir, path) = file(EVERY);
-    config(&["--presets", &path], &[]).presets
+    config(&["--presets", &path, "--grammars=true", "--vocabulary", TEXTS], &[]).presets
 }
 
 fn preset(name: &str) -> SamplingParams {
@@ -78,6 +79,7 @@ fn every_parameter_and_every_part_is_read_and_copied() {
         ("LengthPenaltyParams", &["length_penalty"]),
         ("RepetitionDetectionParams", &["repetition_detection"]),
         ("ThinkingBudgetParams", &["thinking_budget"]),
+        ("GrammarParams", &["grammar"]),
         ("ReportParams", &["report"]),
         ("LogprobsParams", &["logprobs"]),
         ("AcceptanceParams", &["acceptance"]),
@@ -108,6 +110,8 @@ fn parts_are_what_they_are_on_the_wire() {
         forced_token_ids: boxed(&[8, 6, 7]),
     };
     assert_eq!(tools.thinking_budget.as_deref(), Some(&thinking));
+    let grammar = GrammarParams { kind: GrammarKind::JsonSchema, text: "{}".to_owned(), start_token_ids: boxed(&[7]) };
+    assert_eq!(tools.grammar.as_deref(), Some(&grammar));
     assert_eq!(tools.sequence_bias, [SequenceBias { token_ids: boxed(&[25, 220]), bias: -1.5 }]);
     assert_eq!(tools.token_ban_ranges, [TokenBanRange { token_ids: boxed(&[220]), start: 1, length: 4 }]);
     assert_eq!((params.logit_bias, params.bad_words), (vec![(198, -1.5), (9, 2.0)], vec![vec![77], vec![10, 11]]));
@@ -348,7 +352,7 @@ fn defaults_have_the_same_keys() {
     let text = EVERY.split("\n\n[history]\n").nth(1).and_then(|rest| rest.split("\n\n[[").next()).expect("its keys");
     let keys: Vec<&str> = text.lines().filter(|line| !line.starts_with("description")).collect();
     let (_dir, path) = file(&format!("[defaults]\n{}\n", keys.join("\n")));
-    let defaults = config(&["--config", &path], &[]).defaults;
+    let defaults = config(&["--config", &path, "--grammars=true", "--vocabulary", TEXTS], &[]).defaults;
     let mut expected = preset("history");
     (expected.history.sequence_bias, expected.history.token_ban_ranges) = (Vec::new(), Vec::new());
     assert_eq!(defaults, expected);
@@ -358,6 +362,21 @@ fn defaults_have_the_same_keys() {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     assert!(text.contains(&format!("{path}: defaults.")));
+}
+
+#[test]
+fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
+    let two = told("grammar = { regex = \"a\", lark = \"start: \\\"a\\\"\" }");
+    let lacking = "a.grammar: needs a server that compiles them; set grammars and vocabulary";
+    assert_eq!(two, ["a.grammar.lark: is a second grammar; leave one of json_schema, regex, lark", lacking]);
+    assert_eq!(told("grammar = { regex = 3 }"), ["a.grammar.regex: 3 is not a text"]);
+    assert_eq!(told("grammar = { regex = \"a\" }"), [lacking]);
+    let (_dir, path) = file("[mine]\ndescription = \"x\"\ngrammar = { regex = \"(\" }\n");
+    let (_other, config) = file("[defaults]\ngrammar = { json_schema = \"{\" }\n");
+    let text = mistakes(&["--presets", &path, "--config", &config, "--grammars=true", "--vocabulary", TEXTS], &[]);
+    for part in ["2 mistakes", "  defaults.grammar.json_schema: is not JSON", ": mine.grammar.regex: "] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
 }
 
 /// Used where a value is read alone.

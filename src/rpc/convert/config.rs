@@ -11,7 +11,9 @@ use crate::permits::Counter;
 use crate::proto;
 use crate::region::Invitation;
 use crate::rpc::Given;
+use crate::rpc::blocking::blocking;
 use crate::sampling::logits::Dtype;
+use crate::sequence::OpenError;
 use crate::sequence::rules::Rules;
 use std::sync::Arc;
 
@@ -88,6 +90,12 @@ pub(in crate::rpc) fn config(
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(in_default_params)?;
     let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;
+    let rules =
+        blocking(rules.params().history.grammar.is_some(), || rules.with_grammar(given.grammars.as_deref(), &state));
+    let rules = rules.map_err(|error| match error {
+        OpenError::Refused(refusal) => Error::Refused(refusal),
+        error => in_default_params(error.into()),
+    })?;
     let rules = rules.charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
     Ok(Config {
         model,

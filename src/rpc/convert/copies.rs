@@ -6,12 +6,17 @@ use crate::error::Error;
 use crate::params::presets::Preset;
 use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::proto;
+use crate::proto::grammar_params::Kind;
+use std::collections::HashSet;
 
 /// Most entries of default lists, and of presets' lists, that the sequences of one message may copy.
 const MAX_COPIED_ENTRIES: usize = 1 << 24;
 
 /// Places of SynthID's tables that one message may have made: 16 of the largest, 60 ms of work.
 const MAX_TABLE_PLACES: usize = 1 << 24;
+
+/// Different grammars that one message may have compiled: each takes some tenths of a second at most.
+const MAX_GRAMMARS: usize = 64;
 
 /// Tokens of presets' patterns that one message may have prepared.
 const MAX_PRESET_PATTERN_TOKENS: usize = 1 << 20;
@@ -21,7 +26,7 @@ const MAX_PRESET_PATTERN_TOKENS: usize = 1 << 20;
 /// memory is bounded by `max_state_bytes`.
 ///
 /// # Errors
-/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`], [`MAX_TABLE_PLACES`] or
+/// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`], [`MAX_TABLE_PLACES`], [`MAX_GRAMMARS`] or
 /// [`MAX_PRESET_PATTERN_TOKENS`].
 pub(in crate::rpc) fn check_copies<'a>(
     params: impl Iterator<Item = Option<&'a proto::SamplingParams>> + Clone,
@@ -30,6 +35,7 @@ pub(in crate::rpc) fn check_copies<'a>(
 ) -> Result<(), Error> {
     check_tables(params.clone().flatten(), field, config)?;
     check_patterns(params.clone().flatten(), field, config)?;
+    check_grammars(params.clone().flatten(), field)?;
     let (defaults, fixed) = (config.rules.params(), config.rules.fixed_entries());
     let copied = |params: Option<&proto::SamplingParams>| {
         let preset = params.and_then(|own| preset(own, config));
@@ -95,6 +101,22 @@ fn check_tables<'a>(
         "sequences with a watermark.synthid.sampling_table_size or _seed of their own would make tables of {needed} \
          places, at most {MAX_TABLE_PLACES} in one message; split it, or make the mark the stream's default"
     );
+    Err(Error::invalid(field, message))
+}
+
+/// A grammar that is not there is compiled.
+fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, field: &str) -> Result<(), Error> {
+    let grammars = params.filter_map(|own| own.grammar.as_ref()?.kind.as_ref());
+    let texts: HashSet<&str> = grammars
+        .map(|kind| match kind {
+            Kind::JsonSchema(text) | Kind::Regex(text) | Kind::Lark(text) => text.as_str(),
+        })
+        .collect();
+    if texts.len() <= MAX_GRAMMARS {
+        return Ok(());
+    }
+    let message =
+        format!("sequences have {} different grammars, at most {MAX_GRAMMARS} in one message; split it", texts.len());
     Err(Error::invalid(field, message))
 }
 

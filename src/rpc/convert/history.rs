@@ -2,12 +2,14 @@
 
 use super::watermark;
 use crate::params::FieldError;
+use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::params::history::HistoryParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
 };
 use crate::proto;
 use std::mem::take;
+use std::sync::Arc;
 
 /// The fields of `wire` over `defaults`, of which lists and messages with lists are left out; they are taken out of
 /// `wire`. Not yet checked against ranges.
@@ -36,6 +38,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         forced_last_token: wire.forced_last_token.or(defaults.forced_last_token),
         repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
         thinking_budget: wire.thinking_budget.take().map(thinking_budget),
+        grammar: grammar(wire.grammar.take(), defaults.grammar.as_ref()),
         watermark: watermark::merged(wire.watermark.take(), defaults.watermark.as_ref())?,
     })
 }
@@ -68,4 +71,16 @@ fn repetition_detection(wire: proto::RepetitionDetectionParams) -> RepetitionDet
 fn thinking_budget(wire: proto::ThinkingBudgetParams) -> Box<ThinkingBudget> {
     let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids } = wire;
     Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
+}
+
+/// The grammar of `wire`, none if it says so, or else the default.
+fn grammar(wire: Option<proto::GrammarParams>, default: Option<&Arc<GrammarParams>>) -> Option<Arc<GrammarParams>> {
+    use proto::grammar_params::Kind;
+    let Some(proto::GrammarParams { kind, start_token_ids }) = wire else { return default.cloned() };
+    let (kind, text) = match kind? {
+        Kind::JsonSchema(text) => (GrammarKind::JsonSchema, text),
+        Kind::Regex(text) => (GrammarKind::Regex, text),
+        Kind::Lark(text) => (GrammarKind::Lark, text),
+    };
+    Some(Arc::new(GrammarParams { kind, text, start_token_ids }))
 }

@@ -202,7 +202,9 @@ mod tests {
     #[test]
     fn nothing_of_a_preset_or_of_the_servers_defaults_is_left_out() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/every_parameter.toml");
-        let args = ["croupier", "--presets", path].map(std::ffi::OsString::from);
+        let texts = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/texts.json");
+        let args =
+            ["croupier", "--presets", path, "--grammars=true", "--vocabulary", texts].map(std::ffi::OsString::from);
         let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
         assert!(config.presets.iter().count() > 5, "several");
         for preset in config.presets.iter() {

@@ -211,6 +211,7 @@ mod tests {
             HistoryLimit,
             DeadlineExceeded,
             Internal,
+            GrammarTooComplex,
             ShardMissing,
             ShardMismatch,
             BeyondTopN,

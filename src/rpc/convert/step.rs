@@ -14,6 +14,7 @@ use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
+use crate::rpc::blocking::blocking;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
@@ -125,9 +126,15 @@ pub(in crate::rpc) fn open(
     let sequence_id = wire.sequence_id;
     let sequence = match unknown {
         Some(field) => Err(OpenError::Unimplemented(field)),
-        None => sequence(wire, config, seeds),
+        None => blocking(has_grammar(&wire, config), || sequence(wire, config, seeds)),
     };
     Open { sequence_id, sequence }
+}
+
+/// Whether it takes long to open, since a grammar is compiled and reads the text so far.
+fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
+    let own = wire.params.as_ref().is_some_and(|own| own.grammar.is_some() || !own.preset.is_empty());
+    own || config.rules.params().history.grammar.is_some()
 }
 
 fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Charged, OpenError> {
@@ -139,7 +146,8 @@ fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> R
     check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
     check_tokens("output_token_ids", &output, config.vocab_size)?;
     let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
-    let mut sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
+    let sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
+    let mut sequence = sequence.matching(config.vocab_size as usize, &output)?;
     if let Some(wire) = wire.sampler_state {
         let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
         sequence = state.map_err(|e| e.within("sampler_state"))?;
@@ -160,6 +168,10 @@ fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>
     params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
     let rules = Rules::over(&config.rules, params);
     rules.validate().map_err(|e| e.within("params"))?;
+    let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state).map_err(|error| match error {
+        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
+        error => error,
+    })?;
     let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
     Ok((rules, seed))
 }

@@ -1,8 +1,12 @@
 //! What samplers need to know beside parameters: texts of tokens, and which end a text.
 
 use super::Rules;
+use crate::error::Refusal;
+use crate::grammar::{CompileError, Grammar, Grammars};
 use crate::params::FieldError;
+use crate::permits::Counter;
 use crate::sampling::samplers::infill::Infill;
+use crate::sequence::OpenError;
 use crate::vocabulary::Vocabulary;
 use std::sync::Arc;
 
@@ -11,6 +15,35 @@ impl Rules {
     #[must_use]
     pub fn with_vocabulary(self, vocabulary: Option<Arc<Vocabulary>>) -> Self {
         Self { vocabulary, ..self }
+    }
+
+    /// The same with the grammar that the parameters ask for, compiled where it is not there yet.
+    ///
+    /// # Errors
+    /// At `grammar`, if it is wrong or something is lacking; or too little room in `state`.
+    pub fn with_grammar(mut self, grammars: Option<&Grammars>, state: &Arc<Counter>) -> Result<Self, OpenError> {
+        let Some(params) = &self.params.history.grammar else { return Ok(self) };
+        let wrong = |message: &str| Err(OpenError::Invalid(FieldError::new("grammar", message)));
+        let ends = [self.eos(), self.stop_tokens()].concat();
+        if ends.is_empty() {
+            return wrong("needs a token that ends the text; give eos_token_ids without ignore_eos, or stop_token_ids");
+        }
+        let Some(grammars) = grammars else {
+            return wrong(
+                "is for servers that compile grammars, which this one does not; start it with grammars and vocabulary",
+            );
+        };
+        let compiled = grammars.compile(params, state).map_err(|error| match error {
+            CompileError::Invalid(field) => OpenError::Invalid(field.within("grammar")),
+            CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
+        })?;
+        self.grammar = Some(Arc::new(Grammar::new(compiled, params.start_token_ids.clone(), ends)));
+        Ok(self)
+    }
+
+    /// What texts have to match.
+    pub(in crate::sequence) fn grammar(&self) -> Option<&Arc<Grammar>> {
+        self.params.history.grammar.as_ref().and(self.grammar.as_ref())
     }
 
     /// Checks that there is what samplers need beside parameters.

@@ -25,14 +25,23 @@ impl Rules {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();
-        let lists = [self.allowed.as_ref(), self.eos.as_ref(), Some(&self.ends)];
+        let lists = [self.allowed.as_ref(), self.eos.as_ref()];
         let tokens: usize = lists.into_iter().flatten().map(Vec::capacity).sum();
+        let tokens = tokens + self.ends.len();
         let chain = self.chain.as_ref().map_or(0, |chain| chain.bytes());
         let is_own = |own: &&Arc<Table>| {
             self.base.as_ref().and_then(|base| base.table.as_ref()).is_none_or(|base| !Arc::ptr_eq(base, own))
         };
         let table = self.table.as_ref().filter(is_own).map_or(0, Table::bytes);
         let patterns = self.patterns.as_ref().map_or(0, |patterns| patterns.bytes());
-        size_of::<Self>() + self.params.bytes() + adjusts + chain + table + patterns + tokens * size_of::<u32>()
+        let grammar = self.grammar.as_ref().map_or(0, |grammar| grammar.bytes());
+        size_of::<Self>()
+            + grammar
+            + self.params.bytes()
+            + adjusts
+            + chain
+            + table
+            + patterns
+            + tokens * size_of::<u32>()
     }
 }

@@ -58,6 +58,7 @@ prop_compose! {
                 let (start_token_ids, end_token_ids) = (vec![start], vec![end]);
                 Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
             }),
+            grammar: None,
             penalty_last_n: window.0,
             penalty_decay_n: if window.0 == 0 { 0 } else { window.1 },
             prompt_ignore_length: window.2,

@@ -1,0 +1,62 @@
+"""A vocabulary as models have them, for servers that compile grammars: a tokenizer.json with a token for each byte, longer ones, and some
+without a text that is seen."""
+
+import itertools
+import json
+
+import numpy as np
+
+BEGIN, END = 0, 1
+#: Of what JSON is made, and some letters.
+LONGER = ['{"', '":', '": ', ' "', '", "', '",', '"}', '},', "[[", "]}", " true", "false", "null", "kind", "name", "stakes", "card", "chip", "die",
+          "12", "00", "999", "é", "日本", "\\u", '\\"', "\n  "]
+LONGER += map("".join, itertools.product("aeiounrst", "bcdehiklmnoprstuw"))
+
+
+def letters():
+    """The characters in which such files write bytes: printable ones are themselves."""
+    others = map(chr, itertools.count(256))
+    return [chr(byte) if chr(byte).isprintable() and byte not in (0x20, 0xA0, 0xAD) else next(others) for byte in range(256)]
+
+
+LETTERS = letters()
+
+
+def written(text):
+    return "".join(LETTERS[byte] for byte in text)
+
+
+#: By token id; those that are seen nowhere have names, which stand at both ends.
+TEXTS = [b"<begin>", b"<end>", *(bytes([byte]) for byte in range(256)), *(text.encode() for text in LONGER), b"<turn>", b"</think>"]
+TURN, THOUGHT = len(TEXTS) - 2, len(TEXTS) - 1
+SPECIAL = (BEGIN, END, TURN, THOUGHT)
+VOCAB = len(TEXTS)
+
+
+def tokenizer_json():
+    names = [text.decode() if token in SPECIAL else written(text) for token, text in enumerate(TEXTS)]
+    assert len(set(names)) == VOCAB
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, "pre_tokenizer": level,
+        "decoder": level, "added_tokens": [{"id": token, "content": names[token], "special": True, **flags} for token in SPECIAL],
+        "model": {"type": "BPE", "vocab": {name: token for token, name in enumerate(names)}, "merges": []}})
+
+
+def started(serve, folder, *flags):
+    """A server that knows it."""
+    path = folder / "tokenizer.json"
+    path.write_text(tokenizer_json())
+    return serve("--grammars=true", f"--vocabulary={path}", *flags)
+
+
+def text_of(tokens):
+    """What is seen of a text."""
+    return b"".join(TEXTS[token] for token in tokens if token not in SPECIAL)
+
+
+def model(tokens):
+    """Logits that know nothing of any grammar; the same behind the same text."""
+    random = np.random.default_rng([5, len(tokens), *tokens[-2:]])
+    return (3 * random.standard_normal(VOCAB)).astype("f4")

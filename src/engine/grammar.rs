@@ -1,0 +1,69 @@
+//! The masks of rows whose texts have to match a grammar.
+
+use super::batch::Taken;
+use super::draft::Branch;
+use super::state::{Stream, StreamId};
+use super::step::{RowFailure, RowStatus, Work, WorkKind};
+use crate::grammar::fill::{Wanted, masks};
+use crate::grammar::{Ahead, Trouble};
+use crate::sampling::row::LogprobsMode;
+use crate::sequence::Sequence;
+use std::collections::HashMap;
+
+/// Masks the rows of works that are going to be done, beside the masks that their worker sent. A work whose masks cannot be had
+/// is not done. Says whether there were any.
+pub(super) fn fill(steps: &mut [Taken], streams: &HashMap<StreamId, Stream>) -> bool {
+    let (mut places, mut wanted) = (Vec::new(), Vec::new());
+    for (at, taken) in steps.iter().enumerate() {
+        let Some(stream) = streams.get(&taken.stream) else { continue };
+        for (work, asked) in taken.step.work.iter().enumerate().filter(|(work, _)| taken.plan[*work].is_ok()) {
+            let sequence = asked.sequence_id.and_then(|id| stream.table.get(id));
+            let Some((sequence, text)) = sequence.and_then(|sequence| Some((sequence, sequence.text()?))) else {
+                continue;
+            };
+            let Some(ahead) = ahead(asked, sequence) else { continue };
+            places.push((at, work, text.vocab_size()));
+            wanted.push(Wanted::new(text, ahead));
+        }
+    }
+    if wanted.is_empty() {
+        return false;
+    }
+    for ((at, work, vocab_size), masks) in places.into_iter().zip(masks(wanted)) {
+        let taken = &mut steps[at];
+        match masks {
+            Ok(masks) => taken.step.work[work].masks = taken.step.work[work].masks.and(&masks, vocab_size),
+            Err(trouble) => {
+                let status = match trouble {
+                    Trouble::TooComplex(_) => RowStatus::GrammarTooComplex,
+                    Trouble::NotYet => RowStatus::DeadlineExceeded,
+                    Trouble::Fault(_) => RowStatus::Internal,
+                };
+                taken.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {trouble}")));
+            }
+        }
+    }
+    true
+}
+
+/// The places of a work's rows, where masks matter.
+fn ahead(work: &Work, sequence: &Sequence) -> Option<Ahead> {
+    match work.kind.as_ref().ok()? {
+        WorkKind::Sample => Some(Ahead::default()),
+        WorkKind::Draft(draft) => {
+            let branch = Branch::of(*draft, sequence.drafts()).ok()?;
+            Some(Ahead { is_last_only: true, ..Ahead::chain(branch.path(sequence.drafts())) })
+        }
+        WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw => None,
+        WorkKind::Score(score) => Some(Ahead::chain(score.tokens.split_last()?.1.to_vec())),
+        WorkKind::Verify(verify) => {
+            let len = verify.tokens.len();
+            let parents = match &verify.parents {
+                Some(parents) => parents.clone(),
+                None if verify.is_kept() => sequence.drafts().parents(len),
+                None => (-1..).take(len).collect(),
+            };
+            Some(Ahead { tokens: verify.tokens.clone(), parents, is_last_only: false })
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Grammars that are not compiled: where many patterns or options have to hold at once for the same text, an automaton grows with their
+//! product, and nothing ends that. A dozen take gigabytes. These are the ways that are known; there may be others.
+
+use crate::params::grammar::{GrammarKind, GrammarParams};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// Patterns that may hold for the same text.
+const MOST_PATTERNS: u64 = 8;
+/// What the product of their lengths may be, where there are several.
+const MOST_LENGTH: u64 = 1_000_000;
+/// What the options of one value may be, times the size of the whole schema.
+const MOST_OPTIONS: u64 = 1_000_000;
+/// Signs of a Lark grammar for what has to match two things at once, or has not to match one.
+const SIGNS: [char; 2] = ['&', '~'];
+/// What a Lark grammar may not have, and why.
+const NOT_IN_LARK: [(&str, &str); 4] = [
+    ("%json", "give the schema as json_schema"),
+    ("capture", "nobody would get what is captured; a word of a text may be written as /captur[e]/"),
+    ("stop=\"\"", "the tokens that end a text end all of it"),
+    ("stop = \"\"", "the tokens that end a text end all of it"),
+];
+/// Keywords of a schema that come down to a pattern of the value's text.
+const PATTERNS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
+/// What a keyword counts as whose pattern is not written there.
+const LENGTH: u64 = 16;
+/// Keywords that have a schema for a part of the value, or a list of such.
+const PARTS: [&str; 5] = ["additionalProperties", "items", "prefixItems", "additionalItems", "unevaluatedProperties"];
+/// Keywords that have them by name.
+const BY_NAME: [&str; 2] = ["properties", "patternProperties"];
+const DEEPEST: usize = 128;
+
+/// Whether a grammar may be compiled.
+///
+/// # Errors
+/// What would have to be another way.
+pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
+    match params.kind {
+        GrammarKind::Regex => Ok(()),
+        GrammarKind::Lark => lark(&params.text),
+        // What is no JSON is told by whoever compiles it.
+        GrammarKind::JsonSchema => serde_json::from_str(&params.text).map_or(Ok(()), |schema| json(&schema)),
+    }
+}
+
+fn lark(text: &str) -> Result<(), String> {
+    let signs = text.matches(SIGNS).count() as u64;
+    if signs > MOST_PATTERNS {
+        return Err(format!("has {signs} signs & and ~, at most {MOST_PATTERNS} are allowed"));
+    }
+    match NOT_IN_LARK.iter().find(|(word, _)| text.contains(word)) {
+        Some((word, instead)) => Err(format!("has {word}, which is not allowed: {instead}")),
+        None => Ok(()),
+    }
+}
+
+fn json(schema: &Value) -> Result<(), String> {
+    let Weight { patterns, length, options } = Weights { root: schema, known: HashMap::new() }.most(schema)?;
+    if patterns > MOST_PATTERNS {
+        return Err(format!(
+            "has {patterns} patterns that have to hold for the same text, at most {MOST_PATTERNS} are allowed"
+        ));
+    }
+    if patterns > 1 && length > MOST_LENGTH {
+        return Err(format!("has {patterns} long patterns that have to hold for the same text; make them shorter"));
+    }
+    if options > MOST_OPTIONS / size(schema) && options > 1 {
+        return Err(format!("has a value with {options} options by anyOf and allOf, too many for its size"));
+    }
+    Ok(())
+}
+
+/// Values of a schema.
+fn size(schema: &Value) -> u64 {
+    let (mut count, mut left) = (0, vec![schema]);
+    while let Some(value) = left.pop() {
+        count += 1;
+        match value {
+            Value::Object(object) => left.extend(object.values()),
+            Value::Array(list) => left.extend(list),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// What has to hold at once for a value, or for one of its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Weight {
+    patterns: u64,
+    /// The product of the lengths of these.
+    length: u64,
+    options: u64,
+}
+
+impl Weight {
+    const NONE: Self = Self { patterns: 0, length: 1, options: 1 };
+
+    fn pattern(length: usize) -> Self {
+        Self { patterns: 1, length: length.max(1) as u64, options: 1 }
+    }
+
+    /// Both have to hold.
+    fn and(self, other: Self) -> Self {
+        Self {
+            patterns: self.patterns.saturating_add(other.patterns),
+            length: self.length.saturating_mul(other.length),
+            options: self.options.saturating_mul(other.options),
+        }
+    }
+
+    /// The larger one of each.
+    fn most(self, other: Self) -> Self {
+        Self {
+            patterns: self.patterns.max(other.patterns),
+            length: self.length.max(other.length),
+            options: self.options.max(other.options),
+        }
+    }
+}
+
+/// The weights of schemas, and of what they refer to.
+struct Weights<'s> {
+    root: &'s Value,
+    /// By the place of a schema; `None`: it is being looked at.
+    known: HashMap<*const Value, Option<Weight>>,
+}
+
+impl<'s> Weights<'s> {
+    /// The most of all schemas in a value.
+    fn most(&mut self, value: &'s Value) -> Result<Weight, String> {
+        let mut most = Weight::NONE;
+        let mut left = vec![value];
+        while let Some(value) = left.pop() {
+            match value {
+                Value::Object(object) => {
+                    if !std::ptr::eq(value, self.root) && object.get("$id").is_some_and(Value::is_string) {
+                        return Err("has an $id below its root; refer to parts as #/$defs/name".to_owned());
+                    }
+                    most = most.most(self.of(value, 0)?);
+                    left.extend(object.values());
+                }
+                Value::Array(list) => left.extend(list),
+                _ => {}
+            }
+        }
+        Ok(most)
+    }
+
+    /// That of a schema.
+    fn of(&mut self, schema: &'s Value, depth: usize) -> Result<Weight, String> {
+        let Value::Object(object) = schema else { return Ok(Weight::NONE) };
+        if depth > DEEPEST {
+            return Err(format!("goes deeper than {DEEPEST} schemas"));
+        }
+        match self.known.get(&std::ptr::from_ref(schema)) {
+            Some(Some(known)) => return Ok(*known),
+            // It contains itself.
+            Some(None) => return Ok(Weight::NONE),
+            None => {}
+        }
+        self.known.insert(schema, None);
+        let found = self.own(object, depth + 1)?.most(self.parts(object, depth + 1)?);
+        self.known.insert(schema, Some(found));
+        Ok(found)
+    }
+
+    /// What holds for the value itself.
+    fn own(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
+        let keyword = |key: &&str| object.get(*key);
+        let own = PATTERNS.iter().filter_map(keyword);
+        let own = own.map(|value| Weight::pattern(value.as_str().map_or(LENGTH as usize, str::len)));
+        let names = object.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        let mut found = own.chain(names.map(|name| Weight::pattern(name.len()))).fold(Weight::NONE, Weight::and);
+        for part in list(object, "allOf") {
+            found = found.and(self.of(part, depth)?);
+        }
+        for key in ["anyOf", "oneOf"] {
+            let (mut most, mut options) = (Weight::NONE, 0u64);
+            for part in list(object, key) {
+                let part = self.of(part, depth)?;
+                (most, options) = (most.most(part), options.saturating_add(part.options));
+            }
+            found = found.and(Weight { options: options.max(1), ..most });
+        }
+        match object.get("$ref").and_then(Value::as_str) {
+            None => Ok(found),
+            Some(reference) => Ok(found.and(self.of(self.target(reference)?, depth)?)),
+        }
+    }
+
+    /// The most of what holds for its parts.
+    fn parts(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
+        let by_name = BY_NAME.iter().filter_map(|key| object.get(*key)?.as_object()).flat_map(Map::values);
+        let parts = PARTS.iter().filter_map(|key| object.get(*key));
+        let parts = parts.flat_map(|part| part.as_array().map_or(std::slice::from_ref(part), Vec::as_slice));
+        let mut most = Weight::NONE;
+        for part in by_name.chain(parts) {
+            most = most.most(self.of(part, depth)?);
+        }
+        Ok(most)
+    }
+
+    fn target(&self, reference: &str) -> Result<&'s Value, String> {
+        let pointer = reference.strip_prefix('#').map(unescaped);
+        pointer.and_then(|pointer| self.root.pointer(&pointer)).ok_or_else(|| {
+            format!("has the reference {reference:?}; only those like #/$defs/name that lead to a part of it are known")
+        })
+    }
+}
+
+/// The entries of a keyword that has a list.
+fn list<'s>(object: &'s Map<String, Value>, key: &str) -> impl Iterator<Item = &'s Value> + use<'s> {
+    object.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// A pointer in a reference, whose characters may be written as `%24`.
+fn unescaped(pointer: &str) -> String {
+    let mut bytes = Vec::with_capacity(pointer.len());
+    let mut rest = pointer.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).filter(|_| first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(kind: GrammarKind, text: &str) -> Result<(), String> {
+        check(&GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] })
+    }
+
+    fn schema(text: &str) -> Result<(), String> {
+        checked(GrammarKind::JsonSchema, text)
+    }
+
+    #[test]
+    fn patterns_that_hold_at_once_are_counted_wherever_they_stand() {
+        let parts = |count: usize| vec![r#"{"pattern": "a"}"#; count].join(",");
+        let within = [
+            format!(r#"{{"allOf": [{}]}}"#, parts(8)),
+            format!(r#"{{"anyOf": [{}]}}"#, parts(100)),
+            format!(r#"{{"properties": {{"allOf": {{"enum": [{}]}}}}}}"#, parts(100)),
+            r##"{"$ref": "#/$defs/a", "$defs": {"a": {"pattern": "a", "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#"}]}}}"##.to_owned(),
+            r##"{"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": {"type": "integer"}}}"##.to_owned(),
+            "true".to_owned(),
+            "{".to_owned(),
+        ];
+        for text in within {
+            assert_eq!(schema(&text), Ok(()), "{text}");
+        }
+        let nine = [
+            format!(r#"{{"items": {{"allOf": [{}]}}}}"#, parts(9)),
+            format!(
+                r#"{{"allOf": [{{"allOf": [{}]}}, {{"anyOf": [{}, {{"pattern": "b", "format": "date"}}]}}]}}"#,
+                parts(7),
+                parts(5)
+            ),
+            format!(
+                r##"{{"$defs": {{"a": {{"allOf": [{}]}}}}, "items": {{"$ref": "#/$defs/a", "minLength": 3}}}}"##,
+                parts(8)
+            ),
+            format!(r#"{{"allOf": [{}]}}"#, [r#"{"properties": {"a": {"pattern": "a"}}}"#; 9].join(",")),
+        ];
+        for text in nine {
+            assert!(schema(&text).expect_err(&text).starts_with("has 9 patterns"), "{text}");
+        }
+        let long = format!(r#"{{"pattern": "{}"}}"#, "a".repeat(600));
+        assert!(schema(&format!(r#"{{"allOf": [{long}, {long}]}}"#)).is_ok());
+        assert!(schema(&format!(r#"{{"allOf": [{long}, {long}, {long}]}}"#)).is_err());
+        let options = |count: usize| format!(r#"{{"anyOf": [{}]}}"#, vec![r#"{"required": ["a"]}"#; count].join(","));
+        assert!(schema(&options(200)).is_ok());
+        assert!(schema(&format!(r#"{{"allOf": [{}, {}]}}"#, options(200), options(180))).is_err());
+        assert!(schema(r#"{"$id": "a", "$defs": {"b": {"$id": "c"}}}"#).is_err());
+        let deep = r#"{"allOf": ["#.repeat(40) + "{}" + &"]}".repeat(40);
+        assert_eq!(schema(&deep), Ok(()));
+        for reference in ["#nowhere", "http://example.com/a.json", "#/$defs/none"] {
+            let told = schema(&format!(r#"{{"items": {{"$ref": "{reference}"}}}}"#)).expect_err(reference);
+            assert!(told.contains(reference), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_lark_grammar_says_at_once_little() {
+        let lark = |text: &str| checked(GrammarKind::Lark, text);
+        assert_eq!(lark("start: A\nA: /a.*/ & /.*b/ & ~/abb/"), Ok(()));
+        assert!(lark(&format!("start: A\nA: {}", ["/a/"; 10].join(" & "))).expect_err("too many").contains("9 signs"));
+        assert!(lark(r#"start: %json {"type": "integer"}"#).expect_err("no").contains("json_schema"));
+        assert!(lark("start[capture]: /a/").is_err() && lark("start: a\na[stop=\"\"]: /a/").is_err());
+    }
+}

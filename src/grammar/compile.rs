@@ -1,0 +1,193 @@
+//! From the text of a grammar to an automaton over tokens, within limits.
+
+use super::{bounds, lock};
+use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::permits::{Counter, Permit};
+use crate::vocabulary::Vocabulary;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::{ParserFactory, TokenParser};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+
+/// Rules that lead to one another are followed one inside the other: the largest grammar, all of whose 64 KiB are such rules,
+/// needs a tenth of this.
+const STACK_BYTES: usize = 256 << 20;
+/// Threads that work out masks, at most.
+const MOST_THREADS: usize = 4;
+/// States of a text's lexer, of one or two kilobytes each: a schema of some kilobytes has hundreds.
+const MOST_STATES: usize = 50_000;
+/// How long a grammar may take to compile.
+const MOST_COMPILE: Duration = Duration::from_secs(5);
+/// Grammars that may be compiled at once, those included that nobody waits for any more.
+const MOST_COMPILING: usize = 3;
+/// Longest text of a token.
+const LONGEST: usize = 1000;
+const FAILS: &str = "the compiler fails on it";
+/// Characters of what a compiler says.
+const MOST_TOLD: usize = 300;
+/// What a compiled grammar is counted as beside its lexer.
+const BYTES: usize = 256 << 10;
+
+/// What all grammars over a vocabulary share.
+pub(super) struct Tokens {
+    factory: ParserFactory,
+    pub(super) pool: ThreadPool,
+    /// Stands for all tokens that end a text: the one behind the vocabulary's last.
+    pub(super) end: u32,
+    /// Grammars that are being compiled.
+    compiling: AtomicUsize,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Over the texts of a vocabulary; takes some tenths of a second.
+    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, String> {
+        let made = catch_unwind(AssertUnwindSafe(|| Self::of(vocabulary)));
+        made.unwrap_or_else(|_| Err("cannot be compiled over this server's vocabulary".to_owned()))
+    }
+
+    fn of(vocabulary: &Vocabulary) -> Result<Self, String> {
+        let end = vocabulary.tokens() as u32;
+        let mut words: Vec<Vec<u8>> = (0..end).map(|token| word(vocabulary.text(token))).collect();
+        for (token, name) in vocabulary.special() {
+            // A grammar may ask for these by name; no text matches them.
+            words[*token as usize] = word(&[&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat());
+        }
+        words.push(Vec::new());
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(end + 1, end), &words)));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| told(&e))?;
+        factory.quiet();
+        *factory.limits_mut() =
+            ParserLimits { max_lexer_states: MOST_STATES, verbose_errors: false, ..ParserLimits::default() };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|_| "croupier-grammar".to_owned())
+            .stack_size(STACK_BYTES)
+            .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
+            .build()
+            .map_err(|e| e.to_string())?;
+        Ok(Self { factory, pool, end, compiling: AtomicUsize::new(0) })
+    }
+}
+
+/// The text of a token, none if it is longer than a trie of tokens takes.
+fn word(text: &[u8]) -> Vec<u8> {
+    if text.len() <= LONGEST { text.to_vec() } else { Vec::new() }
+}
+
+/// A grammar as an automaton, of which each text that has to match it takes a copy.
+pub struct Compiled {
+    /// At the beginning of a text.
+    start: Mutex<TokenParser>,
+    pub(super) tokens: Arc<Tokens>,
+    /// Whether a text cannot step back in it.
+    pub(super) is_one_way: bool,
+    /// Room for it, once it was taken.
+    room: Mutex<Option<Permit>>,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiled").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
+
+/// Compiles a grammar, on a thread with the stack that it may need, which is left alone if it takes too long.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, String> {
+    bounds::check(params)?;
+    let (own, (sender, done)) = (params.clone(), mpsc::channel());
+    let work = move || {
+        let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &turn.0.factory)));
+        // Before whoever waits may come with the next one.
+        drop(turn);
+        // Fails when nobody waits any more.
+        let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())));
+    };
+    let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(work).map_err(|e| format!("there is no thread to compile it: {e}"))?;
+    let too_long = |_| format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs());
+    let parser = done.recv_timeout(MOST_COMPILE).map_err(too_long)??;
+    // Stops are cut off what was read, and tokens are counted forwards only.
+    let is_one_way =
+        params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
+    Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, room: Mutex::default() })
+}
+
+/// The right to compile.
+pub(super) struct Turn(Arc<Tokens>);
+
+impl Turn {
+    /// None, while others take too long.
+    pub(super) fn take(tokens: &Arc<Tokens>) -> Option<Self> {
+        let turn = Self(Arc::clone(tokens));
+        let others = tokens.compiling.fetch_add(1, Ordering::Relaxed);
+        (others < MOST_COMPILING).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.compiling.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<TokenParser, String> {
+    let grammar = match params.kind {
+        GrammarKind::JsonSchema => {
+            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not JSON: {e}"))?;
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),
+        GrammarKind::Lark => TopLevelGrammar::from_lark(params.text.clone()),
+    };
+    let mut parser = factory.create_parser(grammar).map_err(|e| told(&e))?;
+    parser.start_without_prompt();
+    Ok(parser)
+}
+
+impl Compiled {
+    /// At the beginning of a text, which finds out for itself what it needs to know of the grammar: what is shared would be
+    /// waited for, and its limits would be those of all texts together.
+    pub(super) fn parser(&self) -> TokenParser {
+        lock(&self.start).deep_clone()
+    }
+
+    /// Takes room for it; says whether there was enough.
+    pub(super) fn take_room(&self, state: &Arc<Counter>) -> bool {
+        let taken = state.take(BYTES + lock(&self.start).parser.lexer_stats().num_bytes);
+        let is_taken = taken.is_some();
+        *lock(&self.room) = taken;
+        is_taken
+    }
+}
+
+/// What a compiler says, on one line of bounded length.
+pub(super) fn told(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    // Panics of the compiler come with where they were.
+    if text.starts_with("panic: ") {
+        return FAILS.to_owned();
+    }
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = words.trim_end_matches("<non-verbose/>").trim_end();
+    // The rest tells who embeds the compiler which of its limits to raise.
+    let words = words.split("; either increase limits").next().unwrap_or_default();
+    if words.chars().count() <= MOST_TOLD {
+        words.to_owned()
+    } else {
+        words.chars().take(MOST_TOLD).collect::<String>() + " ..."
+    }
+}

@@ -1,0 +1,184 @@
+//! Grammars of structured output: which tokens a text may go on with.
+//!
+//! [`Grammars`] compiles (the automata are llguidance's), once for all sequences that ask for the same. A [`Text`] is what one
+//! sequence remembers: where in its grammar it stands. What comes of a token is worked out by threads of their own while the
+//! worker computes its next row, so that a mask is there when the row comes; [`fill`] has the masks of a batch, and waits for those that
+//! are not. Read this file, then `compile`, `text`, `state`, [`fill`].
+//!
+//! A mask is a function of grammar, vocabulary and tokens. Each text has an automaton of its own, so that no other has a part in whether it
+//! reaches a limit of work or memory. Limits of time are there for what no other limit holds.
+
+mod ahead;
+mod bounds;
+mod compile;
+pub mod fill;
+mod state;
+#[cfg(test)]
+mod tests;
+mod text;
+mod trouble;
+
+pub use ahead::Ahead;
+pub use compile::Compiled;
+pub use state::Mask;
+pub use text::Text;
+pub use trouble::Trouble;
+
+use crate::params::FieldError;
+use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::permits::Counter;
+use crate::vocabulary::Vocabulary;
+use compile::{Tokens, Turn};
+use metrics::Histogram;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+/// Compiled grammars that are kept, whether or not a sequence uses them, for the next one that asks for the same; unless
+/// [`Grammars::keeping`] says otherwise.
+const MOST_RECENT: usize = 64;
+
+/// What a grammar is known by.
+type Key = (GrammarKind, String);
+
+/// Why there is no grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CompileError {
+    /// It is wrong, or too large.
+    Invalid(FieldError),
+    /// There is no room for it, or those before it do not come to an end.
+    NoRoom,
+}
+
+/// A grammar as the sequences of one set of parameters have it.
+#[derive(Debug)]
+pub struct Grammar {
+    compiled: Arc<Compiled>,
+    /// Behind one of these it begins; empty: at once.
+    starts: Vec<u32>,
+    /// Tokens that end a text where it may end.
+    ends: Vec<u32>,
+}
+
+impl Grammar {
+    /// A compiled grammar that begins and may end with some tokens.
+    #[must_use]
+    pub fn new(compiled: Arc<Compiled>, starts: Vec<u32>, ends: Vec<u32>) -> Self {
+        Self { compiled, starts, ends }
+    }
+
+    /// Bytes it takes, the compiled grammar not counted, which has room of its own.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + (self.starts.capacity() + self.ends.capacity()) * size_of::<u32>()
+    }
+}
+
+/// All grammars of a server, over its vocabulary.
+#[derive(Debug)]
+pub struct Grammars {
+    vocabulary: Arc<Vocabulary>,
+    /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
+    tokens: OnceLock<Result<Arc<Tokens>, String>>,
+    known: Mutex<Known>,
+    /// One is compiled at a time.
+    compiling: Mutex<()>,
+    /// How long each took.
+    took: Histogram,
+    /// How many are kept.
+    most_recent: usize,
+}
+
+/// Grammars that are there.
+#[derive(Debug, Default)]
+struct Known {
+    /// Those that somebody has, and some that nobody has any more.
+    all: HashMap<Key, Weak<Compiled>>,
+    /// Those that were asked for last, the latest one at the end.
+    recent: VecDeque<Arc<Compiled>>,
+}
+
+impl Grammars {
+    /// Grammars over the texts of these tokens.
+    #[must_use]
+    pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
+        Self {
+            vocabulary,
+            tokens: OnceLock::new(),
+            known: Mutex::default(),
+            compiling: Mutex::default(),
+            took: Histogram::noop(),
+            most_recent: MOST_RECENT,
+        }
+    }
+
+    /// The same, with a record of how long each takes to compile.
+    #[must_use]
+    pub fn recorded(self, took: Histogram) -> Self {
+        Self { took, ..self }
+    }
+
+    /// The same, where so many are kept when nobody uses them.
+    #[must_use]
+    pub fn keeping(self, most_recent: usize) -> Self {
+        Self { most_recent, ..self }
+    }
+
+    /// A grammar, compiled if it is not there. That takes milliseconds, or tenths of a second for the largest, and the first one
+    /// takes the time of [`Tokens`].
+    ///
+    /// # Errors
+    /// What is wrong with it, at its field; or too little room in `state`.
+    pub fn compile(&self, params: &GrammarParams, state: &Arc<Counter>) -> Result<Arc<Compiled>, CompileError> {
+        let key = (params.kind, params.text.clone());
+        if let Some(found) = lock(&self.known).find(&key, self.most_recent) {
+            return Ok(found);
+        }
+        let _turn = lock(&self.compiling);
+        // Whoever was before may have compiled it.
+        if let Some(found) = lock(&self.known).find(&key, self.most_recent) {
+            return Ok(found);
+        }
+        let started = Instant::now();
+        let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
+        let tokens = self.tokens.get_or_init(|| Tokens::new(&self.vocabulary).map(Arc::new));
+        let tokens = tokens.as_ref().map_err(|message| wrong(message.clone()))?;
+        let turn = Turn::take(tokens).ok_or(CompileError::NoRoom)?;
+        let compiled = Arc::new(compile::compile(params, tokens, turn).map_err(wrong)?);
+        self.took.record(started.elapsed());
+        let mut known = lock(&self.known);
+        while !compiled.take_room(state) {
+            // Those that somebody has stay.
+            known.recent.pop_front().ok_or(CompileError::NoRoom)?;
+        }
+        known.add(key, &compiled, self.most_recent);
+        Ok(compiled)
+    }
+}
+
+impl Known {
+    fn find(&mut self, key: &Key, most: usize) -> Option<Arc<Compiled>> {
+        let found = self.all.get(key)?.upgrade()?;
+        self.recent.retain(|recent| !Arc::ptr_eq(recent, &found));
+        self.remember(&found, most);
+        Some(found)
+    }
+
+    fn add(&mut self, key: Key, compiled: &Arc<Compiled>, most: usize) {
+        self.all.retain(|_, known| known.strong_count() > 0);
+        self.all.insert(key, Arc::downgrade(compiled));
+        self.remember(compiled, most);
+    }
+
+    fn remember(&mut self, compiled: &Arc<Compiled>, most: usize) {
+        self.recent.push_back(Arc::clone(compiled));
+        if self.recent.len() > most {
+            self.recent.pop_front();
+        }
+    }
+}
+
+/// What is locked, also where somebody failed who had it: all of it is valid at all times.
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

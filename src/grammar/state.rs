@@ -1,0 +1,296 @@
+//! Where a text stands in its grammar's automaton, and which tokens may come there.
+
+use super::ahead::Ahead;
+use super::compile::told;
+use super::text::Place;
+use super::trouble::Trouble;
+use super::{Grammar, lock};
+use bytes::Bytes;
+use llguidance::api::StopReason;
+use llguidance::{CancellationHandle, Cancelled, TokenParser};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Which tokens may come at one place; `None`: all.
+pub type Mask = Option<Bytes>;
+
+/// What an automaton may take for one text.
+const MOST_BYTES: usize = 64 << 20;
+/// What a byte of text takes in it, and what each of the items does that the grammar has there; measured, with what growing by doubling
+/// leaves unused.
+const BYTES_PER_BYTE: usize = 96;
+const BYTES_PER_ITEM: usize = 32;
+
+pub(super) struct State {
+    parser: TokenParser,
+    phase: Phase,
+    /// The mask behind all that it has read, once it is worked out.
+    pub(super) mask: Option<Mask>,
+    /// Why there will be none any more.
+    failed: Option<Trouble>,
+    /// Bytes of text that the automaton has read, and items that its grammar had there, all together.
+    read: (usize, usize),
+}
+
+/// With an automaton of its own.
+impl Clone for State {
+    fn clone(&self) -> Self {
+        let (parser, mask, failed) = (self.parser.deep_clone(), self.mask.clone(), self.failed.clone());
+        Self { parser, phase: self.phase, mask, failed, read: self.read }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The grammar has not begun.
+    Before,
+    Inside,
+    /// A token has ended the text; it can only be ended again.
+    Ended,
+}
+
+/// A token of a path that was read ahead.
+struct Read {
+    token: u32,
+    /// Before it.
+    phase: Phase,
+    /// Whether the automaton has it.
+    is_consumed: bool,
+    /// What was read before it.
+    before: (usize, usize),
+    /// Whether the grammar allows it, and all before it.
+    is_allowed: bool,
+}
+
+/// Works on a grammar; a fault in it ends this text's.
+pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, Trouble> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) if error.is::<Cancelled>() => Err(Trouble::too_long()),
+        Ok(Err(error)) => match error.downcast::<Trouble>() {
+            Ok(trouble) => Err(trouble),
+            Err(error) => Err(Trouble::TooComplex(told(&error))),
+        },
+        Err(_) => Err(Trouble::Fault("the grammar's automaton fails on this text".to_owned())),
+    }
+}
+
+impl State {
+    /// At the beginning of a text.
+    pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
+        Self { parser, phase, mask: None, failed: None, read: (0, 0) }
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        // A panic may have left the lexer locked for good.
+        let lexer = catch_unwind(AssertUnwindSafe(|| self.parser.parser.lexer_stats().num_bytes)).unwrap_or(0);
+        lexer + self.read.0 * BYTES_PER_BYTE + self.read.1 * BYTES_PER_ITEM
+    }
+
+    /// Ends all work on it.
+    pub(super) fn cancellation(&mut self) -> CancellationHandle {
+        self.parser.enable_cancellation()
+    }
+
+    /// Reads what was emitted; the mask behind it.
+    pub(super) fn next(&mut self, place: &Place) -> Result<Mask, Trouble> {
+        if let Some(problem) = &self.failed {
+            return Err(problem.clone());
+        }
+        let unread = std::mem::take(&mut *lock(&place.unread));
+        if !unread.is_empty() {
+            self.mask = None;
+        }
+        if let Some(mask) = &self.mask {
+            return Ok(mask.clone());
+        }
+        let read = guarded(|| {
+            for token in unread {
+                let wrong = || Trouble::Fault(format!("token {token} is not what the grammar allows"));
+                anyhow::ensure!(self.read(&place.grammar, token)?, wrong());
+            }
+            self.here(place)
+        });
+        match read {
+            Ok(_) if self.bytes() > MOST_BYTES => Err(self.fail(Trouble::too_large(MOST_BYTES))),
+            Ok(mask) => Ok(self.mask.insert(mask).clone()),
+            Err(problem) => Err(self.fail(problem)),
+        }
+    }
+
+    fn fail(&mut self, problem: Trouble) -> Trouble {
+        self.mask = None;
+        self.failed = Some(problem.clone());
+        problem
+    }
+
+    /// Reads a token; says whether the grammar allows it.
+    pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
+        let is_end = grammar.ends.contains(&token);
+        let is_allowed = match self.phase {
+            Phase::Before => {
+                if grammar.starts.contains(&token) {
+                    self.phase = Phase::Inside;
+                }
+                true
+            }
+            // What ends a text is no part of it, also where it has a text of its own.
+            Phase::Inside if is_end => self.may_end(),
+            Phase::Inside => token < grammar.compiled.tokens.end && self.go_on(token)?,
+            Phase::Ended => is_end,
+        };
+        if is_end && is_allowed {
+            self.phase = Phase::Ended;
+        }
+        Ok(is_allowed)
+    }
+
+    fn go_on(&mut self, token: u32) -> anyhow::Result<bool> {
+        if !self.parser.validate_token(token)? {
+            // It says no where it cannot say, too.
+            return match self.parser.parser.get_error() {
+                Some(error) => Err(anyhow::anyhow!("{}", error.message())),
+                None => Ok(false),
+            };
+        }
+        let items = self.parser.parser.stats().all_items;
+        self.parser.consume_token(token)?;
+        self.read.1 += self.parser.parser.stats().all_items - items;
+        self.read.0 += self.parser.token_env.tok_trie().token_len(token);
+        self.parser.check_stop()?;
+        Ok(true)
+    }
+
+    fn may_end(&mut self) -> bool {
+        match self.parser.stop_reason() {
+            StopReason::NotStopped => self.parser.is_accepting(),
+            // Here nothing can follow, and it is no end.
+            StopReason::NoExtensionBias => false,
+            _ => true,
+        }
+    }
+
+    /// The mask where it stands.
+    fn here(&mut self, place: &Place) -> anyhow::Result<Mask> {
+        let (grammar, vocab_size) = (&place.grammar, place.vocab_size);
+        let mut words = match self.phase {
+            Phase::Before => return Ok(None),
+            Phase::Ended => Words::none(vocab_size),
+            Phase::Inside => self.inside(grammar, vocab_size)?,
+        };
+        let may_end = self.phase == Phase::Ended || words.may_end;
+        grammar.ends.iter().for_each(|&token| words.set(token, may_end));
+        Ok(Some(words.into_bytes()))
+    }
+
+    fn inside(&mut self, grammar: &Grammar, vocab_size: usize) -> anyhow::Result<Words> {
+        if self.parser.stop_reason() != StopReason::NotStopped {
+            return Ok(Words { may_end: self.may_end(), ..Words::none(vocab_size) });
+        }
+        match self.parser.compute_mask() {
+            // What stands for all ends may be allowed for other reasons, too: a range of token ids may have it.
+            Ok(mask) => {
+                let may_end = self.may_end();
+                Ok(Words::of(mask.as_slice(), grammar.compiled.tokens.end, vocab_size, may_end))
+            }
+            // No token has a text with which it could go on: the row says that all are masked.
+            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => Ok(Words::none(vocab_size)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// See [`Place::masks`].
+    pub(super) fn along(&mut self, place: &Place, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
+        let here = self.next(place)?;
+        let looked = guarded(|| {
+            if place.grammar.compiled.is_one_way && !ahead.is_here() {
+                return self.one_by_one(place, ahead, &here);
+            }
+            let (mut read, mut masks) = (Vec::new(), Vec::new());
+            for path in ahead.paths() {
+                self.go_to(&mut read, &path, place)?;
+                masks.push(self.behind(&read, place, &here)?);
+            }
+            self.go_to(&mut read, &[], place)?;
+            Ok(masks)
+        });
+        looked.map_err(|problem| self.fail(problem))
+    }
+
+    /// The mask behind tokens that were read ahead.
+    fn behind(&mut self, read: &[Read], place: &Place, here: &Mask) -> anyhow::Result<Mask> {
+        match read.last() {
+            None => Ok(here.clone()),
+            Some(last) if last.is_allowed => self.here(place),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// Steps back to where a path parts from what was read ahead, and on to its end.
+    fn go_to(&mut self, read: &mut Vec<Read>, path: &[u32], place: &Place) -> anyhow::Result<()> {
+        let common = read.iter().zip(path).take_while(|(read, token)| read.token == **token).count();
+        if let Some(parting) = read.get(common) {
+            self.phase = parting.phase;
+            let tokens = read[common..].iter().filter(|read| read.is_consumed).count();
+            self.read = parting.before;
+            self.parser.rollback(tokens)?;
+            // It remembers masks by where they were in the text, which may be another one now.
+            self.parser.invalidate_bias_cache();
+            read.truncate(common);
+        }
+        for &token in &path[common..] {
+            let (phase, tokens, before) = (self.phase, self.parser.num_tokens(), self.read);
+            let is_allowed = read.last().is_none_or(|last| last.is_allowed) && self.read(&place.grammar, token)?;
+            let is_consumed = self.parser.num_tokens() > tokens;
+            read.push(Read { token, phase, is_consumed, before, is_allowed });
+        }
+        Ok(())
+    }
+
+    /// The same with a copy of the automaton for each place.
+    fn one_by_one(&mut self, place: &Place, ahead: &Ahead, here: &Mask) -> anyhow::Result<Vec<Mask>> {
+        let mask = |path: Vec<u32>| {
+            anyhow::ensure!(!place.is_cancelled(), Cancelled);
+            let mut copy = State::new(self.parser.clone(), self.phase);
+            let mut read = Vec::new();
+            copy.go_to(&mut read, &path, place)?;
+            copy.behind(&read, place, here)
+        };
+        ahead.paths().map(mask).collect()
+    }
+}
+
+/// A mask that is being made.
+struct Words {
+    words: Vec<u32>,
+    /// Whether the text may end here.
+    may_end: bool,
+}
+
+impl Words {
+    fn none(vocab_size: usize) -> Self {
+        Self { words: vec![0; vocab_size.div_ceil(32)], may_end: false }
+    }
+
+    /// Of a vocabulary's mask, which may be shorter or longer than the row, and in which `end` stands for all that end a text.
+    fn of(mask: &[u32], end: u32, vocab_size: usize, may_end: bool) -> Self {
+        let mut words = Self::none(vocab_size).words;
+        let both = words.len().min(mask.len());
+        words[..both].copy_from_slice(&mask[..both]);
+        let mut words = Self { words, may_end };
+        // A row may have a token of its own there.
+        words.set(end, false);
+        words
+    }
+
+    fn set(&mut self, token: u32, may_come: bool) {
+        let bit = 1 << (token % 32);
+        if let Some(word) = self.words.get_mut(token as usize / 32) {
+            *word = if may_come { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        self.words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into()
+    }
+}

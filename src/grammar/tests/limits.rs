@@ -1,0 +1,168 @@
+//! What grammars may take, and what becomes of those that take more.
+
+use super::super::trouble::Trouble;
+use super::*;
+use std::time::{Duration, Instant};
+
+/// Rules one in the other, all the way that a grammar's length allows, and other texts that ask for much.
+#[test]
+fn the_largest_grammars_are_compiled_or_refused() {
+    let most = crate::params::grammar::MAX_GRAMMAR_BYTES;
+    let until_full = |head: &str, one: &dyn Fn(usize) -> String, tail: &dyn Fn(usize) -> String| {
+        let (mut text, mut i) = (head.to_owned(), 0);
+        while text.len() + one(i).len() + tail(i + 1).len() <= most {
+            text += &one(i);
+            i += 1;
+        }
+        text + &tail(i)
+    };
+    let texts = [
+        (
+            GrammarKind::Lark,
+            until_full("start: a0\n", &|i| format!("a{i}: a{}\n", i + 1), &|i| format!("a{i}: \"b\"\n")),
+        ),
+        (
+            GrammarKind::Lark,
+            until_full("start: A0\n", &|i| format!("A{i}: A{}\n", i + 1), &|i| format!("A{i}: \"b\"\n")),
+        ),
+        (GrammarKind::Lark, until_full("start: ", &|_| "(".to_owned(), &|_| "\"b\"".to_owned())),
+        (GrammarKind::Regex, until_full("", &|_| "(".to_owned(), &|i| format!("b{}", ")".repeat(i)))),
+        (GrammarKind::Regex, until_full("", &|i| format!("w{i}|"), &|_| "x".to_owned())),
+        (
+            GrammarKind::Regex,
+            until_full("", &|i| if i < 2048 { "a?".to_owned() } else { "b".to_owned() }, &|_| "b".to_owned()),
+        ),
+        (
+            GrammarKind::Lark,
+            until_full("start: S\nS: %regex { \"substring_chars\": \"", &|_| "ab".to_owned(), &|_| "\" }\n".to_owned()),
+        ),
+        (
+            GrammarKind::JsonSchema,
+            until_full(
+                r##"{"$ref":"#/$defs/0","$defs":{"##,
+                &|i| format!(r##""{i}":{{"$ref":"#/$defs/{}"}},"##, i + 1),
+                &|i| format!(r#""{i}":{{}}}}}}"#),
+            ),
+        ),
+        (
+            GrammarKind::JsonSchema,
+            until_full("", &|_| r#"{"items":"#.to_owned(), &|i| format!("{{}}{}", "}".repeat(i))),
+        ),
+    ];
+    for (kind, text) in texts {
+        let started = Instant::now();
+        assert_eq!(params(kind, &text).validate(VOCAB as u32), Ok(()), "what is refused for its length is no test");
+        let compiled = GRAMMARS.compile(&params(kind, &text), &room());
+        eprintln!(
+            "{kind:?} of {} bytes: {} in {:?}",
+            text.len(),
+            if compiled.is_ok() { "compiled" } else { "refused" },
+            started.elapsed()
+        );
+        if let Ok(compiled) = compiled {
+            let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
+            let _ = wanted(&opened(&grammar, &[]), Ahead::default());
+        }
+    }
+}
+
+/// The parameters allow no such grammar. One that takes seconds fails the text that has it, for good; others do not wait for its end.
+#[test]
+fn a_grammar_that_takes_long_fails_alone() {
+    let slow = params(GrammarKind::Regex, &"a?".repeat(9_000));
+    assert_eq!(slow.validate(VOCAB as u32).expect_err("it is too large").field, "regex");
+    let slow = grammar(GrammarKind::Regex, &slow.text);
+    let fine = opened(&grammar(GrammarKind::Regex, "no"), &[]);
+    let started = Instant::now();
+    let late = opened(&slow, &tokens_of("a"));
+    let found = masks(vec![Wanted::new(&late, Ahead::default()), Wanted::new(&fine, Ahead::default())]);
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert_eq!(found[0], Err(Trouble::too_long()));
+    assert!(found[1].is_ok());
+    assert_eq!(wanted(&late, Ahead::default()), Err(Trouble::too_long()), "it stays so");
+    assert_eq!(allowed(&fine).len(), 2);
+}
+
+/// Of two texts of one grammar, the one that goes where it takes much fails, and the other goes on.
+#[test]
+fn a_text_that_reaches_a_limit_harms_no_other_of_its_grammar() {
+    let alone = "a".repeat(40);
+    let grammar = grammar(
+        GrammarKind::Lark,
+        "start: s\ns: s s | s s s | s s s s | s s s s s | s s s s s s | s s s s s s s | \"a\" | \"b\"\n",
+    );
+    let (mut greedy, other) = (opened(&grammar, &[]), opened(&grammar, &tokens_of("ab")));
+    let failed = alone.bytes().cycle().take(4000).find_map(|byte| {
+        greedy.push(5 + u32::from(byte));
+        wanted(&greedy, Ahead::default()).err()
+    });
+    assert!(matches!(failed, Some(Trouble::TooComplex(_))), "{failed:?}");
+    assert!(wanted(&greedy, Ahead::default()).is_err(), "it stays so");
+    let fresh = opened(&grammar, &[]);
+    assert!(allowed(&other).len() > 3 && allowed(&fresh).len() > 1);
+}
+
+/// Where many patterns have to hold at once nothing is compiled, and what is compiled is so in time.
+#[test]
+fn products_of_patterns_are_refused() {
+    let schema = |count: usize| {
+        let patterns =
+            (0..count).map(|i| format!(r#"{{"type":"string","pattern":"a.{{{}}}b"}}"#, i + 3)).collect::<Vec<_>>();
+        format!(r#"{{"allOf":[{}]}}"#, patterns.join(","))
+    };
+    let started = Instant::now();
+    let refused = |kind, text: &str| GRAMMARS.compile(&params(kind, text), &room()).expect_err("it is too much");
+    assert!(matches!(refused(GrammarKind::JsonSchema, &schema(57)), CompileError::Invalid(_)));
+    let lark = (0..13).map(|i| format!("/(.*a.{{{i}}}b)/")).collect::<Vec<_>>().join(" & ");
+    assert!(matches!(refused(GrammarKind::Lark, &format!("start: A\nA: {lark}\n")), CompileError::Invalid(_)));
+    drop(GRAMMARS.compile(&params(GrammarKind::JsonSchema, &schema(8)), &room()));
+    eprintln!("{:?}", started.elapsed());
+}
+
+#[test]
+fn grammars_are_kept_within_their_room() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
+    let grammars = Grammars::new(Arc::new(vocabulary));
+    let room = Counter::new(20 << 20, Gauge::noop());
+    let asked = |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room);
+    let first = asked(0).expect("there is room");
+    let one = room.used();
+    assert!(one > 0 && Arc::ptr_eq(&first, &asked(0).expect("it is there")), "the same is compiled once");
+    for i in 1..=MOST_RECENT + 8 {
+        drop(asked(i).expect("those that nobody has make room"));
+    }
+    let there = |known: &Known| known.all.values().filter(|known| known.strong_count() > 0).count();
+    assert!(lock(&grammars.known).recent.len() <= MOST_RECENT);
+    assert!(there(&lock(&grammars.known)) <= MOST_RECENT + 1 && room.used() < (MOST_RECENT + 2) * 2 * one);
+    assert!(Arc::ptr_eq(&first, &asked(0).expect("it is there")), "what somebody has is not compiled again");
+    let mut used = vec![first];
+    let full = loop {
+        match asked(used.len()) {
+            Ok(compiled) => used.push(compiled),
+            Err(error) => break error,
+        }
+        assert!(used.len() < 1000, "no end");
+    };
+    assert_eq!(full, CompileError::NoRoom);
+    assert!(used.len() > 10 && room.used() <= 20 << 20);
+    used.truncate(5);
+    assert!(asked(2000).is_ok(), "there is room again");
+}
+
+/// What a text is counted as grows with it, and with what its grammar has at each place.
+#[test]
+fn a_text_is_counted_by_its_length_and_its_grammars_items() {
+    let grown = |kind, text: &str, word: &str| {
+        let grammar = grammar(kind, text);
+        let mut text = opened(&grammar, &[]);
+        let before = text.bytes();
+        tokens_of(word).into_iter().for_each(|token| text.push(token));
+        assert!(text.bytes_after(1) > text.bytes());
+        drop(wanted(&text, Ahead::default()));
+        text.bytes() - before
+    };
+    let plain =
+        grown(GrammarKind::JsonSchema, r#"{"type": "array", "items": {"type": "integer"}}"#, "[1,2,3,4,5,6,7,8");
+    let ambiguous = grown(GrammarKind::Lark, "start: s\ns: s s | \"a\"\n", "aaaaaaaaaaaaaaaa");
+    assert!(plain > 16 * 96 && ambiguous > 16 * 500, "{plain} {ambiguous}");
+}

@@ -1,0 +1,198 @@
+//! Where one text stands in its grammar.
+
+use super::ahead::Ahead;
+use super::state::{Mask, Phase, State, guarded};
+use super::trouble::{MOST_TIME, Trouble};
+use super::{Grammar, lock};
+use crate::params::FieldError;
+use llguidance::CancellationHandle;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a token that is yet to come may take. What it really takes is counted once it has been read.
+const BYTES_PER_TOKEN: usize = 1 << 10;
+/// What a text takes beside its automaton and its mask.
+const BYTES: usize = 4 << 10;
+/// How much longer than a work's masks it may take to read what a text has emitted before, for each token: fifty times what it takes.
+const PER_TOKEN: Duration = Duration::from_micros(50);
+/// After so many tokens it is looked at how long it takes.
+const LOOK_EACH: usize = 64;
+
+/// A text that has to match a grammar.
+#[derive(Debug)]
+pub struct Text {
+    place: Arc<Place>,
+    vocab_size: usize,
+}
+
+/// What threads that work out masks share with the sequence.
+pub(super) struct Place {
+    pub(super) grammar: Arc<Grammar>,
+    pub(super) vocab_size: usize,
+    /// Emitted tokens that the state has not read yet. Apart from it, so that who emits waits for nobody.
+    pub(super) unread: Mutex<Vec<u32>>,
+    state: Mutex<State>,
+    cancellation: CancellationHandle,
+    /// Since when somebody works on it, in microseconds of [`clock`]; 0: nobody does.
+    since: AtomicU64,
+    /// Whether somebody is going to work on it.
+    is_queued: AtomicBool,
+    /// What its automaton takes, as it was last seen.
+    bytes: AtomicUsize,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("grammar", &self.grammar).finish_non_exhaustive()
+    }
+}
+
+impl Text {
+    /// A text that has emitted these tokens so far, of a row of so many tokens.
+    ///
+    /// # Errors
+    /// At `output_token_ids`, if they do not match.
+    pub fn open(grammar: Arc<Grammar>, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
+        let phase = if grammar.starts.is_empty() { Phase::Inside } else { Phase::Before };
+        let mut state = State::new(grammar.compiled.parser(), phase);
+        let cancellation = state.cancellation();
+        let most = MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(output.len()).unwrap_or(u32::MAX));
+        let started = Instant::now();
+        for (at, &token) in output.iter().enumerate() {
+            let is_late = at % LOOK_EACH == LOOK_EACH - 1 && started.elapsed() > most;
+            let read = if is_late { Err(Trouble::too_long()) } else { guarded(|| state.read(&grammar, token)) };
+            let wrong = match read {
+                Ok(true) => continue,
+                Ok(false) => "is not what the grammar allows there".to_owned(),
+                Err(trouble) => trouble.to_string(),
+            };
+            return Err(FieldError::new(format!("output_token_ids[{at}]"), wrong));
+        }
+        let text = Self { place: Arc::new(Place::new(grammar, vocab_size, state, cancellation)), vocab_size };
+        text.work_ahead();
+        Ok(text)
+    }
+
+    /// Takes in an emitted token.
+    pub fn push(&mut self, token: u32) {
+        lock(&self.place.unread).push(token);
+    }
+
+    /// Has it worked out elsewhere what follows from all emitted tokens.
+    pub fn work_ahead(&self) {
+        if !self.place.is_queued.swap(true, Ordering::Relaxed) {
+            let place = Arc::clone(&self.place);
+            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up());
+        }
+    }
+
+    /// Tokens of a row.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// Bytes it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        BYTES + self.vocab_size / 4 + self.place.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes it may take once it has emitted so many tokens more.
+    #[must_use]
+    pub fn bytes_after(&self, tokens: usize) -> usize {
+        self.bytes() + tokens.saturating_mul(BYTES_PER_TOKEN)
+    }
+}
+
+/// A text of its own, which stands where this one does.
+impl Clone for Text {
+    fn clone(&self) -> Self {
+        let own = lock(&self.place.state);
+        let (mut state, unread) = (own.clone(), lock(&self.place.unread).clone());
+        drop(own);
+        // An automaton's copy ends by a word of its own.
+        let cancellation = state.cancellation();
+        let (grammar, vocab_size) = (Arc::clone(&self.place.grammar), self.vocab_size);
+        let place = Place::new(grammar, vocab_size, state, cancellation);
+        *lock(&place.unread) = unread;
+        Self { place: Arc::new(place), vocab_size }
+    }
+}
+
+/// Nobody waits for masks of a text that is gone.
+impl Drop for Text {
+    fn drop(&mut self) {
+        self.place.cancellation.cancel();
+    }
+}
+
+impl Place {
+    fn new(grammar: Arc<Grammar>, vocab_size: usize, state: State, cancellation: CancellationHandle) -> Self {
+        let (unread, since, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+        let bytes = AtomicUsize::new(state.bytes());
+        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, since, is_queued, bytes }
+    }
+
+    /// Works out the mask behind all emitted tokens, if it is not there.
+    fn catch_up(&self) {
+        self.is_queued.store(false, Ordering::Relaxed);
+        if !self.is_cancelled() {
+            // Whoever asks is told.
+            let _ = self.work(|state| state.next(self));
+        }
+    }
+
+    /// The masks at some places ahead. What stands behind a token that the grammar does not allow is never come to, and may be
+    /// anything.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn masks(&self, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
+        self.work(|state| state.along(self, ahead))
+    }
+
+    fn work<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        self.since.store(clock(), Ordering::Relaxed);
+        let done = work(&mut state);
+        self.bytes.store(state.bytes(), Ordering::Relaxed);
+        self.since.store(0, Ordering::Relaxed);
+        done
+    }
+
+    /// The mask behind all emitted tokens, if it is there and nobody works on it.
+    pub(super) fn ready(&self) -> Option<Mask> {
+        let state = self.state.try_lock().ok()?;
+        if lock(&self.unread).is_empty() { state.mask.clone() } else { None }
+    }
+
+    /// Whether it has taken too long before.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancellation.is_cancelled()
+    }
+
+    /// For how long somebody has been working on it.
+    pub(super) fn busy_for(&self) -> Duration {
+        match self.since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros(clock().saturating_sub(since)),
+        }
+    }
+
+    /// Ends what is being worked out, and all that would be.
+    pub(super) fn cancel(&self) {
+        self.cancellation.cancel();
+    }
+}
+
+/// Microseconds since some moment, at least 1.
+fn clock() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
+}

@@ -1,0 +1,86 @@
+//! The grammar of structured output: what a text has to match.
+
+use super::check::{check_len, check_tokens};
+use super::{FieldError, MAX_STOP_TOKEN_IDS};
+
+/// Longest text of a grammar, in bytes. How deep compiling it goes follows from it.
+pub const MAX_GRAMMAR_BYTES: usize = 1 << 16;
+
+/// Most optional or repeated parts of a grammar: a chain of so many is looked through at each place, in a time that grows with their
+/// square and that nothing can end. 2,048 take 25 ms and 10 MB, 12,000 a second and 300 MB.
+pub const MAX_GRAMMAR_REPEATS: usize = 2048;
+
+/// How a grammar is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GrammarKind {
+    /// A JSON schema, as JSON.
+    JsonSchema,
+    /// A regular expression, in the syntax of Rust's regex crate.
+    Regex,
+    /// In the Lark syntax of llguidance.
+    Lark,
+}
+
+impl GrammarKind {
+    /// Name of its field on the wire and in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::JsonSchema => "json_schema",
+            Self::Regex => "regex",
+            Self::Lark => "lark",
+        }
+    }
+}
+
+/// What a text has to match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrammarParams {
+    /// How it is written.
+    pub kind: GrammarKind,
+    /// The grammar; 1 ..= [`MAX_GRAMMAR_BYTES`] bytes.
+    pub text: String,
+    /// It begins behind the first of these tokens in the output; empty: with the first token.
+    pub start_token_ids: Vec<u32>,
+}
+
+impl GrammarParams {
+    /// Checks what can be checked without compiling it.
+    ///
+    /// # Errors
+    /// The field at fault, relative to the message.
+    pub fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
+        let (field, bytes) = (self.kind.name(), self.text.len());
+        if bytes == 0 {
+            return Err(FieldError::new(field, "is empty; give the grammar, or leave all of it out for none"));
+        }
+        if bytes > MAX_GRAMMAR_BYTES {
+            let message = format!("has {bytes} bytes, at most {MAX_GRAMMAR_BYTES} are allowed");
+            return Err(FieldError::new(field, message));
+        }
+        let repeats = self.repeats();
+        if repeats > MAX_GRAMMAR_REPEATS {
+            let message = format!(
+                "has {repeats} signs of optional or repeated parts (?, *, +, {{0,n}} and the like), at most \
+                 {MAX_GRAMMAR_REPEATS} are allowed; write a repeated part once, as (...){{m,n}}"
+            );
+            return Err(FieldError::new(field, message));
+        }
+        check_len("start_token_ids", self.start_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
+        check_tokens("start_token_ids", &self.start_token_ids, vocab_size)
+    }
+
+    /// How many of its parts are optional or repeated, at most.
+    fn repeats(&self) -> usize {
+        let brackets = if self.kind == GrammarKind::Lark { "?*+[" } else { "?*+" };
+        let signs = self.text.bytes().filter(|byte| brackets.as_bytes().contains(byte)).count();
+        let empty = ["{0,", "{,", "|)", "(|", "||"].map(|sign| self.text.matches(sign).count());
+        signs + empty.into_iter().sum::<usize>()
+    }
+
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.text.capacity() + self.start_token_ids.capacity() * size_of::<u32>()
+    }
+}

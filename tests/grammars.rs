@@ -1,0 +1,383 @@
+//! Structured output over real sockets: what is emitted matches the grammar, whatever else is asked; drafts are verified in it;
+//! a text that is opened again goes on in it, on any server; what is wrong with a grammar is told where it was asked for.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod support;
+#[allow(dead_code)] // Written for the tests of drafts.
+#[path = "drafts/work.rs"]
+mod work;
+
+use croupier::proto::grammar_params::Kind;
+use croupier::proto::*;
+use support::*;
+use work::*;
+
+fn by(kind: Kind) -> Option<GrammarParams> {
+    Some(GrammarParams { kind: Some(kind), start_token_ids: vec![] })
+}
+
+fn regex(text: &str) -> Option<GrammarParams> {
+    by(Kind::Regex(text.to_owned()))
+}
+
+const EOS: u32 = 0;
+/// What texts may be in most of these tests.
+const WORDS: [&str; 4] = ["abba", "abab", "baab", "b"];
+
+fn with_eos() -> StreamConfig {
+    StreamConfig { eos_token_ids: vec![EOS], ..config() }
+}
+
+fn matching(seed: u64) -> SamplingParams {
+    SamplingParams { grammar: regex("abba|abab|baab|b"), ..seeded(seed) }
+}
+
+fn written(tokens: &[u32]) -> String {
+    let known = vocabulary();
+    tokens.iter().map(|&token| String::from_utf8(known.text(token).to_vec()).unwrap()).collect()
+}
+
+/// What [`WORDS`] let a text go on with, as a mask.
+fn mask(so_far: &[u32]) -> Vec<u8> {
+    let so_far = written(so_far);
+    let goes_on = |token: u32| {
+        let longer = format!("{so_far}{}", written(&[token]));
+        if token == EOS { WORDS.contains(&&*so_far) } else { WORDS.iter().any(|word| word.starts_with(&longer)) }
+    };
+    let mut words = vec![0u32; VOCAB.div_ceil(32) as usize];
+    (0..VOCAB).filter(|&token| goes_on(token)).for_each(|token| words[token as usize / 32] |= 1 << (token % 32));
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Draws tokens until the text ends.
+async fn drawn(worker: &mut Worker, id: u64, masked: bool) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    loop {
+        let masks = if masked { mask(&tokens) } else { vec![] };
+        let work = Work { token_masks: masks.into(), ..sample_work(id) };
+        let done = only(worker.step(step_of(work, &[logits(id, tokens.len() as u64)])).await);
+        tokens.push(token(&done));
+        if done.finish_reason() == FinishReason::Eos {
+            return tokens;
+        }
+        assert!(tokens.len() < 10, "{tokens:?} does not end");
+    }
+}
+
+/// Parameters beside the grammar.
+fn others(seed: u64) -> [SamplingParams; 4] {
+    let bias = vec![LogitBias { token_id: 9, bias: 50.0 }, LogitBias { token_id: EOS, bias: 2.0 }];
+    [
+        seeded(seed),
+        SamplingParams { temperature: Some(0.0), logit_bias: bias, ..seeded(seed) },
+        SamplingParams { top_k: Some(3), top_p: Some(0.8), repetition_penalty: Some(1.5), ..seeded(seed) },
+        SamplingParams { typical_p: Some(0.7), xtc_probability: Some(0.5), mirostat: Some(2), ..seeded(seed) },
+    ]
+}
+
+/// With masks that the worker makes and without, and each word comes up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_is_a_word_of_its_grammar_and_the_one_that_masks_would_give() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for id in 0..120 {
+        let params = others(id)[id as usize % 4].clone();
+        worker.step(open_step(vec![open(id, params.clone())])).await;
+        let masked = drawn(&mut worker, id, true).await;
+        worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
+        worker.step(open_step(vec![open(id, SamplingParams { grammar: matching(1).grammar, ..params })])).await;
+        let tokens = drawn(&mut worker, id, false).await;
+        assert_eq!(tokens, masked, "{id}");
+        seen.insert(written(&tokens));
+    }
+    assert_eq!(seen.len(), WORDS.len(), "{seen:?}");
+}
+
+/// Alone, in a batch of many, opened again at every token on another server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_goes_on_where_it_was_whoever_opens_it_again() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let ids: Vec<u64> = (0..30).collect();
+    worker.step(open_step(ids.iter().map(|&id| open(id, matching(id))).collect())).await;
+    let (mut left, mut texts) = (ids.clone(), vec![Vec::new(); ids.len()]);
+    while !left.is_empty() {
+        let rows: Vec<_> = left.iter().map(|&id| (id, logits(id, texts[id as usize].len() as u64))).collect();
+        let result = worker.step(sample_step(&rows)).await;
+        let done: Vec<u64> = left.clone();
+        for (id, work) in done.into_iter().zip(&result.work) {
+            texts[id as usize].push(token(work));
+            if work.finish_reason() == FinishReason::Eos {
+                left.retain(|&other| other != id);
+            }
+        }
+    }
+    let other = TestServer::start().await;
+    for id in ids {
+        let whole = &texts[id as usize];
+        assert!(WORDS.contains(&&*written(whole)), "{whole:?}");
+        for position in 0..whole.len() {
+            let mut worker = other.worker_with(with_eos()).await;
+            let opened = OpenSequence { output_token_ids: whole[..position].to_vec(), ..open(id, matching(id)) };
+            worker.step(open_step(vec![opened])).await;
+            let done = worker.step(sample_step(&[(id, logits(id, position as u64))])).await;
+            assert_eq!(token(&done.work[0]), whole[position], "{id} at {position}");
+        }
+    }
+}
+
+/// Right draft tokens, wrong ones and some that the grammar forbids, in chains and in trees: not one token changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_without_chance_change_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let (mut accepted, mut refused) = (0, 0);
+    for id in 0..60 {
+        worker.step(open_step(vec![open(id, matching(id))])).await;
+        let plain = drawn(&mut worker, id, false).await;
+        worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
+        worker.step(open_step(vec![open(id, matching(id))])).await;
+        let mut tokens: Vec<u32> = Vec::new();
+        while tokens.last() != Some(&EOS) {
+            let at = tokens.len();
+            let right = &plain[at..(at + 3).min(plain.len())];
+            // Some token, which the grammar may forbid, and behind it what is right elsewhere.
+            let wrong = [3 + (id as u32 + at as u32) % 9, right[0]];
+            let tree = if id % 3 == 0 || wrong[0] == right[0] {
+                Tree { tokens: right.to_vec(), parents: vec![] }
+            } else if id % 3 == 1 {
+                Tree { tokens: [&right[..1], &wrong].concat(), parents: vec![] }
+            } else {
+                let parents = [vec![-1, 0, -1], (2..).take(right.len() - 1).collect()].concat();
+                Tree { tokens: [&wrong[..], right].concat(), parents }
+            };
+            let rows: Vec<_> =
+                (0..=tree.tokens.len()).map(|row| logits(id, (at + tree.path(row).len()) as u64)).collect();
+            let verify = VerifyWork { parents: tree.parents.clone(), ..chain(&tree.tokens, deterministic()) };
+            let work = worker.verify(id, verify, &rows).await;
+            let found = work.verify.as_ref().unwrap().accepted_count as usize;
+            accepted += found;
+            refused += usize::from(found < right.len());
+            tokens.extend(ids(&work));
+        }
+        assert_eq!(tokens, plain, "{id}");
+    }
+    assert!(accepted > 60 && refused > 20, "{accepted} accepted, {refused} refused");
+}
+
+/// What the server says to a configuration that it does not take.
+async fn refused(server: &TestServer, config: StreamConfig) -> tonic::Status {
+    let mut worker = server.stream().await.unwrap();
+    worker.send(decode_request::Request::Config(config)).await;
+    worker.reply().await.unwrap_err()
+}
+
+struct Tree {
+    tokens: Vec<u32>,
+    /// Empty: a chain.
+    parents: Vec<i32>,
+}
+
+impl Tree {
+    /// The tokens before a row.
+    fn path(&self, row: usize) -> Vec<u32> {
+        let mut path = Vec::new();
+        let mut next = row as i32 - 1;
+        while let Ok(at) = usize::try_from(next) {
+            path.push(self.tokens[at]);
+            next = self.parents.get(at).copied().unwrap_or(next - 1);
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// Draft tokens that the sidecar draws are those of the grammar, also behind one another, and whatever is accepted is a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_are_drawn_in_the_grammar_and_verified_in_it() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let mut accepted = 0;
+    for id in 0..40 {
+        worker.step(open_step(vec![open(id, matching(id))])).await;
+        let mut tokens: Vec<u32> = Vec::new();
+        while tokens.last() != Some(&EOS) {
+            let mut draft: Vec<u32> = Vec::new();
+            while draft.len() < 3 && draft.last() != Some(&EOS) {
+                let at = (tokens.len() + draft.len()) as u64;
+                let drawn = worker.draft(id, DraftWork::default(), logits(id + 1000 * (id % 2), at)).await;
+                let so_far = [&tokens[..], &draft].concat();
+                assert!(mask(&so_far)[drawn as usize / 8] >> (drawn % 8) & 1 == 1, "{drawn} behind {so_far:?}");
+                draft.push(drawn);
+            }
+            let rows: Vec<_> = (0..=draft.len()).map(|row| logits(id, (tokens.len() + row) as u64)).collect();
+            let work = worker.verify(id, chain(&draft, kept()), &rows).await;
+            accepted += work.verify.as_ref().unwrap().accepted_count;
+            tokens.extend(ids(&work));
+        }
+        assert!(WORDS.contains(&&*written(&tokens)), "{tokens:?}");
+    }
+    assert!(accepted > 40, "{accepted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_scored_is_scored_in_the_grammar() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    worker.step(open_step(vec![open(1, matching(1))])).await;
+    let score = |tokens: &[u32], mode: LogprobsMode| {
+        let logprobs = LogprobsParams { mode: mode.into(), ..Default::default() };
+        let score = ScoreWork { token_ids: tokens.to_vec(), logprobs: Some(logprobs) };
+        let rows: Vec<_> = (0..tokens.len() as u64).map(|at| logits(1, at)).collect();
+        step_of(
+            Work { sequence_id: Some(1), kind: Some(croupier::proto::work::Kind::Score(score)), ..Default::default() },
+            &rows,
+        )
+    };
+    // "b", the end, and what cannot come behind it; "b", "b" and whatever comes behind what cannot be.
+    let scored = only(worker.step(score(&[2, EOS, 1], LogprobsMode::Processed)).await);
+    let logprobs: Vec<f32> = scored.tokens.iter().map(|token| token.logprob.unwrap()).collect();
+    assert!(logprobs[0] < 0.0 && logprobs[1] < 0.0 && logprobs[2] == f32::NEG_INFINITY, "{logprobs:?}");
+    let wrong = only(worker.step(score(&[2, 2, 5], LogprobsMode::Processed)).await);
+    assert_eq!(wrong.tokens[1].logprob, Some(f32::NEG_INFINITY));
+    assert!(wrong.tokens[2].logprob.unwrap().is_finite());
+    let raw = only(worker.step(score(&[2, 2, 5], LogprobsMode::Raw)).await);
+    assert!(raw.tokens.iter().all(|token| token.logprob.unwrap().is_finite()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grammar_may_begin_behind_a_token_and_be_switched_off() {
+    let server = TestServer::start().await;
+    let default_params = Some(SamplingParams { temperature: Some(0.0), ..matching(1) });
+    let mut worker = server.worker_with(StreamConfig { default_params, ..with_eos() }).await;
+    let greedy = SamplingParams { temperature: Some(0.0), ..seeded(1) };
+    let begins = GrammarParams { start_token_ids: vec![40], ..matching(1).grammar.unwrap() };
+    let late = SamplingParams { grammar: Some(begins), ..greedy.clone() };
+    let none = SamplingParams { grammar: Some(GrammarParams::default()), ..greedy };
+    let opened = vec![open(1, SamplingParams::default()), open(2, late), open(3, none)];
+    let result = worker.step(open_step(opened)).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    // Falling, but 40 first: "b" is the first token of the grammar that may begin a word.
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[40] = 1.0;
+    let result = worker.step(sample_step(&[(1, row.clone()), (2, row.clone()), (3, row.clone())])).await;
+    assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [1, 40, 40]);
+    let result = worker.step(sample_step(&[(1, row.clone()), (2, row.clone()), (3, row)])).await;
+    assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [2, 1, 40]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_without_a_stream_has_grammars_too() {
+    let server = TestServer::start().await;
+    let row = |words: &str, output: &[u32]| SampleRow {
+        params: Some(SamplingParams { temperature: Some(0.0), grammar: regex(words), ..seeded(1) }),
+        output_token_ids: output.to_vec(),
+        ..Default::default()
+    };
+    let rows =
+        vec![row("abba", &[]), row("abba", &[4, 2]), row("abba", &[4, 4]), row("abba", &[4, 2, 1]), row("(", &[])];
+    let data = (0..rows.len() as u64).flat_map(|at| logits(7, at)).flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+    let request = SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        eos_token_ids: vec![EOS],
+        rows,
+        logits: Some(InlineLogits { data: data.into(), row_stride: 0 }),
+        ..Default::default()
+    };
+    let rows = server.client().await.sample(request).await.unwrap().into_inner().rows;
+    let token = |at: usize| rows[at].token.as_ref().unwrap().token_id;
+    assert!("abba".starts_with(&written(&[token(0)])) && written(&[token(1)]) == "a" && token(3) == EOS);
+    let told = |at: usize| (rows[at].status(), rows[at].message.as_str());
+    assert_eq!(told(2), (RowStatus::InvalidWork, "output_token_ids[1]: is not what the grammar allows there"));
+    assert_eq!(told(4).0, RowStatus::InvalidWork);
+    assert!(told(4).1.starts_with("params.grammar.regex: "), "{}", told(4).1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let with = |grammar| SamplingParams { grammar, ..seeded(1) };
+    let long = "a".repeat(65_537);
+    let start = GrammarParams { start_token_ids: vec![VOCAB], ..regex("a").unwrap() };
+    let cases = [
+        (with(regex("(")), "params.grammar.regex", "unclosed group"),
+        (with(regex("")), "params.grammar.regex", "is empty"),
+        (with(regex(&long)), "params.grammar.regex", "at most 65536"),
+        (with(by(Kind::JsonSchema("{".to_owned()))), "params.grammar.json_schema", "is not JSON"),
+        (with(by(Kind::JsonSchema(r#"{"type": 3}"#.to_owned()))), "params.grammar.json_schema", ""),
+        (with(by(Kind::Lark("start: b".to_owned()))), "params.grammar.lark", "b"),
+        (with(Some(start)), "params.grammar.start_token_ids[0]", "outside the vocabulary"),
+        (SamplingParams { ignore_eos: Some(true), ..with(regex("a")) }, "params.grammar", "needs a token that ends"),
+    ];
+    let opened =
+        cases.iter().zip(10..).map(|((params, ..), id)| open(id, params.clone())).chain([open(1, matching(1))]);
+    let result = worker.step(open_step(opened.collect())).await;
+    for ((_, field, message), found) in cases.iter().zip(&result.open) {
+        let told = found.error.as_ref().unwrap();
+        assert_eq!((found.status(), told.field.as_str()), (OpenStatus::InvalidArgument, *field), "{}", told.message);
+        assert!(told.message.contains(message), "{}", told.message);
+    }
+    assert!(WORDS.contains(&&*written(&drawn(&mut worker, 1, false).await)));
+    let many = (0..65).map(|id| open(100 + id, with(regex(&format!("a{{{}}}", id + 1))))).collect();
+    let status = worker.failing_step(open_step(many)).await;
+    assert!(status.message().contains("65 different grammars, at most 64"), "{status}");
+
+    let default_params = Some(with(regex("(")));
+    let config = StreamConfig { default_params, ..with_eos() };
+    let status = refused(&server, config.clone()).await;
+    assert!(status.message().starts_with("config.default_params.grammar.regex: "), "{status}");
+    let status =
+        refused(&server, StreamConfig { eos_token_ids: vec![], default_params: Some(matching(1)), ..config }).await;
+    assert!(status.message().starts_with("config.default_params.grammar: needs a token that ends"), "{status}");
+}
+
+/// A grammar that takes ever more with each token fails its rows in the end, and for good; who comes with them goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grammar_that_is_too_complex_fails_alone() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    // Every part of the text is any number of others.
+    let ambiguous = by(Kind::Lark("start: s\ns: s s | s s s | \"a\" | \"b\"\n".to_owned()));
+    let slow = SamplingParams { grammar: ambiguous, temperature: Some(0.0), ..seeded(1) };
+    let result = worker.step(open_step(vec![open(1, slow), open(2, matching(2))])).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    let row: Vec<f32> = (0..VOCAB).map(|token| if token == 31 { 9.0 } else { 0.0 }).collect();
+    let (mut failed, mut fine) = (0, Vec::new());
+    while failed < 2 {
+        let at = fine.len() as u64;
+        let finished = fine.last() == Some(&EOS);
+        let rows = [vec![(1, row.clone())], if finished { vec![] } else { vec![(2, logits(2, at))] }].concat();
+        let result = worker.step(sample_step(&rows)).await;
+        if result.work[0].status() != RowStatus::Ok {
+            let WorkResult { message, .. } = &result.work[0];
+            assert_eq!(result.work[0].status(), RowStatus::GrammarTooComplex, "{message}");
+            assert!(message.starts_with("params.grammar: "), "{message}");
+            failed += 1;
+        }
+        fine.extend(result.work.get(1).map(token));
+        assert!(result.step_id < 2000, "it never fails");
+    }
+    assert_eq!(fine.last(), Some(&EOS), "the other one goes on");
+}
+
+/// Nothing is there to compile a grammar with.
+#[tokio::test]
+async fn a_server_without_texts_refuses_grammars() {
+    let server = TestServer::given(
+        Transport::Tcp,
+        croupier::limits::Limits::default(),
+        Box::new(croupier::backend::cpu::CpuBackend::new(1)),
+        croupier::rpc::Given::default(),
+    )
+    .await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let result = worker.step(open_step(vec![open(1, matching(1)), open(2, seeded(2))])).await;
+    let told = result.open[0].error.as_ref().unwrap();
+    assert_eq!(told.field, "params.grammar");
+    assert!(told.message.contains("start it with grammars and vocabulary"), "{}", told.message);
+    assert_eq!(result.open[1].status(), OpenStatus::Ok);
+}
