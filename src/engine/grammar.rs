@@ -57,12 +57,7 @@ fn ahead(work: &Work, sequence: &Sequence) -> Option<Ahead> {
         WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw => None,
         WorkKind::Score(score) => Some(Ahead::chain(score.tokens.split_last()?.1.to_vec())),
         WorkKind::Verify(verify) => {
-            let len = verify.tokens.len();
-            let parents = match &verify.parents {
-                Some(parents) => parents.clone(),
-                None if verify.is_kept() => sequence.drafts().parents(len),
-                None => (-1..).take(len).collect(),
-            };
+            let parents = verify.parents_among(sequence.drafts());
             Some(Ahead { tokens: verify.tokens.clone(), parents, is_last_only: false })
         }
     }

@@ -209,11 +209,7 @@ impl<'a> Prepared<'a> {
     fn new(source: VerifySource<'a>, by_lot: bool) -> Result<Self, RowFailure> {
         let VerifySource { work, sequence, .. } = source;
         let len = work.tokens.len();
-        let parents = match &work.parents {
-            Some(parents) => parents.clone(),
-            None if work.is_kept() => sequence.drafts().parents(len),
-            None => (-1..).take(len).collect(),
-        };
+        let parents = work.parents_among(sequence.drafts());
         let tree = Tree::new(&parents, len).map_err(|_| lost())?;
         let draft = |(index, &token)| {
             let kept = || sequence.drafts().kept(index).map(DraftSource::Kept);

@@ -4,6 +4,7 @@ use super::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::params::{FieldError, LogprobsParams, MAX_TREE_TOKENS, check_tokens};
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::LogprobsMode;
+use crate::sequence::drafts::Drafts;
 use crate::speculative::job::DraftSource;
 use crate::speculative::tree::Tree;
 use bytes::Bytes;
@@ -180,6 +181,15 @@ impl VerifyWork {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.tokens.len() + 1
+    }
+
+    /// The token that each follows, -1 for the sequence's last one: as was sent, as draft work kept them, or in a row.
+    pub(super) fn parents_among(&self, kept: &Drafts) -> Vec<i32> {
+        match &self.parents {
+            Some(parents) => parents.clone(),
+            None if self.is_kept() => kept.parents(self.tokens.len()),
+            None => (-1..).take(self.tokens.len()).collect(),
+        }
     }
 
     /// The most tokens that it may emit: those of the longest path, and one.
