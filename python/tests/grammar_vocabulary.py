@@ -6,6 +6,17 @@ import json
 
 import numpy as np
 
+#: What texts of the tests are values of.
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["card", "chip", "die"]},
+        "name": {"type": "string", "maxLength": 6},
+        "stakes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["kind", "name", "stakes"],
+    "additionalProperties": False,
+}
 BEGIN, END = 0, 1
 #: Of what JSON is made, and some letters.
 LONGER = ['{"', '":', '": ', ' "', '", "', '",', '"}', '},', "[[", "]}", " true", "false", "null", "kind", "name", "stakes", "card", "chip", "die",

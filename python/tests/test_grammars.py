@@ -7,21 +7,12 @@ import pytest
 
 import croupier
 from croupier import pb
+from grammar_vocabulary import SCHEMA
 from test_client import PATHS
 
 llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
 engine = pytest.importorskip("llguidance.numpy")
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "kind": {"enum": ["card", "chip", "die"]},
-        "name": {"type": "string", "maxLength": 6},
-        "stakes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 1, "maxItems": 3},
-    },
-    "required": ["kind", "name", "stakes"],
-    "additionalProperties": False,
-}
 LONGEST = 400
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import croupier
 from croupier import Draft
-from grammar_vocabulary import END, THOUGHT, VOCAB, model, started, text_of
+from grammar_vocabulary import END, SCHEMA, THOUGHT, VOCAB, model, started, text_of
 from test_client import PATHS
 from test_going_on import do
 from test_moving import front
@@ -19,16 +19,6 @@ from test_waiting import NAMES
 
 __all__ = ["front"]
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "kind": {"enum": ["card", "chip", "die"]},
-        "name": {"type": "string", "maxLength": 6},
-        "stakes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 1, "maxItems": 3},
-    },
-    "required": ["kind", "name", "stakes"],
-    "additionalProperties": False,
-}
 LONGEST = 400
 #: Of texts side by side.
 PARAMS = [{}, {"temperature": 0.0}, {"temperature": 2.0, "top_k": 5}, {"temperature": 0.5, "frequency_penalty": 0.5}, {"min_p": 0.2},
