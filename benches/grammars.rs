@@ -1,5 +1,6 @@
 //! What structured output costs: compiling a grammar, the mask of one place, and the masks of a batch of 64 texts, with those that are
-//! there already beside those that have to be worked out. Over a made-up vocabulary of 128,256 tokens.
+//! there already beside those that have to be worked out; then what a grammar forces, and the masks of the drafts that come of it. Over a
+//! made-up vocabulary of 128,256 tokens.
 //!
 //!     cargo bench --bench grammars
 //!
@@ -8,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use croupier::grammar::fill::{Wanted, masks};
+use croupier::grammar::propose::proposals;
 use croupier::grammar::{Ahead, Grammar, Grammars, Text};
 use croupier::params::grammar::{GrammarKind, GrammarParams};
 use croupier::permits::Counter;
@@ -31,13 +33,21 @@ struct Job {
     text: &'static str,
 }
 
-const JOBS: [Job; 4] = [
+const JOBS: [Job; 5] = [
     Job {
         name: "JSON schema, five fields",
         kind: GrammarKind::JsonSchema,
         grammar: r#"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"tags":{"type":"array","items":{"type":"string"}},
             "email":{"type":"string","format":"email"},"kind":{"enum":["a","b","c"]}},"required":["name","age","tags","email","kind"],"additionalProperties":false}"#,
         text: r#"{"name": "Tenari Lodac", "age": 42, "tags": ["one", "two three"], "email": "a@b.com", "kind": "b"}"#,
+    },
+    Job {
+        name: "the same without white space",
+        kind: GrammarKind::JsonSchema,
+        grammar: r#"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"tags":{"type":"array","items":{"type":"string"}},
+            "email":{"type":"string","format":"email"},"kind":{"enum":["a","b","c"]}},"required":["name","age","tags","email","kind"],"additionalProperties":false,
+            "x-guidance":{"whitespace_flexible":false}}"#,
+        text: r#"{"name":"Tenari Lodac","age":42,"tags":["one","two three"],"email":"a@b.com","kind":"b"}"#,
     },
     Job {
         name: "any JSON",
@@ -58,6 +68,9 @@ const JOBS: [Job; 4] = [
         text: "(1 + 22) * 333 - (4.5 / (6 + 7)) * 8 + 99999",
     },
 ];
+
+/// Most tokens of a draft.
+const DRAFT: usize = 8;
 
 /// Bytes, and words of letters, digits and marks as a tokenizer has them.
 fn vocabulary() -> Vocabulary {
@@ -118,6 +131,7 @@ fn main() {
     let vocabulary = Arc::new(vocabulary());
     let (grammars, room) = (Grammars::new(Arc::clone(&vocabulary)), Counter::new(usize::MAX, Gauge::noop()));
     let params = |kind, text: &str| GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] };
+    let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room).unwrap();
     let started = Instant::now();
     grammars.compile(&params(GrammarKind::Regex, "a"), &room).unwrap();
     println!(
@@ -131,7 +145,7 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|---|");
     for job in &JOBS {
         let started = Instant::now();
-        let compiled = grammars.compile(&params(job.kind, job.grammar), &room).unwrap();
+        let compiled = compiled(job);
         let compile = micros(started.elapsed());
         let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
         let tokens = tokens(&vocabulary, job.text.as_bytes());
@@ -174,4 +188,51 @@ fn main() {
             quantile(&mut worked_out, 0.5)
         );
     }
+    println!(
+        "\n| grammar | {BATCH} drafts | worst | forced tokens of all | {BATCH} drafts' masks, there | to be worked out |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for job in &JOBS {
+        let grammar = Arc::new(Grammar::new(compiled(job), vec![], vec![END]));
+        drafts(job.name, &grammar, &tokens(&vocabulary, job.text.as_bytes()));
+    }
+}
+
+/// A text is written token by token, and a draft is made and verified behind each.
+fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
+    let mut texts: Vec<Text> = (0..BATCH).map(|_| Text::open(Arc::clone(grammar), VOCAB, &[]).unwrap()).collect();
+    let (mut drafted, mut there, mut worked_out) = (Vec::new(), Vec::new(), Vec::new());
+    let mut forced = 0;
+    for (at, token) in tokens.iter().enumerate() {
+        texts.iter_mut().for_each(|text| text.push(*token));
+        let asked = texts.iter().map(|text| (text, vec![], DRAFT)).collect();
+        let started = Instant::now();
+        let draft = proposals(asked).pop().unwrap().tokens;
+        drafted.push(micros(started.elapsed()));
+        forced += usize::from(tokens.get(at + 1).is_some_and(|next| draft.first() == Some(next)));
+        if draft.is_empty() {
+            continue;
+        }
+        let asked = texts.iter().map(|text| Wanted::new(text, Ahead::chain(draft.clone()))).collect();
+        let started = Instant::now();
+        drop(masks(asked));
+        worked_out.push(micros(started.elapsed()));
+        texts.iter_mut().for_each(|text| text.work_ahead(&draft));
+        std::thread::sleep(PAUSE);
+        let asked = texts.iter().map(|text| Wanted::new(text, Ahead::chain(draft.clone()))).collect();
+        let started = Instant::now();
+        drop(masks(asked));
+        there.push(micros(started.elapsed()));
+    }
+    if there.is_empty() {
+        (there, worked_out) = (vec![f64::NAN], vec![f64::NAN]);
+    }
+    println!(
+        "| {name} | {:.0} | {:.0} | {forced} of {} | {:.0} | {:.0} |",
+        quantile(&mut drafted, 0.5),
+        quantile(&mut drafted, 1.0),
+        tokens.len(),
+        quantile(&mut there, 0.5),
+        quantile(&mut worked_out, 0.5)
+    );
 }

@@ -167,6 +167,76 @@ async fn drafts_without_chance_change_not_one_token() {
     assert!(accepted > 60 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
+/// A model that likes long tokens.
+fn long_ones(id: u64, at: usize) -> Vec<f32> {
+    let long = |(logit, token): (f32, u32)| logit + 2.0 * written(&[token]).len() as f32;
+    logits(id, at as u64).into_iter().zip(0..).map(long).collect()
+}
+
+/// What the grammar forces is proposed, also by proposers that find nothing themselves, and changes not one token. What they find in
+/// the text goes as far as the grammar.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_grammar_forces_is_drafted_and_changes_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { model: "m".to_owned(), ..with_eos() }).await;
+    let forced = "(aaaa|bbbb)abbabaabbaab(a|b)babaababba(ab)?";
+    let (mut tokens, mut passes) = (0, 0);
+    for id in 0..45 {
+        let length = Some(DraftLengthParams { draft_cost: 10.0, verify_cost: 1.0, ..Default::default() });
+        let plain =
+            SamplingParams { grammar: regex(forced), draft_length: length.filter(|_| id % 2 == 0), ..seeded(id) };
+        worker.step(open_step(vec![open(id, plain.clone())])).await;
+        let mut expected = Vec::new();
+        while expected.last() != Some(&EOS) {
+            let row = long_ones(id, expected.len());
+            let work = only(worker.step(step_of(sample_work(id), &[row])).await);
+            assert!(work.proposed_token_ids.is_empty(), "nobody asked");
+            expected.push(token(&work));
+        }
+        worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
+        let kind = [ProposerKind::Grammar, ProposerKind::Ngram, ProposerKind::Suffix][id as usize % 3];
+        let proposer = Some(ProposerParams { kind: kind.into(), ..Default::default() });
+        worker.step(open_step(vec![open(id, SamplingParams { proposer, ..plain })])).await;
+        let (mut text, mut draft) = (Vec::new(), Vec::new());
+        while text.last() != Some(&EOS) {
+            let rows: Vec<_> = (0..=draft.len()).map(|row| long_ones(id, text.len() + row)).collect();
+            let work = worker.verify(id, chain(&draft, deterministic()), &rows).await;
+            text.extend(ids(&work));
+            let advised = work.advised_draft_length.unwrap_or(u32::MAX);
+            draft = work.proposed_token_ids;
+            assert!(advised as usize >= draft.len(), "{advised} advised, {draft:?} proposed");
+            passes += 1;
+        }
+        assert_eq!(text, expected, "{id}");
+        tokens += text.len();
+    }
+    let count =
+        |name, proposer| server.series(&format!("croupier_spec_decode_{name}{{model=\"m\",proposer=\"{proposer}\"}}"));
+    let (drafted, accepted) =
+        (count("num_draft_tokens_total", "grammar"), count("num_accepted_tokens_total", "grammar"));
+    assert!(drafted > 100.0 && accepted > drafted / 3.0, "{accepted} of {drafted} accepted");
+    assert!(f64::from(passes) <= tokens as f64 - accepted, "{passes} passes for {tokens} tokens");
+}
+
+/// Steps of a stream are answered in order, whether or not they wait for what a grammar forces.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_are_in_order_whoever_waits_for_a_grammar() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let proposer = Some(ProposerParams { kind: ProposerKind::Grammar.into(), ..Default::default() });
+    let forced = SamplingParams { grammar: regex("(ab)*"), proposer, ..seeded(1) };
+    worker.step(open_step(vec![open(1, forced), open(2, seeded(2)), open(3, seeded(3))])).await;
+    for round in 0..20 {
+        let mut sent = Vec::new();
+        for id in 1..=3 {
+            sent.push(worker.send_step(sample_step(&[(id, logits(id, round))])).await);
+        }
+        for id in sent {
+            assert_eq!(worker.step_reply().await.unwrap().step_id, id);
+        }
+    }
+}
+
 /// What the server says to a configuration that it does not take.
 async fn refused(server: &TestServer, config: StreamConfig) -> tonic::Status {
     let mut worker = server.stream().await.unwrap();

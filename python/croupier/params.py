@@ -64,6 +64,10 @@ class ProposerKind(enum.IntEnum):
     """Prompt lookup: what followed the last tokens where they appeared before."""
     SUFFIX = 2
     """Suffix matching: what followed most often, as far as it is likely."""
+    GRAMMAR = 3
+    """Jump-forward: tokens that spell the bytes that SamplingParams.grammar forces next, spelled as BPE merges them
+    (the pair that makes the token of the lowest id first), without those that could be spelled another way with what
+    follows. None where nothing is forced, or the sequence has no grammar, or one in Lark with max_tokens or stop."""
 
 
 class SamplerKind(enum.IntEnum):
@@ -214,7 +218,8 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
 @dataclass(frozen=True, kw_only=True)
 class ProposerParams(Params["pb.ProposerParams"]):
     """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
-    bytes (NGRAM), 44 bytes (SUFFIX)."""
+    bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a grammar NGRAM and SUFFIX propose no further than
+    the grammar allows, and what it forces, as GRAMMAR does, where that is longer."""
 
     kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""
@@ -222,7 +227,7 @@ class ProposerParams(Params["pb.ProposerParams"]):
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
     min_match: int | None = None
     """Shortest match: how many of the last tokens must appear earlier in the text. Range 1 .. max_match. Absent: NGRAM
-    2, SUFFIX 1."""
+    2, SUFFIX 1. GRAMMAR does not use it, nor max_match."""
     max_match: int | None = None
     """Longest match: how many of the last tokens are compared. Range 1 .. 64. Absent: NGRAM 5, SUFFIX 24."""
     min_token_prob: float | None = None

@@ -194,7 +194,7 @@ def test_drafts_without_chance_change_not_one_token(server, expected, kind, is_t
     assert accepted > sum(map(len, expected)) // 2 and passes < sum(map(len, expected))
 
 
-@pytest.mark.parametrize("source", ["ngram", "suffix", "a draft model", "a draft model, as a tree"])
+@pytest.mark.parametrize("source", ["ngram", "suffix", "grammar", "a draft model", "a draft model, as a tree"])
 def test_drafts_of_the_sidecar_stay_within_the_schema(server, expected, source):
     fields = {"proposer": {"kind": source}} if "model" not in source else {}
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], max_rows=64) as stream:

@@ -4,6 +4,7 @@ use super::draft::Branch;
 use super::plan::Planned;
 use super::step::{Done, DraftWork, RowFailure, RowStatus, Work, WorkKind};
 use super::verify::Verification;
+use crate::metrics::Proposer;
 use crate::sampling::row::RowOutput;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
@@ -111,7 +112,9 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
         finish = sequence.commit(token);
     }
     sequence.came_by(verification.came());
-    let next = sequence.next_draft(&verification.verified.trials);
+    // That forced tokens were accepted says nothing of others.
+    let is_forced = verification.proposer == Proposer::Grammar;
+    let next = sequence.next_draft(if is_forced { &[] } else { &verification.verified.trials });
     Done::Verified { verification: Box::new(verification), finish, next, state: sequence.told_state() }
 }
 

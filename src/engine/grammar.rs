@@ -1,10 +1,11 @@
-//! The masks of rows whose texts have to match a grammar.
+//! The masks of rows whose texts have to match a grammar, and what is drafted behind them.
 
 use super::batch::Taken;
 use super::draft::Branch;
-use super::state::{Stream, StreamId};
-use super::step::{RowFailure, RowStatus, Work, WorkKind};
+use super::state::{Finished, Stream, StreamId};
+use super::step::{Done, RowFailure, RowStatus, Work, WorkKind};
 use crate::grammar::fill::{Wanted, masks};
+use crate::grammar::propose::proposals;
 use crate::grammar::{Ahead, Trouble};
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
@@ -44,6 +45,29 @@ pub(super) fn fill(steps: &mut [Taken], streams: &HashMap<StreamId, Stream>) -> 
         }
     }
     true
+}
+
+/// Gives the drafts of texts that have a grammar: the proposers' own, as far as it allows them, or what it forces.
+pub(super) fn propose(finished: &mut [Finished], streams: &mut HashMap<StreamId, Stream>) {
+    let (mut places, mut texts) = (Vec::new(), Vec::new());
+    for (at, finished) in finished.iter().enumerate() {
+        let Some(stream) = streams.get(&finished.stream) else { continue };
+        for (work, worked) in finished.work.iter().enumerate() {
+            let emitted = worked.done.as_ref().is_ok_and(|done| done.next().is_some());
+            let sequence = worked.sequence.filter(|_| emitted).and_then(|id| stream.table.get(id));
+            if let Some(draft) = sequence.and_then(Sequence::draft_by_grammar) {
+                places.push((at, work));
+                texts.push(draft);
+            }
+        }
+    }
+    for ((at, work), proposed) in places.into_iter().zip(proposals(texts)) {
+        let (stream, worked) = (streams.get_mut(&finished[at].stream), &mut finished[at].work[work]);
+        let sequence = stream.and_then(|stream| stream.table.get_mut(worked.sequence?));
+        if let Some((next, sequence)) = worked.done.as_mut().ok().and_then(Done::next_mut).zip(sequence) {
+            *next = sequence.drafts_by_grammar(proposed);
+        }
+    }
 }
 
 /// The places of a work's rows, where masks matter.

@@ -9,9 +9,9 @@ use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
 use super::plan::ENTRY_TIME_BYTES;
-use super::step::{Done, Open, RowFailure, RowStatus, Step, StepReply, Work};
+use super::step::{Done, Open, Opened, RowFailure, RowStatus, Step, StepReply, Work};
 use super::verify::Lot;
-use super::{HERE_BYTES, memory};
+use super::{HERE_BYTES, grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
@@ -178,13 +178,30 @@ impl State {
         batch.run(&self.streams, &mut self.lot, backend);
     }
 
-    /// Commits a batch's tokens and hands out its replies.
+    /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
         let (mut results, times) = (batch.results, (batch.now, now));
+        let mut later: Vec<Finished> = Vec::new();
         for taken in batch.steps {
-            match self.streams.get_mut(&taken.stream) {
-                Some(stream) => stream.answer(taken, &mut results, &self.metrics, times),
-                None => results.skip(&taken.plan),
+            let Some(stream) = self.streams.get_mut(&taken.stream) else {
+                results.skip(&taken.plan);
+                continue;
+            };
+            let finished = stream.finish(taken, &mut results);
+            // Replies of a stream go out in order.
+            let waits =
+                later.iter().any(|before| before.stream == finished.stream) || stream.drafts_by_grammar(&finished);
+            if waits { later.push(finished) } else { stream.answer(finished, &self.metrics, times) }
+        }
+        if later.is_empty() {
+            return;
+        }
+        let asked = Instant::now();
+        grammar::propose(&mut later, &mut self.streams);
+        self.metrics.grammar_wait.record(asked.elapsed());
+        for finished in later {
+            if let Some(stream) = self.streams.get_mut(&finished.stream) {
+                stream.answer(finished, &self.metrics, times);
             }
         }
     }
@@ -196,34 +213,64 @@ impl State {
     }
 }
 
+/// A step whose tokens are committed, and which is not answered yet.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) stream: StreamId,
+    /// Without its works.
+    step: Step,
+    open: Vec<Opened>,
+    pub(super) work: Vec<Worked>,
+    permits: (Permit, Permit),
+}
+
+/// What came of a work.
+#[derive(Debug)]
+pub(super) struct Worked {
+    pub(super) sequence: Option<u64>,
+    rows: usize,
+    pub(super) done: Result<Done, RowFailure>,
+}
+
 impl Stream {
-    fn answer(
-        &mut self,
-        taken: Taken,
-        results: &mut Results,
-        metrics: &Metrics,
-        (started, finished): (Instant, Instant),
-    ) {
-        let Taken { step, open, plan, permits: (mut room, rows), .. } = taken;
+    fn finish(&mut self, taken: Taken, results: &mut Results) -> Finished {
+        let Taken { stream, mut step, open, plan, permits, .. } = taken;
         open.iter()
             .filter_map(|opened| opened.result.as_ref().err())
             .for_each(|error| self.model.open_failed(error.label()));
         let mut work = Vec::with_capacity(plan.len());
-        for (asked, planned) in step.work.into_iter().zip(plan) {
+        for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
             let (sequence, rows) = (asked.sequence_id, asked.rows());
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
             let before = kept(&self.table);
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
-            sequence.into_iter().for_each(|id| self.table.settle(id));
-            record(metrics, &self.model, rows, &done);
-            work.push(done);
+            work.push(Worked { sequence, rows, done });
         }
+        Finished { stream, step, open, work, permits }
+    }
+
+    /// Whether a grammar has a part in what some sequence drafts next.
+    fn drafts_by_grammar(&self, finished: &Finished) -> bool {
+        let drafts = |id: u64| self.table.get(id).is_some_and(|sequence| sequence.draft_by_grammar().is_some());
+        let mut emitted =
+            finished.work.iter().filter(|worked| worked.done.as_ref().is_ok_and(|done| done.next().is_some()));
+        emitted.any(|worked| worked.sequence.is_some_and(drafts))
+    }
+
+    fn answer(&mut self, finished: Finished, metrics: &Metrics, (started, finished_at): (Instant, Instant)) {
+        let Finished { step, open, work, permits: (mut room, rows), .. } = finished;
+        for worked in &work {
+            worked.sequence.into_iter().for_each(|id| self.table.settle(id));
+            record(metrics, &self.model, worked.rows, &worked.done);
+        }
+        let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that who sees the reply, or the tokens, also sees the room.
         drop((rows, step.logits));
         room.set(memory::of_reply(&open, &work));
         let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
-        let reply = StepReply { id: step.id, open, work, in_slots, received: step.received, started, finished, room };
+        let (received, finished) = (step.received, finished_at);
+        let reply = StepReply { id: step.id, open, work, in_slots, received, started, finished, room };
         // The channel has room for all steps a stream may have in flight; it fails only when the stream
         // is gone, and then nobody waits for the reply.
         let _ = self.replies.try_send(reply);

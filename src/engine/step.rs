@@ -317,6 +317,23 @@ pub enum Done {
 }
 
 impl Done {
+    /// What to draft next, where tokens were emitted.
+    #[must_use]
+    pub fn next(&self) -> Option<&NextDraft> {
+        match self {
+            Self::Sampled { next, .. } | Self::Verified { next, .. } => Some(next),
+            Self::Drafted { .. } | Self::Scored(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn next_mut(&mut self) -> Option<&mut NextDraft> {
+        match self {
+            Self::Sampled { next, .. } | Self::Verified { next, .. } => Some(next),
+            Self::Drafted { .. } | Self::Scored(_) => None,
+        }
+    }
+
     /// Whether a row was cut to the tokens that it lists, though parameters reach beyond them.
     #[must_use]
     pub fn is_truncated(&self) -> bool {

@@ -325,6 +325,7 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
             None => Proposer::Deterministic,
             Some(ProposerKind::Ngram) => Proposer::Ngram,
             Some(ProposerKind::Suffix) => Proposer::Suffix,
+            Some(ProposerKind::Grammar) => Proposer::Grammar,
         },
     }
 }

@@ -23,6 +23,11 @@ impl Ahead {
         if self.is_last_only { 1 } else { self.tokens.len() + 1 }
     }
 
+    /// Whether its tokens follow one another.
+    pub(super) fn is_chain(&self) -> bool {
+        self.parents.iter().copied().eq((-1..).take(self.tokens.len()))
+    }
+
     /// Whether masks are wanted only where the text stands.
     pub(super) fn is_here(&self) -> bool {
         self.tokens.is_empty()

@@ -1,5 +1,7 @@
 //! From the text of a grammar to an automaton over tokens, within limits.
 
+use super::running::Running;
+use super::spelling::Spelling;
 use super::{bounds, lock};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
@@ -38,6 +40,8 @@ pub(super) struct Tokens {
     pub(super) pool: ThreadPool,
     /// Stands for all tokens that end a text: the one behind the vocabulary's last.
     pub(super) end: u32,
+    pub(super) spelling: Spelling,
+    pub(super) running: Running,
     /// Grammars that are being compiled.
     compiling: AtomicUsize,
 }
@@ -63,6 +67,7 @@ impl Tokens {
             words[*token as usize] = word(&[&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat());
         }
         words.push(Vec::new());
+        let spelling = Spelling::new(&words);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(end + 1, end), &words)));
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| told(&e))?;
         factory.quiet();
@@ -76,7 +81,8 @@ impl Tokens {
             .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
             .build()
             .map_err(|e| e.to_string())?;
-        Ok(Self { factory, pool, end, compiling: AtomicUsize::new(0) })
+        let (running, compiling) = (Running::default(), AtomicUsize::new(0));
+        Ok(Self { factory, pool, end, spelling, running, compiling })
     }
 }
 

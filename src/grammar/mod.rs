@@ -3,7 +3,7 @@
 //! [`Grammars`] compiles (the automata are llguidance's), once for all sequences that ask for the same. A [`Text`] is what one
 //! sequence remembers: where in its grammar it stands. What comes of a token is worked out by threads of their own while the
 //! worker computes its next row, so that a mask is there when the row comes; [`fill`] has the masks of a batch, and waits for those that
-//! are not. Read this file, then `compile`, `text`, `state`, [`fill`].
+//! are not. [`propose`] has what a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
 //!
 //! A mask is a function of grammar, vocabulary and tokens. Each text has an automaton of its own, so that no other has a part in whether it
 //! reaches a limit of work or memory. Limits of time are there for what no other limit holds.
@@ -12,10 +12,14 @@ mod ahead;
 mod bounds;
 mod compile;
 pub mod fill;
+pub mod propose;
+mod running;
+mod spelling;
 mod state;
 #[cfg(test)]
 mod tests;
 mod text;
+mod together;
 mod trouble;
 
 pub use ahead::Ahead;

@@ -1,5 +1,7 @@
 //! Where a text stands in its grammar's automaton, and which tokens may come there.
 
+mod forced;
+
 use super::ahead::Ahead;
 use super::compile::told;
 use super::text::Place;
@@ -24,7 +26,9 @@ pub(super) struct State {
     parser: TokenParser,
     phase: Phase,
     /// The mask behind all that it has read, once it is worked out.
-    pub(super) mask: Option<Mask>,
+    mask: Option<Mask>,
+    /// Draft tokens that may follow, and the masks before and behind each, once they are worked out.
+    ahead: Option<(Vec<u32>, Vec<Mask>)>,
     /// Why there will be none any more.
     failed: Option<Trouble>,
     /// Bytes of text that the automaton has read, and items that its grammar had there, all together.
@@ -35,7 +39,7 @@ pub(super) struct State {
 impl Clone for State {
     fn clone(&self) -> Self {
         let (parser, mask, failed) = (self.parser.deep_clone(), self.mask.clone(), self.failed.clone());
-        Self { parser, phase: self.phase, mask, failed, read: self.read }
+        Self { parser, phase: self.phase, mask, ahead: self.ahead.clone(), failed, read: self.read }
     }
 }
 
@@ -77,7 +81,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, 
 impl State {
     /// At the beginning of a text.
     pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
-        Self { parser, phase, mask: None, failed: None, read: (0, 0) }
+        Self { parser, phase, mask: None, ahead: None, failed: None, read: (0, 0) }
     }
 
     /// Bytes that it takes.
@@ -92,26 +96,32 @@ impl State {
         self.parser.enable_cancellation()
     }
 
-    /// Reads what was emitted; the mask behind it.
-    pub(super) fn next(&mut self, place: &Place) -> Result<Mask, Trouble> {
+    /// Reads what was emitted.
+    fn read_all(&mut self, place: &Place) -> Result<(), Trouble> {
         if let Some(problem) = &self.failed {
             return Err(problem.clone());
         }
         let unread = std::mem::take(&mut *lock(&place.unread));
         if !unread.is_empty() {
-            self.mask = None;
-        }
-        if let Some(mask) = &self.mask {
-            return Ok(mask.clone());
+            (self.mask, self.ahead) = (None, None);
         }
         let read = guarded(|| {
             for token in unread {
                 let wrong = || Trouble::Fault(format!("token {token} is not what the grammar allows"));
                 anyhow::ensure!(self.read(&place.grammar, token)?, wrong());
             }
-            self.here(place)
+            Ok(())
         });
-        match read {
+        read.map_err(|problem| self.fail(problem))
+    }
+
+    /// The mask behind what was emitted.
+    pub(super) fn next(&mut self, place: &Place) -> Result<Mask, Trouble> {
+        self.read_all(place)?;
+        if let Some(mask) = &self.mask {
+            return Ok(mask.clone());
+        }
+        match guarded(|| self.here(place)) {
             Ok(_) if self.bytes() > MOST_BYTES => Err(self.fail(Trouble::too_large(MOST_BYTES))),
             Ok(mask) => Ok(self.mask.insert(mask).clone()),
             Err(problem) => Err(self.fail(problem)),
@@ -119,7 +129,7 @@ impl State {
     }
 
     fn fail(&mut self, problem: Trouble) -> Trouble {
-        self.mask = None;
+        (self.mask, self.ahead) = (None, None);
         self.failed = Some(problem.clone());
         problem
     }
@@ -199,9 +209,32 @@ impl State {
         }
     }
 
+    /// Masks at places ahead that are known, where all that was emitted is read.
+    pub(super) fn known(&self, ahead: &Ahead) -> Option<Vec<Mask>> {
+        if ahead.is_here() {
+            return Some(vec![self.mask.clone()?]);
+        }
+        let (tokens, masks) = self.ahead.as_ref()?;
+        let is_there = ahead.is_chain() && tokens.starts_with(&ahead.tokens);
+        is_there.then(|| masks[..=ahead.tokens.len()][ahead.tokens.len() + 1 - ahead.masks()..].to_vec())
+    }
+
+    /// Works out masks before and behind each of these draft tokens, and keeps them.
+    pub(super) fn look_ahead(&mut self, place: &Place, draft: Vec<u32>) -> Result<(), Trouble> {
+        self.next(place)?;
+        if !draft.is_empty() {
+            let masks = self.along(place, &Ahead::chain(draft.clone()))?;
+            self.ahead = Some((draft, masks));
+        }
+        Ok(())
+    }
+
     /// See [`Place::masks`].
     pub(super) fn along(&mut self, place: &Place, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
         let here = self.next(place)?;
+        if let Some(known) = self.known(ahead) {
+            return Ok(known);
+        }
         let looked = guarded(|| {
             if place.grammar.compiled.is_one_way && !ahead.is_here() {
                 return self.one_by_one(place, ahead, &here);

@@ -5,6 +5,7 @@ use metrics::Gauge;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
+mod forced;
 mod limits;
 
 const END: u32 = 1;
@@ -232,6 +233,11 @@ proptest! {
                     break;
                 }
                 let token = may[choice as usize % may.len()];
+                // What is forced may come, and asking for it changes nothing.
+                let forced = forced::proposed(&text, &[], 4);
+                if let Some(first) = forced.tokens.first() {
+                    prop_assert!(may.contains(first));
+                }
                 text.push(token);
                 output.push(token);
                 expected.push(Some(allowed(&text)));
@@ -256,8 +262,19 @@ proptest! {
             }
             prop_assert_eq!(found.last(), Some(&None), "nothing is said of what follows a wrong token");
             prop_assert_eq!(allowed(&from), expected[start].clone().expect("one"), "looking ahead changes nothing");
-            let last = Ahead { is_last_only: true, ..Ahead::chain(rest.to_vec()) };
-            prop_assert_eq!(wanted(&from, last).expect("masks"), &expected[output.len()..]);
+            let last = || Ahead { is_last_only: true, ..Ahead::chain(rest.to_vec()) };
+            prop_assert_eq!(wanted(&from, last()).expect("masks"), &expected[output.len()..]);
+            // What was worked out ahead is the same, as far as it is asked for.
+            let mut drafted = opened(&grammar, &output[..start]);
+            drafted.work_ahead(rest);
+            let part = &rest[..branch];
+            prop_assert_eq!(wanted(&drafted, Ahead::chain(part.to_vec())).expect("masks"), &expected[start..=start + branch]);
+            prop_assert_eq!(wanted(&drafted, last()).expect("masks"), &expected[output.len()..]);
+            prop_assert_eq!(wanted(&drafted, Ahead::chain(rest.to_vec())).expect("masks"), &expected[start..]);
+            if let Some(&next) = rest.first() {
+                drafted.push(next);
+                prop_assert_eq!(wanted(&drafted, Ahead::chain(rest[1..].to_vec())).expect("masks"), &expected[start + 1..]);
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Where one text stands in its grammar.
 
 use super::ahead::Ahead;
+use super::propose::Proposed;
 use super::state::{Mask, Phase, State, guarded};
-use super::trouble::{MOST_TIME, Trouble};
+use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock};
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
@@ -24,6 +25,8 @@ const LOOK_EACH: usize = 64;
 pub struct Text {
     place: Arc<Place>,
     vocab_size: usize,
+    /// Tokens of the draft whose masks are worked out ahead.
+    drafted: usize,
 }
 
 /// What threads that work out masks share with the sequence.
@@ -34,8 +37,8 @@ pub(super) struct Place {
     pub(super) unread: Mutex<Vec<u32>>,
     state: Mutex<State>,
     cancellation: CancellationHandle,
-    /// Since when somebody works on it, in microseconds of [`clock`]; 0: nobody does.
-    since: AtomicU64,
+    /// Until when whoever works on it should be done, in microseconds of [`clock`]; 0: nobody does.
+    until: AtomicU64,
     /// Whether somebody is going to work on it.
     is_queued: AtomicBool,
     /// What its automaton takes, as it was last seen.
@@ -69,8 +72,9 @@ impl Text {
             };
             return Err(FieldError::new(format!("output_token_ids[{at}]"), wrong));
         }
-        let text = Self { place: Arc::new(Place::new(grammar, vocab_size, state, cancellation)), vocab_size };
-        text.work_ahead();
+        let place = Arc::new(Place::new(grammar, vocab_size, state, cancellation));
+        let mut text = Self { place, vocab_size, drafted: 0 };
+        text.work_ahead(&[]);
         Ok(text)
     }
 
@@ -79,11 +83,12 @@ impl Text {
         lock(&self.place.unread).push(token);
     }
 
-    /// Has it worked out elsewhere what follows from all emitted tokens.
-    pub fn work_ahead(&self) {
+    /// Has it worked out elsewhere what follows from all emitted tokens, and from these draft tokens behind them.
+    pub fn work_ahead(&mut self, draft: &[u32]) {
+        self.drafted = draft.len();
         if !self.place.is_queued.swap(true, Ordering::Relaxed) {
-            let place = Arc::clone(&self.place);
-            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up());
+            let (place, draft) = (Arc::clone(&self.place), draft.to_vec());
+            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up(draft));
         }
     }
 
@@ -100,13 +105,18 @@ impl Text {
     /// Bytes it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        BYTES + self.vocab_size / 4 + self.place.bytes.load(Ordering::Relaxed)
+        BYTES + self.vocab_size / 4 + self.of_draft(self.drafted) + self.place.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes it may take once it has emitted so many tokens more.
+    /// Bytes it may take once it has emitted so many tokens more, with a draft of so many behind them.
     #[must_use]
-    pub fn bytes_after(&self, tokens: usize) -> usize {
-        self.bytes() + tokens.saturating_mul(BYTES_PER_TOKEN)
+    pub fn bytes_after(&self, tokens: usize, draft: usize) -> usize {
+        self.bytes() + self.of_draft(draft) + tokens.saturating_mul(BYTES_PER_TOKEN)
+    }
+
+    /// Bytes of a draft and of its masks.
+    fn of_draft(&self, tokens: usize) -> usize {
+        tokens * (self.vocab_size / 8 + size_of::<u32>())
     }
 }
 
@@ -121,7 +131,7 @@ impl Clone for Text {
         let (grammar, vocab_size) = (Arc::clone(&self.place.grammar), self.vocab_size);
         let place = Place::new(grammar, vocab_size, state, cancellation);
         *lock(&place.unread) = unread;
-        Self { place: Arc::new(place), vocab_size }
+        Self { place: Arc::new(place), vocab_size, drafted: self.drafted }
     }
 }
 
@@ -134,17 +144,17 @@ impl Drop for Text {
 
 impl Place {
     fn new(grammar: Arc<Grammar>, vocab_size: usize, state: State, cancellation: CancellationHandle) -> Self {
-        let (unread, since, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+        let (unread, until, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
         let bytes = AtomicUsize::new(state.bytes());
-        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, since, is_queued, bytes }
+        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, until, is_queued, bytes }
     }
 
-    /// Works out the mask behind all emitted tokens, if it is not there.
-    fn catch_up(&self) {
+    /// Works out the masks behind all emitted tokens and behind a draft's, if they are not there.
+    fn catch_up(self: &Arc<Self>, draft: Vec<u32>) {
         self.is_queued.store(false, Ordering::Relaxed);
         if !self.is_cancelled() {
             // Whoever asks is told.
-            let _ = self.work(|state| state.next(self));
+            let _ = self.work(time_for(draft.len() + 1), |state| state.look_ahead(self, draft));
         }
     }
 
@@ -153,23 +163,31 @@ impl Place {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn masks(&self, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
-        self.work(|state| state.along(self, ahead))
+    pub(super) fn masks(self: &Arc<Self>, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
+        self.work(time_for(ahead.masks()), |state| state.along(self, ahead))
     }
 
-    fn work<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    /// See [`State::propose`].
+    ///
+    /// # Errors
+    /// Why there will be no masks behind it.
+    pub(super) fn propose(self: &Arc<Self>, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
+        self.work(MOST_TIME, |state| state.propose(self, own, most))
+    }
+
+    fn work<T>(self: &Arc<Self>, most: Duration, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
-        self.since.store(clock(), Ordering::Relaxed);
-        let done = work(&mut state);
+        self.until.store(clock() + most.as_micros() as u64, Ordering::Relaxed);
+        let done = self.grammar.compiled.tokens.running.during(self, || work(&mut state));
         self.bytes.store(state.bytes(), Ordering::Relaxed);
-        self.since.store(0, Ordering::Relaxed);
+        self.until.store(0, Ordering::Relaxed);
         done
     }
 
-    /// The mask behind all emitted tokens, if it is there and nobody works on it.
-    pub(super) fn ready(&self) -> Option<Mask> {
+    /// The masks at some places ahead, if they are there and nobody works on them.
+    pub(super) fn ready(&self, ahead: &Ahead) -> Option<Vec<Mask>> {
         let state = self.state.try_lock().ok()?;
-        if lock(&self.unread).is_empty() { state.mask.clone() } else { None }
+        if lock(&self.unread).is_empty() { state.known(ahead) } else { None }
     }
 
     /// Whether it has taken too long before.
@@ -177,12 +195,10 @@ impl Place {
         self.cancellation.is_cancelled()
     }
 
-    /// For how long somebody has been working on it.
-    pub(super) fn busy_for(&self) -> Duration {
-        match self.since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => Duration::from_micros(clock().saturating_sub(since)),
-        }
+    /// Whether somebody works on it who should be done by now.
+    pub(super) fn is_late(&self) -> bool {
+        let until = self.until.load(Ordering::Relaxed);
+        until != 0 && clock() > until
     }
 
     /// Ends what is being worked out, and all that would be.

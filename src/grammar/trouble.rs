@@ -7,7 +7,12 @@ use std::time::Duration;
 /// has used up its share of the CPU stops for a tenth of a second.
 pub(super) const MOST_TIME: Duration = Duration::from_millis(500);
 /// How much more for each of its rows.
-pub(super) const MORE_TIME: Duration = Duration::from_millis(5);
+const MORE_TIME: Duration = Duration::from_millis(5);
+
+/// How long so many masks of a text may take.
+pub(super) fn time_for(masks: usize) -> Duration {
+    MOST_TIME + MORE_TIME.saturating_mul(masks as u32)
+}
 
 /// Why there is no mask.
 #[derive(Debug, Clone, PartialEq, Eq)]

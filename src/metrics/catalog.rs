@@ -190,7 +190,8 @@ catalog! {
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
         "Duration of a step by stage: queue, backend, reply, and total of these; before them receive, of every message.");
     GRAMMAR_WAIT = Def::histogram("croupier_grammar_wait_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long batches with rows that have to match a grammar waited for their masks, before their rows ran.");
+        "How long batches with rows that have to match a grammar waited for their masks, before their rows ran, or for what the \
+         grammar forces, before they were answered.");
     GRAMMAR_COMPILE = Def::histogram("croupier_grammar_compile_seconds", Unit::Seconds, STEP_SECONDS,
         "How long grammars took to compile; one that is there already is not compiled again, and the first one also prepares the vocabulary.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");

@@ -20,10 +20,12 @@ pub enum Proposer {
     Ngram,
     /// Suffix matching inside the sidecar.
     Suffix,
+    /// The text's grammar, which forces what comes next.
+    Grammar,
 }
 
 /// Values of the label `proposer`, in the order of [`Proposer`].
-pub(super) const PROPOSERS: [&str; 5] = ["kept", "sent", "deterministic", "ngram", "suffix"];
+pub(super) const PROPOSERS: [&str; 6] = ["kept", "sent", "deterministic", "ngram", "suffix", "grammar"];
 /// Positions in a draft that have a label of their own; deeper ones share "16+".
 const POSITIONS: usize = 16;
 

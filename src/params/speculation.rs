@@ -12,18 +12,20 @@ pub const MAX_DRAFT_COST: f32 = 10.0;
 /// Largest cost of one more target row, in target steps.
 pub const MAX_VERIFY_COST: f32 = 1.0;
 
-/// How draft tokens are found in the sequence's own text.
+/// How draft tokens are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProposerKind {
     /// Prompt lookup: what followed the last tokens where they stood before.
     Ngram,
     /// Suffix matching: what followed most often, as far as it is likely.
     Suffix,
+    /// Jump-forward: what the text's grammar forces next.
+    Grammar,
 }
 
 impl ProposerKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::Ngram, Self::Suffix];
+    pub const ALL: [Self; 3] = [Self::Ngram, Self::Suffix, Self::Grammar];
 
     /// Name as used in metrics.
     #[must_use]
@@ -31,6 +33,7 @@ impl ProposerKind {
         match self {
             Self::Ngram => "ngram",
             Self::Suffix => "suffix",
+            Self::Grammar => "grammar",
         }
     }
 }
@@ -42,7 +45,7 @@ pub struct ProposerParams {
     pub kind: ProposerKind,
     /// Most draft tokens of one draft. 1 ..= 64.
     pub max_draft_tokens: u32,
-    /// Shortest match that counts, in tokens. 1 ..= `max_match`.
+    /// Shortest match that counts, in tokens. 1 ..= `max_match`. A grammar uses neither.
     pub min_match: u32,
     /// Longest match that is told from longer ones, in tokens. 1 ..= 64.
     pub max_match: u32,
@@ -65,6 +68,7 @@ impl ProposerParams {
         let (min_match, max_match) = match kind {
             ProposerKind::Ngram => (2, 5),
             ProposerKind::Suffix => (1, 24),
+            ProposerKind::Grammar => (1, 1),
         };
         Self { kind, max_draft_tokens: 8, min_match, max_match, min_token_prob: 0.1 }
     }

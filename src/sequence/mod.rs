@@ -32,6 +32,7 @@ mod thinking;
 mod window;
 
 use crate::grammar::Text;
+use crate::grammar::propose::Proposed;
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
@@ -293,6 +294,30 @@ impl Sequence {
         speculation.next(most)
     }
 
+    /// Where it stands in its grammar, what it would draft next otherwise, and how many tokens that may be; `None` where a
+    /// grammar has no part in that.
+    #[must_use]
+    pub fn draft_by_grammar(&self) -> Option<(&Text, Vec<u32>, usize)> {
+        let (text, speculation) = (self.text()?, self.speculation.as_deref()?);
+        let most = speculation.most_proposed().min(self.remaining() - 1);
+        (most > 0 && self.finished.is_none()).then(|| (text, speculation.proposed().to_vec(), most))
+    }
+
+    /// Takes in what its grammar makes of what was proposed, and says what to draft next.
+    pub fn drafts_by_grammar(&mut self, proposed: Proposed) -> NextDraft {
+        self.speculation.as_mut().map(|speculation| speculation.by_grammar(proposed)).unwrap_or_default()
+    }
+
+    /// Has the masks of its next rows worked out elsewhere, if it has a grammar and goes on.
+    pub fn work_ahead(&mut self) {
+        let draft = self.speculation.as_deref().map_or(&[][..], Speculation::proposed);
+        if let Some(text) =
+            self.seldom.as_mut().and_then(|seldom| seldom.text.as_mut()).filter(|_| self.finished.is_none())
+        {
+            text.work_ahead(draft);
+        }
+    }
+
     /// What it remembers to propose draft tokens, if it was asked to.
     #[must_use]
     pub fn speculation(&self) -> Option<&Speculation> {
@@ -325,7 +350,8 @@ impl Sequence {
     #[must_use]
     pub fn bytes_after(&self, tokens: usize) -> usize {
         let speculation = self.speculation.as_ref().map_or(0, |s| s.bytes_after(tokens));
-        let text = self.text().map_or(0, |text| text.bytes_after(tokens));
+        let draft = self.speculation.as_ref().map_or(0, |s| s.most_proposed());
+        let text = self.text().map_or(0, |text| text.bytes_after(tokens, draft));
         self.own_bytes() + self.history.bytes_after(&self.rules, tokens) + self.drafts_bytes() + speculation + text
     }
 

@@ -1,5 +1,6 @@
 //! What a sequence remembers to propose draft tokens and to say how many are worth while.
 
+use crate::grammar::propose::Proposed;
 use crate::params::{DraftLengthParams, MAX_DRAFT_TOKENS, ProposerKind, SamplingParams};
 use crate::speculative::advice::Acceptance;
 use crate::speculative::propose::Proposer;
@@ -13,6 +14,8 @@ pub struct Speculation {
     seen: Acceptance,
     /// What was proposed and advised last.
     last: NextDraft,
+    /// Whether a grammar forces what was proposed last.
+    is_forced: bool,
 }
 
 /// What to draft next.
@@ -31,7 +34,7 @@ impl Speculation {
         let length = params.draft_length;
         let asked = proposer.is_some() || length.is_some();
         let (seen, last) = (Acceptance::default(), NextDraft::default());
-        asked.then(|| Box::new(Self { proposer, length, seen, last }))
+        asked.then(|| Box::new(Self { proposer, length, seen, last, is_forced: false }))
     }
 
     /// Appends an emitted token.
@@ -41,7 +44,7 @@ impl Speculation {
         }
     }
 
-    /// Takes in what came of a draft; no trial means that there was none.
+    /// Takes in what came of a draft; no trial means that there was none, or none that says anything of the next.
     pub(super) fn record(&mut self, trials: &[Trial]) {
         if trials.is_empty() && self.last.advised == Some(0) {
             self.seen.record_skipped();
@@ -59,15 +62,37 @@ impl Speculation {
         let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
         let most = advised.map_or(most, |advised| advised as usize);
         let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
-        self.last = NextDraft { tokens, advised };
+        (self.last, self.is_forced) = (NextDraft { tokens, advised }, false);
         self.last.clone()
+    }
+
+    /// How many tokens may be proposed at once; 0: none was asked for.
+    pub(super) fn most_proposed(&self) -> usize {
+        self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.most())
+    }
+
+    /// What to draft next, where the text has a grammar, after [`next`](Self::next). What is forced is worth while, whatever became of
+    /// other drafts.
+    pub(super) fn by_grammar(&mut self, proposed: Proposed) -> NextDraft {
+        let Proposed { tokens, is_forced } = proposed;
+        let forced = if is_forced { tokens.len() as u32 } else { 0 };
+        let advised = self.last.advised.map(|advised| advised.max(forced));
+        (self.last, self.is_forced) = (NextDraft { tokens, advised }, is_forced);
+        self.last.clone()
+    }
+
+    /// What was proposed last.
+    #[must_use]
+    pub fn proposed(&self) -> &[u32] {
+        &self.last.tokens
     }
 
     /// The proposer inside the sidecar that these draft tokens came from, as far as can be told.
     #[must_use]
     pub fn proposer_of(&self, draft: &[u32]) -> Option<ProposerKind> {
         let (kind, _) = self.proposer.as_ref()?;
-        (!draft.is_empty() && self.last.tokens.starts_with(draft)).then_some(*kind)
+        let kind = if self.is_forced { ProposerKind::Grammar } else { *kind };
+        (!draft.is_empty() && self.last.tokens.starts_with(draft)).then_some(kind)
     }
 
     /// Memory held.

@@ -127,11 +127,8 @@ impl Table {
     /// Makes the room of a sequence what it takes now that its work is done; what its next row needs is begun with.
     pub fn settle(&mut self, id: u64) {
         if let Some(open) = self.open.get_mut(&id) {
+            open.charged.sequence.work_ahead();
             open.charged.settle();
-            let sequence = &open.charged.sequence;
-            if let Some(text) = sequence.text().filter(|_| sequence.finished().is_none()) {
-                text.work_ahead();
-            }
         }
     }
 

@@ -108,7 +108,7 @@ pub const FIELDS: [(&str, Set); 82] = [
     }),
     ("acceptance", |p, d| p.acceptance = Some(acceptance(d))),
     ("proposer", |p, d| {
-        let kind = 1 + d.below(2) as i32;
+        let kind = 1 + d.below(3) as i32;
         p.proposer = Some(ProposerParams { kind, max_draft_tokens: Some(1 + d.below(5)), ..Default::default() });
     }),
     ("draft_length", |p, d| {

@@ -83,6 +83,17 @@ fn a_grammar_that_takes_long_fails_alone() {
     assert_eq!(allowed(&fine).len(), 2);
 }
 
+/// All threads of grammars are busy with texts that nobody waits for; who waits for another one sees to it that they end.
+#[test]
+fn slow_texts_that_nobody_waits_for_do_not_keep_the_threads() {
+    let slow = grammar(GrammarKind::Regex, &"a?".repeat(9_000));
+    let fine = grammar(GrammarKind::Regex, "no");
+    let idle: Vec<Text> = (0..4).map(|_| opened(&slow, &tokens_of("a"))).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(wanted(&opened(&fine, &[]), Ahead::default()).is_ok());
+    assert!(idle.iter().any(|text| text.place().is_cancelled()), "nobody saw to it");
+}
+
 /// Of two texts of one grammar, the one that goes where it takes much fails, and the other goes on.
 #[test]
 fn a_text_that_reaches_a_limit_harms_no_other_of_its_grammar() {
@@ -157,7 +168,7 @@ fn a_text_is_counted_by_its_length_and_its_grammars_items() {
         let mut text = opened(&grammar, &[]);
         let before = text.bytes();
         tokens_of(word).into_iter().for_each(|token| text.push(token));
-        assert!(text.bytes_after(1) > text.bytes());
+        assert!(text.bytes_after(1, 0) > text.bytes());
         drop(wanted(&text, Ahead::default()));
         text.bytes() - before
     };

@@ -166,6 +166,7 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
     let kind = match proto::ProposerKind::try_from(wire.kind) {
         Ok(proto::ProposerKind::Ngram) => ProposerKind::Ngram,
         Ok(proto::ProposerKind::Suffix) => ProposerKind::Suffix,
+        Ok(proto::ProposerKind::Grammar) => ProposerKind::Grammar,
         Ok(proto::ProposerKind::Unspecified) => {
             return Err(FieldError::new("kind", "is required; an empty message turns the stream's off"));
         }

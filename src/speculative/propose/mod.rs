@@ -1,4 +1,5 @@
-//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model.
+//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model. What a grammar forces is
+//! found by its automaton instead ([`grammar::propose`](crate::grammar::propose)).
 //!
 //! What is proposed is a function of the parameters and the tokens alone, however they came: a sequence that is
 //! opened again with its tokens proposes what it would have proposed. There is no chance in it, so verification takes
@@ -21,7 +22,8 @@ use index::{CANDIDATES, Index};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proposer {
     params: ProposerParams,
-    index: Index,
+    /// `None`: the grammar proposes alone.
+    index: Option<Index>,
 }
 
 impl Proposer {
@@ -29,35 +31,45 @@ impl Proposer {
     #[must_use]
     pub fn new(params: &ProposerParams, prompt: &[u32], output: &[u32]) -> Self {
         let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
-        let mut index = Index::new(shortest, longest, CANDIDATES, prompt.len() + output.len());
-        prompt.iter().chain(output).for_each(|&token| index.push(token));
+        let index = (params.kind != ProposerKind::Grammar).then(|| {
+            let mut index = Index::new(shortest, longest, CANDIDATES, prompt.len() + output.len());
+            prompt.iter().chain(output).for_each(|&token| index.push(token));
+            index
+        });
         Self { params: *params, index }
     }
 
     /// Appends an emitted token.
     pub fn push(&mut self, token: u32) {
-        self.index.push(token);
+        self.index.iter_mut().for_each(|index| index.push(token));
     }
 
     /// Draft tokens that follow one another and the text: at most `max` and `max_draft_tokens`, none without a match.
     #[must_use]
     pub fn propose(&self, max: usize) -> Vec<u32> {
-        let limit = max.min(self.params.max_draft_tokens as usize);
+        let (limit, Some(index)) = (max.min(self.most()), &self.index) else { return Vec::new() };
         match self.params.kind {
-            ProposerKind::Ngram => ngram::propose(&self.index, limit),
-            ProposerKind::Suffix => suffix::propose(&self.index, self.params.min_token_prob, limit),
+            ProposerKind::Ngram => ngram::propose(index, limit),
+            ProposerKind::Suffix => suffix::propose(index, self.params.min_token_prob, limit),
+            ProposerKind::Grammar => Vec::new(),
         }
+    }
+
+    /// The most draft tokens that were asked for at once.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.params.max_draft_tokens as usize
     }
 
     /// Memory held, room for further tokens included.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.index.bytes()
+        size_of::<Self>() + self.index.as_ref().map_or(0, Index::bytes)
     }
 
     /// Memory held once `more` tokens are pushed, at most.
     #[must_use]
     pub fn bytes_after(&self, more: usize) -> usize {
-        size_of::<Self>() + self.index.bytes_after(more)
+        size_of::<Self>() + self.index.as_ref().map_or(0, |index| index.bytes_after(more))
     }
 }

@@ -113,7 +113,7 @@ fn suffix_drafts_are_as_long_as_the_match() {
 #[test]
 fn a_draft_is_never_longer_than_asked_for() {
     let text = [1, 2, 3, 4].repeat(20);
-    for kind in ProposerKind::ALL {
+    for kind in [ProposerKind::Ngram, ProposerKind::Suffix] {
         let proposer = Proposer::new(&params(kind, 1, 64), &text, &[]);
         for max in [0, 1, 5, 16, 17, usize::MAX] {
             assert_eq!(proposer.propose(max), [1, 2, 3, 4].repeat(16)[..max.min(16)], "{kind:?}");
@@ -175,7 +175,7 @@ proptest! {
     ) {
         let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
         let proposer = Proposer::new(&params, &text, &[]);
-        let (found, all) = (proposer.index.longest_match(1), reference_match(&text, shortest, longest));
+        let (found, all) = (proposer.index.as_ref().and_then(|index| index.longest_match(1)), reference_match(&text, shortest, longest));
         if let Some(found) = &found {
             let at = found.positions[0];
             prop_assert_eq!(&text[at - found.length..at], &text[text.len() - found.length..]);
@@ -263,7 +263,7 @@ fn a_full_match_is_found_among_the_first_of_its_bucket() {
         text.push(text[0]);
         let found = Proposer::new(&params(ProposerKind::Ngram, 1, 1), &text, &[])
             .index
-            .longest_match(1)
+            .and_then(|index| index.longest_match(1))
             .map(|found| found.positions[0]);
         assert_eq!(found, (others < CANDIDATES).then_some(1), "{others} others before it");
     }

@@ -1,0 +1,128 @@
+//! What a grammar forces, and how far it lets others propose.
+
+use super::super::propose::{Proposed, proposals};
+use super::*;
+
+pub(super) fn proposed(text: &Text, own: &[u32], most: usize) -> Proposed {
+    proposals(vec![(text, own.to_vec(), most)]).pop().expect("one text")
+}
+
+fn forced(text: &Text) -> Vec<u32> {
+    let Proposed { tokens, is_forced } = proposed(text, &[], 64);
+    assert_eq!(is_forced, !tokens.is_empty());
+    tokens
+}
+
+fn spelled(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|&token| text(token)).copied().collect();
+    String::from_utf8(bytes).expect("ASCII")
+}
+
+/// By definition: what all words go on with as far as none ends, in the tokens that the compiler's vocabulary makes of it, but for those
+/// with whose bytes, from some place on, a longer token begins that a word goes on with.
+fn by_words(words: &[&str], so_far: &str) -> String {
+    let rest: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix(so_far)).collect();
+    let same = |length: &usize| rest.iter().all(|word| word.get(..*length) == rest[0].get(..*length));
+    let shortest = rest.iter().map(|word| word.len()).min().expect("a word");
+    let forced = &rest[0][..(0..=shortest).take_while(same).last().expect("nothing is the same")];
+    let tokens = |text: &str| GRAMMARS.tokens.get().expect("made").as_ref().expect("made").spelling.of(text.as_bytes());
+    let is_open = |from: &usize| {
+        let goes_on = |token: u32| {
+            let longer = text(token);
+            let whole = [&forced.as_bytes()[..*from], longer].concat();
+            from + longer.len() > forced.len()
+                && longer.starts_with(&forced.as_bytes()[*from..])
+                && rest.iter().any(|word| word.as_bytes().starts_with(&whole))
+        };
+        (0..VOCAB as u32).any(goes_on)
+    };
+    let closed = (0..forced.len()).find(is_open).unwrap_or(forced.len());
+    let mut kept = String::new();
+    for token in tokens(forced) {
+        let longer = kept.clone() + &spelled(&[token]);
+        if longer.len() > closed {
+            break;
+        }
+        kept = longer;
+    }
+    kept
+}
+
+#[test]
+fn what_all_words_go_on_with_is_forced() {
+    let words = ["abayes", "abayesno", "ababmay", "noyes{\":1", "noyes{\":2", "maybe", "xyz", "xyzabab"];
+    let grammars = [
+        grammar(GrammarKind::Regex, r#"abayes(no)?|ababmay|noyes\{":[12]|maybe|xyz(abab)?"#),
+        grammar(
+            GrammarKind::Lark,
+            r#"start: "aba" ("yes" "no"? | "bmay") | "noyes" "{\":" /[12]/ | "may" "be" | "xyz" "abab"?"#,
+        ),
+    ];
+    let mut seen = 0;
+    for grammar in grammars {
+        for word in words {
+            for at in 0..word.len() {
+                let so_far = &word[..at];
+                let found = forced(&opened(&grammar, &tokens_of(so_far)));
+                assert_eq!(spelled(&found), by_words(&words, so_far), "behind {so_far:?}");
+                seen += usize::from(found.len() > 1);
+            }
+            let whole = opened(&grammar, &tokens_of(word));
+            assert_eq!(spelled(&forced(&whole)), by_words(&words, word), "behind {word:?}");
+        }
+    }
+    assert!(seen > 10, "{seen} places with more than one token");
+}
+
+#[test]
+fn keys_of_a_schema_are_forced() {
+    let schema = r#"{"type": "object", "properties": {"maybe": {"type": "string"}, "no": {"enum": [true]}},
+        "required": ["maybe", "no"], "additionalProperties": false, "x-guidance": {"whitespace_flexible": false}}"#;
+    let grammar = grammar(GrammarKind::JsonSchema, schema);
+    let at = |so_far: &str| spelled(&forced(&opened(&grammar, &tokens_of(so_far))));
+    assert_eq!(at(""), "{\"maybe\":", "the string's quote may be one token with a colon");
+    assert_eq!(at("{\"maybe\":\"x"), "");
+    assert_eq!(at("{\"maybe\":\"x\""), ",\"no\":true}");
+    assert_eq!(at("{\"maybe\":\"x\",\"no\":true}"), "", "it ends there");
+    let most = |most: usize| proposed(&opened(&grammar, &[]), &[], most).tokens.len();
+    assert_eq!([most(0), most(1), most(2)], [0, 1, 2]);
+}
+
+#[test]
+fn others_propose_as_far_as_the_grammar_allows() {
+    let compiled = compiled(GrammarKind::Regex, "no[a-z]*|yes!");
+    let grammar = Arc::new(Grammar::new(compiled, vec![BEGIN], vec![END]));
+    let at = |output: &[u32], own: &[u32]| proposed(&opened(&grammar, output), own, 8);
+    let (no, yes) = (tokens_of("nomay"), tokens_of("yes"));
+    let own = |tokens: &[u32]| Proposed { tokens: tokens.to_vec(), is_forced: false };
+    assert_eq!(at(&[], &no), own(&no), "everything may come before it begins");
+    let begun = |so_far: &str| [vec![BEGIN], tokens_of(so_far)].concat();
+    assert_eq!(at(&begun(""), &no), own(&no));
+    assert_eq!(at(&begun(""), &[&no[..3], &[UNWRITTEN], &no[..]].concat()), own(&no[..3]));
+    assert_eq!(at(&begun(""), &[&no[..3], &[END, END]].concat()), own(&no[..3]), "no further than its end");
+    assert_eq!(at(&begun(""), &[VOCAB as u32]), own(&[]));
+    let (forced, bang) = (at(&begun("y"), &[yes[1]]), tokens_of("!"));
+    assert_eq!((spelled(&forced.tokens).as_str(), forced.is_forced), ("es!", true), "longer than its own");
+    assert_eq!(forced.tokens.len(), 2, "es is one token");
+    assert_eq!(at(&begun("y"), &[yes[1], yes[2], bang[0]]), own(&[yes[1], yes[2], bang[0]]));
+    assert_eq!(at(&[&begun("no")[..], &[END]].concat(), &no), Proposed::default(), "it has ended");
+}
+
+/// Where a text cannot step back, and where a token without a text comes, nothing is said to be forced.
+#[test]
+fn what_cannot_be_looked_ahead_is_not_forced() {
+    let lark = |text: &str| opened(&grammar(GrammarKind::Lark, text), &[]);
+    assert!(forced(&lark("start: head \"no\"\nhead[max_tokens=3]: /abx*/\n")).is_empty());
+    assert_eq!(spelled(&forced(&lark("start: \"no\" <begin>\n"))), "no");
+    assert!(forced(&lark("start: <begin> \"no\"\n")).is_empty());
+    assert!(forced(&lark("start: <begin> \"no\" | \"yes\"\n")).is_empty());
+}
+
+/// However much is forced, as much is looked at as may be proposed.
+#[test]
+fn what_is_forced_without_end_is_cut() {
+    let text = opened(&grammar(GrammarKind::Lark, "start: a\na: \"ab\" \"x\" a\n"), &[]);
+    assert_eq!(proposed(&text, &[], 3).tokens.len(), 3);
+    let long = opened(&grammar(GrammarKind::Regex, &"abc".repeat(5_000)), &[]);
+    assert_eq!(spelled(&proposed(&long, &[], 4).tokens), "abcabc");
+}

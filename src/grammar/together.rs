@@ -1,0 +1,81 @@
+//! Works something out about many texts at once, and waits for it within limits. A text that takes longer than
+//! [`time_for`](super::trouble::time_for) it is cancelled, for good.
+
+use super::text::Place;
+use super::trouble::Trouble;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How often it is looked at who takes longer.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a batch waits for all of its texts; works whose turn did not come by then may come again.
+const MOST_WAIT: Duration = Duration::from_secs(2);
+
+/// Something about one text.
+pub(super) enum Asked<T> {
+    Known(Result<T, Trouble>),
+    Work { place: Arc<Place>, work: Work<T> },
+}
+
+type Work<T> = Box<dyn FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send>;
+
+impl<T> Asked<T> {
+    /// To be worked out.
+    pub(super) fn new(
+        place: Arc<Place>,
+        work: impl FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send + 'static,
+    ) -> Self {
+        if place.is_cancelled() {
+            return Self::Known(Err(Trouble::too_long()));
+        }
+        Self::Work { place, work: Box::new(work) }
+    }
+}
+
+/// What came of it, in order. All threads together work it out. A text that takes too long fails, and others do not wait for it;
+/// they may have to come again.
+pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>) -> Vec<Result<T, Trouble>> {
+    let (sender, done) = mpsc::channel();
+    let mut results: Vec<Option<Result<T, Trouble>>> = Vec::with_capacity(asked.len());
+    let mut waiting = Vec::new();
+    for (at, asked) in asked.into_iter().enumerate() {
+        results.push(match asked {
+            Asked::Known(result) => Some(result),
+            Asked::Work { place, work } => {
+                let sender = sender.clone();
+                waiting.push((at, Arc::clone(&place)));
+                let tokens = Arc::clone(&place.grammar.compiled.tokens);
+                // Fails when nobody waits any more.
+                tokens.pool.spawn(move || drop(sender.send((at, work(&place)))));
+                None
+            }
+        });
+    }
+    drop(sender);
+    let (started, mut looked) = (Instant::now(), Instant::now());
+    while !waiting.is_empty() {
+        match done.recv_timeout(LOOK) {
+            Ok((at, result)) => {
+                waiting.retain(|(waiting, _)| *waiting != at);
+                results[at] = results[at].take().or(Some(result));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            // Texts that nobody waits for may have all the threads.
+            waiting.first().into_iter().for_each(|(_, place)| place.grammar.compiled.tokens.running.cancel_late());
+            waiting.retain(|(at, place)| {
+                let is_late = place.is_late();
+                if is_late {
+                    place.cancel();
+                    results[*at] = Some(Err(Trouble::too_long()));
+                }
+                !is_late && started.elapsed() < MOST_WAIT
+            });
+        }
+    }
+    results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
+}
