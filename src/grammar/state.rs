@@ -7,6 +7,7 @@ use super::compile::told;
 use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
+use crate::sampling::mask::TokenMask;
 use bytes::Bytes;
 use llguidance::api::StopReason;
 use llguidance::{CancellationHandle, Cancelled, TokenParser};
@@ -183,28 +184,28 @@ impl State {
     /// The mask where it stands.
     fn here(&mut self, place: &Place) -> anyhow::Result<Mask> {
         let (grammar, vocab_size) = (&place.grammar, place.vocab_size);
-        let mut words = match self.phase {
+        let mut made = match self.phase {
             Phase::Before => return Ok(None),
-            Phase::Ended => Words::none(vocab_size),
+            Phase::Ended => Making::none(vocab_size),
             Phase::Inside => self.inside(grammar, vocab_size)?,
         };
-        let may_end = self.phase == Phase::Ended || words.may_end;
-        grammar.ends.iter().for_each(|&token| words.set(token, may_end));
-        Ok(Some(words.into_bytes()))
+        let may_end = self.phase == Phase::Ended || made.may_end;
+        grammar.ends.iter().for_each(|&token| made.set(token, may_end));
+        Ok(Some(made.bytes.into()))
     }
 
-    fn inside(&mut self, grammar: &Grammar, vocab_size: usize) -> anyhow::Result<Words> {
+    fn inside(&mut self, grammar: &Grammar, vocab_size: usize) -> anyhow::Result<Making> {
         if self.parser.stop_reason() != StopReason::NotStopped {
-            return Ok(Words { may_end: self.may_end(), ..Words::none(vocab_size) });
+            return Ok(Making { may_end: self.may_end(), ..Making::none(vocab_size) });
         }
         match self.parser.compute_mask() {
             // What stands for all ends may be allowed for other reasons, too: a range of token ids may have it.
             Ok(mask) => {
                 let may_end = self.may_end();
-                Ok(Words::of(mask.as_slice(), grammar.compiled.tokens.end, vocab_size, may_end))
+                Ok(Making::of(mask.as_slice(), grammar.compiled.tokens.end, vocab_size, may_end))
             }
             // No token has a text with which it could go on: the row says that all are masked.
-            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => Ok(Words::none(vocab_size)),
+            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => Ok(Making::none(vocab_size)),
             Err(error) => Err(error),
         }
     }
@@ -294,36 +295,32 @@ impl State {
 }
 
 /// A mask that is being made.
-struct Words {
-    words: Vec<u32>,
+struct Making {
+    bytes: Vec<u8>,
     /// Whether the text may end here.
     may_end: bool,
 }
 
-impl Words {
+impl Making {
     fn none(vocab_size: usize) -> Self {
-        Self { words: vec![0; vocab_size.div_ceil(32)], may_end: false }
+        Self { bytes: vec![0; TokenMask::bytes_for(vocab_size)], may_end: false }
     }
 
     /// Of a vocabulary's mask, which may be shorter or longer than the row, and in which `end` stands for all that end a text.
     fn of(mask: &[u32], end: u32, vocab_size: usize, may_end: bool) -> Self {
-        let mut words = Self::none(vocab_size).words;
-        let both = words.len().min(mask.len());
-        words[..both].copy_from_slice(&mask[..both]);
-        let mut words = Self { words, may_end };
+        let mut made = Self { may_end, ..Self::none(vocab_size) };
+        for (bytes, word) in made.bytes.chunks_exact_mut(size_of::<u32>()).zip(mask) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
         // A row may have a token of its own there.
-        words.set(end, false);
-        words
+        made.set(end, false);
+        made
     }
 
     fn set(&mut self, token: u32, may_come: bool) {
-        let bit = 1 << (token % 32);
-        if let Some(word) = self.words.get_mut(token as usize / 32) {
-            *word = if may_come { *word | bit } else { *word & !bit };
+        let bit = 1 << (token % 8);
+        if let Some(byte) = self.bytes.get_mut(token as usize / 8) {
+            *byte = if may_come { *byte | bit } else { *byte & !bit };
         }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        self.words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into()
     }
 }

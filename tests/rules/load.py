@@ -1,8 +1,9 @@
 """A worker that verifies drafts, samples, sends a row of NaN now and then and opens a sequence that cannot be, and counts what came
-of it."""
+of it; and one whose texts match a schema."""
 
 import array
 import importlib
+import json
 import math
 import queue
 import random
@@ -11,6 +12,10 @@ import time
 
 VOCAB, DRAFT = 64, 3
 PAUSE = 0.01
+#: Texts of tokens for `Structured`: the first one ends a text.
+TEXTS = [None, *'{}":, 0123456789abcdefghijklmnopqrstuvwxyz', '{"', '":', ',"', "name", "age", '":"', '"}', "an", "er"]
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+          "required": ["name", "age"], "additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}
 
 
 def stubs(proto, folder):
@@ -29,6 +34,8 @@ def softmax(row):
 
 class Worker:
     """`honest`: whether it draws its draft tokens from the distribution that it claims."""
+
+    config: dict = {}
 
     def __init__(self, address, model, honest):
         import grpc
@@ -71,7 +78,7 @@ class Worker:
     def run(self, seconds):
         pb, outbox = self.pb, queue.SimpleQueue()
         replies = self.stub.Decode(iter(outbox.get, None))
-        outbox.put(pb.DecodeRequest(config=pb.StreamConfig(vocab_size=VOCAB, logits_dtype=pb.LOGITS_DTYPE_F32, model=self.model)))
+        outbox.put(pb.DecodeRequest(config=pb.StreamConfig(vocab_size=VOCAB, logits_dtype=pb.LOGITS_DTYPE_F32, model=self.model, **self.config)))
         next(replies)
         end, i = time.monotonic() + seconds, 0
         while time.monotonic() < end:
@@ -113,3 +120,28 @@ class Worker:
             assert e.code() == grpc.StatusCode.INVALID_ARGUMENT, e
         else:
             raise AssertionError("a stream without a vocabulary was taken")
+
+
+class Structured(Worker):
+    """Texts that match `SCHEMA`, one after the other, with drafts of what it forces; for a server with grammars over `TEXTS`."""
+
+    config = {"eos_token_ids": [0]}
+
+    def step(self, i):
+        pb = self.pb
+        if i == 0:
+            self.draft, self.is_over = [], True
+        params = pb.SamplingParams(seed=i, max_tokens=60, grammar=pb.GrammarParams(json_schema=json.dumps(SCHEMA)),
+                                   proposer=pb.ProposerParams(kind=pb.PROPOSER_KIND_GRAMMAR))
+        opening = [pb.OpenSequence(sequence_id=i, params=params)] if self.is_over else []
+        closing = [self.text] if self.is_over and i else []
+        self.text = i if self.is_over else self.text
+        verify = pb.VerifyWork(draft_token_ids=self.draft, deterministic=pb.DeterministicDraft())
+        rows = [x for _ in range(len(self.draft) + 1) for x in self.logits()]
+        return pb.Step(close_sequence_ids=closing, open=opening, work=[pb.Work(sequence_id=self.text, verify=verify)],
+                       inline=pb.InlineLogits(data=array.array("f", rows).tobytes()))
+
+    def count(self, works):
+        [work] = works
+        assert work.status == self.pb.ROW_STATUS_OK, work
+        self.draft, self.is_over = list(work.proposed_token_ids), work.finish_reason != self.pb.FINISH_REASON_UNSPECIFIED

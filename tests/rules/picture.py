@@ -16,7 +16,7 @@ import time
 import urllib.parse
 
 from live import CHART, ROOT, Prometheus, free_port, get, until
-from load import Worker, stubs
+from load import TEXTS, Structured, Worker, stubs
 
 SECONDS, STEP = 120, 2
 # Pixels of a column and of a row of Grafana's grid.
@@ -126,10 +126,12 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         stubs(ROOT / "proto", folder)
+        (folder / "texts.json").write_text(json.dumps(TEXTS))
         # The load comes over the socket; TLS is there for its certificate. No collector listens: spans pile up, as they would.
         flags = ["--listen", f"127.0.0.1:{port}", "--uds", f"{folder}/s", "--admin", admin, "--log-level", "error",
                  "--tls-cert", f"{secrets}/server.pem", "--tls-key", f"{secrets}/server.key",
-                 "--otlp-endpoint", f"http://127.0.0.1:{free_port()}", "--trace-ratio", "0.01"]
+                 "--otlp-endpoint", f"http://127.0.0.1:{free_port()}", "--trace-ratio", "0.01",
+                 "--grammars", "true", "--vocabulary", f"{folder}/texts.json"]
         processes = [subprocess.Popen([croupier, "serve", *flags])]
         try:
             until("the server", lambda: get(f"http://{admin}/readyz"))
@@ -138,6 +140,7 @@ def main():
             until("the first scrape", lambda: prometheus.query("croupier_ready"))
             begin = time.time()
             workers = [Worker(f"unix:{folder}/s", model, honest) for model, honest in [("sound", True), ("broken", False)]]
+            workers.append(Structured(f"unix:{folder}/s", "structured", True))
             threads = [threading.Thread(target=worker.run, args=(SECONDS,)) for worker in workers]
             for thread in threads:
                 thread.start()
