@@ -89,6 +89,8 @@ reasons! {
     TooManyRanks = "TOO_MANY_RANKS";
     /// [`Refusal::ShardBytes`].
     ShardBytes = "SHARD_BYTES";
+    /// [`Refusal::GrammarsBusy`].
+    GrammarsBusy = "GRAMMARS_BUSY";
     /// [`Error::Malformed`].
     MalformedMessage = "MALFORMED_MESSAGE";
     /// [`Error::TooLong`].
@@ -191,6 +193,8 @@ pub enum Refusal {
     TooManyRanks,
     /// `Limits.max_shard_bytes`.
     ShardBytes,
+    /// Grammars that are compiled at once, [`MOST_COMPILING`](crate::grammar::MOST_COMPILING).
+    GrammarsBusy,
 }
 
 impl Error {
@@ -252,6 +256,7 @@ impl Refusal {
             Self::StateBytes => Reason::StateBytes,
             Self::TooManyRanks => Reason::TooManyRanks,
             Self::ShardBytes => Reason::ShardBytes,
+            Self::GrammarsBusy => Reason::GrammarsBusy,
         }
     }
 
@@ -267,6 +272,7 @@ impl Refusal {
             Self::StateBytes => "what open sequences remember takes too many bytes (max_state_bytes)",
             Self::TooManyRanks => "too many ranks are attached (max_attached_ranks)",
             Self::ShardBytes => "shards that wait for their steps take too many bytes (max_shard_bytes)",
+            Self::GrammarsBusy => "other grammars take so long to compile that this one's turn did not come",
         }
     }
 
@@ -275,9 +281,11 @@ impl Refusal {
     pub fn retry_after(self) -> Duration {
         match self {
             Self::QueueFull | Self::BytesInFlight | Self::RowsInFlight | Self::ShardBytes => Duration::from_millis(5),
-            Self::TooManyStreams | Self::TooManySequences | Self::StateBytes | Self::TooManyRanks => {
-                Duration::from_secs(1)
-            }
+            Self::TooManyStreams
+            | Self::TooManySequences
+            | Self::StateBytes
+            | Self::TooManyRanks
+            | Self::GrammarsBusy => Duration::from_secs(1),
         }
     }
 }

@@ -10,9 +10,9 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 /// Rules that lead to one another are followed one inside the other: 54 KB of such rules overflow 2 MiB, and the largest grammar, all
@@ -21,11 +21,11 @@ const STACK_BYTES: usize = 256 << 20;
 /// Threads that work out masks, at most.
 const MOST_THREADS: usize = 4;
 /// States of a text's lexer, of one or two kilobytes each: a schema of some kilobytes has hundreds.
-const MOST_STATES: usize = 50_000;
+pub(super) const MOST_STATES: usize = 50_000;
 /// How long a grammar may take to compile.
 const MOST_COMPILE: Duration = Duration::from_secs(5);
 /// Grammars that may be compiled at once, those included that nobody waits for any more.
-const MOST_COMPILING: usize = 3;
+pub const MOST_COMPILING: usize = 3;
 /// Longest text of a token.
 const LONGEST: usize = 1000;
 const FAILS: &str = "the compiler fails on it";
@@ -42,8 +42,10 @@ pub(super) struct Tokens {
     pub(super) end: u32,
     pub(super) spelling: Spelling,
     pub(super) running: Running,
-    /// Grammars that are being compiled.
-    compiling: AtomicUsize,
+    /// Batches that wait for texts.
+    pub(super) waiting: AtomicUsize,
+    /// Grammars that are being compiled, and word of each that is done.
+    compiling: (Mutex<usize>, Condvar),
 }
 
 impl std::fmt::Debug for Tokens {
@@ -81,8 +83,8 @@ impl Tokens {
             .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
             .build()
             .map_err(|e| e.to_string())?;
-        let (running, compiling) = (Running::default(), AtomicUsize::new(0));
-        Ok(Self { factory, pool, end, spelling, running, compiling })
+        let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Default::default());
+        Ok(Self { factory, pool, end, spelling, running, waiting, compiling })
     }
 }
 
@@ -136,17 +138,23 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
 pub(super) struct Turn(Arc<Tokens>);
 
 impl Turn {
-    /// None, while others take too long.
-    pub(super) fn take(tokens: &Arc<Tokens>) -> Option<Self> {
-        let turn = Self(Arc::clone(tokens));
-        let others = tokens.compiling.fetch_add(1, Ordering::Relaxed);
-        (others < MOST_COMPILING).then_some(turn)
+    /// Waits for it until then; none, if others take too long.
+    pub(super) fn take(tokens: &Arc<Tokens>, until: Instant) -> Option<Self> {
+        let (compiling, done) = &tokens.compiling;
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = done.wait_timeout_while(lock(compiling), left, |others| *others >= MOST_COMPILING);
+        let (mut others, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_free = *others < MOST_COMPILING;
+        *others += usize::from(is_free);
+        is_free.then(|| Self(Arc::clone(tokens)))
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.compiling.fetch_sub(1, Ordering::Relaxed);
+        let (compiling, done) = &self.0.compiling;
+        *lock(compiling) -= 1;
+        done.notify_one();
     }
 }
 

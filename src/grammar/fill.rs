@@ -6,6 +6,10 @@ use super::text::{Place, Text};
 use super::together::{Asked, together};
 use super::trouble::Trouble;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a batch waits for all of its masks; works whose turn did not come by then may come again.
+const MOST_WAIT: Duration = Duration::from_secs(2);
 
 /// Masks that a work needs.
 #[derive(Debug)]
@@ -34,5 +38,5 @@ impl Wanted {
 /// What works wanted, in order, or why a text has none.
 #[must_use]
 pub fn masks(wanted: Vec<Wanted>) -> Vec<Result<Vec<Mask>, Trouble>> {
-    together(wanted.into_iter().map(Wanted::asked).collect())
+    together(wanted.into_iter().map(Wanted::asked).collect(), MOST_WAIT)
 }

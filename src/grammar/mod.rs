@@ -23,7 +23,7 @@ mod together;
 mod trouble;
 
 pub use ahead::Ahead;
-pub use compile::Compiled;
+pub use compile::{Compiled, MOST_COMPILING};
 pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
@@ -34,13 +34,15 @@ use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
 use compile::{Tokens, Turn};
 use metrics::Histogram;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// Compiled grammars that are kept, whether or not a sequence uses them, for the next one that asks for the same; unless
 /// [`Grammars::keeping`] says otherwise.
 const MOST_RECENT: usize = 64;
+/// How long a grammar waits to be compiled, behind others that take long.
+const MOST_WAIT: Duration = Duration::from_secs(10);
 
 /// What a grammar is known by.
 type Key = (GrammarKind, String);
@@ -50,8 +52,10 @@ type Key = (GrammarKind, String);
 pub enum CompileError {
     /// It is wrong, or too large.
     Invalid(FieldError),
-    /// There is no room for it, or those before it do not come to an end.
+    /// There is no room for it.
     NoRoom,
+    /// Others take so long that its turn did not come.
+    Busy,
 }
 
 /// A grammar as the sequences of one set of parameters have it.
@@ -85,8 +89,8 @@ pub struct Grammars {
     /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
     tokens: OnceLock<Result<Arc<Tokens>, String>>,
     known: Mutex<Known>,
-    /// One is compiled at a time.
-    compiling: Mutex<()>,
+    /// Tells who waits for a grammar that somebody else compiles.
+    compiled: Condvar,
     /// How long each took.
     took: Histogram,
     /// How many are kept.
@@ -100,6 +104,8 @@ struct Known {
     all: HashMap<Key, Weak<Compiled>>,
     /// Those that were asked for last, the latest one at the end.
     recent: VecDeque<Arc<Compiled>>,
+    /// Those that somebody compiles.
+    compiling: HashSet<Key>,
 }
 
 impl Grammars {
@@ -110,7 +116,7 @@ impl Grammars {
             vocabulary,
             tokens: OnceLock::new(),
             known: Mutex::default(),
-            compiling: Mutex::default(),
+            compiled: Condvar::new(),
             took: Histogram::noop(),
             most_recent: MOST_RECENT,
         }
@@ -132,31 +138,67 @@ impl Grammars {
     /// takes the time of [`Tokens`].
     ///
     /// # Errors
-    /// What is wrong with it, at its field; or too little room in `state`.
+    /// What is wrong with it, at its field; or too little room in `state`, or too many others that are compiled.
     pub fn compile(&self, params: &GrammarParams, state: &Arc<Counter>) -> Result<Arc<Compiled>, CompileError> {
         let key = (params.kind, params.text.clone());
-        if let Some(found) = lock(&self.known).find(&key, self.most_recent) {
-            return Ok(found);
-        }
-        let _turn = lock(&self.compiling);
-        // Whoever was before may have compiled it.
-        if let Some(found) = lock(&self.known).find(&key, self.most_recent) {
-            return Ok(found);
-        }
         let started = Instant::now();
+        let own = match self.found_or_begun(&key, started + MOST_WAIT)? {
+            Found::There(found) => return Ok(found),
+            Found::Begun(own) => own,
+        };
         let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
         let tokens = self.tokens.get_or_init(|| Tokens::new(&self.vocabulary).map(Arc::new));
         let tokens = tokens.as_ref().map_err(|message| wrong(message.clone()))?;
-        let turn = Turn::take(tokens).ok_or(CompileError::NoRoom)?;
+        let turn = Turn::take(tokens, started + MOST_WAIT).ok_or(CompileError::Busy)?;
+        let begun = Instant::now();
         let compiled = Arc::new(compile::compile(params, tokens, turn).map_err(wrong)?);
-        self.took.record(started.elapsed());
+        self.took.record(begun.elapsed());
         let mut known = lock(&self.known);
         while !compiled.take_room(state) {
             // Those that somebody has stay.
             known.recent.pop_front().ok_or(CompileError::NoRoom)?;
         }
         known.add(key, &compiled, self.most_recent);
+        // Whoever waits for it finds it, once it may be looked for.
+        drop(known);
+        drop(own);
         Ok(compiled)
+    }
+
+    /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does.
+    fn found_or_begun(&self, key: &Key, until: Instant) -> Result<Found<'_>, CompileError> {
+        let mut known = lock(&self.known);
+        loop {
+            if let Some(found) = known.find(key, self.most_recent) {
+                return Ok(Found::There(found));
+            }
+            if known.compiling.insert(key.clone()) {
+                return Ok(Found::Begun(Own { grammars: self, key: key.clone() }));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(CompileError::Busy);
+            }
+            known = self.compiled.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+enum Found<'g> {
+    There(Arc<Compiled>),
+    Begun(Own<'g>),
+}
+
+/// The right to compile a grammar, which nobody else does meanwhile.
+struct Own<'g> {
+    grammars: &'g Grammars,
+    key: Key,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        lock(&self.grammars.known).compiling.remove(&self.key);
+        self.grammars.compiled.notify_all();
     }
 }
 

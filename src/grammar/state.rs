@@ -1,6 +1,7 @@
 //! Where a text stands in its grammar's automaton, and which tokens may come there.
 
 mod forced;
+mod spent;
 
 use super::ahead::Ahead;
 use super::compile::told;
@@ -11,6 +12,7 @@ use crate::sampling::mask::TokenMask;
 use bytes::Bytes;
 use llguidance::api::StopReason;
 use llguidance::{CancellationHandle, Cancelled, TokenParser};
+use spent::Spent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Which tokens may come at one place; `None`: all.
@@ -34,13 +36,18 @@ pub(super) struct State {
     failed: Option<Trouble>,
     /// Bytes of text that the automaton has read, and items that its grammar had there, all together.
     read: (usize, usize),
+    /// The most of each that it ever had read, ahead of the text too: it keeps the room.
+    most_read: (usize, usize),
+    /// Fuel that its lexer had taken when it got new for a mask.
+    refuelled: usize,
 }
 
 /// With an automaton of its own.
 impl Clone for State {
     fn clone(&self) -> Self {
         let (parser, mask, failed) = (self.parser.deep_clone(), self.mask.clone(), self.failed.clone());
-        Self { parser, phase: self.phase, mask, ahead: self.ahead.clone(), failed, read: self.read }
+        let Self { phase, read, most_read, refuelled, .. } = *self;
+        Self { parser, phase, mask, ahead: self.ahead.clone(), failed, read, most_read, refuelled }
     }
 }
 
@@ -82,14 +89,15 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, 
 impl State {
     /// At the beginning of a text.
     pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
-        Self { parser, phase, mask: None, ahead: None, failed: None, read: (0, 0) }
+        let refuelled = parser.parser.lexer_stats().total_fuel_spent;
+        Self { parser, phase, mask: None, ahead: None, failed: None, read: (0, 0), most_read: (0, 0), refuelled }
     }
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         // A panic may have left the lexer locked for good.
         let lexer = catch_unwind(AssertUnwindSafe(|| self.parser.parser.lexer_stats().num_bytes)).unwrap_or(0);
-        lexer + self.read.0 * BYTES_PER_BYTE + self.read.1 * BYTES_PER_ITEM
+        lexer + self.most_read.0 * BYTES_PER_BYTE + self.most_read.1 * BYTES_PER_ITEM
     }
 
     /// Ends all work on it.
@@ -168,8 +176,13 @@ impl State {
         self.parser.consume_token(token)?;
         self.read.1 += self.parser.parser.stats().all_items - items;
         self.read.0 += self.parser.token_env.tok_trie().token_len(token);
+        self.count_room(self.read);
         self.parser.check_stop()?;
         Ok(true)
+    }
+
+    fn count_room(&mut self, read: (usize, usize)) {
+        self.most_read = (self.most_read.0.max(read.0), self.most_read.1.max(read.1));
     }
 
     fn may_end(&mut self) -> bool {
@@ -198,7 +211,13 @@ impl State {
         if self.parser.stop_reason() != StopReason::NotStopped {
             return Ok(Making { may_end: self.may_end(), ..Making::none(vocab_size) });
         }
-        match self.parser.compute_mask() {
+        let before = self.parser.parser.lexer_stats().total_fuel_spent;
+        let mask = self.parser.compute_mask();
+        if self.parser.parser.lexer_stats().total_fuel_spent > before {
+            // It was not one that it remembered.
+            self.refuelled = before;
+        }
+        match mask {
             // What stands for all ends may be allowed for other reasons, too: a range of token ids may have it.
             Ok(mask) => {
                 let may_end = self.may_end();
@@ -220,11 +239,32 @@ impl State {
         is_there.then(|| masks[..=ahead.tokens.len()][ahead.tokens.len() + 1 - ahead.masks()..].to_vec())
     }
 
-    /// Works out masks before and behind each of these draft tokens, and keeps them.
-    pub(super) fn look_ahead(&mut self, place: &Place, draft: Vec<u32>) -> Result<(), Trouble> {
-        self.next(place)?;
+    /// Works out masks before and behind each of these draft tokens, and keeps them: those of the first, if they take much or somebody
+    /// waits for a text meanwhile.
+    pub(super) fn look_ahead(&mut self, place: &Place, mut draft: Vec<u32>) -> Result<(), Trouble> {
+        self.ahead = None;
+        let mut before = Spent::of(self);
+        let here = self.next(place)?;
+        if place.grammar.compiled.is_one_way {
+            return Ok(());
+        }
+        let mut masks = vec![here.clone()];
+        let looked = guarded(|| {
+            let mut read = Vec::new();
+            while let Some(path) = draft.get(..masks.len()) {
+                let now = Spent::of(self);
+                if !now.is_little(before) || place.somebody_waits() {
+                    break;
+                }
+                before = now;
+                self.go_to(&mut read, path, place)?;
+                masks.push(self.behind(&read, place, &here)?);
+            }
+            self.go_to(&mut read, &[], place)
+        });
+        looked.map_err(|problem| self.fail(problem))?;
+        draft.truncate(masks.len() - 1);
         if !draft.is_empty() {
-            let masks = self.along(place, &Ahead::chain(draft.clone()))?;
             self.ahead = Some((draft, masks));
         }
         Ok(())

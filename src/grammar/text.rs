@@ -190,6 +190,17 @@ impl Place {
         if lock(&self.unread).is_empty() { state.known(ahead) } else { None }
     }
 
+    /// Whether a row has the token, and it is text of the grammar.
+    pub(super) fn is_text(&self, token: u32) -> bool {
+        let tokens = (self.grammar.compiled.tokens.end as usize).min(self.vocab_size);
+        (token as usize) < tokens && !self.grammar.ends.contains(&token)
+    }
+
+    /// Whether some batch waits for this text, or for another one.
+    pub(super) fn somebody_waits(&self) -> bool {
+        self.grammar.compiled.tokens.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether it has taken too long before.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancellation.is_cancelled()

@@ -1,16 +1,16 @@
 //! Works something out about many texts at once, and waits for it within limits. A text that takes longer than
 //! [`time_for`](super::trouble::time_for) it is cancelled, for good.
 
+use super::compile::Tokens;
 use super::text::Place;
 use super::trouble::Trouble;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How often it is looked at who takes longer.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a batch waits for all of its texts; works whose turn did not come by then may come again.
-const MOST_WAIT: Duration = Duration::from_secs(2);
 
 /// Something about one text.
 pub(super) enum Asked<T> {
@@ -33,9 +33,9 @@ impl<T> Asked<T> {
     }
 }
 
-/// What came of it, in order. All threads together work it out. A text that takes too long fails, and others do not wait for it;
-/// they may have to come again.
-pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>) -> Vec<Result<T, Trouble>> {
+/// What came of it, in order. All threads together work it out, for `most` in all; what is not there by then is not there yet. A text that
+/// takes too long fails, and others do not wait for it.
+pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, Trouble>> {
     let (sender, done) = mpsc::channel();
     let mut results: Vec<Option<Result<T, Trouble>>> = Vec::with_capacity(asked.len());
     let mut waiting = Vec::new();
@@ -53,9 +53,11 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>) -> Vec<Result<T,
         });
     }
     drop(sender);
-    let (started, mut looked) = (Instant::now(), Instant::now());
+    let tokens = waiting.first().map(|(_, place)| Arc::clone(&place.grammar.compiled.tokens));
+    let _waits = tokens.as_deref().map(Waits::begin);
+    let (look, started, mut looked) = (LOOK.min(most), Instant::now(), Instant::now());
     while !waiting.is_empty() {
-        match done.recv_timeout(LOOK) {
+        match done.recv_timeout(look) {
             Ok((at, result)) => {
                 waiting.retain(|(waiting, _)| *waiting != at);
                 results[at] = results[at].take().or(Some(result));
@@ -63,19 +65,35 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>) -> Vec<Result<T,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        if looked.elapsed() >= LOOK {
+        if looked.elapsed() >= look {
             looked = Instant::now();
             // Texts that nobody waits for may have all the threads.
-            waiting.first().into_iter().for_each(|(_, place)| place.grammar.compiled.tokens.running.cancel_late());
+            tokens.iter().for_each(|tokens| tokens.running.cancel_late());
             waiting.retain(|(at, place)| {
                 let is_late = place.is_late();
                 if is_late {
                     place.cancel();
                     results[*at] = Some(Err(Trouble::too_long()));
                 }
-                !is_late && started.elapsed() < MOST_WAIT
+                !is_late && started.elapsed() < most
             });
         }
     }
     results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
+}
+
+/// Says that somebody waits, for as long as it is there.
+struct Waits<'t>(&'t Tokens);
+
+impl<'t> Waits<'t> {
+    fn begin(tokens: &'t Tokens) -> Self {
+        tokens.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(tokens)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }

@@ -1,15 +1,22 @@
 //! What a grammar forces: the bytes that have to come next, and the tokens that spell them.
 
 use super::super::propose::Proposed;
+use super::spent::Spent;
 use super::{Phase, Place, State, Trouble, guarded};
-use crate::grammar::Grammar;
 use llguidance::api::StopReason;
 use llguidance::derivre::NextByte;
 use llguidance::earley::ParserRecognizer;
 use toktrie::{Recognizer, TokTrie};
 
-/// Bytes that are looked at for each token that is wanted.
+/// Bytes that are looked at for each token that is wanted, and for one that is cut.
 const BYTES_PER_TOKEN: usize = 8;
+const MORE_BYTES: usize = 64;
+/// Fuel that a mask and what is read behind it may have taken, of 200,000 that there are until the next one.
+const MOST_FUEL: usize = 100_000;
+/// Items that one byte may make for the next one to be looked at; 2,000 would end the text.
+const MOST_ITEMS: usize = 500;
+/// Draft tokens that are looked at between two looks at what that took.
+const AT_ONCE: usize = 4;
 
 impl State {
     /// The longer one of two drafts behind what was emitted: one that somebody has, as far as the grammar allows it, and what the
@@ -17,10 +24,15 @@ impl State {
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
         let found = guarded(|| match self.phase {
-            Phase::Before => Ok(Proposed { tokens: own.to_vec(), is_forced: false }),
+            Phase::Before => {
+                // What comes behind its beginning is not looked at.
+                let begins = own.iter().position(|token| place.grammar.starts.contains(token));
+                let tokens = own[..begins.map_or(own.len(), |at| at + 1)].to_vec();
+                Ok(Proposed { tokens, is_forced: false })
+            }
             Phase::Ended => Ok(Proposed::default()),
             Phase::Inside => {
-                let allowed = self.allowed(&place.grammar, own)?;
+                let allowed = self.allowed(place, own)?;
                 let forced = self.forced(place, most)?;
                 let is_forced = forced.len() > allowed;
                 Ok(Proposed { tokens: if is_forced { forced } else { own[..allowed].to_vec() }, is_forced })
@@ -29,15 +41,28 @@ impl State {
         found.map_err(|problem| self.fail(problem))
     }
 
-    /// How many of these tokens the grammar allows, one behind the other, up to one that would end the text.
-    fn allowed(&mut self, grammar: &Grammar, tokens: &[u32]) -> anyhow::Result<usize> {
-        let is_text = |token: &&u32| **token < grammar.compiled.tokens.end && !grammar.ends.contains(token);
-        let texts = tokens.iter().take_while(is_text).count();
-        let allowed = self.parser.validate_tokens_raw(&tokens[..texts])?;
-        match self.parser.parser.get_error() {
-            Some(error) => Err(anyhow::anyhow!("{}", error.message())),
-            None => Ok(allowed),
+    /// How many of these tokens the grammar allows, one behind the other, up to one that would end the text, as far as that can be
+    /// told without much work.
+    fn allowed(&mut self, place: &Place, tokens: &[u32]) -> anyhow::Result<usize> {
+        let texts = tokens.iter().take_while(|token| place.is_text(**token)).count();
+        let (before, mut allowed) = (Spent::of(self), 0);
+        while allowed < texts && self.has_room(before) {
+            let end = (allowed + AT_ONCE).min(texts);
+            allowed = self.parser.validate_tokens_raw(&tokens[..end])?;
+            if let Some(error) = self.parser.parser.get_error() {
+                anyhow::bail!("{}", error.message());
+            }
+            if allowed < end {
+                break;
+            }
         }
+        Ok(allowed)
+    }
+
+    /// Whether more may be looked at ahead, without a mask.
+    fn has_room(&self, before: Spent) -> bool {
+        let now = Spent::of(self);
+        now.is_little(before) && now.fuel.saturating_sub(self.refuelled) < MOST_FUEL
     }
 
     /// Goes on byte by byte while there is one way, and back again.
@@ -47,8 +72,15 @@ impl State {
             return Ok(Vec::new());
         }
         let spelling = &compiled.tokens.spelling;
-        let mut bytes = Vec::new();
-        while bytes.len() < most * BYTES_PER_TOKEN && !self.parser.is_accepting() {
+        let (before, mut bytes) = (Spent::of(self), Vec::new());
+        let mut items = before.items;
+        while bytes.len() < most * BYTES_PER_TOKEN + MORE_BYTES && self.has_room(before) && !self.parser.is_accepting()
+        {
+            let grown = self.parser.parser.stats().all_items - items;
+            items += grown;
+            if grown > MOST_ITEMS {
+                break;
+            }
             let Some(byte) = self.parser.parser.with_recognizer(only_byte) else { break };
             let Some(token) = spelling.byte(byte) else { break };
             self.parser.consume_token(token)?;
@@ -57,6 +89,7 @@ impl State {
         if bytes.is_empty() {
             return Ok(Vec::new());
         }
+        self.count_room((self.read.0 + bytes.len(), self.read.1 + items - before.items));
         let mut tokens = spelling.of(&bytes);
         // What follows may be one token with the last bytes.
         let trie = self.parser.token_env.tok_trie();
@@ -65,8 +98,8 @@ impl State {
         // See `go_to`.
         self.parser.invalidate_bias_cache();
         tokens.truncate((tokens.len() - open).min(most));
-        let end = tokens.iter().position(|token| place.grammar.ends.contains(token));
-        tokens.truncate(end.unwrap_or(tokens.len()));
+        let texts = tokens.iter().take_while(|token| place.is_text(**token)).count();
+        tokens.truncate(texts);
         Ok(tokens)
     }
 }

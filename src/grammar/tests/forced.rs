@@ -1,10 +1,11 @@
 //! What a grammar forces, and how far it lets others propose.
 
-use super::super::propose::{Proposed, proposals};
+use super::super::propose::{Proposed, within};
 use super::*;
+use std::time::Duration;
 
 pub(super) fn proposed(text: &Text, own: &[u32], most: usize) -> Proposed {
-    proposals(vec![(text, own.to_vec(), most)]).pop().expect("one text")
+    within(vec![(text, own.to_vec(), most)], Duration::from_secs(60)).pop().expect("one text")
 }
 
 fn forced(text: &Text) -> Vec<u32> {
@@ -96,6 +97,8 @@ fn others_propose_as_far_as_the_grammar_allows() {
     let (no, yes) = (tokens_of("nomay"), tokens_of("yes"));
     let own = |tokens: &[u32]| Proposed { tokens: tokens.to_vec(), is_forced: false };
     assert_eq!(at(&[], &no), own(&no), "everything may come before it begins");
+    let begins = [&no[..2], &[BEGIN, no[0], UNWRITTEN]].concat();
+    assert_eq!(at(&[], &begins), own(&begins[..3]), "no further than its beginning");
     let begun = |so_far: &str| [vec![BEGIN], tokens_of(so_far)].concat();
     assert_eq!(at(&begun(""), &no), own(&no));
     assert_eq!(at(&begun(""), &[&no[..3], &[UNWRITTEN], &no[..]].concat()), own(&no[..3]));
@@ -116,6 +119,59 @@ fn what_cannot_be_looked_ahead_is_not_forced() {
     assert_eq!(spelled(&forced(&lark("start: \"no\" <begin>\n"))), "no");
     assert!(forced(&lark("start: <begin> \"no\"\n")).is_empty());
     assert!(forced(&lark("start: <begin> \"no\" | \"yes\"\n")).is_empty());
+}
+
+/// A row that is shorter than the vocabulary has no token behind its end.
+#[test]
+fn what_a_row_does_not_have_is_not_drafted() {
+    let grammar = grammar(GrammarKind::Regex, "nomaybe!");
+    let shorter = Text::open(grammar, VOCAB - 10, &[]).expect("it matches");
+    let tokens = proposed(&shorter, &[], 8).tokens;
+    assert_eq!(spelled(&tokens), "no", "may, be and maybe are behind its end");
+    assert!(tokens.iter().all(|&token| (token as usize) < VOCAB - 10));
+}
+
+/// Looking ahead stops far from the limits that would end a text, whatever is drafted.
+#[test]
+fn drafts_that_nobody_verifies_end_no_text() {
+    // Long tokens of a and b, so that a mask looks at many states.
+    let words = |length: u32| {
+        let letter = move |word: u32| (0..length).map(|at| b'a' + (word >> at & 1) as u8).collect();
+        (0..1 << length).map(move |word| Some(letter(word)))
+    };
+    let mut texts: Vec<Option<Vec<u8>>> = (0..=255).map(|byte| Some(vec![byte])).collect();
+    texts.extend((2..=10).flat_map(words));
+    let grammars = Grammars::new(Arc::new(Vocabulary::new(&texts, b"")));
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let dear = |at: usize| format!("(a{{{}}})+[{}]", 307 + 4 * at, char::from(b'b' + at as u8 % 20));
+    let rough: String = (0..60).map(|at| if 0x9E37_79B9_7F4A_7C15_u64 >> at & 1 == 1 { 'a' } else { 'b' }).collect();
+    let heavy = [
+        // Ever more states in what is drafted, which the text itself does not come to.
+        ("(xy)*(xyz[ab]*a[ab]{18}c|xyd)".to_owned(), "xy", format!("xyz{rough}")),
+        // Dear steps, and one byte after the other is forced.
+        ((0..300).map(dear).collect::<Vec<_>>().join("|"), "a", "a".repeat(60)),
+    ];
+    for (pattern, word, draft) in heavy {
+        let compiled = grammars.compile(&params(GrammarKind::Regex, &pattern), &room()).expect("it is right");
+        let grammar = Arc::new(Grammar::new(compiled, vec![], vec![0]));
+        let text = || Text::open(Arc::clone(&grammar), texts.len(), &[]).expect("it matches");
+        let mask = |text: &Text| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
+        let (mut plain, mut drafting, draft) = (text(), text(), bytes(&draft));
+        for (at, token) in bytes(&word.repeat(30 / word.len())).into_iter().enumerate() {
+            for text in [&mut plain, &mut drafting] {
+                text.push(token);
+            }
+            drop(proposed(&drafting, &draft, 64));
+            drafting.work_ahead(&draft);
+            if at > 26 {
+                // Who waits ends it, too.
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            let expected = mask(&plain);
+            assert!(expected.is_ok(), "{pattern:.40}: {expected:?}");
+            assert_eq!(mask(&drafting), expected, "{pattern:.40}");
+        }
+    }
 }
 
 /// However much is forced, as much is looked at as may be proposed.

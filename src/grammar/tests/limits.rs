@@ -130,6 +130,41 @@ fn products_of_patterns_are_refused() {
     eprintln!("{:?}", started.elapsed());
 }
 
+/// Several at a time, and each once, whoever asks for it meanwhile.
+#[test]
+fn a_grammar_is_compiled_once_and_waits_for_no_other() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
+    let (grammars, room) = (Grammars::new(Arc::new(vocabulary)), room());
+    let slow = params(GrammarKind::Regex, &"a?".repeat(20_000));
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| grammars.compile(&slow, &room));
+        while lock(&grammars.known).compiling.is_empty() {
+            std::thread::yield_now();
+        }
+        let same: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| grammars.compile(&params(GrammarKind::Regex, "[ab]{9}"), &room))).collect();
+        let same: Vec<_> = same.into_iter().map(|one| one.join().expect("no panic").expect("it is right")).collect();
+        assert!(same.iter().all(|other| Arc::ptr_eq(other, &same[0])));
+        assert!(!late.is_finished(), "they waited for it");
+        assert!(matches!(late.join().expect("no panic"), Err(CompileError::Invalid(_))), "it takes too long");
+    });
+    assert!(lock(&grammars.known).compiling.is_empty());
+}
+
+#[test]
+fn a_grammar_waits_for_its_turn_and_gives_up() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec())], b"");
+    let tokens = Arc::new(Tokens::new(&vocabulary).expect("a vocabulary"));
+    let take = |millis| Turn::take(&tokens, Instant::now() + Duration::from_millis(millis));
+    let mut taken: Vec<Turn> = (0..MOST_COMPILING).filter_map(|_| take(0)).collect();
+    assert!(taken.len() == MOST_COMPILING && take(20).is_none());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| take(60_000));
+        taken.pop();
+        assert!(waiting.join().expect("no panic").is_some());
+    });
+}
+
 #[test]
 fn grammars_are_kept_within_their_room() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");

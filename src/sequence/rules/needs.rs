@@ -36,6 +36,7 @@ impl Rules {
         let compiled = grammars.compile(params, state).map_err(|error| match error {
             CompileError::Invalid(field) => OpenError::Invalid(field.within("grammar")),
             CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
+            CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),
         })?;
         self.grammar = Some(Arc::new(Grammar::new(compiled, params.start_token_ids.clone(), ends)));
         Ok(self)
