@@ -226,8 +226,12 @@ async fn replies_are_in_order_whoever_waits_for_a_grammar() {
     let proposer = Some(ProposerParams { kind: ProposerKind::Grammar.into(), ..Default::default() });
     let forced = SamplingParams { grammar: regex("(ab)*"), proposer, ..seeded(1) };
     worker.step(open_step(vec![open(1, forced), open(2, seeded(2)), open(3, seeded(3))])).await;
-    for round in 0..20 {
-        let mut sent = Vec::new();
+    let heavy = SamplingParams { grammar: regex(&"a?".repeat(2_000)), ..seeded(9) };
+    for round in 0..10 {
+        // The engine waits for a mask while the others come, so they make one batch.
+        let first = sample_step(&[(10 + round, logits(9, 0))]);
+        let first = Step { open: vec![open(10 + round, heavy.clone())], ..first };
+        let mut sent = vec![worker.send_step(first).await];
         for id in 1..=3 {
             sent.push(worker.send_step(sample_step(&[(id, logits(id, round))])).await);
         }

@@ -19,7 +19,7 @@ use crate::permits::Permit;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 use std::cell::LazyCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -181,7 +181,7 @@ impl State {
     /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
         let (mut results, times) = (batch.results, (batch.now, now));
-        let mut later: Vec<Finished> = Vec::new();
+        let (mut later, mut waiting) = (Vec::new(), HashSet::new());
         for taken in batch.steps {
             let Some(stream) = self.streams.get_mut(&taken.stream) else {
                 results.skip(&taken.plan);
@@ -189,9 +189,12 @@ impl State {
             };
             let finished = stream.finish(taken, &mut results);
             // Replies of a stream go out in order.
-            let waits =
-                later.iter().any(|before| before.stream == finished.stream) || stream.drafts_by_grammar(&finished);
-            if waits { later.push(finished) } else { stream.answer(finished, &self.metrics, times) }
+            if waiting.contains(&finished.stream) || stream.drafts_by_grammar(&finished) {
+                waiting.insert(finished.stream);
+                later.push(finished);
+            } else {
+                stream.answer(finished, &self.metrics, times);
+            }
         }
         if later.is_empty() {
             return;

@@ -22,6 +22,12 @@ const STACK_BYTES: usize = 256 << 20;
 const MOST_THREADS: usize = 4;
 /// States of a text's lexer, of one or two kilobytes each: a schema of some kilobytes has hundreds.
 pub(super) const MOST_STATES: usize = 50_000;
+/// Fuel that the lexer has for a mask and what is read behind it, some 14 ms.
+pub(super) const MASK_FUEL: usize = 200_000;
+/// Items that the grammar may make for a mask, some 2.5 ms.
+pub(super) const MASK_ITEMS: usize = 50_000;
+/// Items that it may have at one place.
+pub(super) const PLACE_ITEMS: usize = 2_000;
 /// How long a grammar may take to compile.
 const MOST_COMPILE: Duration = Duration::from_secs(5);
 /// Grammars that may be compiled at once, those included that nobody waits for any more.
@@ -73,8 +79,14 @@ impl Tokens {
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(end + 1, end), &words)));
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| told(&e))?;
         factory.quiet();
-        *factory.limits_mut() =
-            ParserLimits { max_lexer_states: MOST_STATES, verbose_errors: false, ..ParserLimits::default() };
+        *factory.limits_mut() = ParserLimits {
+            max_lexer_states: MOST_STATES,
+            step_lexer_fuel: MASK_FUEL as u64,
+            step_max_items: MASK_ITEMS,
+            max_items_in_row: PLACE_ITEMS,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads)

@@ -41,6 +41,9 @@ use std::time::{Duration, Instant};
 /// Compiled grammars that are kept, whether or not a sequence uses them, for the next one that asks for the same; unless
 /// [`Grammars::keeping`] says otherwise.
 const MOST_RECENT: usize = 64;
+/// Grammars that could not be compiled and are known again, and for how long: one that took too long may be in time later.
+const MOST_REFUSED: usize = 16;
+const REFUSED: Duration = Duration::from_secs(60);
 /// How long a grammar waits to be compiled, behind others that take long.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
@@ -106,6 +109,8 @@ struct Known {
     recent: VecDeque<Arc<Compiled>>,
     /// Those that somebody compiles.
     compiling: HashSet<Key>,
+    /// Those that could not be compiled, and when that was found, the latest one at the end.
+    refused: VecDeque<(Key, FieldError, Instant)>,
 }
 
 impl Grammars {
@@ -146,12 +151,17 @@ impl Grammars {
             Found::There(found) => return Ok(found),
             Found::Begun(own) => own,
         };
-        let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
+        let wrong = |message: String| FieldError::new(params.kind.name(), message);
         let tokens = self.tokens.get_or_init(|| Tokens::new(&self.vocabulary).map(Arc::new));
-        let tokens = tokens.as_ref().map_err(|message| wrong(message.clone()))?;
+        let tokens = tokens.as_ref().map_err(|message| CompileError::Invalid(wrong(message.clone())))?;
         let turn = Turn::take(tokens, started + MOST_WAIT).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
-        let compiled = Arc::new(compile::compile(params, tokens, turn).map_err(wrong)?);
+        let compiled = compile::compile(params, tokens, turn).map_err(|message| {
+            // Whoever waits for it is told the same.
+            lock(&self.known).refuse(&key, wrong(message.clone()));
+            CompileError::Invalid(wrong(message))
+        })?;
+        let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());
         let mut known = lock(&self.known);
         while !compiled.take_room(state) {
@@ -171,6 +181,9 @@ impl Grammars {
         loop {
             if let Some(found) = known.find(key, self.most_recent) {
                 return Ok(Found::There(found));
+            }
+            if let Some(wrong) = known.refused(key) {
+                return Err(CompileError::Invalid(wrong));
             }
             if known.compiling.insert(key.clone()) {
                 return Ok(Found::Begun(Own { grammars: self, key: key.clone() }));
@@ -214,6 +227,18 @@ impl Known {
         self.all.retain(|_, known| known.strong_count() > 0);
         self.all.insert(key, Arc::downgrade(compiled));
         self.remember(compiled, most);
+    }
+
+    fn refused(&self, key: &Key) -> Option<FieldError> {
+        let known = self.refused.iter().find(|(refused, _, at)| refused == key && at.elapsed() < REFUSED);
+        known.map(|(_, wrong, _)| wrong.clone())
+    }
+
+    fn refuse(&mut self, key: &Key, wrong: FieldError) {
+        self.refused.push_back((key.clone(), wrong, Instant::now()));
+        if self.refused.len() > MOST_REFUSED {
+            self.refused.pop_front();
+        }
     }
 
     fn remember(&mut self, compiled: &Arc<Compiled>, most: usize) {

@@ -13,14 +13,22 @@ impl Running {
     pub(super) fn during<T>(&self, place: &Arc<Place>, work: impl FnOnce() -> T) -> T {
         let own = Arc::downgrade(place);
         lock(&self.0).push(Weak::clone(&own));
-        let done = work();
-        lock(&self.0).retain(|other| !other.ptr_eq(&own));
-        done
+        let _ends = OnDrop(|| lock(&self.0).retain(|other| !other.ptr_eq(&own)));
+        work()
     }
 
     /// Ends work on texts that have had their time, for good.
     pub(super) fn cancel_late(&self) {
         let running = lock(&self.0);
         running.iter().filter_map(Weak::upgrade).filter(|place| place.is_late()).for_each(|place| place.cancel());
+    }
+}
+
+/// Does something at its end, also where that is a panic.
+pub(super) struct OnDrop<F: FnMut()>(pub(super) F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }

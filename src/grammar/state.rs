@@ -1,17 +1,19 @@
 //! Where a text stands in its grammar's automaton, and which tokens may come there.
 
 mod forced;
+mod making;
 mod spent;
 
 use super::ahead::Ahead;
-use super::compile::told;
+use super::compile::{MASK_FUEL, told};
 use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
-use crate::sampling::mask::TokenMask;
 use bytes::Bytes;
 use llguidance::api::StopReason;
+use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Cancelled, TokenParser};
+use making::Making;
 use spent::Spent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,16 +40,21 @@ pub(super) struct State {
     read: (usize, usize),
     /// The most of each that it ever had read, ahead of the text too: it keeps the room.
     most_read: (usize, usize),
-    /// Fuel that its lexer had taken when it got new for a mask.
-    refuelled: usize,
+    /// Fuel that its lexer had taken when it last got new, for a mask; `None`: it never did.
+    refuelled: Option<usize>,
+    /// The tokens that the automaton has.
+    consumed: Vec<u32>,
+    /// Whether looking ahead has met a limit, and is not done any more.
+    is_cautious: bool,
 }
 
 /// With an automaton of its own.
 impl Clone for State {
     fn clone(&self) -> Self {
         let (parser, mask, failed) = (self.parser.deep_clone(), self.mask.clone(), self.failed.clone());
-        let Self { phase, read, most_read, refuelled, .. } = *self;
-        Self { parser, phase, mask, ahead: self.ahead.clone(), failed, read, most_read, refuelled }
+        let (ahead, consumed) = (self.ahead.clone(), self.consumed.clone());
+        let Self { phase, read, most_read, refuelled, is_cautious, .. } = *self;
+        Self { parser, phase, mask, ahead, failed, read, most_read, refuelled, consumed, is_cautious }
     }
 }
 
@@ -89,8 +96,9 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, 
 impl State {
     /// At the beginning of a text.
     pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
-        let refuelled = parser.parser.lexer_stats().total_fuel_spent;
-        Self { parser, phase, mask: None, ahead: None, failed: None, read: (0, 0), most_read: (0, 0), refuelled }
+        let (mask, ahead, failed, refuelled) = (None, None, None, None);
+        let (read, most_read, consumed, is_cautious) = ((0, 0), (0, 0), Vec::new(), false);
+        Self { parser, phase, mask, ahead, failed, read, most_read, refuelled, consumed, is_cautious }
     }
 
     /// Bytes that it takes.
@@ -172,13 +180,33 @@ impl State {
                 None => Ok(false),
             };
         }
+        self.refuel()?;
         let items = self.parser.parser.stats().all_items;
         self.parser.consume_token(token)?;
+        self.consumed.push(token);
         self.read.1 += self.parser.parser.stats().all_items - items;
         self.read.0 += self.parser.token_env.tok_trie().token_len(token);
         self.count_room(self.read);
         self.parser.check_stop()?;
         Ok(true)
+    }
+
+    /// Gets new fuel where little may be left: only a mask brings it, and a text that is opened again has none worked out.
+    fn refuel(&mut self) -> anyhow::Result<()> {
+        let fuel = self.parser.parser.lexer_stats().total_fuel_spent;
+        if self.refuelled.is_none_or(|before| fuel.saturating_sub(before) > MASK_FUEL / 2) {
+            self.masked()?;
+        }
+        Ok(())
+    }
+
+    fn masked(&mut self) -> anyhow::Result<SimpleVob> {
+        let before = self.parser.parser.lexer_stats().total_fuel_spent;
+        // It may remember the mask, and brings no fuel then.
+        self.parser.invalidate_bias_cache();
+        let mask = self.parser.compute_mask()?;
+        self.refuelled = Some(before);
+        Ok(mask)
     }
 
     fn count_room(&mut self, read: (usize, usize)) {
@@ -211,13 +239,7 @@ impl State {
         if self.parser.stop_reason() != StopReason::NotStopped {
             return Ok(Making { may_end: self.may_end(), ..Making::none(vocab_size) });
         }
-        let before = self.parser.parser.lexer_stats().total_fuel_spent;
-        let mask = self.parser.compute_mask();
-        if self.parser.parser.lexer_stats().total_fuel_spent > before {
-            // It was not one that it remembered.
-            self.refuelled = before;
-        }
-        match mask {
+        match self.masked() {
             // What stands for all ends may be allowed for other reasons, too: a range of token ids may have it.
             Ok(mask) => {
                 let may_end = self.may_end();
@@ -243,31 +265,56 @@ impl State {
     /// waits for a text meanwhile.
     pub(super) fn look_ahead(&mut self, place: &Place, mut draft: Vec<u32>) -> Result<(), Trouble> {
         self.ahead = None;
-        let mut before = Spent::of(self);
         let here = self.next(place)?;
-        if place.grammar.compiled.is_one_way {
+        if place.grammar.compiled.is_one_way || draft.is_empty() {
             return Ok(());
         }
-        let mut masks = vec![here.clone()];
-        let looked = guarded(|| {
-            let mut read = Vec::new();
+        let masks = self.unasked(place, |state| {
+            let (mut masks, mut read, mut before) = (vec![here.clone()], Vec::new(), Spent::of(state));
             while let Some(path) = draft.get(..masks.len()) {
-                let now = Spent::of(self);
+                let now = Spent::of(state);
                 if !now.is_little(before) || place.somebody_waits() {
                     break;
                 }
                 before = now;
-                self.go_to(&mut read, path, place)?;
-                masks.push(self.behind(&read, place, &here)?);
+                state.go_to(&mut read, path, place)?;
+                masks.push(state.behind(&read, place, &here)?);
             }
-            self.go_to(&mut read, &[], place)
-        });
-        looked.map_err(|problem| self.fail(problem))?;
-        draft.truncate(masks.len() - 1);
-        if !draft.is_empty() {
-            self.ahead = Some((draft, masks));
-        }
+            state.go_to(&mut read, &[], place)?;
+            Ok(masks)
+        })?;
+        draft.truncate(masks.as_ref().map_or(0, |masks| masks.len() - 1));
+        self.ahead = masks.filter(|_| !draft.is_empty()).map(|masks| (draft, masks));
         Ok(())
+    }
+
+    /// Does what nobody has asked for, and what does not end the text, whatever limit it meets: then the text is read again, and
+    /// nothing is looked at ahead any more.
+    fn unasked<T>(
+        &mut self,
+        place: &Place,
+        work: impl FnOnce(&mut Self) -> anyhow::Result<T>,
+    ) -> Result<Option<T>, Trouble> {
+        if self.is_cautious {
+            return Ok(None);
+        }
+        let (phase, tokens) = (self.phase, self.consumed.len());
+        match guarded(|| work(self)) {
+            Ok(done) => return Ok(Some(done)),
+            Err(problem) if place.is_cancelled() => return Err(self.fail(problem)),
+            Err(_) => {}
+        }
+        let mut again = Self::new(place.grammar.compiled.parser(), Phase::Inside);
+        place.renew(again.cancellation());
+        let read = guarded(|| {
+            for &token in &self.consumed[..tokens] {
+                anyhow::ensure!(again.go_on(token)?, "it cannot be read again");
+            }
+            Ok(())
+        });
+        let mask = self.mask.take();
+        *self = Self { phase, mask, is_cautious: true, ..again };
+        read.map(|()| None).map_err(|problem| self.fail(problem))
     }
 
     /// See [`Place::masks`].
@@ -308,6 +355,7 @@ impl State {
             let tokens = read[common..].iter().filter(|read| read.is_consumed).count();
             self.read = parting.before;
             self.parser.rollback(tokens)?;
+            self.consumed.truncate(self.consumed.len() - tokens);
             // It remembers masks by where they were in the text, which may be another one now.
             self.parser.invalidate_bias_cache();
             read.truncate(common);
@@ -325,42 +373,12 @@ impl State {
     fn one_by_one(&mut self, place: &Place, ahead: &Ahead, here: &Mask) -> anyhow::Result<Vec<Mask>> {
         let mask = |path: Vec<u32>| {
             anyhow::ensure!(!place.is_cancelled(), Cancelled);
-            let mut copy = State::new(self.parser.clone(), self.phase);
+            let fresh = State::new(self.parser.clone(), self.phase);
+            let mut copy = State { refuelled: self.refuelled, ..fresh };
             let mut read = Vec::new();
             copy.go_to(&mut read, &path, place)?;
             copy.behind(&read, place, here)
         };
         ahead.paths().map(mask).collect()
-    }
-}
-
-/// A mask that is being made.
-struct Making {
-    bytes: Vec<u8>,
-    /// Whether the text may end here.
-    may_end: bool,
-}
-
-impl Making {
-    fn none(vocab_size: usize) -> Self {
-        Self { bytes: vec![0; TokenMask::bytes_for(vocab_size)], may_end: false }
-    }
-
-    /// Of a vocabulary's mask, which may be shorter or longer than the row, and in which `end` stands for all that end a text.
-    fn of(mask: &[u32], end: u32, vocab_size: usize, may_end: bool) -> Self {
-        let mut made = Self { may_end, ..Self::none(vocab_size) };
-        for (bytes, word) in made.bytes.chunks_exact_mut(size_of::<u32>()).zip(mask) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        // A row may have a token of its own there.
-        made.set(end, false);
-        made
-    }
-
-    fn set(&mut self, token: u32, may_come: bool) {
-        let bit = 1 << (token % 8);
-        if let Some(byte) = self.bytes.get_mut(token as usize / 8) {
-            *byte = if may_come { *byte | bit } else { *byte & !bit };
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::propose::Proposed;
+use super::running::OnDrop;
 use super::state::{Mask, Phase, State, guarded};
 use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock};
@@ -36,7 +37,10 @@ pub(super) struct Place {
     /// Emitted tokens that the state has not read yet. Apart from it, so that who emits waits for nobody.
     pub(super) unread: Mutex<Vec<u32>>,
     state: Mutex<State>,
-    cancellation: CancellationHandle,
+    /// Of its automaton, which may become another one.
+    cancellation: Mutex<CancellationHandle>,
+    /// Draft tokens whose masks are to be worked out ahead.
+    draft: Mutex<Option<Vec<u32>>>,
     /// Until when whoever works on it should be done, in microseconds of [`clock`]; 0: nobody does.
     until: AtomicU64,
     /// Whether somebody is going to work on it.
@@ -86,9 +90,10 @@ impl Text {
     /// Has it worked out elsewhere what follows from all emitted tokens, and from these draft tokens behind them.
     pub fn work_ahead(&mut self, draft: &[u32]) {
         self.drafted = draft.len();
+        *lock(&self.place.draft) = Some(draft.to_vec());
         if !self.place.is_queued.swap(true, Ordering::Relaxed) {
-            let (place, draft) = (Arc::clone(&self.place), draft.to_vec());
-            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up(draft));
+            let place = Arc::clone(&self.place);
+            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up());
         }
     }
 
@@ -138,23 +143,28 @@ impl Clone for Text {
 /// Nobody waits for masks of a text that is gone.
 impl Drop for Text {
     fn drop(&mut self) {
-        self.place.cancellation.cancel();
+        self.place.cancel();
     }
 }
 
 impl Place {
     fn new(grammar: Arc<Grammar>, vocab_size: usize, state: State, cancellation: CancellationHandle) -> Self {
         let (unread, until, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        let bytes = AtomicUsize::new(state.bytes());
-        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, until, is_queued, bytes }
+        let (bytes, draft) = (AtomicUsize::new(state.bytes()), Mutex::default());
+        let cancellation = Mutex::new(cancellation);
+        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, draft, until, is_queued, bytes }
     }
 
     /// Works out the masks behind all emitted tokens and behind a draft's, if they are not there.
-    fn catch_up(self: &Arc<Self>, draft: Vec<u32>) {
+    fn catch_up(self: &Arc<Self>) {
         self.is_queued.store(false, Ordering::Relaxed);
+        let draft = lock(&self.draft).take();
         if !self.is_cancelled() {
             // Whoever asks is told.
-            let _ = self.work(time_for(draft.len() + 1), |state| state.look_ahead(self, draft));
+            let _ = match draft {
+                Some(draft) => self.work(time_for(draft.len() + 1), |state| state.look_ahead(self, draft)),
+                None => self.work(MOST_TIME, |state| state.next(self).map(drop)),
+            };
         }
     }
 
@@ -178,9 +188,9 @@ impl Place {
     fn work<T>(self: &Arc<Self>, most: Duration, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         self.until.store(clock() + most.as_micros() as u64, Ordering::Relaxed);
+        let _ends = OnDrop(|| self.until.store(0, Ordering::Relaxed));
         let done = self.grammar.compiled.tokens.running.during(self, || work(&mut state));
         self.bytes.store(state.bytes(), Ordering::Relaxed);
-        self.until.store(0, Ordering::Relaxed);
         done
     }
 
@@ -203,7 +213,7 @@ impl Place {
 
     /// Whether it has taken too long before.
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancellation.is_cancelled()
+        lock(&self.cancellation).is_cancelled()
     }
 
     /// Whether somebody works on it who should be done by now.
@@ -214,7 +224,12 @@ impl Place {
 
     /// Ends what is being worked out, and all that would be.
     pub(super) fn cancel(&self) {
-        self.cancellation.cancel();
+        lock(&self.cancellation).cancel();
+    }
+
+    /// Its automaton is another one from now on, which ends by this.
+    pub(super) fn renew(&self, cancellation: CancellationHandle) {
+        *lock(&self.cancellation) = cancellation;
     }
 }
 

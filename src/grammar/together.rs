@@ -1,11 +1,11 @@
 //! Works something out about many texts at once, and waits for it within limits. A text that takes longer than
 //! [`time_for`](super::trouble::time_for) it is cancelled, for good.
 
-use super::compile::Tokens;
+use super::running::OnDrop;
 use super::text::Place;
 use super::trouble::Trouble;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -37,24 +37,34 @@ impl<T> Asked<T> {
 /// takes too long fails, and others do not wait for it.
 pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, Trouble>> {
     let (sender, done) = mpsc::channel();
+    // Whoever comes too late does nothing any more.
+    let is_over = Arc::new(AtomicBool::new(false));
+    let _ends = OnDrop(|| is_over.store(true, Ordering::Relaxed));
     let mut results: Vec<Option<Result<T, Trouble>>> = Vec::with_capacity(asked.len());
     let mut waiting = Vec::new();
     for (at, asked) in asked.into_iter().enumerate() {
         results.push(match asked {
             Asked::Known(result) => Some(result),
             Asked::Work { place, work } => {
-                let sender = sender.clone();
+                let (sender, is_over) = (sender.clone(), Arc::clone(&is_over));
                 waiting.push((at, Arc::clone(&place)));
                 let tokens = Arc::clone(&place.grammar.compiled.tokens);
-                // Fails when nobody waits any more.
-                tokens.pool.spawn(move || drop(sender.send((at, work(&place)))));
+                let work = move || {
+                    if !is_over.load(Ordering::Relaxed) {
+                        // Fails when nobody waits any more.
+                        let _ = sender.send((at, work(&place)));
+                    }
+                };
+                tokens.pool.spawn(work);
                 None
             }
         });
     }
     drop(sender);
     let tokens = waiting.first().map(|(_, place)| Arc::clone(&place.grammar.compiled.tokens));
-    let _waits = tokens.as_deref().map(Waits::begin);
+    let waiting_for = |count: fn(&AtomicUsize)| tokens.iter().for_each(|tokens| count(&tokens.waiting));
+    waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
     let (look, started, mut looked) = (LOOK.min(most), Instant::now(), Instant::now());
     while !waiting.is_empty() {
         match done.recv_timeout(look) {
@@ -80,20 +90,4 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
         }
     }
     results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
-}
-
-/// Says that somebody waits, for as long as it is there.
-struct Waits<'t>(&'t Tokens);
-
-impl<'t> Waits<'t> {
-    fn begin(tokens: &'t Tokens) -> Self {
-        tokens.waiting.fetch_add(1, Ordering::Relaxed);
-        Self(tokens)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
 }

@@ -193,7 +193,7 @@ catalog! {
         "How long batches with rows that have to match a grammar waited for their masks, before their rows ran, or for what the \
          grammar forces, before they were answered.");
     GRAMMAR_COMPILE = Def::histogram("croupier_grammar_compile_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long grammars took to compile; one that is there already is not compiled again, and the first one also prepares the vocabulary.");
+        "How long grammars took to compile; one that is there already is not compiled again.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
     RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");

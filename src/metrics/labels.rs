@@ -61,6 +61,7 @@ pub(super) const OPEN_ERRORS: &[&str] = &[
     "too_many_sequences_per_stream",
     "too_many_sequences",
     "state_bytes",
+    "grammars_busy",
     OTHER,
 ];
 

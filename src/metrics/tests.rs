@@ -79,6 +79,7 @@ fn every_reason_not_to_open_a_sequence_has_a_series_of_its_own_and_is_documented
         OpenError::StreamLimit { open: 1 },
         OpenError::Refused(Refusal::TooManySequences),
         OpenError::Refused(Refusal::StateBytes),
+        OpenError::Refused(Refusal::GrammarsBusy),
     ];
     let metrics = metrics(1);
     for (at, error) in errors.iter().enumerate() {

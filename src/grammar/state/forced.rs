@@ -2,7 +2,8 @@
 
 use super::super::propose::Proposed;
 use super::spent::Spent;
-use super::{Phase, Place, State, Trouble, guarded};
+use super::{Phase, Place, State, Trouble};
+use crate::grammar::compile::{MASK_FUEL, PLACE_ITEMS};
 use llguidance::api::StopReason;
 use llguidance::derivre::NextByte;
 use llguidance::earley::ParserRecognizer;
@@ -11,19 +12,15 @@ use toktrie::{Recognizer, TokTrie};
 /// Bytes that are looked at for each token that is wanted, and for one that is cut.
 const BYTES_PER_TOKEN: usize = 8;
 const MORE_BYTES: usize = 64;
-/// Fuel that a mask and what is read behind it may have taken, of 200,000 that there are until the next one.
-const MOST_FUEL: usize = 100_000;
-/// Items that one byte may make for the next one to be looked at; 2,000 would end the text.
-const MOST_ITEMS: usize = 500;
-/// Draft tokens that are looked at between two looks at what that took.
-const AT_ONCE: usize = 4;
+/// Bytes of a draft that are looked at between two looks at what that took.
+const AT_ONCE: usize = 16;
 
 impl State {
     /// The longer one of two drafts behind what was emitted: one that somebody has, as far as the grammar allows it, and what the
     /// grammar forces, at most so many tokens.
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
-        let found = guarded(|| match self.phase {
+        match self.phase {
             Phase::Before => {
                 // What comes behind its beginning is not looked at.
                 let begins = own.iter().position(|token| place.grammar.starts.contains(token));
@@ -32,13 +29,16 @@ impl State {
             }
             Phase::Ended => Ok(Proposed::default()),
             Phase::Inside => {
-                let allowed = self.allowed(place, own)?;
-                let forced = self.forced(place, most)?;
-                let is_forced = forced.len() > allowed;
-                Ok(Proposed { tokens: if is_forced { forced } else { own[..allowed].to_vec() }, is_forced })
+                let found = self.unasked(place, |state| {
+                    state.refuel()?;
+                    let allowed = state.allowed(place, own)?;
+                    let forced = state.forced(place, most)?;
+                    let is_forced = forced.len() > allowed;
+                    Ok(Proposed { tokens: if is_forced { forced } else { own[..allowed].to_vec() }, is_forced })
+                });
+                found.map(|found| found.unwrap_or_else(|| Proposed::unchecked(own)))
             }
-        });
-        found.map_err(|problem| self.fail(problem))
+        }
     }
 
     /// How many of these tokens the grammar allows, one behind the other, up to one that would end the text, as far as that can be
@@ -47,7 +47,11 @@ impl State {
         let texts = tokens.iter().take_while(|token| place.is_text(**token)).count();
         let (before, mut allowed) = (Spent::of(self), 0);
         while allowed < texts && self.has_room(before) {
-            let end = (allowed + AT_ONCE).min(texts);
+            let (mut end, mut bytes) = (allowed, 0);
+            while end < texts && bytes < AT_ONCE {
+                bytes += self.parser.token_env.tok_trie().token_len(tokens[end]);
+                end += 1;
+            }
             allowed = self.parser.validate_tokens_raw(&tokens[..end])?;
             if let Some(error) = self.parser.parser.get_error() {
                 anyhow::bail!("{}", error.message());
@@ -62,7 +66,7 @@ impl State {
     /// Whether more may be looked at ahead, without a mask.
     fn has_room(&self, before: Spent) -> bool {
         let now = Spent::of(self);
-        now.is_little(before) && now.fuel.saturating_sub(self.refuelled) < MOST_FUEL
+        now.is_little(before) && self.refuelled.is_some_and(|fuel| now.fuel.saturating_sub(fuel) < MASK_FUEL / 2)
     }
 
     /// Goes on byte by byte while there is one way, and back again.
@@ -78,12 +82,13 @@ impl State {
         {
             let grown = self.parser.parser.stats().all_items - items;
             items += grown;
-            if grown > MOST_ITEMS {
+            if grown > PLACE_ITEMS / 4 {
                 break;
             }
             let Some(byte) = self.parser.parser.with_recognizer(only_byte) else { break };
             let Some(token) = spelling.byte(byte) else { break };
             self.parser.consume_token(token)?;
+            self.consumed.push(token);
             bytes.push(byte);
         }
         if bytes.is_empty() {
@@ -95,6 +100,7 @@ impl State {
         let trie = self.parser.token_env.tok_trie();
         let (open, _) = self.parser.parser.with_recognizer(|recognizer| trie.chop_tokens(recognizer, &tokens));
         self.parser.rollback(bytes.len())?;
+        self.consumed.truncate(self.consumed.len() - bytes.len());
         // See `go_to`.
         self.parser.invalidate_bias_cache();
         tokens.truncate((tokens.len() - open).min(most));

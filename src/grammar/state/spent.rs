@@ -1,14 +1,12 @@
-//! What work on a text has taken, for work that nobody may want: it stops far from the limits that would end its text.
+//! What work on a text has taken, for work that nobody has asked for: it stops far from the limits that would end its text.
 
 use super::{MOST_BYTES, State};
-use crate::grammar::compile::MOST_STATES;
+use crate::grammar::compile::{MASK_FUEL, MASK_ITEMS, MOST_STATES};
 
-/// Nothing is looked at ahead beyond this share of a limit, which is that of a text's own masks.
+/// What may be taken between two looks, as a share of what a mask may take.
+const AT_ONCE: usize = 10;
+/// What may be taken in all, as a share of what ends a text.
 const SHARE: usize = 4;
-/// Fuel of the lexer that looking ahead takes at once; a mask gets 200,000, for some 14 ms.
-const MOST_FUEL: usize = 20_000;
-/// Items of the grammar that it makes at once; a mask may make 50,000, in some 2.5 ms.
-const MOST_ITEMS: usize = 5_000;
 
 /// What an automaton has taken so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,8 +26,8 @@ impl Spent {
 
     /// Whether it was little since `before`, and the text is far from its limits.
     pub(super) fn is_little(self, before: Self) -> bool {
-        self.fuel.saturating_sub(before.fuel) < MOST_FUEL
-            && self.items.saturating_sub(before.items) < MOST_ITEMS
+        self.fuel.saturating_sub(before.fuel) < MASK_FUEL / AT_ONCE
+            && self.items.saturating_sub(before.items) < MASK_ITEMS / AT_ONCE
             && self.states < MOST_STATES / SHARE
             && self.bytes < MOST_BYTES / SHARE
     }

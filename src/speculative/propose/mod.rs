@@ -2,7 +2,7 @@
 //! found by its automaton instead ([`grammar::propose`](crate::grammar::propose)).
 //!
 //! What is proposed is a function of the parameters and the tokens alone, however they came: a sequence that is
-//! opened again with its tokens proposes what it would have proposed. There is no chance in it, so verification takes
+//! opened again with its tokens proposes what it would have proposed (with a grammar, as far as looking ahead takes little). There is no chance in it, so verification takes
 //! the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
 //!
 //! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and
