@@ -2,7 +2,8 @@
 
 use super::running::Running;
 use super::spelling::Spelling;
-use super::{bounds, lock};
+use super::{CompileError, bounds, lock};
+use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
 use crate::vocabulary::Vocabulary;
@@ -125,9 +126,10 @@ impl std::fmt::Debug for Compiled {
 /// Compiles a grammar, on a thread with the stack that it may need, which is left alone if it takes too long.
 ///
 /// # Errors
-/// What is wrong with it.
-pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, String> {
-    bounds::check(params)?;
+/// What is wrong with it, or that there is no thread for it.
+pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, CompileError> {
+    let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
+    bounds::check(params).map_err(wrong)?;
     let (own, (sender, done)) = (params.clone(), mpsc::channel());
     let work = move || {
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &turn.0.factory)));
@@ -137,9 +139,9 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())));
     };
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(work).map_err(|e| format!("there is no thread to compile it: {e}"))?;
+    thread.spawn(work).map_err(|_| CompileError::Busy)?;
     let too_long = |_| format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs());
-    let parser = done.recv_timeout(MOST_COMPILE).map_err(too_long)??;
+    let parser = done.recv_timeout(MOST_COMPILE).map_err(too_long).flatten().map_err(wrong)?;
     // Stops are cut off what was read, and tokens are counted forwards only.
     let is_one_way =
         params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));

@@ -151,15 +151,17 @@ impl Grammars {
             Found::There(found) => return Ok(found),
             Found::Begun(own) => own,
         };
-        let wrong = |message: String| FieldError::new(params.kind.name(), message);
         let tokens = self.tokens.get_or_init(|| Tokens::new(&self.vocabulary).map(Arc::new));
-        let tokens = tokens.as_ref().map_err(|message| CompileError::Invalid(wrong(message.clone())))?;
+        let tokens = tokens
+            .as_ref()
+            .map_err(|message| CompileError::Invalid(FieldError::new(params.kind.name(), message.clone())))?;
         let turn = Turn::take(tokens, started + MOST_WAIT).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
-        let compiled = compile::compile(params, tokens, turn).map_err(|message| {
-            // Whoever waits for it is told the same.
-            lock(&self.known).refuse(&key, wrong(message.clone()));
-            CompileError::Invalid(wrong(message))
+        let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
+            if let CompileError::Invalid(wrong) = error {
+                // Whoever waits for it is told the same.
+                lock(&self.known).refuse(&key, wrong.clone());
+            }
         })?;
         let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());

@@ -304,16 +304,16 @@ impl State {
             Err(problem) if place.is_cancelled() => return Err(self.fail(problem)),
             Err(_) => {}
         }
-        let mut again = Self::new(place.grammar.compiled.parser(), Phase::Inside);
-        place.renew(again.cancellation());
+        let (consumed, mask) = (std::mem::take(&mut self.consumed), self.mask.take());
+        *self = Self { mask, is_cautious: true, ..Self::new(place.grammar.compiled.parser(), Phase::Inside) };
+        place.renew(self.cancellation(), tokens);
         let read = guarded(|| {
-            for &token in &self.consumed[..tokens] {
-                anyhow::ensure!(again.go_on(token)?, "it cannot be read again");
+            for &token in &consumed[..tokens] {
+                anyhow::ensure!(self.go_on(token)?, "it cannot be read again");
             }
             Ok(())
         });
-        let mask = self.mask.take();
-        *self = Self { phase, mask, is_cautious: true, ..again };
+        self.phase = phase;
         read.map(|()| None).map_err(|problem| self.fail(problem))
     }
 

@@ -64,7 +64,7 @@ impl Text {
         let phase = if grammar.starts.is_empty() { Phase::Inside } else { Phase::Before };
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
-        let most = MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(output.len()).unwrap_or(u32::MAX));
+        let most = time_to_read(output.len());
         let started = Instant::now();
         for (at, &token) in output.iter().enumerate() {
             let is_late = at % LOOK_EACH == LOOK_EACH - 1 && started.elapsed() > most;
@@ -227,10 +227,21 @@ impl Place {
         lock(&self.cancellation).cancel();
     }
 
-    /// Its automaton is another one from now on, which ends by this.
-    pub(super) fn renew(&self, cancellation: CancellationHandle) {
-        *lock(&self.cancellation) = cancellation;
+    /// Its automaton is another one from now on, which ends by this, and has to read so many tokens again.
+    pub(super) fn renew(&self, cancellation: CancellationHandle, tokens: usize) {
+        let mut own = lock(&self.cancellation);
+        if own.is_cancelled() {
+            // Somebody was told so meanwhile.
+            cancellation.cancel();
+        }
+        *own = cancellation;
+        self.until.store(clock() + time_to_read(tokens).as_micros() as u64, Ordering::Relaxed);
     }
+}
+
+/// How long reading so many tokens may take.
+fn time_to_read(tokens: usize) -> Duration {
+    MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
 /// Microseconds since some moment, at least 1.
