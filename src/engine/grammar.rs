@@ -53,9 +53,7 @@ pub(super) fn propose(finished: &mut [Finished], streams: &mut HashMap<StreamId,
     for (at, finished) in finished.iter().enumerate() {
         let Some(stream) = streams.get(&finished.stream) else { continue };
         for (work, worked) in finished.work.iter().enumerate() {
-            let emitted = worked.done.as_ref().is_ok_and(|done| done.next().is_some());
-            let sequence = worked.sequence.filter(|_| emitted).and_then(|id| stream.table.get(id));
-            if let Some(draft) = sequence.and_then(Sequence::draft_by_grammar) {
+            if let Some(draft) = worked.draft_by_grammar(&stream.table) {
                 places.push((at, work));
                 texts.push(draft);
             }

@@ -1,5 +1,5 @@
 //! The engine's state: every stream's sequences and waiting steps. A pure state machine: it is told what
-//! arrived and what time it is, and never waits.
+//! arrived and what time it is, and waits for nothing but what a grammar's threads work out.
 //!
 //! A batch takes the waiting steps of all streams in turn, each stream's in order. A step that names a
 //! sequence the batch already works on waits for the next batch, and the rest of its stream with it:
@@ -13,6 +13,7 @@ use super::step::{Done, Open, Opened, RowFailure, RowStatus, Step, StepReply, Wo
 use super::verify::Lot;
 use super::{HERE_BYTES, grammar, memory};
 use crate::backend::Backend;
+use crate::grammar::Text;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
 use crate::permits::Permit;
@@ -235,6 +236,14 @@ pub(super) struct Worked {
     pub(super) done: Result<Done, RowFailure>,
 }
 
+impl Worked {
+    /// See [`Sequence::draft_by_grammar`], where tokens were emitted.
+    pub(super) fn draft_by_grammar<'t>(&self, table: &'t Table) -> Option<(&'t Text, Vec<u32>, usize)> {
+        self.done.as_ref().ok()?.next()?;
+        table.get(self.sequence?)?.draft_by_grammar()
+    }
+}
+
 impl Stream {
     fn finish(&mut self, taken: Taken, results: &mut Results) -> Finished {
         let Taken { stream, mut step, open, plan, permits, .. } = taken;
@@ -255,10 +264,7 @@ impl Stream {
 
     /// Whether a grammar has a part in what some sequence drafts next.
     fn drafts_by_grammar(&self, finished: &Finished) -> bool {
-        let drafts = |id: u64| self.table.get(id).is_some_and(|sequence| sequence.draft_by_grammar().is_some());
-        let mut emitted =
-            finished.work.iter().filter(|worked| worked.done.as_ref().is_ok_and(|done| done.next().is_some()));
-        emitted.any(|worked| worked.sequence.is_some_and(drafts))
+        finished.work.iter().any(|worked| worked.draft_by_grammar(&self.table).is_some())
     }
 
     fn answer(&mut self, finished: Finished, metrics: &Metrics, (started, finished_at): (Instant, Instant)) {
