@@ -170,6 +170,9 @@ def field_type(field: Any) -> tuple[str, str]:
     if field.name == "json_schema":
         # As Python has it: it is sent as JSON.
         base = "str | Mapping[str, Any] | bool"
+    if field.name == "choices":
+        # Sent as lines.
+        base = "str | Sequence[str]"
     # Where one of several is to be there, one that is absent is not "" or 0.
     if field.proto3_optional or field.HasField("oneof_index") or zero == "None":
         return f"{base} | None", "None"

@@ -33,6 +33,7 @@ const CONFINED: &[Confined] = &[
     Confined { word: "cudarc", only_in: &["backend/cuda", "region"], why: "one door to the device" },
     Confined { word: "llguidance", only_in: &["grammar"], why: "one place knows whose automata grammars are" },
     Confined { word: "toktrie", only_in: &["grammar"], why: "as llguidance" },
+    Confined { word: "derivre", only_in: &["grammar"], why: "as llguidance" },
     Confined { word: "\"croupier_", only_in: &["metrics"], why: "metric names are a contract, written once" },
     Confined {
         word: "clap",

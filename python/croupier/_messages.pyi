@@ -717,9 +717,12 @@ class GrammarParams(_Message):
     json_schema: str
     regex: str
     lark: str
+    gbnf: str
+    choices: str
     @property
     def start_token_ids(self) -> _Scalars[int]: ...
     def __init__(self, *, json_schema: str | None = ..., regex: str | None = ..., lark: str | None = ...,
+                 gbnf: str | None = ..., choices: str | None = ...,
                  start_token_ids: _Iterable[int] | None = ...) -> None: ...
 
 class ThinkingBudgetParams(_Message):

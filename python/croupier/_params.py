@@ -24,7 +24,8 @@ _MEANT = {
     "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "n_predict": "max_tokens",
     "temp": "temperature", "repeat_penalty": "repetition_penalty", "rep_pen": "repetition_penalty", "repeat_last_n": "penalty_last_n",
     "tfs_z": "tfs", "typical": "typical_p", "eos_token_id": "stop_token_ids",
-    "json": "json_schema", **dict.fromkeys(("json_schema", "regex", "lark", "structured_outputs", "response_format"), "grammar"),
+    "json": "json_schema", "ebnf": "gbnf", "choice": "choices",
+    **dict.fromkeys(("json_schema", "regex", "lark", "gbnf", "structured_outputs", "response_format"), "grammar"),
 }
 _WANTED = {
     FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
@@ -146,6 +147,8 @@ def _plain(field: Any, value: Any) -> Any:
         return _biases(value)
     if field.name == "json_schema" and not isinstance(value, str):
         return as_json(value)
+    if field.name == "choices" and _is_many(value):
+        return _as_lines(value)
     if isinstance(value, (str, bytes)) and field.enum_type is None:
         return value
     if _is_many(value):
@@ -168,6 +171,17 @@ def as_json(schema: Any) -> str:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_known_to_json)
     except (TypeError, ValueError, RecursionError) as error:
         raise (ValueError if isinstance(error, RecursionError) else type(error))(f"json_schema is not {_SCHEMA}: {error}") from error
+
+
+def _as_lines(choices: Iterable[Any]) -> str:
+    """Choices as the wire has them."""
+    lines = list(choices)
+    for line in lines:
+        if not isinstance(line, str):
+            raise TypeError(f"choices has {line!r}, must be texts")
+        if "\n" in line:
+            raise ValueError(f"choices has {line!r}, which is more than one line; write them as a regex")
+    return "\n".join(lines)
 
 
 def _known_to_json(value: Any) -> Any:

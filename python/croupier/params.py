@@ -361,6 +361,10 @@ class GrammarParams(Params["pb.GrammarParams"]):
     """A regular expression, in the syntax of Rust's regex crate, that the whole text matches."""
     lark: str | None = None
     """A grammar in the Lark syntax of llguidance; its rule "start" is the whole text."""
+    gbnf: str | None = None
+    """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
+    choices: str | Sequence[str] | None = None
+    """Texts, one a line: the text is one of them. A last line that is empty does not count."""
     start_token_ids: Sequence[int] = ()
     """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking. Before it
     every token may be emitted. At most 64. Empty: it begins with the output's first token."""

@@ -75,11 +75,10 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
 
 /// `{ json_schema = "{}" }`; an empty table is no grammar.
 pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
-    let kinds = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark];
     let grammar = |parts: &mut Parts<'_>| {
-        let given = kinds.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
+        let given = GrammarKind::ALL.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
         let start_token_ids = parts.or("start_token_ids", Vec::new(), tokens);
-        let (mut given, names) = (given.into_iter().flatten(), kinds.map(GrammarKind::name).join(", "));
+        let (mut given, names) = (given.into_iter().flatten(), GrammarKind::ALL.map(GrammarKind::name).join(", "));
         let first = given.next();
         match (first, given.next()) {
             (Some((kind, text)), None) => Some(Arc::new(GrammarParams { kind, text, start_token_ids })),

@@ -36,7 +36,8 @@ const DEEPEST: usize = 128;
 /// What would have to be another way.
 pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
     match params.kind {
-        GrammarKind::Regex => Ok(()),
+        // GBNF has nothing that has to hold at once.
+        GrammarKind::Regex | GrammarKind::Gbnf | GrammarKind::Choices => Ok(()),
         GrammarKind::Lark => lark(&params.text),
         // What is no JSON is told by whoever compiles it.
         GrammarKind::JsonSchema => serde_json::from_str(&params.text).map_or(Ok(()), |schema| json(&schema)),

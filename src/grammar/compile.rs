@@ -2,7 +2,7 @@
 
 use super::running::Running;
 use super::spelling::Spelling;
-use super::{CompileError, bounds, lock};
+use super::{CompileError, bounds, gbnf, lock};
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
@@ -36,10 +36,13 @@ pub const MOST_COMPILING: usize = 3;
 /// Longest text of a token.
 const LONGEST: usize = 1000;
 const FAILS: &str = "the compiler fails on it";
+const NO_NAMES: &str = "the compiler fails on it; this vocabulary has no control tokens with names, such as a tokenizer.json marks as special";
 /// Characters of what a compiler says.
 const MOST_TOLD: usize = 300;
 /// What a compiled grammar is counted as beside its lexer.
 const BYTES: usize = 256 << 10;
+/// The same for each byte of its text: its rules, where it has some, were seen to take 94 to 110, and an expression 12 to 27.
+const BYTES_A_BYTE: [usize; 2] = [32, 110];
 
 /// What all grammars over a vocabulary share.
 pub(super) struct Tokens {
@@ -47,6 +50,8 @@ pub(super) struct Tokens {
     pub(super) pool: ThreadPool,
     /// Stands for all tokens that end a text: the one behind the vocabulary's last.
     pub(super) end: u32,
+    /// Whether some have a name.
+    has_special: bool,
     pub(super) spelling: Spelling,
     pub(super) running: Running,
     /// Batches that wait for texts.
@@ -97,7 +102,8 @@ impl Tokens {
             .build()
             .map_err(|e| e.to_string())?;
         let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Default::default());
-        Ok(Self { factory, pool, end, spelling, running, waiting, compiling })
+        let has_special = !vocabulary.special().is_empty();
+        Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling })
     }
 }
 
@@ -113,6 +119,8 @@ pub struct Compiled {
     pub(super) tokens: Arc<Tokens>,
     /// Whether a text cannot step back in it.
     pub(super) is_one_way: bool,
+    /// What it is counted as, beside its lexer.
+    bytes: usize,
     /// Room for it, once it was taken.
     room: Mutex<Option<Permit>>,
 }
@@ -131,12 +139,15 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
     let (own, (sender, done)) = (params.clone(), mpsc::channel());
+    // It does not expect to be asked for a control token where there are none.
+    let is_named = !tokens.has_special && params.text.contains('<');
+    let failure = if is_named { NO_NAMES } else { FAILS };
     let work = move || {
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &turn.0.factory)));
         // Before whoever waits may come with the next one.
         drop(turn);
         // Fails when nobody waits any more.
-        let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())));
+        let _ = sender.send(compiled.unwrap_or_else(|_| Err(failure.to_owned())));
     };
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
     thread.spawn(work).map_err(|_| CompileError::Busy)?;
@@ -145,7 +156,9 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     // Stops are cut off what was read, and tokens are counted forwards only.
     let is_one_way =
         params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
-    Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, room: Mutex::default() })
+    let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
+    let bytes = BYTES + BYTES_A_BYTE[usize::from(has_rules)] * params.text.len();
+    Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
 }
 
 /// The right to compile.
@@ -180,6 +193,11 @@ fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<TokenParser
         }
         GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),
         GrammarKind::Lark => TopLevelGrammar::from_lark(params.text.clone()),
+        GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(&params.text)?),
+        GrammarKind::Choices => {
+            let texts: Vec<String> = params.choices().map(gbnf::text_of).collect();
+            TopLevelGrammar::from_regex(&texts.join("|"))
+        }
     };
     let mut parser = factory.create_parser(grammar).map_err(|e| told(&e))?;
     parser.start_without_prompt();
@@ -195,7 +213,7 @@ impl Compiled {
 
     /// Takes room for it; says whether there was enough.
     pub(super) fn take_room(&self, state: &Arc<Counter>) -> bool {
-        let taken = state.take(BYTES + lock(&self.start).parser.lexer_stats().num_bytes);
+        let taken = state.take(self.bytes + lock(&self.start).parser.lexer_stats().num_bytes);
         let is_taken = taken.is_some();
         *lock(&self.room) = taken;
         is_taken
@@ -211,8 +229,9 @@ pub(super) fn told(error: &impl std::fmt::Display) -> String {
     }
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let words = words.trim_end_matches("<non-verbose/>").trim_end();
-    // The rest tells who embeds the compiler which of its limits to raise.
-    let words = words.split("; either increase limits").next().unwrap_or_default();
+    // The rest tells who embeds the compiler which of its limits to raise, or lists tokens by what they have not.
+    let rest = ["; either increase limits", "; following special tokens"];
+    let words = rest.iter().fold(words, |words, rest| words.split(rest).next().unwrap_or_default());
     if words.chars().count() <= MOST_TOLD {
         words.to_owned()
     } else {

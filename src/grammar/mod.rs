@@ -12,6 +12,7 @@ mod ahead;
 mod bounds;
 mod compile;
 pub mod fill;
+mod gbnf;
 pub mod propose;
 mod running;
 mod spelling;

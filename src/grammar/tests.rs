@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 
 mod forced;
+mod gbnf;
 mod limits;
 
 const END: u32 = 1;

@@ -61,7 +61,7 @@ static PARAMS: Shape = Shape {
         (65, "repetition_detection", &leaf(3)),
         (66, "thinking_budget", &leaf(4)),
         (68, "report", &leaf(4)),
-        (81, "grammar", &leaf(4)),
+        (81, "grammar", &leaf(6)),
         (90, "watermark", &WATERMARK),
     ],
 };

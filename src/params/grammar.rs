@@ -19,9 +19,16 @@ pub enum GrammarKind {
     Regex,
     /// In the Lark syntax of llguidance.
     Lark,
+    /// In llama.cpp's GBNF.
+    Gbnf,
+    /// One of these lines.
+    Choices,
 }
 
 impl GrammarKind {
+    /// All there are.
+    pub const ALL: [Self; 5] = [Self::JsonSchema, Self::Regex, Self::Lark, Self::Gbnf, Self::Choices];
+
     /// Name of its field on the wire and in files.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -29,6 +36,8 @@ impl GrammarKind {
             Self::JsonSchema => "json_schema",
             Self::Regex => "regex",
             Self::Lark => "lark",
+            Self::Gbnf => "gbnf",
+            Self::Choices => "choices",
         }
     }
 }
@@ -58,6 +67,11 @@ impl GrammarParams {
             let message = format!("has {bytes} bytes, at most {MAX_GRAMMAR_BYTES} are allowed");
             return Err(FieldError::new(field, message));
         }
+        if self.kind == GrammarKind::Choices
+            && let Some(line) = self.choices().position(str::is_empty)
+        {
+            return Err(FieldError::new(field, format!("has nothing in line {}; each line is a text", line + 1)));
+        }
         let repeats = self.repeats();
         if repeats > MAX_GRAMMAR_REPEATS {
             let message = format!(
@@ -70,9 +84,18 @@ impl GrammarParams {
         check_tokens("start_token_ids", &self.start_token_ids, vocab_size)
     }
 
+    /// The lines of [`GrammarKind::Choices`].
+    pub fn choices(&self) -> impl Iterator<Item = &str> {
+        self.text.strip_suffix('\n').unwrap_or(&self.text).split('\n')
+    }
+
     /// How many of its parts are optional or repeated, at most.
     fn repeats(&self) -> usize {
-        let brackets = if self.kind == GrammarKind::Lark { "?*+[" } else { "?*+" };
+        let brackets = match self.kind {
+            GrammarKind::Lark => "?*+[",
+            GrammarKind::Choices => return 0,
+            _ => "?*+",
+        };
         let signs = self.text.bytes().filter(|byte| brackets.as_bytes().contains(byte)).count();
         let empty = ["{0,", "{,", "|)", "(|", "||"].map(|sign| self.text.matches(sign).count());
         signs + empty.into_iter().sum::<usize>()

@@ -34,10 +34,12 @@ fn acceptance(draw: &mut Draw) -> AcceptanceParams {
 /// Over the texts of tokens, which are of a and b.
 fn grammar(draw: &mut Draw) -> GrammarParams {
     use grammar_params::Kind;
-    let kind = match draw.below(6) {
+    let kind = match draw.below(8) {
         0 => None,
         1 => Some(Kind::Lark("start: pair+\npair: \"a\" pair \"b\" | \"ba\" | \"aab\"\n".to_owned())),
         2 => Some(Kind::JsonSchema("{}".to_owned())),
+        3 => Some(Kind::Gbnf("root ::= pair+\npair ::= \"a\" pair? [ab]* \"b\" | [ab]{2,}\n".to_owned())),
+        4 => Some(Kind::Choices("abba\nabab\nbaab\nb".to_owned())),
         _ => Some(Kind::Regex(draw.one_of(&["[ab]*", "(ab|ba|b)+", "a{3,9}b*", "(a|b){6}"]).to_owned())),
     };
     GrammarParams { kind, start_token_ids: if draw.happens(0.3) { draw.tokens(1, 3) } else { vec![] } }

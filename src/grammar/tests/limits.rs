@@ -45,6 +45,34 @@ fn the_largest_grammars_are_compiled_or_refused() {
             ),
         ),
         (
+            GrammarKind::Gbnf,
+            until_full("root ::= a0\n", &|i| format!("a{i}::=a{}\n", i + 1), &|i| format!("a{i} ::= \"b\"\n")),
+        ),
+        // Each rule is twice the one before, and none is regular to its end.
+        (
+            GrammarKind::Gbnf,
+            until_full(
+                "root ::= a0 root? \"x\"\n",
+                &|i| format!("a{i}::=[a-z]{} a{} a{}\n", if i < 1000 { "+" } else { "" }, i + 1, i + 1),
+                &|i| format!("a{i} ::= [a-z]* \"b\"\n"),
+            ),
+        ),
+        // Terminals that begin alike, each in the way of the others.
+        (
+            GrammarKind::Gbnf,
+            until_full("root ::= \"x\"", &|i| format!("|root \"ab{i}\""), &|_| "|[ab]+ root\n".to_owned()),
+        ),
+        (
+            GrammarKind::Gbnf,
+            until_full(
+                "root ::= ",
+                &|i| if i < 1000 { "\"a\"? root? ".to_owned() } else { "\"b\"".to_owned() },
+                &|_| "\n".to_owned(),
+            ),
+        ),
+        (GrammarKind::Gbnf, until_full("root ::= \"", &|_| "ab".to_owned(), &|_| "\"".to_owned())),
+        (GrammarKind::Choices, until_full("", &|i| format!("w{i}\n"), &|_| "x".to_owned())),
+        (
             GrammarKind::JsonSchema,
             until_full("", &|_| r#"{"items":"#.to_owned(), &|i| format!("{{}}{}", "}".repeat(i))),
         ),

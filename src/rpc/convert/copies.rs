@@ -109,7 +109,9 @@ fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, f
     let grammars = params.filter_map(|own| own.grammar.as_ref()?.kind.as_ref());
     let texts: HashSet<&str> = grammars
         .map(|kind| match kind {
-            Kind::JsonSchema(text) | Kind::Regex(text) | Kind::Lark(text) => text.as_str(),
+            Kind::JsonSchema(text) | Kind::Regex(text) | Kind::Lark(text) | Kind::Gbnf(text) | Kind::Choices(text) => {
+                text.as_str()
+            }
         })
         .collect();
     if texts.len() <= MAX_GRAMMARS {

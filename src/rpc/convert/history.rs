@@ -81,6 +81,8 @@ fn grammar(wire: Option<proto::GrammarParams>, default: Option<&Arc<GrammarParam
         Kind::JsonSchema(text) => (GrammarKind::JsonSchema, text),
         Kind::Regex(text) => (GrammarKind::Regex, text),
         Kind::Lark(text) => (GrammarKind::Lark, text),
+        Kind::Gbnf(text) => (GrammarKind::Gbnf, text),
+        Kind::Choices(text) => (GrammarKind::Choices, text),
     };
     Some(Arc::new(GrammarParams { kind, text, start_token_ids }))
 }

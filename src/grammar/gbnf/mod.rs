@@ -1,0 +1,63 @@
+//! GBNF, the grammars of llama.cpp (and, with it, those that XGrammar calls EBNF), as grammars of llguidance.
+//!
+//! GBNF has no lexer: a rule is read character by character, and whatever derivation there is counts. The automata here have one, which
+//! takes the longest match: `[a-z]+ "b"` as two terminals would never find its `b`. So terminals are chosen such that the longest match is
+//! the only one. A terminal is as much of a rule as is regular, since an automaton of bytes is what masks are made from fast; and where
+//! one could run on over what may follow another, it is taken apart, down to single characters, which cannot.
+//!
+//! [`read`] makes [`Rules`] of a text, [`plan`] chooses terminals, [`apart`] says which pairs are in each other's way.
+
+mod apart;
+mod bytes;
+mod plan;
+mod read;
+mod rules;
+#[cfg(test)]
+pub(super) mod stacks;
+mod write;
+
+use crate::params::grammar::MAX_GRAMMAR_REPEATS;
+use apart::Apart;
+use plan::{Opened, Plan};
+pub(super) use write::text_of;
+
+/// Longest regular expression of a terminal; a rule that is used in several places is written out in each. A smaller one is taken where the
+/// whole would be too large.
+const LONGEST: [usize; 3] = [4096, 512, 64];
+/// Longest grammar that may come of one.
+const MOST_WRITTEN: usize = 1 << 18;
+
+/// The same grammar in the Lark syntax of llguidance.
+///
+/// # Errors
+/// What is wrong with it, and in which line.
+pub(super) fn to_lark(text: &str) -> Result<String, String> {
+    let mut rules = read::read(text)?;
+    rules.unroll();
+    rules.measure();
+    let mut apart = Apart::default();
+    for longest in LONGEST {
+        let lark = write::lark(&planned(&rules, longest, &mut apart));
+        let repeats = lark.matches(['?', '*', '+']).count() + lark.matches("{0,").count();
+        if lark.len() <= MOST_WRITTEN && repeats <= 2 * MAX_GRAMMAR_REPEATS {
+            return Ok(lark);
+        }
+    }
+    Err(format!("is too large; make it smaller ({MOST_WRITTEN} bytes are allowed once its rules are written out)"))
+}
+
+/// Terminals that are in no other's way.
+fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Plan {
+    let mut opened = Opened::default();
+    loop {
+        let plan = Plan::of(rules, longest, &opened);
+        let wide = apart.too_wide(&plan);
+        if wide.is_empty() {
+            return plan;
+        }
+        // Each pass opens a part that was closed, so there is a last one.
+        for terminal in wide {
+            opened.open(rules, &plan.terminals[terminal].from);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Which parts of the rules are terminals, and what may follow each.
+
+use super::bytes::Bytes;
+use super::rules::{Id, Node, Rules};
+use super::write::{self, text_of};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Where a terminal stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum From {
+    Node(Id),
+    /// Some parts of [`Node::All`].
+    Run(Id),
+}
+
+/// Nodes that are not terminals, though they could be.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    nodes: HashSet<Id>,
+    /// Those of [`Node::All`] whose parts stand alone.
+    loose: HashSet<Id>,
+}
+
+impl Opened {
+    /// Opens the places of a terminal that is not one character.
+    pub(super) fn open(&mut self, rules: &Rules, places: &HashSet<From>) {
+        for place in places {
+            match place {
+                From::Node(node) => {
+                    self.nodes.insert(*node);
+                    if matches!(rules.nodes[*node], Node::All(_)) {
+                        self.loose.insert(*node);
+                    }
+                }
+                From::Run(node) => {
+                    self.loose.insert(*node);
+                }
+            }
+        }
+    }
+}
+
+/// A part of a rule, as the parser reads it.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// By its place in [`Plan::terminals`].
+    Terminal(usize),
+    Token(String),
+    /// By its number in [`Rules::rules`].
+    Rule(usize),
+    All(Vec<Part>),
+    Any(Vec<Part>),
+    Repeat {
+        of: Box<Part>,
+        min: u32,
+        max: Option<u32>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Terminal {
+    /// Nothing matches it.
+    pub(super) regex: String,
+    pub(super) from: HashSet<From>,
+    /// Whether it is one character, which no text runs on over.
+    pub(super) is_character: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) terminals: Vec<Terminal>,
+    /// Those that the root leads to, by number.
+    pub(super) rules: BTreeMap<usize, Part>,
+    pub(super) root: usize,
+}
+
+impl Plan {
+    /// Terminals as large as they may be, but for what is opened.
+    pub(super) fn of(rules: &Rules, longest: usize, opened: &Opened) -> Self {
+        let mut planner =
+            Planner { rules, longest, opened, plan: Self::default(), known: HashMap::new(), left: vec![rules.root] };
+        while let Some(rule) = planner.left.pop() {
+            if !planner.plan.rules.contains_key(&rule) {
+                let part = planner.part(rules.rules[rule]);
+                planner.plan.rules.insert(rule, part);
+            }
+        }
+        Self { root: rules.root, ..planner.plan }
+    }
+}
+
+struct Planner<'r> {
+    rules: &'r Rules,
+    longest: usize,
+    opened: &'r Opened,
+    plan: Plan,
+    /// Terminals by their text.
+    known: HashMap<String, usize>,
+    /// Rules to be looked at.
+    left: Vec<usize>,
+}
+
+impl Planner<'_> {
+    fn part(&mut self, node: Id) -> Part {
+        if self.is_closed(node)
+            && let Some(part) = self.terminal(&[node], From::Node(node))
+        {
+            return part;
+        }
+        match &self.rules.nodes[node] {
+            Node::Chars(_) => unreachable!("one character is always closed"),
+            Node::Token(name) => Part::Token(name.clone()),
+            Node::Text(text) => Part::All(text.chars().map(|c| self.character(c)).collect()),
+            Node::Rule(rule) => {
+                self.left.push(*rule);
+                Part::Rule(*rule)
+            }
+            Node::Any(parts) => Part::Any(parts.iter().map(|part| self.part(*part)).collect()),
+            Node::All(parts) if self.opened.loose.contains(&node) => {
+                Part::All(parts.iter().map(|part| self.part(*part)).collect())
+            }
+            Node::All(parts) => self.runs(node, parts),
+            Node::Repeat { of, min, max } => Part::Repeat { of: Box::new(self.part(*of)), min: *min, max: *max },
+        }
+    }
+
+    /// Whether a node may be part of a terminal.
+    fn is_closed(&self, node: Id) -> bool {
+        let size = self.rules.sizes[node].map(|size| size.length);
+        let is_one = matches!(self.rules.nodes[node], Node::Chars(_));
+        is_one || !self.opened.nodes.contains(&node) && size.is_some_and(|length| length <= self.longest)
+    }
+
+    /// What stands one behind the other, where as many as may be are one terminal.
+    fn runs(&mut self, node: Id, parts: &[Id]) -> Part {
+        let mut all = vec![];
+        let mut rest = parts;
+        while let Some(first) = rest.first() {
+            let closed = rest.iter().take_while(|part| self.is_closed(**part)).count();
+            let run = (2..=closed).rev().find_map(|count| {
+                let length: usize =
+                    rest[..count].iter().filter_map(|part| self.rules.sizes[*part]).map(|s| s.length).sum();
+                let terminal = (length <= self.longest).then(|| self.terminal(&rest[..count], From::Run(node)));
+                Some((terminal.flatten()?, count))
+            });
+            let (part, count) = run.unwrap_or_else(|| (self.part(*first), 1));
+            all.push(part);
+            rest = &rest[count..];
+        }
+        Part::All(all)
+    }
+
+    /// Some nodes as a terminal, if they are not too long for one.
+    fn terminal(&mut self, nodes: &[Id], from: From) -> Option<Part> {
+        let is_character = matches!(nodes, [one] if matches!(self.rules.nodes[*one], Node::Chars(_)));
+        let most = if is_character { usize::MAX } else { 4 * self.longest };
+        let (regex, is_nullable) = write::regex(self.rules, nodes, most)?;
+        Some(match regex {
+            None => Part::All(vec![]),
+            Some(regex) => {
+                let terminal = Part::Terminal(self.named(regex, from, is_character));
+                if is_nullable { Part::Repeat { of: Box::new(terminal), min: 0, max: Some(1) } } else { terminal }
+            }
+        })
+    }
+
+    fn character(&mut self, character: char) -> Part {
+        // It is never opened, so it does not matter where it stands.
+        Part::Terminal(self.named(text_of(&character.to_string()), From::Node(0), true))
+    }
+
+    fn named(&mut self, regex: String, from: From, is_character: bool) -> usize {
+        let count = self.plan.terminals.len();
+        let terminal = *self.known.entry(regex.clone()).or_insert(count);
+        if terminal == count {
+            self.plan.terminals.push(Terminal { regex, from: HashSet::new(), is_character });
+        }
+        let known = &mut self.plan.terminals[terminal];
+        known.is_character |= is_character;
+        known.from.insert(from);
+        terminal
+    }
+}
+
+/// What may begin and follow the terminals of a plan.
+pub(super) struct Follows<'p> {
+    /// What each terminal begins with.
+    firsts: &'p [Bytes],
+    /// Of each rule: what it begins with, and whether nothing matches it.
+    rules: BTreeMap<usize, (Bytes, bool)>,
+    /// What follows each rule.
+    behind: BTreeMap<usize, Bytes>,
+    /// What follows each terminal.
+    pub(super) terminals: Vec<Bytes>,
+}
+
+impl<'p> Follows<'p> {
+    pub(super) fn of(plan: &'p Plan, firsts: &'p [Bytes]) -> Self {
+        let rules = plan.rules.keys().map(|rule| (*rule, (Bytes::default(), false))).collect();
+        let behind = plan.rules.keys().map(|rule| (*rule, Bytes::default())).collect();
+        let mut follows = Self { firsts, rules, behind, terminals: vec![Bytes::default(); firsts.len()] };
+        // Rules mostly stand before those that they call.
+        while plan.rules.iter().rev().fold(false, |is_new, (rule, part)| follows.begin(*rule, part) | is_new) {}
+        while plan.rules.iter().fold(false, |is_new, (rule, part)| {
+            let behind = follows.behind[rule];
+            follows.follow(part, behind) | is_new
+        }) {}
+        follows
+    }
+
+    fn begin(&mut self, rule: usize, part: &Part) -> bool {
+        let (begins, is_nullable) = self.first(part);
+        let known = self.rules.get_mut(&rule);
+        known.is_some_and(|known| known.0.add(begins) | (std::mem::replace(&mut known.1, is_nullable) != is_nullable))
+    }
+
+    /// What a part begins with, and whether nothing matches it, as far as is known.
+    fn first(&self, part: &Part) -> (Bytes, bool) {
+        match part {
+            Part::Terminal(terminal) => (self.firsts[*terminal], false),
+            // A token's bytes are none of any text.
+            Part::Token(_) => (Bytes::default(), false),
+            Part::Rule(rule) => self.rules.get(rule).copied().unwrap_or_default(),
+            Part::All(parts) => {
+                let mut all = (Bytes::default(), true);
+                for part in parts.iter() {
+                    let (begins, is_nullable) = self.first(part);
+                    all.0.add(begins);
+                    if !is_nullable {
+                        return (all.0, false);
+                    }
+                }
+                all
+            }
+            Part::Any(parts) => {
+                parts.iter().map(|part| self.first(part)).fold((Bytes::default(), false), |mut any, part| {
+                    any.0.add(part.0);
+                    (any.0, any.1 || part.1)
+                })
+            }
+            Part::Repeat { of, min, .. } => {
+                let (begins, is_nullable) = self.first(of);
+                (begins, is_nullable || *min == 0)
+            }
+        }
+    }
+
+    /// Notes what follows all in a part that these bytes follow; says whether something was new.
+    fn follow(&mut self, part: &Part, behind: Bytes) -> bool {
+        match part {
+            Part::Terminal(terminal) => self.terminals[*terminal].add(behind),
+            Part::Token(_) => false,
+            Part::Rule(rule) => self.behind.get_mut(rule).is_some_and(|known| known.add(behind)),
+            Part::All(parts) => {
+                let (mut behind, mut is_new) = (behind, false);
+                for part in parts.iter().rev() {
+                    is_new |= self.follow(part, behind);
+                    let (mut begins, is_nullable) = self.first(part);
+                    if is_nullable {
+                        begins.add(behind);
+                    }
+                    behind = begins;
+                }
+                is_new
+            }
+            Part::Any(parts) => parts.iter().fold(false, |is_new, part| self.follow(part, behind) | is_new),
+            Part::Repeat { of, max, .. } => {
+                let mut behind = behind;
+                if *max != Some(1) {
+                    behind.add(self.first(of).0);
+                }
+                self.follow(of, behind)
+            }
+        }
+    }
+}

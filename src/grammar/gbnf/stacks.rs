@@ -1,0 +1,152 @@
+//! GBNF as llama.cpp reads it, the plain way: all places where a text may be in its rules, each as a stack of what has still to follow.
+//!
+//! It is what the automata are compared with. Rules that call themselves first have no end here, as in llama.cpp, which refuses them.
+
+use super::read;
+use super::rules::{Id, Node, Rules};
+use std::collections::BTreeSet;
+
+/// What has still to follow.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Frame {
+    Node(Id),
+    Repeat(Id, u32, Option<u32>),
+    Byte(u8),
+    /// A character of a class, of which these bytes were read.
+    Within(Id, Vec<u8>),
+}
+
+/// A text on its way through a grammar.
+#[derive(Clone)]
+pub(in crate::grammar) struct Stacks<'r> {
+    rules: &'r Rules,
+    stacks: BTreeSet<Vec<Frame>>,
+}
+
+/// The rules of a grammar that is right.
+pub(in crate::grammar) struct Plain(Rules);
+
+impl Plain {
+    pub(in crate::grammar) fn new(text: &str) -> Self {
+        Self(read::read(text).expect("it is right"))
+    }
+
+    pub(in crate::grammar) fn begun(&self) -> Stacks<'_> {
+        let mut begun = Stacks { rules: &self.0, stacks: BTreeSet::new() };
+        begun.expand(vec![Frame::Node(self.0.rules[self.0.root])], &mut BTreeSet::new());
+        begun
+    }
+}
+
+impl Stacks<'_> {
+    /// Whether the text may end.
+    pub(in crate::grammar) fn is_whole(&self) -> bool {
+        self.stacks.contains(&vec![])
+    }
+
+    /// The text with some more bytes; none if they may not follow.
+    pub(in crate::grammar) fn with(&self, bytes: &[u8]) -> Option<Self> {
+        bytes.iter().try_fold(self.clone(), |text, byte| text.read(*byte)).filter(|text| !text.stacks.is_empty())
+    }
+
+    fn read(&self, byte: u8) -> Option<Self> {
+        let mut next = Self { rules: self.rules, stacks: BTreeSet::new() };
+        for stack in &self.stacks {
+            let Some((top, below)) = stack.split_last() else { continue };
+            let (class, before) = match top {
+                Frame::Byte(wanted) if *wanted == byte => {
+                    next.expand(below.to_vec(), &mut BTreeSet::new());
+                    continue;
+                }
+                Frame::Node(class) => (*class, &vec![]),
+                Frame::Within(class, before) => (*class, before),
+                _ => continue,
+            };
+            let so_far = [before.as_slice(), &[byte]].concat();
+            let Node::Chars(ranges) = &self.rules.nodes[class] else { unreachable!("expanded") };
+            match could_be(&so_far) {
+                Some((low, high))
+                    if ranges.iter().any(|r| u32::from(*r.start()) <= high && low <= u32::from(*r.end())) =>
+                {
+                    if std::str::from_utf8(&so_far).is_ok() {
+                        next.expand(below.to_vec(), &mut BTreeSet::new());
+                    } else {
+                        next.stacks.insert([below, &[Frame::Within(class, so_far)]].concat());
+                    }
+                }
+                _ => {}
+            }
+        }
+        (!next.stacks.is_empty()).then_some(next)
+    }
+
+    /// Notes a stack once a character or nothing is at its top.
+    fn expand(&mut self, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
+        if !seen.insert(stack.clone()) {
+            return;
+        }
+        let whole = stack.clone();
+        match stack.pop() {
+            None | Some(Frame::Byte(_) | Frame::Within(..)) => {
+                self.stacks.insert(whole);
+            }
+            Some(Frame::Repeat(of, min, max)) => {
+                if min == 0 {
+                    self.expand(stack.clone(), seen);
+                }
+                if max != Some(0) {
+                    stack.push(Frame::Repeat(of, min.saturating_sub(1), max.map(|max| max - 1)));
+                    stack.push(Frame::Node(of));
+                    self.expand(stack, seen);
+                }
+            }
+            Some(Frame::Node(node)) => match &self.rules.nodes[node] {
+                Node::Chars(_) => {
+                    self.stacks.insert(whole);
+                }
+                Node::Token(_) => {}
+                Node::Text(text) => {
+                    stack.extend(text.bytes().rev().map(Frame::Byte));
+                    self.expand(stack, seen);
+                }
+                Node::Rule(rule) => {
+                    stack.push(Frame::Node(self.rules.rules[*rule]));
+                    self.expand(stack, seen);
+                }
+                Node::All(parts) => {
+                    stack.extend(parts.iter().rev().map(|part| Frame::Node(*part)));
+                    self.expand(stack, seen);
+                }
+                Node::Any(parts) => {
+                    for part in parts {
+                        self.expand([stack.as_slice(), &[Frame::Node(*part)]].concat(), seen);
+                    }
+                }
+                Node::Repeat { of, min, max } => {
+                    stack.push(Frame::Repeat(*of, *min, *max));
+                    self.expand(stack, seen);
+                }
+            },
+        }
+    }
+}
+
+/// The lowest and highest character that the beginning of its bytes may be of; none if it is of none.
+fn could_be(bytes: &[u8]) -> Option<(u32, u32)> {
+    let first = u32::from(bytes[0]);
+    let (length, bits, least) = match first {
+        0..=0x7F => return (bytes.len() == 1).then_some((first, first)),
+        0xC0..=0xDF => (2, first & 0x1F, 0x80),
+        0xE0..=0xEF => (3, first & 0x0F, 0x800),
+        0xF0..=0xF7 => (4, first & 0x07, 0x1_0000),
+        _ => return None,
+    };
+    if bytes.len() > length || bytes[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
+        return None;
+    }
+    let known = bytes[1..].iter().fold(bits, |code, byte| code << 6 | u32::from(byte & 0x3F));
+    let left = 6 * (length - bytes.len()) as u32;
+    let (low, high) = ((known << left).max(least), (known << left | ((1 << left) - 1)).min(0x10_FFFF));
+    let is_half = (0xD800..=0xDFFF).contains(&low) && (0xD800..=0xDFFF).contains(&high);
+    (low <= high && !is_half).then_some((low, high))
+}
