@@ -1,5 +1,6 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
+mod descriptors;
 mod exporting;
 mod serving;
 mod stall;
@@ -303,6 +304,7 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 #[allow(clippy::print_stderr)] // Before logging is set up there is nothing else.
 pub fn run(config: Config) -> ExitCode {
     memory::keep_large_buffers();
+    let descriptors = descriptors::raised();
     let guard = match telemetry::init(config.log_format, &config.log_level) {
         Ok(guard) => guard,
         Err(error) => {
@@ -310,6 +312,7 @@ pub fn run(config: Config) -> ExitCode {
             return ExitCode::from(EXIT_INTERNAL);
         }
     };
+    descriptors::check(descriptors, config.limits.max_connections);
     let ended = run_logged(config);
     let is_left = matches!(ended, Ok(Drained::Left));
     let code = match ended {

@@ -2,7 +2,7 @@
 
 use crate::admin_client;
 use crate::config::{HealthcheckArgs, Target};
-use crate::rpc::health::LIVENESS;
+use crate::rpc::health::{LIVENESS, READINESS};
 use crate::rpc::probe;
 use std::process::ExitCode;
 
@@ -40,8 +40,11 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
 
 async fn admin(url: &str, service: &str) -> Result<(), String> {
     let address = admin_client::authority(url)?;
-    // The admin port knows one of these names by a page of its own; the others say whether the server takes work.
-    let page = if service == LIVENESS { "/livez" } else { "/readyz" };
+    let page = match service {
+        LIVENESS => "/livez",
+        name if READINESS.contains(&name) => "/readyz",
+        other => return Err(format!("there is no service \"{other}\"; write liveness, readiness, or none of them")),
+    };
     let answer = admin_client::get(address, page, LONGEST_ANSWER).await;
     let answer = answer.map_err(|e| format!("cannot ask {address}: {e}"))?;
     match answer.status {

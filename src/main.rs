@@ -1,10 +1,11 @@
 //! The `croupier` program.
 
 use croupier::config::{self, Command};
-use croupier::{app, bench, healthcheck, inject, top, watermark};
+use croupier::{app, bench, healthcheck, inject, shutdown, top, watermark};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    shutdown::end_until_watched();
     match config::parse_process() {
         Ok(Command::Serve(config)) => app::run(*config),
         Ok(Command::Healthcheck(args)) => healthcheck::run(&args),

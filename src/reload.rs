@@ -4,7 +4,9 @@
 //! link one directory up, of which a watch on the file itself never hears.
 
 use ring::digest;
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -135,7 +137,11 @@ impl<T: Send + Sync + 'static> Watcher<T> {
     }
 
     fn see(&mut self) -> Result<Vec<File>, Vec<String>> {
-        let files = read(&self.paths);
+        // To open a pipe is to wait for who writes to it, maybe for ever.
+        let pipes = self.paths.iter().filter(|path| fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()));
+        let pipes: Vec<_> =
+            pipes.map(|path| format!("{}: is a pipe, which is read at a start only", path.display())).collect();
+        let files = if pipes.is_empty() { read(&self.paths) } else { Err(pipes) };
         self.seen = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
         files
     }
@@ -178,7 +184,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
 /// For people.
 pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    let read = fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
     match read {
         Err(error) => Err(format!("{}: cannot be read: {error}", path.display())),
         Ok(_) if bytes.len() as u64 > LARGEST => Err(format!("{}: has more than {LARGEST} bytes", path.display())),
@@ -252,6 +258,20 @@ mod tests {
         let wrong = Change::Refused(vec!["they differ".to_owned()]);
         assert_eq!((watcher.look_now(), watcher.look_now()), (wrong.clone(), wrong), "it is not put right by asking");
         assert_eq!((watcher.look(), watcher.look(), *thing.current()), (None, None, 2));
+    }
+
+    /// Nobody writes to it, so whoever opened it would wait for ever.
+    #[test]
+    fn a_file_that_becomes_a_pipe_is_refused_until_it_is_a_file_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_, mut watcher) = open(write(dir.path(), "1", "1"), pair).expect("equal");
+        let one = dir.path().join("one");
+        fs::remove_file(&one).expect("it was there");
+        assert!(std::process::Command::new("mkfifo").arg(&one).status().expect("mkfifo runs").success());
+        assert!(matches!(watcher.look_now(), Change::Refused(why) if why[0].contains("is a pipe")));
+        fs::remove_file(&one).expect("it is there");
+        write(dir.path(), "2", "2");
+        assert_eq!(watcher.look_now(), Change::Taken);
     }
 
     #[tokio::test]

@@ -69,19 +69,20 @@ impl Secrets {
     }
 }
 
-fn told(metrics: &Metrics, what: Secret, change: &Change) {
+fn told(metrics: &Metrics, secret: Secret, change: &Change) {
+    let what = secret.label();
     match change {
-        Change::Same => return tracing::info!(?what, "the files are those in force"),
-        Change::Taken => tracing::info!(?what, "changed files were read and are in force"),
+        Change::Same => return tracing::info!(what, "the files are those in force"),
+        Change::Taken => tracing::info!(what, "changed files were read and are in force"),
         Change::Refused(problems) => {
             tracing::error!(
-                ?what,
+                what,
                 problems = problems.join("; "),
                 "changed files are wrong; the old ones stay in force"
             );
         }
     }
-    metrics.reloaded(what, *change == Change::Taken);
+    metrics.reloaded(secret, *change == Change::Taken);
 }
 
 fn show_expiry(metrics: &Metrics, tls: &ServerTls) {

@@ -1,10 +1,29 @@
 //! Signals: those that stop, and the one that has files looked at.
 
 use crate::backend::cuda;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// Whether nobody watches signals yet.
+static IS_STARTING: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+
+/// Lets SIGTERM and SIGINT end the first process of a container from its beginning. For others they do that by themselves, but the
+/// first of all is not told a signal that it does not handle: while it reads its configuration, the one that stops its pod would be lost.
+pub fn end_until_watched() {
+    if std::process::id() != 1 {
+        return;
+    }
+    for signal in [SIGTERM, SIGINT] {
+        // Without it signals are lost for a while, as they were.
+        let _ = register_conditional_shutdown(signal, 128 + signal, Arc::clone(&IS_STARTING));
+    }
+}
 
 /// A token that the first SIGTERM or SIGINT cancels. A second one ends the process at once: whoever sends it does not
 /// want to wait for the drain.
@@ -14,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub fn on_signal() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    IS_STARTING.store(false, Ordering::SeqCst);
     let token = CancellationToken::new();
     let cancel = token.clone();
     tokio::spawn(async move {

@@ -249,3 +249,48 @@ fn a_panic_is_a_line_of_the_log() {
 fn thread_without_a_message() {
     std::thread::spawn(|| std::panic::panic_any(1)).join().expect_err("a panic");
 }
+
+/// The first process of a container is not told a signal that it does not handle.
+#[test]
+fn a_signal_ends_the_first_process_of_a_container_while_it_reads_its_configuration() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("config.toml");
+    // Nobody writes to it, so reading takes as long as the test likes.
+    assert!(Command::new("mkfifo").arg(&config).status().expect("mkfifo runs").success());
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", env!("CARGO_BIN_EXE_croupier"), "serve", "--config"]);
+    let mut outer = Server(command.arg(&config).stderr(Stdio::null()).spawn().expect("unshare runs"));
+    let children = format!("/proc/{0}/task/{0}/children", outer.0.id());
+    let inner = until(|| {
+        if let Some(ended) = outer.0.try_wait().expect("a child") {
+            eprintln!("not tested: no namespace of processes may be made here ({ended})");
+            return Some(None);
+        }
+        let inner: u32 = std::fs::read_to_string(&children).ok()?.trim().parse().ok()?;
+        // Its program is there, and not unshare's any more, once it reads.
+        let status = std::fs::read_to_string(format!("/proc/{inner}/status")).ok()?;
+        (status.starts_with("Name:\tcroupier") && status.contains("State:\tS")).then_some(Some(inner))
+    });
+    let Some(inner) = inner else { return };
+    assert!(Command::new("kill").args(["-s", "TERM", &inner.to_string()]).status().expect("kill runs").success());
+    assert_eq!(outer.end().code(), Some(128 + 15));
+}
+
+#[test]
+fn open_files_are_as_many_as_may_be_and_few_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Hn 300 && ulimit -Sn 100 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_croupier")]);
+    command.args(["serve", "--admin=none", "--listen=none", "--threads=1", "--log-format=json", "--uds"]).arg(&socket);
+    let mut server = Server(command.stderr(Stdio::piped()).spawn().expect("it starts"));
+    until(|| healthcheck(&socket).status.success().then_some(()));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.0.id())).expect("it runs");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    assert_eq!(files.split_whitespace().filter(|word| *word == "300").count(), 2, "{files}");
+    server.signal("TERM");
+    server.end();
+    let mut log = String::new();
+    std::io::Read::read_to_string(&mut server.0.stderr.take().expect("it is piped"), &mut log).expect("text");
+    assert!(log.contains("\"descriptors\":300") && log.contains("lower max_connections"), "{log}");
+}

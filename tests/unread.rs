@@ -149,3 +149,24 @@ async fn with_no_timeout_replies_wait_for_ever() {
         assert!(worker.step_reply().await.expect("the stream goes on").refusal.is_none());
     }
 }
+
+/// Texts of millions of tokens are read on the way in, also while the watch on their stream's replies looks at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_opens_long_texts_holds_up_nobody() {
+    let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::from_millis(400)).await;
+    let (mut opening, mut other) = (server.worker().await, server.worker().await);
+    other.step(open_step(vec![open(1, seeded(1))])).await;
+    let no_repeat_ngram = Some(NoRepeatNgramParams { size: 8, prompt_size: 9, ..Default::default() });
+    let params = SamplingParams { dry_multiplier: Some(1.0), no_repeat_ngram, ..seeded(2) };
+    let text: Vec<u32> = (0..1_000_000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 26).collect();
+    let long = |id| OpenSequence { prompt_token_ids: text.clone(), ..open(id, params.clone()) };
+    opening.send_step(open_step((0..8).map(long).collect())).await;
+    // They take seconds.
+    let opened = tokio::spawn(async move { opening.step_reply().await.map(|result| result.open.len()) });
+    for _ in 0..5 {
+        other.step(sample_step(&[(1, logits(1, 0))])).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert!(!opened.is_finished(), "others waited for it");
+    assert_eq!(opened.await.expect("no panic").expect("they are opened"), 8);
+}

@@ -24,7 +24,7 @@ async fn look(busy: Option<Duration>, timeout: Duration, health: &Health) {
     match busy {
         Some(time) if time > timeout => {
             if health.turn(State::Ready, State::Stalled).await {
-                tracing::error!(seconds = time.as_secs(), "the engine is at one batch for too long; /livez fails");
+                tracing::error!(seconds = time.as_secs_f64(), "the engine is at one batch for too long; /livez fails");
             }
         }
         _ => {

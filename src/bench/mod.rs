@@ -32,6 +32,7 @@ pub use report::{Report, SideReport, StepTimes};
 pub use shard_report::{RanksReport, ShardReport};
 pub use writer::{WriterArgs, write_shards};
 
+use crate::config::EXIT_CONFIG;
 use crate::dial::Access;
 use crate::output;
 use crate::sampling::logits::Dtype;
@@ -259,7 +260,7 @@ pub fn baseline_main(args: BaselineArgs) -> ExitCode {
 #[allow(clippy::print_stderr)] // Why the command has no result.
 fn failed(error: &BenchError) -> ExitCode {
     eprintln!("croupier: {error}");
-    ExitCode::FAILURE
+    if matches!(error, BenchError::Args(_)) { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
 }
 
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {

@@ -40,7 +40,7 @@ pub enum SideError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The server refuses.
-    #[error("{0:?}")]
+    #[error("{}: {}", .0.reason, .0.message)]
     Refused(RegionError),
     /// The server answers what was not asked.
     #[error("an answer out of turn: {0:?}")]

@@ -241,7 +241,12 @@ pub(super) fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> 
 
 pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
     if side.failures.is_empty() {
-        return writeln!(f, "{name}: no errors, no refusals");
+        return match side.tokens_per_second > 0.0 {
+            true => writeln!(f, "{name}: no errors, no refusals"),
+            false => {
+                writeln!(f, "{name}: no step came back within the time that is measured; give it more with --duration")
+            }
+        };
     }
     side.failures.iter().try_for_each(|(reason, count)| writeln!(f, "{name}: {count} x {reason}"))
 }

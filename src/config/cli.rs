@@ -4,8 +4,9 @@ use super::flags::{Reader, flag, option};
 use super::resolve::{CONFIG, Env, resolve};
 use super::settings::SETTINGS;
 use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, inject, secrets, top, values};
+use crate::bench::Address;
 use crate::dial::Access;
-use crate::{output, telemetry};
+use crate::{admin_client, output, telemetry};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
@@ -265,8 +266,12 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
     let timeout = reader.read("timeout", Duration::from_secs(1), |t| values::duration(t, range));
     let access = access::read(&mut reader);
     let target = match (flag(sub, "addr"), flag(sub, "admin")) {
-        (Some(addr), _) => Ok(Target::Grpc(addr)),
-        (None, Some(url)) => Ok(Target::Admin(url)),
+        (Some(addr), _) => {
+            addr.parse().map(|addr: Address| Target::Grpc(addr.to_string())).map_err(|e| format!("--addr: {e}"))
+        }
+        (None, Some(url)) => {
+            admin_client::authority(&url).map(|_| Target::Admin(url.clone())).map_err(|e| format!("--admin: {e}"))
+        }
         (None, None) => own_address(&config, access.tls.is_some()),
     };
     let target = target.unwrap_or_else(|problem| {

@@ -55,13 +55,19 @@ pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
 
 /// The text of the file called `name` as a table, or every mistake in its form.
 pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
-    let told =
-        |e: &toml::de::Error| format!("{name}: is not TOML: {}", e.to_string().trim_end().replace('\n', "\n    "));
+    let told = |e: &toml::de::Error| format!("{name}: is not TOML: {}{}", place(text, e.span()), e.message());
     // The parser that goes on after a mistake finds those behind it.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
         found => found.iter().take(MOST_TOLD + 1).map(told).collect(),
     })
+}
+
+/// Where in a text, and nothing of what stands there: it may be a key that nobody else should read.
+fn place(text: &str, span: Option<std::ops::Range<usize>>) -> String {
+    let Some(before) = span.and_then(|span| text.get(..span.start)) else { return String::new() };
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    format!("line {}, column {}: ", before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {

@@ -76,7 +76,10 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     // The one name that needs no resolver, and the one people type.
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     numeric.as_deref().unwrap_or(text).parse().map(Some).map_err(|_| {
-        format!("\"{text}\" is not an address; write IP:PORT such as 127.0.0.1:50051 or [::]:50051, or none")
+        format!(
+            "\"{text}\" is not an address; write IP:PORT such as 127.0.0.1:50051 or [::]:50051, or none (names are not looked \
+             up, but for localhost)"
+        )
     })
 }
 

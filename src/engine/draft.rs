@@ -58,7 +58,11 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
     }
     let (drafts, len) = (sequence.drafts(), work.tokens.len());
     if drafts.len() < len {
-        let message = format!("has {len} tokens, draft work has proposed {}; send their distribution", drafts.len());
+        let message = format!(
+            "has {len} tokens, {} are kept of draft work, which is forgotten with the next token of the text; draft again, or \
+             send their distribution",
+            drafts.len()
+        );
         return Err(invalid(&FieldError::new("verify.draft_token_ids", message)));
     }
     if let Some(at) = drafts.tokens().zip(&work.tokens).position(|(kept, &sent)| kept != sent) {

@@ -61,7 +61,10 @@ impl From<RowError> for RowFailure {
         let (status, message) = match error {
             RowError::Nan => (RowStatus::NanLogits, "the row has a NaN logit"),
             RowError::PositiveInfinity => (RowStatus::PositiveInfinity, "the row has a +infinity logit"),
-            RowError::AllMasked => (RowStatus::AllMasked, "no token of the row is left: all are -infinity or masked"),
+            RowError::AllMasked => (
+                RowStatus::AllMasked,
+                "no token of the row is left: each is -infinity, or forbidden by a mask, the grammar, bans or min_tokens",
+            ),
             RowError::Beyond(reach) => {
                 let message = format!("{reach}; send the whole row, more of it, or let it be marked");
                 return Self::new(RowStatus::BeyondTopN, message);

@@ -12,6 +12,14 @@ pub enum Secret {
     Tokens,
 }
 
+impl Secret {
+    /// Its name in metrics and in logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        SECRETS[self as usize]
+    }
+}
+
 /// Values of the label `what`, in the order of [`Secret`].
 const SECRETS: [&str; 2] = ["tls", "tokens"];
 /// Values of the label `result`: how a reload ended.

@@ -58,6 +58,8 @@ pub struct EngineRules {
     pub greedy_below: f64,
     /// What DRY takes off comes behind the penalties.
     pub dry_is_late: bool,
+    /// DRY penalises breakers too, and does nothing until more than its allowed length is behind the last of them.
+    pub dry_of_koboldcpp: bool,
     /// Frequency and presence penalties count the prompt too, unless `penalties_count_prompt` says otherwise.
     pub penalties_count_prompt: bool,
 }
@@ -264,6 +266,7 @@ impl EngineOrder {
                 at_most: 3000,
                 typical: TypicalRule::Above,
                 tfs: TfsRule::OneFewer,
+                dry_of_koboldcpp: true,
                 penalties_count_prompt: true,
                 ..rules
             },

@@ -5,6 +5,7 @@
 //! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
 //! (`unread`), and when the call is dropped everything it held is freed with it.
 
+use super::blocking::blocking;
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
@@ -167,9 +168,11 @@ impl DecodeStream {
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
+            let take_long = step::take_long(&open, config);
             let open = open.into_iter().enumerate();
             let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), config, &shared.seeds));
-            self.held.admit(place, step, open, stream)?;
+            // They are opened here.
+            blocking(take_long, || self.held.admit(place, step, open, stream))?;
             Ok(path)
         });
         match taken {

@@ -16,7 +16,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use tonic_health::server::{HealthReporter, HealthService};
 
 /// Names whose status says whether work is taken: the whole server, the service, and what probes ask for.
-const READINESS: [&str; 3] = ["", sampler_server::SERVICE_NAME, "readiness"];
+pub const READINESS: [&str; 3] = ["", sampler_server::SERVICE_NAME, "readiness"];
 /// The name whose status says whether the process is worth keeping.
 pub const LIVENESS: &str = "liveness";
 

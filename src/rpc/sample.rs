@@ -1,6 +1,7 @@
 //! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
+use super::blocking::blocking;
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::deadline::Deadline;
@@ -104,12 +105,12 @@ fn begin(
     let (config, step, rows) = read(shared, request, received)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
-    let open = rows.into_iter().enumerate();
-    let open = open.map(|(id, row)| {
-        let unknown = unknown.of_opening(id);
-        step::open(opening(id as u64, row), unknown, &config, &shared.seeds)
-    });
-    shared.engine.run_alone(place, step, open, shared.metrics.model(&config.model))
+    let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
+    let take_long = step::take_long(&open, &config);
+    let open = open.into_iter().enumerate();
+    let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), &config, &shared.seeds));
+    // They are opened here.
+    blocking(take_long, || shared.engine.run_alone(place, step, open, shared.metrics.model(&config.model)))
 }
 
 /// The request as a step, and the rows that it opens sequences for.

@@ -5,7 +5,7 @@
 //! would stay for as long as the worker likes, so this is looked at from beside the call.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -69,7 +69,8 @@ async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
     loop {
         sleep((timeout / LOOKS).max(Duration::from_millis(1))).await;
         let Some(stream) = stream.upgrade() else { return };
-        let mut watched = lock(&stream);
+        // It is being asked, which may take long where sequences are opened; to wait for that would keep a thread from others.
+        let Some(mut watched) = idle(&stream) else { continue };
         if !watched.answers.looks_stuck() {
             watched.unasked = 0;
             continue;
@@ -79,6 +80,15 @@ async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
             return watched.answers.give_up();
         }
         watched.waker.iter().for_each(Waker::wake_by_ref);
+    }
+}
+
+/// None while somebody asks it.
+fn idle<S>(stream: &Mutex<Watched<S>>) -> Option<MutexGuard<'_, Watched<S>>> {
+    match stream.try_lock() {
+        Ok(watched) => Some(watched),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

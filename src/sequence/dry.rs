@@ -14,7 +14,8 @@
 //! [Bounds](bounds) on the search make some places count less, or not at all.
 //!
 //! That is a part of the bias, or in the order of an engine that has it so it comes behind the penalties ([`Nudge::late`]).
-//! A sequence breaker of one token is never penalised itself. The power is a product in f64, by squaring, rounded to
+//! A sequence breaker of one token is never penalised itself, but in KoboldCpp's order, as there (`gpttype_adapter.cpp`,
+//! `sample_dry`); nor is anything in it while only `dry_allowed_length` tokens are behind the last breaker. The power is a product in f64, by squaring, rounded to
 //! f32 once: the same bits everywhere.
 //!
 //! Where it differs from llama.cpp: there -1 is off (0.5.0). There the exponent is cut where the power leaves f32, here the product, so that no
@@ -71,6 +72,8 @@ pub(super) struct Dry<'a> {
     pub(super) breakers: Option<&'a Breakers>,
     /// Behind the penalties.
     pub(super) is_late: bool,
+    /// With the two rules that KoboldCpp has of its own.
+    pub(super) of_koboldcpp: bool,
 }
 
 /// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
@@ -82,8 +85,9 @@ pub(super) fn penalise(
     (matches, since, counted): (&[Match], Since, Option<&Grams>),
     nudges: &mut Vec<Nudge>,
 ) {
-    let Dry { params, breakers, is_late } = dry;
-    let Some(window) = params.dry_window().filter(|_| since.tokens >= params.dry_allowed_length) else { return };
+    let Dry { params, breakers, is_late, of_koboldcpp } = dry;
+    let least = params.dry_allowed_length + u32::from(of_koboldcpp);
+    let Some(window) = params.dry_window().filter(|_| since.tokens >= least) else { return };
     let inside = |m: &Match| u32::try_from(window.saturating_sub(text.len() - m.at as usize)).unwrap_or(u32::MAX);
     let Bounds { longest, exit } = Bounds::of(params);
     let length = |m: &Match| m.len.min(since.tokens).min(inside(m)).min(longest);
@@ -104,7 +108,7 @@ pub(super) fn penalise(
         let less = -penalty(params, length - params.dry_allowed_length);
         let (bias, late) = if is_late { (0.0, less) } else { (less, 0.0) };
         let is_breaker = breakers.is_some_and(|breakers| breakers.is_one(token));
-        (!is_breaker).then_some(Nudge { token, bias, late })
+        (of_koboldcpp || !is_breaker).then_some(Nudge { token, bias, late })
     }));
 }
 
@@ -150,6 +154,10 @@ mod tests {
     }
 
     fn penalties(params: &HistoryParams, tokens: &[u32]) -> Vec<(u32, f32)> {
+        penalties_of(params, tokens, false)
+    }
+
+    fn penalties_of(params: &HistoryParams, tokens: &[u32], of_koboldcpp: bool) -> Vec<(u32, f32)> {
         let text = Text::new(tokens, &[]);
         let window = params.dry_window().expect("on");
         let breakers = Breakers::new(&params.dry_sequence_breakers);
@@ -157,9 +165,9 @@ mod tests {
         let places = Places::new(context(params), longest(params), tokens);
         let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
-        penalise(Dry { params, breakers, is_late: false }, &text, (&matches, since, None), &mut nudges);
+        penalise(Dry { params, breakers, is_late: false, of_koboldcpp }, &text, (&matches, since, None), &mut nudges);
         let mut late = Vec::new();
-        penalise(Dry { params, breakers, is_late: true }, &text, (&matches, since, None), &mut late);
+        penalise(Dry { params, breakers, is_late: true, of_koboldcpp }, &text, (&matches, since, None), &mut late);
         assert!(late.iter().all(|n| n.bias == 0.0));
         assert!(nudges.iter().map(|n| (n.token, n.bias)).eq(late.into_iter().map(|n| (n.token, n.late))));
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
@@ -194,6 +202,21 @@ mod tests {
             let breakers: Vec<Vec<u32>> = breakers.iter().map(|breaker| breaker.to_vec()).collect();
             let found = penalties(&params(allowed, last_n, &breakers), text);
             assert_eq!(found, expected, "{allowed} {last_n} {breakers:?} {text:?}");
+        }
+    }
+
+    #[test]
+    fn koboldcpp_penalises_breakers_and_waits_for_one_token_more() {
+        // A breaker that would go on; two tokens behind the last breaker, and three.
+        let cases: [(u32, &[u32], [&[(u32, f32)]; 2]); 3] = [
+            (3, &[1, 2, 3, 9, 1, 2], [&[], &[(3, -1.0)]]),
+            (0, &[5, 1, 2, 7, 0, 1, 2], [&[(7, -1.0)], &[]]),
+            (0, &[5, 1, 2, 7, 0, 5, 1, 2], [&[(7, -2.0)], &[(7, -2.0)]]),
+        ];
+        for (breaker, text, expected) in cases {
+            let params = params(2, -1, &[vec![breaker]]);
+            let found = [false, true].map(|of_koboldcpp| penalties_of(&params, text, of_koboldcpp));
+            assert_eq!(found, expected, "{text:?}");
         }
     }
 

@@ -194,8 +194,9 @@ impl Rules {
 
     /// How DRY penalises.
     pub(super) fn dry(&self) -> Dry<'_> {
-        let is_late = self.params.samplers.sampler_order.rules().dry_is_late;
-        Dry { params: &self.params.history, breakers: self.breakers(), is_late }
+        let rules = self.params.samplers.sampler_order.rules();
+        let (is_late, of_koboldcpp) = (rules.dry_is_late, rules.dry_of_koboldcpp);
+        Dry { params: &self.params.history, breakers: self.breakers(), is_late, of_koboldcpp }
     }
 
     /// What n-gram may not come twice.

@@ -87,7 +87,11 @@ pub(in crate::rpc) fn config(
     let defaults =
         merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
     let defaults = with_lists(defaults, &given.defaults);
-    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(in_default_params)?;
+    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|error| {
+        let own = given.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
+        let whose = if own { "; it is the server's own, from [defaults] of its configuration" } else { "" };
+        in_default_params(FieldError { message: error.message + whose, ..error })
+    })?;
     let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;
     let rules =

@@ -14,7 +14,6 @@ use crate::params::{FieldError, LogprobsParams, check_tokens};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
-use crate::rpc::blocking::blocking;
 use crate::sampling::row::LogprobsMode;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
@@ -22,6 +21,9 @@ use crate::sequence::{OpenError, Sequence};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Tokens that are read in some milliseconds.
+const MOST_AT_ONCE: usize = 1 << 14;
 
 /// Turns a step into its domain form, but for the sequences it opens: to build them takes time and room, which it has only once
 /// it is admitted.
@@ -126,12 +128,17 @@ pub(in crate::rpc) fn open(
     let sequence_id = wire.sequence_id;
     let sequence = match unknown {
         Some(field) => Err(OpenError::Unimplemented(field)),
-        None => blocking(has_grammar(&wire, config), || sequence(wire, config, seeds)),
+        None => sequence(wire, config, seeds),
     };
     Open { sequence_id, sequence }
 }
 
-/// Whether it takes long to open, since a grammar is compiled and reads the text so far.
+/// Whether sequences take long to open: because of their texts, or of grammars, which are compiled and read the texts so far.
+pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
+    let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
+    wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
+}
+
 fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
     let own = wire.params.as_ref().is_some_and(|own| own.grammar.is_some() || !own.preset.is_empty());
     own || config.rules.params().history.grammar.is_some()

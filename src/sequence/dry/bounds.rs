@@ -73,7 +73,7 @@ mod tests {
             matches = repeats::appended(&matches, &Text::new(before, &ahead[..more]), &places, window);
         }
         let (text, mut nudges) = (Text::new(before, ahead), Vec::new());
-        let dry = Dry { params, breakers, is_late: false };
+        let dry = Dry { params, breakers, is_late: false, of_koboldcpp: false };
         penalise(dry, &text, (&matches, since, counted.as_ref()), &mut nudges);
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
