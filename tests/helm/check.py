@@ -90,9 +90,9 @@ def refusals():
         flags = case.get("flags", []) + [flag for value in case["set"] for flag in ("--set", value)]
         done = template(case.get("chart", "croupier"), *flags)
         if done.returncode == 0:
-            yield f"{case['set']} is not refused"
+            yield f"{flags} is not refused"
         elif case["says"] not in done.stderr:
-            yield f"{case['set']} is refused, but for another reason: {done.stderr}"
+            yield f"{flags} is refused, but for another reason: {done.stderr}"
 
 
 def settings():
@@ -121,6 +121,16 @@ def ranges():
         done = template("croupier", "--set-json", f"config={json.dumps(config)}")
         if done.returncode:
             yield f"an end of the server's ranges is refused: {done.stderr}"
+
+
+def texts():
+    """Texts reach the server as they were written, whatever is in them."""
+    told = "".join(map(chr, range(1, 0xa1))) + r"\u2028 \x41 \\x41 \a \u005c"
+    done = template("croupier", "--set-json", f"presets.x={json.dumps({'description': told})}", "--show-only=templates/configmap.yaml")
+    if done.returncode:
+        yield f"a text is refused: {done.stderr}"
+    elif tomllib.loads(yaml.safe_load(done.stdout)["data"]["presets.toml"])["x"]["description"] != told:
+        yield "a text is another one in the ConfigMap"
 
 
 def injected():
@@ -154,7 +164,7 @@ def files_differ(objects):
 
 def main():
     bless = "--bless" in sys.argv
-    wrong = [*blind(), *settings(), *ranges(), *refusals()]
+    wrong = [*blind(), *settings(), *ranges(), *texts(), *refusals()]
     wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
     checked, foreign = 0, set()
     for recipe in RECIPES:

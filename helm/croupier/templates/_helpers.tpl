@@ -50,7 +50,7 @@ labels:
 {{- define "croupier.config" -}}
 {{- range $key, $value := .Values.config }}
 {{- if not (kindIs "invalid" $value) }}
-{{ $key }} = {{ include "croupier.toml" $value }}
+{{ $key }} = {{ include "croupier.toml" (list (printf "config.%s" $key) $value) }}
 {{- end }}
 {{- end }}
 {{- if .Values.presets }}
@@ -63,7 +63,7 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 
 [defaults]
 {{- range $key, $value := . }}
-{{ $key }} = {{ include "croupier.toml" $value }}
+{{ $key }} = {{ include "croupier.toml" (list (printf "defaults.%s" $key) $value) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -73,25 +73,37 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{- range $name, $preset := .Values.presets }}
 [{{ $name }}]
 {{- range $key, $value := $preset }}
-{{ $key }} = {{ include "croupier.toml" $value }}
+{{ $key }} = {{ include "croupier.toml" (list (printf "presets.%s.%s" $name $key) $value) }}
 {{- end }}
 {{ end }}
 {{- end }}
 
-{{- /* A value as TOML has it. Whole numbers of values are floats. */ -}}
+{{- /* A value as TOML has it. Takes a list of its path and the value. Whole numbers of values are floats, which from 2^53 on are no
+longer the number that was written: 2^53 + 1 is read as 2^53. */ -}}
 {{- define "croupier.toml" -}}
-{{- if kindIs "string" . }}{{ . | quote }}
-{{- else if kindIs "slice" . }}
+{{- $path := first . -}}
+{{- $value := last . -}}
+{{- if kindIs "string" $value }}{{ include "croupier.tomlText" $value }}
+{{- else if kindIs "slice" $value }}
 {{- $entries := list }}
-{{- range . }}{{ $entries = append $entries (include "croupier.toml" .) }}{{ end }}
+{{- range $i, $entry := $value }}{{ $entries = append $entries (include "croupier.toml" (list (printf "%s[%d]" $path $i) $entry)) }}{{ end }}
 {{- printf "[%s]" (join "," $entries) }}
-{{- else if kindIs "map" . }}
+{{- else if kindIs "map" $value }}
 {{- $parts := list }}
-{{- range $key, $value := . }}{{ $parts = append $parts (printf "%s = %s" $key (include "croupier.toml" $value)) }}{{ end }}
+{{- range $key, $part := $value }}{{ $parts = append $parts (printf "%s = %s" $key (include "croupier.toml" (list (printf "%s.%s" $path $key) $part))) }}{{ end }}
 {{- printf "{ %s }" (join ", " $parts) }}
-{{- else if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}
-{{- else }}{{ . }}
+{{- else if or (kindIs "bool" $value) (kindIs "invalid" $value) }}{{ $value }}
+{{- else if or (ge (float64 $value) 9007199254740992.0) (le (float64 $value) -9007199254740992.0) }}
+{{- fail (printf "%s: Helm would round a number from 2^53 on; write it in quotes, as the server takes keys of watermarks too" $path) }}
+{{- else if eq (float64 (int64 $value)) (float64 $value) }}{{ int64 $value }}
+{{- else }}{{ $value }}
 {{- end }}
+{{- end }}
+
+{{- /* A text as TOML has it: Go writes some characters in ways that TOML does not know. Backslashes of the text itself, which Go
+doubles, are put aside meanwhile. */ -}}
+{{- define "croupier.tomlText" -}}
+{{- quote . | replace "\\\\" "\\u005c" | replace "\\x" "\\u00" | replace "\\a" "\\u0007" | replace "\\v" "\\u000b" | replace "\\u005c" "\\\\" -}}
 {{- end }}
 
 {{- /* What decides whether a pod has to be replaced. */ -}}
