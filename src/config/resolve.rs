@@ -155,6 +155,7 @@ fn addresses(config: &Config, unread: &[&str]) -> [Together; 4] {
     ]
 }
 
+/// Those of sizes and counts are in the chart too, helm/croupier/files/relations.yaml.
 fn bounds(config: &Config) -> [Together; 6] {
     let limits = &config.limits;
     [

@@ -123,6 +123,25 @@ def ranges():
             yield f"an end of the server's ranges is refused: {done.stderr}"
 
 
+def relations():
+    """Of two settings the first may be as much as the second, and no more. A variable takes a setting out of it."""
+    for lower, upper in yaml.safe_load((ROOT / "helm/croupier/files/relations.yaml").read_text()):
+        for more, variables in [(0, []), (1, []), (1, [lower]), (1, [upper])]:
+            config = {lower: 1048575 + more, upper: 1048575}
+            env = [{"name": f"CROUPIER_{name.upper()}", "value": "1"} for name in variables]
+            done = template("croupier", "--set-json", f"config={json.dumps(config)}", "--set-json", f"extraEnv={json.dumps(env)}")
+            if (done.returncode != 0) != (more > 0 and not variables):
+                yield f"{config} with {env}: {done.stderr or 'is taken'}"
+
+
+def defaults():
+    """The chart counts with the program's defaults."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    program = dict(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \| `([^`]*)` \|", page, re.M))
+    chart = yaml.safe_load((ROOT / "helm/croupier/files/defaults.yaml").read_text())
+    yield from (f"the default of {name} is {program.get(name)}, and not {value}" for name, value in chart.items() if program.get(name) != str(value))
+
+
 def texts():
     """Texts reach the server as they were written, whatever is in them."""
     told = "".join(map(chr, range(1, 0xa1))) + r"\u2028 \x41 \\x41 \a \u005c"
@@ -164,7 +183,7 @@ def files_differ(objects):
 
 def main():
     bless = "--bless" in sys.argv
-    wrong = [*blind(), *settings(), *ranges(), *texts(), *refusals()]
+    wrong = [*blind(), *settings(), *ranges(), *relations(), *defaults(), *texts(), *refusals()]
     wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
     checked, foreign = 0, set()
     for recipe in RECIPES:

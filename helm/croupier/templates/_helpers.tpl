@@ -143,6 +143,15 @@ as files/ranges.yaml has it, and the value. */ -}}
 {{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end -}}
 {{- end }}
 
+{{- /* A setting as the server will have it, or nothing: it has a default that is not in files/defaults.yaml. Takes a list of the
+context and its key. */ -}}
+{{- define "croupier.setting" -}}
+{{- $context := first . -}}
+{{- with get $context.Values.config (last .) | default (get ($context.Files.Get "files/defaults.yaml" | fromYaml) (last .)) -}}
+{{- include "croupier.plain" . -}}
+{{- end -}}
+{{- end }}
+
 {{- /* CPU that the container asks for: of its limit, where it does not say, as Kubernetes has it. */ -}}
 {{- define "croupier.requestedCpu" -}}
 {{- (.Values.resources.requests | default dict).cpu | default ((.Values.resources.limits | default dict).cpu) | default "" -}}

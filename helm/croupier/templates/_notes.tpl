@@ -2,19 +2,19 @@
 it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- define "croupier.notes" -}}
 {{- $name := include "croupier.fullname" . }}
-{{- $state := include "croupier.bytes" (.Values.config.max_state_bytes | default "4GiB") | int64 }}
-{{- $flight := include "croupier.bytes" (.Values.config.max_bytes_in_flight | default "1GiB") | int64 }}
-{{- $vocab := .Values.config.max_vocab_size | default 1048576 | int64 }}
+{{- $state := include "croupier.bytes" (include "croupier.setting" (list . "max_state_bytes")) | int64 }}
+{{- $flight := include "croupier.bytes" (include "croupier.setting" (list . "max_bytes_in_flight")) | int64 }}
+{{- $vocab := include "croupier.setting" (list . "max_vocab_size") | int64 }}
 {{- $thread := mul $vocab 48 }}
 {{- $threads := include "croupier.threads" . }}
 {{- $regions := 0 | int64 }}
 {{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
-{{- $regions = include "croupier.bytes" (.Values.config.max_region_bytes | default "512MiB") | int64 }}
+{{- $regions = include "croupier.bytes" (include "croupier.setting" (list . "max_region_bytes")) | int64 }}
 {{- end }}
 {{- /* Where no rank may attach there are no shards. */ -}}
 {{- $shards := 0 | int64 }}
 {{- if ne (toString .Values.config.max_attached_ranks) "0" }}
-{{- $shards = include "croupier.bytes" (.Values.config.max_shard_bytes | default "256MiB") | int64 }}
+{{- $shards = include "croupier.bytes" (include "croupier.setting" (list . "max_shard_bytes")) | int64 }}
 {{- end }}
 {{- $bound := add $state $flight $regions $shards 67108864 (mul $thread ($threads | default "0" | int64)) }}
 {{- if eq .Values.mode "service" -}}
@@ -65,7 +65,8 @@ Memory of one container, at most:
 {{- if lt (include "croupier.bytes" . | int64) $bound }}
 
 WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 1048576 }} MiB: under load the
-container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes{{ end }}{{ if $shards }}, max_shard_bytes{{ end }} or max_bytes_in_flight.
+container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes (and with it max_bytes_per_region){{ end }}{{ if $shards }}, max_shard_bytes{{ end }} or
+max_bytes_in_flight (and with it max_message_bytes).
 {{- end }}
 {{- end }}
 {{- if not $threads }}

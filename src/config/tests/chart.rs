@@ -1,10 +1,12 @@
-//! The chart refuses the values that the server refuses: helm/croupier/files/ranges.yaml, which its templates/validate.yaml reads.
+//! The chart refuses the values that the server refuses: ranges.yaml and relations.yaml in helm/croupier/files, which its
+//! templates/validate.yaml reads.
 
 use super::settings::SETTINGS;
 use super::*;
 use std::time::Duration;
 
 const RANGES: &str = include_str!("../../../helm/croupier/files/ranges.yaml");
+const RELATIONS: &str = include_str!("../../../helm/croupier/files/relations.yaml");
 const SCHEMA: &str = include_str!("../../../helm/croupier/values.schema.json");
 /// Settings that the chart makes of values of its own, in seconds.
 const OWN: [(&str, &str); 2] = [("drain-timeout", "drainTimeoutSeconds"), ("lame-duck", "lameDuckSeconds")];
@@ -59,5 +61,19 @@ fn so_are_those_of_its_own_values() {
         let most = schema["properties"][value]["maximum"].as_u64().expect("a maximum");
         let takes = |seconds: u64| (setting.set)(&mut Config::default(), &format!("{seconds}s")).is_ok();
         assert!(takes(most) && !takes(most + 1), "{value}");
+    }
+}
+
+#[test]
+fn so_are_its_relations() {
+    let pairs = RELATIONS.lines().filter(|line| line.starts_with("- "));
+    let pairs = pairs.map(|line| line.trim_start_matches("- [").trim_end_matches(']').split_once(", "));
+    for (lower, upper) in pairs.map(|pair| pair.expect("- [lower, upper]")) {
+        let setting = SETTINGS.iter().find(|s| s.key() == lower).unwrap_or_else(|| panic!("{lower} is no setting"));
+        let most = values::size(&setting.default(), 0..=u64::MAX).expect("a number");
+        let flag = |key: &str, value: u64| format!("--{}={value}", key.replace('_', "-"));
+        config(&["serve", &flag(lower, most), &flag(upper, most)], &[]);
+        let told = mistakes(&["serve", &flag(lower, most), &flag(upper, most - 1)], &[]);
+        assert!([lower, upper].iter().all(|key| told.contains(&key.replace('_', "-"))), "{told}");
     }
 }
