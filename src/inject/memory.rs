@@ -1,22 +1,36 @@
-//! Whether the sidecar's memory limit holds what its settings allow: the sum that the chart's notes show.
+//! Whether the sidecar's memory limit holds what its settings allow: the sum that the chart's notes show. One worker has messages
+//! on their way in.
 
 use super::sidecar::Sidecar;
 use crate::config;
 
 /// The settings that bound memory, by their flags.
-const BOUNDS: [&str; 4] = ["max-state-bytes", "max-bytes-in-flight", "max-region-bytes", "max-shard-bytes"];
+const BOUNDS: [&str; 6] = [
+    "max-state-bytes",
+    "max-bytes-in-flight",
+    "max-region-bytes",
+    "http2-connection-window",
+    "max-message-bytes",
+    "max-shard-bytes",
+];
 /// What the program takes beside them.
 const PROGRAM: u64 = 64 << 20;
 
 /// What to say about a limit that is too low; `None` if it is not, or cannot be read.
 pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
-    let defaults = config::Config::default().limits;
-    let defaults =
-        [defaults.max_state_bytes, defaults.max_bytes_in_flight, defaults.max_region_bytes, defaults.max_shard_bytes];
+    let config::Config { limits, http2, .. } = config::Config::default();
+    let defaults = [
+        limits.max_state_bytes,
+        limits.max_bytes_in_flight,
+        limits.max_region_bytes,
+        http2.connection_window as usize,
+        limits.max_message_bytes,
+        limits.max_shard_bytes,
+    ];
     let bound =
         |(name, default): (&str, usize)| sidecar.setting(name).and_then(config::bytes).unwrap_or(default as u64);
     // Where no rank may attach there are no shards.
-    let bounds = if sidecar.setting("max-attached-ranks") == Some("0") { &BOUNDS[..3] } else { &BOUNDS[..] };
+    let bounds = if sidecar.setting("max-attached-ranks") == Some("0") { &BOUNDS[..5] } else { &BOUNDS[..] };
     let sum = bounds.iter().copied().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
     (bytes(limit)? < sum as f64).then(|| {
         format!(
@@ -69,14 +83,15 @@ mod tests {
             let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
             Sidecar::new(&InjectArgs { settings, ..InjectArgs::default() })
         };
-        // The chart's 1 GiB and 256 MiB, the defaults of 512 MiB for regions and 256 MiB for shards, and the program.
-        assert!(warning(&with(&[]), "2111Mi").is_some_and(|text| text.contains("2112 MiB")));
-        assert_eq!(warning(&with(&[]), "2112Mi"), None);
+        // The chart's 1 GiB and 256 MiB, the defaults of 512 MiB for regions, 96 MiB for messages on their way in and 256 MiB for
+        // shards, and the program.
+        assert!(warning(&with(&[]), "2207Mi").is_some_and(|text| text.contains("2208 MiB")));
+        assert_eq!(warning(&with(&[]), "2208Mi"), None);
         let alone = ("max-attached-ranks", "0");
         assert!(
-            warning(&with(&[alone]), "1855Mi").is_some_and(|text| text.contains("max-region-bytes and the program"))
+            warning(&with(&[alone]), "1951Mi").is_some_and(|text| text.contains("max-message-bytes and the program"))
         );
-        assert_eq!(warning(&with(&[alone]), "1856Mi"), None);
-        assert_eq!(warning(&with(&[alone, ("max-region-bytes", "0"), ("max-state-bytes", "192MiB")]), "512Mi"), None);
+        assert_eq!(warning(&with(&[alone]), "1952Mi"), None);
+        assert_eq!(warning(&with(&[alone, ("max-region-bytes", "0"), ("max-state-bytes", "192MiB")]), "608Mi"), None);
     }
 }

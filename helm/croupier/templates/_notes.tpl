@@ -16,7 +16,10 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- if ne (toString .Values.config.max_attached_ranks) "0" }}
 {{- $shards = include "croupier.bytes" (include "croupier.setting" (list . "max_shard_bytes")) | int64 }}
 {{- end }}
-{{- $bound := add $state $flight $regions $shards 67108864 (mul $thread ($threads | default "0" | int64)) }}
+{{- /* Beside a worker there is one. How many a replica of a service has, values do not say: eight, unless max_streams are fewer. */ -}}
+{{- $workers := ternary 1 (min 8 (include "croupier.setting" (list . "max_streams"))) (ne .Values.mode "service") | int64 }}
+{{- $worker := add (include "croupier.bytes" (include "croupier.setting" (list . "http2_connection_window"))) (include "croupier.bytes" (include "croupier.setting" (list . "max_message_bytes"))) }}
+{{- $bound := add $state $flight $regions $shards 67108864 (mul $worker $workers) (mul $thread ($threads | default "0" | int64)) }}
 {{- if eq .Values.mode "service" -}}
 Croupier {{ .Chart.AppVersion }}: {{ $name }} in {{ .Release.Namespace }}. Workers reach it at
 
@@ -52,6 +55,8 @@ Memory of one container, at most:
 {{- if $shards }}
   max_shard_bytes      {{ printf "%6d" (div $shards 1048576) }} MiB   columns from ranks of tensor-parallel workers; none with max_attached_ranks 0
 {{- end }}
+  workers              {{ printf "%6d" (div (mul $worker $workers) 1048576) }} MiB   {{ $workers }} with messages on their way in: http2_connection_window and max_message_bytes{{ if eq .Values.mode "service" }};
+                                    each further one takes {{ div $worker 1048576 }} MiB more, less with smaller messages{{ end }}
   program              {{ printf "%6d" 64 }} MiB
 {{- if $threads }}
   threads              {{ printf "%6d" (div (mul $thread ($threads | int64)) 1048576) }} MiB   {{ $threads }} with scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
@@ -60,13 +65,12 @@ Memory of one container, at most:
   together             {{ printf "%6d" (div $bound 1048576) }} MiB
   and each thread      {{ printf "%6d" (div $thread 1048576) }} MiB   scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
 {{- end }}
-  and each worker                http2_connection_window and a message (max_message_bytes) on their way in
 {{- with (.Values.resources.limits | default dict).memory }}
 {{- if lt (include "croupier.bytes" . | int64) $bound }}
 
 WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 1048576 }} MiB: under load the
-container would be killed instead of refusing work. Raise it, or lower max_state_bytes{{ if $regions }}, max_region_bytes (and with it max_bytes_per_region){{ end }}{{ if $shards }}, max_shard_bytes{{ end }} or
-max_bytes_in_flight (and with it max_message_bytes).
+container would be killed instead of refusing work. Raise it, or lower these settings. What is bounded by one of them goes down with
+it: {{ if $regions }}max_bytes_per_region, {{ end }}max_message_bytes, http2_stream_window.
 {{- end }}
 {{- end }}
 {{- if not $threads }}
