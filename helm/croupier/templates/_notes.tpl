@@ -93,6 +93,15 @@ WARNING: networkPolicy is off, and clients need neither a certificate nor a toke
 WARNING: service.type {{ .Values.service.type }} opens the port for gRPC to the outside of the cluster, {{ if include "croupier.tlsSecret" . }}to anybody{{ else }}in plain text{{ end }}. Set tls, and tls.clientAuth or
 auth. The admin port stays inside, at {{ include "croupier.adminService" . }}.{{ .Release.Namespace }}.svc:{{ .Values.ports.admin }}.
 {{- end }}
+{{- if and (ne .Values.service.type "ClusterIP") .Values.networkPolicy.enabled (not .Values.networkPolicy.allowFrom) }}
+
+WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC, and nobody from outside. Say who may, for example
+
+  networkPolicy:
+    allowFrom:
+      - podSelector: {}                        # pods of {{ .Release.Namespace }}, as now
+      - ipBlock: {cidr: 203.0.113.0/24}        # clients outside{{ if ne .Values.service.externalTrafficPolicy "Local" }}; and nodes, unless service.externalTrafficPolicy is Local{{ end }}
+{{- end }}
 {{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
 
 WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts between the pods.
