@@ -59,6 +59,8 @@ reasons! {
     TlsRefused = "TLS_REFUSED";
     /// A handshake failed otherwise: what came is not TLS, has no version or cipher in common, or no HTTP/2.
     TlsFailed = "TLS_FAILED";
+    /// What a client says first is not HTTP/2.
+    WrongProtocol = "WRONG_PROTOCOL";
     /// [`Error::NoToken`].
     NoToken = "NO_TOKEN";
     /// [`Error::WrongToken`].

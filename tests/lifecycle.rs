@@ -476,3 +476,25 @@ async fn two_servers_in_one_process_do_not_mix() {
     let third = App::bind(config()).await.expect("free ports").serve(stop).await;
     assert_eq!(third.expect("a server that is stopped before it starts ends"), Drained::Clean);
 }
+
+/// Such as a worker that speaks TLS to a server without it, or a health check of a load balancer.
+#[tokio::test]
+async fn who_speaks_no_http2_is_counted_once() {
+    let server = start(config()).await;
+    let hello: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03hello, I am a handshake of TLS";
+    // The last ones begin as they should.
+    for (said, count) in
+        [(hello, 1.0), (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 2.0), (b"PRI * HTTP/2.0\r\n\r\nSM\r\nx\n", 3.0)]
+    {
+        let mut client = TcpStream::connect(server.tcp()).await.expect("a connection");
+        for part in said.chunks(20) {
+            // It may be closed before all is said.
+            let _ = client.write_all(part).await;
+        }
+        until("counted", async || server.series("croupier_rejected_total{reason=\"wrong_protocol\"}").await == count)
+            .await;
+        until("closed", async || server.series("croupier_connections{transport=\"tcp\"}").await == 0.0).await;
+    }
+    SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("others are served");
+    assert_eq!(server.series("croupier_rejected_total{reason=\"wrong_protocol\"}").await, 3.0);
+}

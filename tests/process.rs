@@ -294,3 +294,13 @@ fn open_files_are_as_many_as_may_be_and_few_are_told() {
     std::io::Read::read_to_string(&mut server.0.stderr.take().expect("it is piped"), &mut log).expect("text");
     assert!(log.contains("\"descriptors\":300") && log.contains("lower max_connections"), "{log}");
 }
+
+/// A probe whose name is a slip would ask another question than was meant.
+#[test]
+fn the_admin_port_is_asked_for_names_that_it_knows() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    let told =
+        command.args(["healthcheck", "--admin=http://127.0.0.1:1", "--service=livness"]).output().expect("it runs");
+    assert_eq!(told.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&told.stderr).contains("no service \"livness\""), "{told:?}");
+}

@@ -135,7 +135,8 @@ class EngineOrder(enum.IntEnum):
     KOBOLD_CPP = 8
     """top_k, top_a, tfs, typical_p, top_p, min_p, temperature, smoothing, top_n_sigma, xtc, adaptive_p. With mirostat:
     temperature, smoothing, mirostat. Before them the first 3,000 tokens are taken. tfs keeps one token fewer, typical_p
-    goes on until it has more than its share. Sets penalties_count_prompt."""
+    goes on until it has more than its share. DRY penalises its breakers too, and does nothing until more than
+    dry_allowed_length tokens are behind the last of them. Sets penalties_count_prompt."""
     EXLLAMA_V3 = 9
     """temperature, min_p, top_k, top_p, xtc, adaptive_p. top_p does not keep the token with which it has more than its
     share. xtc_expected is on. Sets penalties_count_prompt."""

@@ -117,7 +117,11 @@ fn a_flag_is_not_the_value_of_the_flag_before_it() {
 #[test]
 fn a_broken_file_is_told() {
     let (_dir, path) = file("max_streams = = 1");
-    assert!(mistakes(&["--config", &path], &[]).contains("is not TOML"));
+    assert!(mistakes(&["--config", &path], &[]).contains("is not TOML: line 1, column 15: "));
+    // What stands there may be the key of a watermark; this one is a number that TOML has not.
+    let (_dir, path) = file("[defaults]\nwatermark = { gumbel = { key = 12345678901234567890 } }\n");
+    let told = mistakes(&["--config", &path], &[]);
+    assert!(told.contains("is not TOML: line 2, column") && !told.contains("123456"), "{told}");
     assert!(mistakes(&["--config", "/nowhere/at/all"], &[]).contains("cannot be read"));
 }
 
@@ -231,6 +235,12 @@ fn healthcheck_asks_where_serve_would_listen() {
         grpc("unix:/tmp/x")
     );
     assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
+    for (flag, value) in
+        [("--addr", "127.0.0.1"), ("--addr", "/tmp/x.sock"), ("--admin", "https://h:1"), ("--admin", "h:1/livez")]
+    {
+        let told = mistakes(&["healthcheck", flag, value], &[]);
+        assert!(told.contains(&format!("{flag}: ")) && told.contains("HOST:PORT"), "{told}");
+    }
     assert!(mistakes(&["healthcheck", "--timeout=x"], &[("CROUPIER_THREADS", "0")]).contains("2 mistakes"));
 }
 

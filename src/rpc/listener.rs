@@ -3,29 +3,26 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
-use super::caller::Caller;
 use super::complaints::{Complaints, advice};
+use super::connection::{Connection, ConnectionPermit};
 use super::uds::UdsListener;
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use metrics::Gauge;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::sync::{Semaphore, TryAcquireError, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::transport::server::Connected;
 
-/// Length of HTTP/2's connection preface.
-const PREFACE_BYTES: usize = 24;
+/// What every client of HTTP/2 says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Running out of descriptors lasts until one is closed: without a pause the loop would burn a core meanwhile.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -61,7 +58,7 @@ impl Accept for UdsListener {
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     metrics: Metrics,
-    complaints: Arc<Complaints>,
+    pub(super) complaints: Arc<Complaints>,
 }
 
 impl Acceptor {
@@ -95,15 +92,17 @@ pub struct Guard {
     /// How many of these its transport may have, where that is fewer.
     share: Option<Arc<Semaphore>>,
     /// Bytes that must have come within `timeout`.
-    opening_bytes: usize,
-    timeout: Duration,
+    pub(super) opening_bytes: usize,
+    /// What they begin with, where that is known.
+    pub(super) preface: &'static [u8],
+    pub(super) timeout: Duration,
     /// Ends accepting, and connections that are still opening.
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
     /// Ends every connection.
-    kill: CancellationToken,
+    pub(super) kill: CancellationToken,
     open: Gauge,
-    metrics: Metrics,
-    acceptor: Acceptor,
+    pub(super) metrics: Metrics,
+    pub(super) acceptor: Acceptor,
 }
 
 impl Guard {
@@ -118,7 +117,8 @@ impl Guard {
         Self {
             permits,
             share: None,
-            opening_bytes: PREFACE_BYTES,
+            opening_bytes: PREFACE.len(),
+            preface: PREFACE,
             timeout,
             stop,
             kill,
@@ -131,7 +131,7 @@ impl Guard {
     /// The same guard for connections that open with another message.
     #[must_use]
     pub fn opening_with(self, opening_bytes: usize) -> Self {
-        Self { opening_bytes, ..self }
+        Self { opening_bytes, preface: &[], ..self }
     }
 
     /// The same guard, with so few places among those of all transports.
@@ -210,139 +210,6 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
             admitted = guard.admit(&listener) => admitted,
         };
         each(io, place).await;
-    }
-}
-
-/// A connection's place within the limit; dropping it gives the place back.
-#[derive(Debug)]
-pub(super) struct ConnectionPermit {
-    open: Gauge,
-    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
-}
-
-impl ConnectionPermit {
-    fn new(permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), open: Gauge) -> Self {
-        open.increment(1.0);
-        Self { open, _permits: permits }
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.open.decrement(1.0);
-    }
-}
-
-/// A connection within the limits of its guard.
-#[derive(Debug)]
-pub struct Connection<T> {
-    io: T,
-    /// Until enough bytes have come.
-    opening: Option<Opening>,
-    kill: Pin<Box<WaitForCancellationFutureOwned>>,
-    caller: Caller,
-    _place: ConnectionPermit,
-}
-
-#[derive(Debug)]
-struct Opening {
-    missing: usize,
-    deadline: Pin<Box<Sleep>>,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    metrics: Metrics,
-}
-
-impl<T> Connection<T> {
-    pub(super) fn new(io: T, place: ConnectionPermit, guard: &Guard) -> Self {
-        let opening = Opening {
-            missing: guard.opening_bytes,
-            deadline: Box::pin(sleep(guard.timeout)),
-            stop: Box::pin(guard.stop.clone().cancelled_owned()),
-            metrics: guard.metrics.clone(),
-        };
-        let kill = Box::pin(guard.kill.clone().cancelled_owned());
-        Self { io, opening: Some(opening), kill, caller: Caller::default(), _place: place }
-    }
-
-    /// The socket.
-    #[must_use]
-    pub fn get_ref(&self) -> &T {
-        &self.io
-    }
-
-    /// An error once the connection has to end; otherwise the task is woken when it has to.
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.kill.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
-        }
-        self.opening.as_mut().map_or(Ok(()), |opening| opening.check(cx))
-    }
-}
-
-impl Opening {
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.stop.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
-        }
-        if self.deadline.as_mut().poll(cx).is_ready() {
-            self.metrics.refused(Reason::FirstByteTimeout);
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the connection stayed silent"));
-        }
-        Ok(())
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        let before = buf.filled().len();
-        std::task::ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        let read = buf.filled().len() - before;
-        self.caller.heard();
-        if let Some(opening) = &mut self.opening {
-            opening.missing = opening.missing.saturating_sub(read);
-            if opening.missing == 0 {
-                self.opening = None;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        // Also here: a client that does not read keeps the connection's task in its writes.
-        self.check(cx)?;
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-}
-
-impl<T> Connected for Connection<T> {
-    type ConnectInfo = Caller;
-
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
     }
 }
 

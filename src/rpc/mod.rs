@@ -1,6 +1,6 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`], [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
+//! Read [`listener`], `connection`, [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
 //! [`decode`] (the stream's life),
 //! `outlet` (how replies get out), `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
@@ -9,6 +9,7 @@ pub mod auth;
 mod blocking;
 pub mod caller;
 mod complaints;
+mod connection;
 mod convert;
 mod deadline;
 mod decode;

@@ -4,7 +4,8 @@
 //! `RegionReply`; the descriptor of a region travels beside the reply that leases it. The connection is the lease: when
 //! it ends, for whatever reason, the stream's regions end with it.
 
-use super::listener::{Connection, Guard, incoming};
+use super::connection::Connection;
+use super::listener::{Guard, incoming};
 use super::refusals::{not_found, not_leased, outcome, refusal};
 use super::uds::UdsListener;
 use crate::error::Reason;
