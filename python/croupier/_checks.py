@@ -32,6 +32,18 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return number
 
 
+def check_once(name: str, texts: Iterable[int | None]) -> None:
+    """Whether each text, by its id, is there once: the server would do the first work of it and refuse the second."""
+    ids = list(texts)
+    if len({*ids}) == len(ids):
+        return
+    first: dict[int, int] = {}
+    for at, number in enumerate(ids):
+        if number is not None and first.setdefault(number, at) != at:
+            raise ValueError(f"sequence {number} is in {name}[{first[number]}] and in {name}[{at}]; a text has one work in a step, "
+                             "send the second in the next one")
+
+
 def text(name: str, value: Any) -> str:
     """Text, which protobuf and gRPC would ask for in words that do not say of what."""
     if not isinstance(value, str):

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
-from ._checks import below, text
+from ._checks import below, check_once, text
 from ._masks import masked
 from ._slots import Sharing
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
@@ -74,6 +74,7 @@ class StepMaker(Sharing):
                 _check_count(count, asked.work)
             elif count != len(asked.work):
                 raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
+            _check_once(asked.work)
             step = Step()
             asked.opening, asked.closing, asked.sharded, asked.numbers = *self.changes(), self.sharded, self.numbers
             step.parts = self._parts(step, asked)
@@ -193,7 +194,6 @@ class StepMaker(Sharing):
         if self.shards and asked.whole:
             raise ValueError("a step of tensor-parallel ranks is not split, since all ranks count its rows as one: "
                              f"{asked.whole} rows, with what they open, are more than the server's limits allow; send fewer")
-        _check_twice(asked.work)
         # As a whole first: what is wrong with it is said before anything is sent.
         self._listed(asked.top_n)
         parts = [self._part(step, asked, None, (b"", [], []), b"", *opening) for opening in openings]
@@ -302,6 +302,19 @@ def _about(traceparent: str, deadline_ms: int) -> bytes:
     return pb.Step(traceparent=text("traceparent", traceparent), deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
+def _check_once(work: list[Work]) -> None:
+    """Whether no text is there twice. Mostly it is texts alone, all open here, so that no two have one id: that is sooner seen."""
+    if {*map(type, work)} != {Sequence} or len({*work}) != len(work):
+        check_once("work", map(_text_of, work))
+
+
+def _text_of(item: Work) -> int | None:
+    """The id of the sequence that it is of. A raw score is of none."""
+    if isinstance(item, Sequence):
+        return item.id
+    return item.sequence_id if item.HasField("sequence_id") else None
+
+
 def _sampled(item: Work) -> pb.Work:
     """A work; a sequence is to be sampled."""
     return pb.Work(sequence_id=item.id, sample=pb.SampleWork()) if isinstance(item, Sequence) else item
@@ -318,13 +331,3 @@ def _check_count(count: int, work: list[Work]) -> None:
     are_drafts = bool(wire) and len(wire) == len(work) and all(item.WhichOneof("kind") == "verify" for item in wire)
     one_by_one = f" ({' + '.join(map(str, takes))})" if 1 < len(takes) <= _SHOWN else ""
     raise ValueError(f"logits have {count} rows, {'these drafts take' if are_drafts else 'this work takes'} {sum(takes)}{one_by_one}")
-
-
-def _check_twice(work: list[Work]) -> None:
-    """A sequence has one work in a step, which the server sees only within a message."""
-    seen = set()
-    for item in work:
-        number = item.id if isinstance(item, Sequence) else item.sequence_id if item.HasField("sequence_id") else None
-        if number is not None and number in seen:
-            raise ValueError(f"sequence {number} has two works in a step that has to be split; send the second in the next one")
-        seen.add(number)

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import aio
 from ._arrays import as_array, in_dtype, is_on_device
-from ._checks import token_ids, whole
+from ._checks import check_once, token_ids, whole
 from ._results import failure_of
 from ._types import Sequence
 from .client import Stream
@@ -181,6 +181,8 @@ class _Plan(Generic[_S]):
                lengths: list[int] | None) -> _Calls[list[Draft]]:
         """Token by token, for all texts at once: draft work is one token a step."""
         drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
+        # Before the model is asked.
+        check_once("texts", [sequence.id for sequence in sequences])
         # Trees: siblings are drawn from one row.
         behind: dict[tuple[int, int], Any] = {}
         going = list(range(len(drafts)))
@@ -213,7 +215,7 @@ class _Plan(Generic[_S]):
         return drafts
 
     def _chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int) -> _Calls[list[Draft]]:
-        sequences, at_most = list(sequences), whole("at_most", at_most)
+        sequences, at_most = list(sequences), whole("at_most", at_most, 0)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
         return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
 
@@ -227,6 +229,7 @@ class _Plan(Generic[_S]):
         for at, draft in enumerate(drafts):
             if not isinstance(draft, Draft):
                 raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
+        check_once("drafts", [draft.sequence.id for draft in drafts])
         works = [draft.work(measure) for draft in drafts]
         result: pb.StepResult = yield lambda: self.stream.step(logits, works)
         verified: list[Verified | None] = []

@@ -79,7 +79,7 @@ def test_asyncio_goes_on_too(server):
             text = stream.open(prompt=[1, 2], **params(1))
             await stream.sample(logits(1, 0), [text])
             with ENDED:
-                await stream.step(np.zeros((2, VOCAB), np.float32), [text, SHAPELESS])
+                await stream.step(np.zeros((2, VOCAB), np.float32), [stream.open(seed=2), SHAPELESS])
             await stream.sample(logits(1, 1), [text])
             server.kill()
             for _ in range(2):

@@ -268,7 +268,7 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
         texts = [stream.open(**params(text)) for text in TEXTS]
         draft = pb.VerifyWork(draft_token_ids=range(7), deterministic=pb.DeterministicDraft())
         for wrong, work, said in [
-            (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], "sequence 1 has two works"),
+            (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], r"sequence 1 is in work\[0\] and in work\[23\]"),
             (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5"),
             (batch(0)[:, :-1], texts, "shape"),
             (np.full((23, VOCAB), "x", object), texts, "could not convert"),
