@@ -142,6 +142,8 @@ class Front:
 
         It is opened with the next step.
         """
+        # Not whether it is connected: a text may be opened before that, and amid a step.
+        Front._check_not_ended(self)
         state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
         return self._session.open(params_of(params, fields), prompt, output, sequence_id, state)
 
@@ -149,6 +151,8 @@ class Front:
         """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
         if not isinstance(sequence, Sequence):
             raise TypeError(f"{sequence!r} is given, must be a sequence that `open` gave")
+        if sequence.owner is not self._session.mark:
+            raise ValueError(f"sequence {sequence.id} is not one of this stream: another stream opened it")
         self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:

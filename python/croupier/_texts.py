@@ -31,6 +31,8 @@ class Texts:
         # Texts may be opened and closed by other threads than the one that takes a step.
         self.changing = threading.RLock()
         self.ids = 0
+        # In each text: a copy of one, in this program or another, has none of this.
+        self.mark = object()
 
     def open(self, params: pb.SamplingParams, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
              state: pb.SamplerState | None = None) -> Sequence:
@@ -49,7 +51,8 @@ class Texts:
             raise ValueError(f"sequence {sequence_id} is open")
         if sequence_id is None and self.ids >= MOST_64:
             raise ValueError(f"no id is left behind sequence_id {self.ids}; give each text a sequence_id, or none")
-        sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state)
+        sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state,
+                            owner=self.mark)
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)

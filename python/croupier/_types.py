@@ -37,6 +37,8 @@ class Sequence:
     unless somebody says otherwise."""
     refused: str | None = None
     """Why the server would not open it."""
+    owner: object = field(default=None, repr=False)
+    """What stands for the stream that opened it."""
 
 
 @dataclass(eq=False)

@@ -134,7 +134,11 @@ def test_texts_are_those_of_the_stream(server):
                 stream.sample(logits(1, 0), [text])
             with pytest.raises(ValueError, match="is not open"):
                 stream.step(logits(1, 0), [text, pb.Work(sequence_id=own.id, sample=pb.SampleWork(), first_row=0)])
-        stream.close(foreign)
+        with pytest.raises(ValueError, match=f"sequence {foreign.id} is not one of this stream: another stream opened it"):
+            stream.close(foreign)
+        # Neither is it closed where its id is that of one that is open here.
+        assert foreign.id in stream.sequences and list(another.sequences.values()) == [foreign]
+        stream.close(closed)
         assert stream.sample(logits(1, 0), [own]) and another.sample(logits(2, 0), [foreign])
 
 

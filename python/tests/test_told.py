@@ -1,6 +1,7 @@
 """What is wrong with what a program gives is told before anything is sent, with what to give instead."""
 
 import asyncio
+import pickle
 
 import numpy as np
 import pytest
@@ -53,3 +54,36 @@ def test_a_chain_has_no_less_than_no_tokens(server):
         with pytest.raises(ValueError, match="at_most is -1, must be at least 0"):
             speculation.chain([text], never, at_most=-1)
         assert speculation.chain([text], never, at_most=0)[0].token_ids == []
+
+
+def test_no_text_is_opened_on_a_stream_that_was_ended(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(**params(1))
+    for call in (stream.open, lambda: stream.open(prompt=[1], temperature=0.5)):
+        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect another"):
+            call()
+    # There is nothing to be done any more.
+    stream.close(text)
+
+    async def run():
+        stream = croupier.aio.connect(server.uds, VOCAB)
+        text = stream.open(**params(1))
+        async with stream:
+            assert await stream.sample(logits(1, 0), [text])
+        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect another"):
+            stream.open()
+        async with croupier.aio.connect(server.uds, VOCAB) as another:
+            with pytest.raises(ValueError, match="another stream opened it"):
+                another.close(text)
+
+    asyncio.run(run())
+
+
+def test_a_text_may_be_pickled(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(prompt=[1, 2], **params(1))
+        stream.sample(logits(1, 0), [text])
+        copied = pickle.loads(pickle.dumps(text))
+        assert (copied.prompt, copied.tokens, copied.params) == (text.prompt, text.tokens, text.params)
+        with pytest.raises(ValueError, match="is not one of this stream"):
+            stream.close(copied)
