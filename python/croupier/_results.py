@@ -11,6 +11,7 @@ from .schema import pb
 
 _OK = pb.ROW_STATUS_OK
 _STATUS = {number: name.removeprefix("ROW_STATUS_") for name, number in vars(pb).items() if name.startswith("ROW_STATUS_")}
+_ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
 _OPEN = pb.OPEN_STATUS_OK
 _FINISH = {
     pb.FINISH_REASON_EOS: "eos",
@@ -31,8 +32,11 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
             text.tokens.append(token)
         return
     # Each look into a message costs a tenth of a microsecond or two, and there are many works: none is made twice.
-    for sequence, emitting in zip(part.emits, result.work):
+    for sequence, known, emitting in zip(part.emits, part.texts, result.work):
         if sequence is None:
+            # Draft work, scores.
+            if known is not None and emitting.status == _ENDED:
+                _end(known, close)
             continue
         tokens = emitting.tokens
         if len(tokens) == 1:
@@ -40,6 +44,8 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
         elif tokens:
             sequence.tokens.extend([token.token_id for token in tokens])
         elif emitting.status != _OK:
+            if emitting.status == _ENDED:
+                _end(sequence, close)
             why = f" (it was not opened: {sequence.refused})" if sequence.refused else ""
             step.failures[sequence.id] = failure_of(emitting, why)
             continue
@@ -56,6 +62,14 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
             sequence.refused = step.opens_failed[sequence.id] = f"{opened.error.field}: {opened.error.message}"
             if sequences.get(sequence.id) is sequence:
                 del sequences[sequence.id]
+
+
+def _end(sequence: Sequence, close: Callable[[Sequence], None]) -> None:
+    """Of a text that had ended when it was opened, as the server alone knows: by repetition, a preset or the server's defaults. It does not
+    say by which, and no more of the text would ever come."""
+    if not sequence.finish_reason:
+        sequence.finish_reason = "other"
+        close(sequence)
 
 
 def apply_for_now(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence], None]) -> None:
@@ -85,7 +99,9 @@ def not_yet(part: Part, result: pb.StepResult) -> tuple[list[Sequence], str]:
 
 def failure_of(result: pb.WorkResult, more: str = "") -> Failure:
     """Why a `WorkResult` has nothing."""
-    return Failure(result.message + more, _STATUS.get(result.status, str(result.status)))
+    # To close it, as the server says, is not for the program to do.
+    why = "the sequence has ended, see its finish_reason" if result.status == _ENDED else result.message
+    return Failure(why + more, _STATUS.get(result.status, str(result.status)))
 
 
 def merged(step: Step) -> pb.StepResult:

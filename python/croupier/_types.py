@@ -31,7 +31,8 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     """Emitted so far, those given when it was opened first."""
     finish_reason: str | None = None
-    """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too."""
+    """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too. "other" is also said of a text
+    that had ended when it was opened, where only the server knows why."""
     state: pb.SamplerState | None = None
     """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
     unless somebody says otherwise."""
