@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
+from ._address import check_address
 from ._checks import check_known, header
 from ._wire import options
 from .errors import CroupierError
 
-#: What addresses by name or number end with; those of gRPC's resolvers, such as dns:///, have it too.
-_PORT = re.compile(r":\d+$")
-#: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
-_SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
+#: What gRPC says of a certificate that no authority in tls_ca has signed.
+_DISTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 #: What PEM has somewhere.
 _PEM = "-----BEGIN "
 #: What gRPC says of a plain HTTP server, by what it sees of its answer first.
@@ -45,15 +43,7 @@ class Access:
     credentials: grpc.ChannelCredentials | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.address, str):
-            raise TypeError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT")
-        is_path = self.address.startswith(("/", "./", "../", "~")) or self.address.endswith(".sock")
-        if is_path and not self.address.startswith("unix"):
-            raise ValueError(f"address is {self.address!r}, a path; for a Unix socket give 'unix:{os.path.expanduser(self.address)}'")
-        if self.address.lower().startswith(_SCHEMES):
-            raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT without a scheme; TLS is asked for by tls_ca")
-        if not self.address.startswith("unix") and not _PORT.search(self.address):
-            raise ValueError(f"address is {self.address!r}, must be unix:PATH or HOST:PORT; the port is missing, such as {self.address}:50051")
+        check_address(self.address)
         self._check_files()
         if self.auth_token is not None and not callable(self.auth_token):
             if not isinstance(self.auth_token, str):
@@ -104,6 +94,9 @@ class Access:
             return "; the server speaks no TLS, leave out tls_ca="
         if "Hostname Verification Check failed" in details:
             return "; the certificate has another name, give it as tls_name="
+        if is_distrusted(error):
+            return ("; give tls_ca= the authorities of the server's certificate" if self.tls_ca is None else
+                    "; none of the authorities in tls_ca= has signed the server's certificate, or one of the two has expired")
         if not _closed(details):
             return ""
         if self.credentials is not None or self.tls_cert is not None:
@@ -146,6 +139,11 @@ class Access:
         if found is not None and _PEM.encode() not in found:
             raise CroupierError(f"{name}: {path} holds nothing in PEM")
         return found
+
+
+def is_distrusted(error: BaseException | None) -> bool:
+    """Whether the server's certificate is none that is trusted here, which waiting does not mend."""
+    return isinstance(error, grpc.RpcError) and _DISTRUSTED in str(error.details())
 
 
 def _closed(details: str) -> bool:

@@ -157,6 +157,26 @@ class Limit:
         self._call.cancel()
 
 
+def is_gone(error: BaseException | None) -> bool:
+    """Whether the server went away, so that another try may find it back."""
+    if isinstance(error, (StopIteration, EOFError)):
+        return True
+    if not isinstance(error, grpc.RpcError):
+        return False
+    return is_from_core(error) or bool(error.code() == grpc.StatusCode.UNAVAILABLE)
+
+
+def is_from_core(error: grpc.RpcError) -> bool:
+    """Whether it is what asyncio's gRPC says of a write to a call that has ended; no server says it."""
+    return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether connecting anew may work later: the server is not there yet, or still full of what was there before."""
+    full = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    return full or is_gone(error)
+
+
 def no_answer(seconds: float) -> str:
     """What is said of a server that took a connection and nothing else."""
     return f"the server did not answer within {seconds:.3g} s"

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._access import access_of
+from ._access import access_of, is_distrusted
 from ._arrays import as_rows, in_dtype, narrowing
+from ._call import may_pass
 from ._checks import header, text, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
@@ -61,7 +62,7 @@ class Front:
         # Whether an answer is being taken in.
         self._is_torn = False
         # Never connected, and nobody told that it takes long.
-        self._is_new = True
+        self._is_new, self._has_served = True, False
         self._traceparent = header("traceparent", text("traceparent", traceparent))
         # From when on another server may be looked for. Behind a socket there is no other.
         self._leave_from = math.inf if address.startswith("unix") else 0.0
@@ -86,6 +87,11 @@ class Front:
         self._session.give_up()
         self._is_down = True
         return CroupierError(f"{why}; what had no result is given up, texts are as they were, and the next step connects again")
+
+    def _is_worth_waiting(self, cause: BaseException | None) -> bool:
+        """Whether connecting anew may work later. At first a certificate that is not trusted is a mistake in the options; later it may be
+        one that is being replaced, as its authorities' file is."""
+        return may_pass(cause) and (self._has_served or not is_distrusted(cause))
 
     def _say_waiting(self, why: str) -> None:
         """Says that a server is waited for at first, when a mistake in the address looks the same."""

@@ -16,8 +16,8 @@ from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from ._call import Turn, no_answer
-from .client import check_patience, is_gone, may_pass, said, sampled, try_within
+from ._call import Turn, is_gone, no_answer
+from .client import check_patience, said, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -328,7 +328,7 @@ class Stream(Front):
                 if then is not None:
                     await then(give_up)
                     super()._check_not_ended()
-                self._is_new = False
+                self._is_new, self._has_served = False, True
                 return
             except (CroupierError, *ENDED) as error:
                 cause, why = error.__cause__, error
@@ -337,7 +337,7 @@ class Stream(Front):
                     why = CroupierError(said(failed))
                 if self._channel is not None:
                     await self._channel.close()
-                if not may_pass(cause) or time.monotonic() > give_up:
+                if not self._is_worth_waiting(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))
             await asyncio.sleep(next(pauses))

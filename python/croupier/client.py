@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, Turn, dial, end_in_order, following, hang_up, no_answer
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone, no_answer
 from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
@@ -277,12 +277,12 @@ class Stream(Front):
                 self._check_not_ended()
                 then(give_up)
                 self._check_not_ended()
-                self._is_new = False
+                self._is_new, self._has_served = False, True
                 return
             except (CroupierError, grpc.RpcError, StopIteration) as error:
                 self._hang_up()
                 cause = error.__cause__ if isinstance(error, CroupierError) else error
-                if not may_pass(cause) or time.monotonic() > give_up:
+                if not self._is_worth_waiting(cause) or time.monotonic() > give_up:
                     raise
                 self._say_waiting(said(error))
             time.sleep(next(pauses))
@@ -317,26 +317,6 @@ def sampled(step: Step, sequences: list[Sequence]) -> list[int]:
     if failures := gone | step.failures:
         raise RowError(failures)
     return [sequence.tokens[-1] for sequence in sequences]
-
-
-def is_gone(error: BaseException | None) -> bool:
-    """Whether the server went away, so that another try may find it back."""
-    if isinstance(error, (StopIteration, EOFError)):
-        return True
-    if not isinstance(error, grpc.RpcError):
-        return False
-    return is_from_core(error) or bool(error.code() == grpc.StatusCode.UNAVAILABLE)
-
-
-def is_from_core(error: grpc.RpcError) -> bool:
-    """Whether it is what asyncio's gRPC says of a write to a call that has ended; no server says it."""
-    return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
-
-
-def may_pass(error: BaseException | None) -> bool:
-    """Whether connecting anew may work later: the server is not there yet, or still full of what was there before."""
-    full = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    return full or is_gone(error)
 
 
 def said(error: BaseException) -> str:

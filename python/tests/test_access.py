@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import threading
+import time
 
+import grpc
 import pytest
 import trustme
 
@@ -141,8 +144,6 @@ def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
 
 
 def test_mistakes_in_the_address_are_told_at_once(serve, tmp_path):
-    with pytest.raises(ValueError, match="the port is missing, such as 127.0.0.1:50051"):
-        croupier.connect("127.0.0.1", VOCAB)
     broken = tmp_path / "ca.pem"
     broken.write_text("no certificate")
     with pytest.raises(croupier.CroupierError, match=f"tls_ca: {broken} holds nothing in PEM"):
@@ -153,6 +154,86 @@ def test_mistakes_in_the_address_are_told_at_once(serve, tmp_path):
     serve(f"--admin=127.0.0.1:{port}")
     with pytest.raises(croupier.CroupierError, match="is it the admin port"):
         croupier.connect(f"127.0.0.1:{port}", VOCAB)
+
+
+LONG = "/tmp/" + "ä" * 60
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ("127.0.0.1", "the port is missing, such as 127.0.0.1:50051$"),
+    ("127.0.0.1:", "the port is missing, such as 127.0.0.1:50051$"),
+    ("", "the port is missing, such as 127.0.0.1:50051$"),
+    ("dns:///croupier", "the port is missing, such as dns:///croupier:50051$"),
+    ("127.0.0.1:99999", "whose port is 99999, must be in 1 ..= 65535$"),
+    ("localhost:0", "whose port is 0, must be in 1 ..= 65535$"),
+    ("127.0.0.1:abc", "the port is 'abc', must be a number, such as 127.0.0.1:50051$"),
+    ("127.0.0.1:56100/", "without a slash behind it: 127.0.0.1:56100$"),
+    ("127.0.0.1:56100/v1", "with nothing behind the port, such as 127.0.0.1:56100$"),
+    ("127.0.0.1:50051\n", "with white space around it; give '127.0.0.1:50051'$"),
+    (":50051", "the host is missing, such as 127.0.0.1:50051$"),
+    ("::1:50051", r"a number of IPv6 stands in brackets, such as \[::1\]:50051$"),
+    ("2001:db8::1", r"a number of IPv6 stands in brackets, such as \[::1\]:50051$"),
+    ("http://127.0.0.1:50051", "without a scheme; TLS is asked for by tls_ca$"),
+    ("/run/croupier.sock", "a path; for a Unix socket give 'unix:/run/croupier.sock'$"),
+    ("unix.sock", "a path; for a Unix socket give 'unix:unix.sock'$"),
+    ("unix:", "which has no path, such as unix:/run/croupier/croupier.sock$"),
+    ("unix://run/croupier.sock", "begins with two slashes; give 'unix:/run/croupier.sock' or 'unix:run/croupier.sock'$"),
+    (f"unix:{LONG}", f"address has a path of 125 bytes, a Unix socket's has at most 107: {LONG}; have the server listen at a shorter one"),
+    (f"unix://{LONG}", "address has a path of 125 bytes"),
+    (f"unix-abstract:{LONG}", "address has a path of 125 bytes"),
+])
+def test_an_address_that_is_wrong_says_what_is_right(wrong, said):
+    for connect in (croupier.connect, croupier.aio.connect):
+        with pytest.raises(ValueError, match=said):
+            connect(wrong, VOCAB)
+
+
+def test_addresses_in_every_form_of_grpc_are_taken(serve):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = serve(f"--listen=127.0.0.1:{port}")
+    for right in (server.uds, "unix://" + server.path, f"127.0.0.1:{port}", f"localhost:{port}", f"dns:///localhost:{port}", f"ipv4:127.0.0.1:{port}"):
+        with croupier.connect(right, VOCAB) as stream:
+            assert stream.sample(logits(1, 0), [stream.open(**params(1))])
+    for right in ("[::1]:50051", "ipv6:[::1]:50051", "ipv6:%5B::1%5D:50051", "unixhost:50051", "unix:" + "a" * 107):
+        croupier._access.Access(right)
+
+
+def test_a_certificate_of_another_authority_is_told_and_not_waited_for(secured, tmp_path):
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    began = time.monotonic()
+    for options, said in (({"tls_ca": other}, "none of the authorities in tls_ca= has signed the server's certificate"),
+                          ({"tls_ca": None, "tls_cert": None, "tls_key": None, "credentials": grpc.ssl_channel_credentials()},
+                           "give tls_ca= the authorities of the server's certificate")):
+        with pytest.raises(croupier.CroupierError, match=f"CERTIFICATE_VERIFY_FAILED.*{said}"):
+            croupier.connect(secured.address, VOCAB, **{**secured.options, **options})
+
+        async def enter():
+            async with croupier.aio.connect(secured.address, VOCAB, **{**secured.options, **options}):
+                pass
+
+        with pytest.raises(croupier.CroupierError, match=f"CERTIFICATE_VERIFY_FAILED.*{said}"):
+            asyncio.run(enter())
+    assert time.monotonic() - began < 10
+
+
+def test_authorities_that_are_being_replaced_are_waited_for(secured, tmp_path):
+    """Their file may come after the server that it is for."""
+    authorities, other = tmp_path / "authorities.pem", tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    authorities.write_bytes(secured.ca.read_bytes())
+    with croupier.connect(secured.address, VOCAB, **{**secured.options, "tls_ca": authorities}) as stream:
+        text = stream.open(**params(1))
+        stream.sample(logits(1, 0), [text])
+        authorities.write_bytes(other.read_bytes())
+        secured.again()
+        late = threading.Timer(1.5, lambda: authorities.write_bytes(secured.ca.read_bytes()))
+        late.start()
+        stream.sample(logits(1, 1), [text])
+        assert len(text.tokens) == 2
+        late.join()
 
 
 def test_tries_to_connect_grow_apart():

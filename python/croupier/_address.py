@@ -1,0 +1,75 @@
+"""Where a server is: what is wrong with an address is told at once, since gRPC would look for such a server for as long as it may."""
+
+from __future__ import annotations
+
+import os
+import re
+
+#: What addresses by name or number end with; those of gRPC's resolvers, such as dns:///, have it too.
+_PORT = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
+#: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
+_SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
+#: A number of IPv6 without brackets, whose last part would be taken for the port.
+_BARE = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*")
+_FORMS = "must be unix:PATH or HOST:PORT"
+_MOST_PORTS = 65535
+#: Bytes of a Unix socket's path, of which the kernel has one more for its end.
+_MOST_PATH = 107
+
+
+def check_address(address: object) -> None:
+    """Raises TypeError or ValueError with what to give instead."""
+    if not isinstance(address, str):
+        raise TypeError(f"address is {address!r}, {_FORMS}")
+    said = f"address is {address!r}, "
+    if address.lower().startswith(_SCHEMES):
+        raise ValueError(f"{said}{_FORMS} without a scheme; TLS is asked for by tls_ca")
+    kind, _, path = address.partition(":")
+    if kind in ("unix", "unix-abstract") and kind != address:
+        _check_socket(kind, path, said)
+        return
+    if address.startswith(("/", "./", "../", "~")) or address.endswith(".sock"):
+        raise ValueError(f"{said}a path; for a Unix socket give 'unix:{os.path.expanduser(address)}'")
+    _check_host(address, said)
+
+
+def _check_socket(kind: str, path: str, said: str) -> None:
+    if kind == "unix" and path.startswith("//"):
+        if not path.startswith("///"):
+            raise ValueError(f"{said}where the path begins with two slashes; give 'unix:{path[1:]}' or 'unix:{path[2:]}'")
+        path = path[2:]
+    if not path:
+        raise ValueError(f"{said}which has no path, such as unix:/run/croupier/croupier.sock")
+    if (size := len(os.fsencode(path))) > _MOST_PATH:
+        raise ValueError(f"address has a path of {size} bytes, a Unix socket's has at most {_MOST_PATH}: {path}; have the server listen at a "
+                         "shorter one, or reach it by a shorter relative path or symbolic link")
+
+
+def _check_host(address: str, said: str) -> None:
+    if address != address.strip():
+        # Of a file or a variable, with the end of its line.
+        raise ValueError(f"{said}with white space around it; give {address.strip()!r}")
+    bare = address.rstrip("/")
+    found = _PORT.fullmatch(bare)
+    if found is None:
+        raise ValueError(said + _FORMS + _without_port(bare))
+    host, port = found["host"], int(found["port"])
+    if bare != address:
+        raise ValueError(f"{said}{_FORMS} without a slash behind it: {bare}")
+    if not 0 < port <= _MOST_PORTS:
+        raise ValueError(f"{said}whose port is {port}, must be in 1 ..= {_MOST_PORTS}")
+    if not host:
+        raise ValueError(f"{said}{_FORMS}; the host is missing, such as 127.0.0.1:{port}")
+    if _BARE.fullmatch(host):
+        raise ValueError(f"{said}{_FORMS}; a number of IPv6 stands in brackets, such as [::1]:50051")
+
+
+def _without_port(bare: str) -> str:
+    """What may be meant by an address that does not end with a port."""
+    host, _, port = bare.rpartition(":")
+    if (inner := _PORT.match(bare)) and bare[inner.end()] == "/":
+        return f" with nothing behind the port, such as {inner[0]}"
+    # Not in the middle of dns:///HOST or of a number of IPv6.
+    if host and port.isalnum() and ":" not in host:
+        return f"; the port is {port!r}, must be a number, such as {host}:50051"
+    return f"; the port is missing, such as {bare.rstrip(':') or '127.0.0.1'}:50051"
