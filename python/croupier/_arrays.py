@@ -32,8 +32,7 @@ _NO_NUMBERS = "cSUTmM"
 
 def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
     """Logits as an array of rows that can be copied to where they go. Where they fit as they are it is their own memory."""
-    array = as_array(logits, dtype)
-    shape = array.shape
+    given = array = as_array(logits, dtype)
     if array.ndim == 1 and not array.size:
         # None: [] or b"".
         array = array.reshape(0, columns)
@@ -41,7 +40,12 @@ def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
         flat = not isinstance(logits, np.ndarray) and array.size % columns == 0
         array = array.reshape(-1, columns) if flat and _has_no_shape(logits) else array[np.newaxis]
     if array.ndim != 2 or array.shape[1] != columns:
-        raise ValueError(f"logits have the shape {shape}, must be (rows, {columns})")
+        if given.dtype.kind in "OUS" and given.ndim < 2:
+            # Of whatever it does not know numpy makes an object.
+            many = f" of {type(given[0]).__name__}" if given.ndim else ""
+            raise TypeError(f"logits are {type(logits).__name__}{many}, must be numbers in the shape (rows, {columns}): an array, a tensor, "
+                            "lists or bytes")
+        raise ValueError(f"logits have the shape {given.shape}, must be (rows, {columns})")
     return in_dtype(array, dtype)
 
 
@@ -125,10 +129,16 @@ def _of_tensor(tensor: Any) -> Array:
     return array.view(_BITS) if is_bf16 else array
 
 
-def narrowing() -> contextlib.AbstractContextManager[None]:
+def narrowing(rows: Rows | None = None) -> contextlib.AbstractContextManager[None]:
     """While numbers become those of a smaller type. What is too large there becomes an infinity, which masks want, and numpy would warn of;
-    of one that is no mask the server says so."""
-    return np.errstate(over="ignore")
+    of one that is no mask the server says so, and `rows`, for which they are, know why."""
+    if rows is None:
+        return np.errstate(over="ignore")
+
+    def note(*_: object) -> None:
+        rows.is_overflowed = True
+
+    return np.errstate(over="call", call=note)
 
 
 def bf16(values: Array) -> Array:
@@ -186,7 +196,7 @@ def filled(place: Place, array: Array | OnDevice, count: int) -> Rows:
     """Rows of `place`, which gives and takes them back, with these values in them."""
     rows = place.rows(count)
     try:
-        with narrowing():
+        with narrowing(rows):
             rows.raw[:] = array
     except BaseException:
         place.discard(rows)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 #: The largest numbers of the wire.
 MOST = (1 << 32) - 1
 MOST_64 = (1 << 64) - 1
+#: The most names of fields that a mistake lists.
+_SHOWN = 20
+_T = TypeVar("_T")
 
 
 def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str] = {}) -> None:
@@ -18,7 +21,12 @@ def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, 
     for name in given:
         if name not in known:
             near = [meant[name]] if meant.get(name) in known else difflib.get_close_matches(name, known, 1)
-            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else ""))
+            if not near and len(name) > 2 and len(within := [other for other in known if name in other]) == 1:
+                near = within
+            # All of them where they can be read, what is near first.
+            rest = [other for other in known if other not in near]
+            there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
+            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else "") + there)
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -30,6 +38,17 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f"{name} is {number}, must be " + (f"at least {least}" if most is None else f"in {least} ..= {most}"))
     return number
+
+
+def listed(name: str, given: Iterable[_T], of: str, one: str) -> list[_T]:
+    """What has to be there as a list, though it be of one alone."""
+    try:
+        each = None if isinstance(given, (str, bytes, Mapping)) else iter(given)
+    except TypeError:
+        each = None
+    if each is None:
+        raise TypeError(f"{name} is {type(given).__name__}, must be a list of {of}, such as [{one}]")
+    return list(each)
 
 
 def check_once(name: str, texts: Iterable[int | None]) -> None:

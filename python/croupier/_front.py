@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._access import access_of, is_distrusted
 from ._arrays import as_rows, in_dtype, narrowing
 from ._call import may_pass
-from ._checks import header, text, whole
+from ._checks import header, listed, text, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
@@ -180,7 +180,7 @@ class Front:
     def masked(self, sequences: Iterable[Sequence], token_masks: Masks) -> list[pb.Work]:
         """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. For other kinds of
         work set `token_masks` of the message `Work`."""
-        return self._session.masked(list(sequences), token_masks)
+        return self._session.masked(listed("sequences", sequences, "texts", "text"), token_masks)
 
     def discard(self, rows: Rows) -> None:
         """Gives back rows that will not be sent."""

@@ -95,9 +95,13 @@ def _wanted(field: Any) -> str:
         one = f"one of {', '.join(_short_names(field.enum_type))}"
     else:
         one = _SCHEMA if field.name == "json_schema" else _WANTED.get(field.type, "a number")
+    return f"a list, each {one}" if _is_list(field) else one
+
+
+def _is_list(field: Any) -> bool:
+    """Whether a field takes many."""
     # Older ones of protobuf have only the label, newer ones say that it will go.
-    is_list = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
-    return f"a list, each {one}" if is_list else one
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
 def _documented(of: str, name: str) -> str:
@@ -151,6 +155,9 @@ def _plain(field: Any, value: Any) -> Any:
         return _as_lines(value)
     if isinstance(value, (str, bytes)) and field.enum_type is None:
         return value
+    if isinstance(value, str) and _is_list(field):
+        names = ", ".join(_short_names(field.enum_type))
+        raise TypeError(f"{field.containing_type.name}.{field.name} is {value!r}, must be a list of names, such as [{value!r}]; there are {names}")
     if _is_many(value):
         return [_one(field, item) for item in value]
     return _one(field, value)

@@ -12,6 +12,9 @@ from .schema import pb
 _OK = pb.ROW_STATUS_OK
 _STATUS = {number: name.removeprefix("ROW_STATUS_") for name, number in vars(pb).items() if name.startswith("ROW_STATUS_")}
 _ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
+#: What the server cannot know of an infinity.
+_OVERFLOWED = ("; logits that were too large for the stream's dtype became infinities when they were converted to it: "
+               "give smaller ones, or connect with another dtype")
 _OPEN = pb.OPEN_STATUS_OK
 _FINISH = {
     pb.FINISH_REASON_EOS: "eos",
@@ -31,6 +34,10 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
         for text, token in zip(cast("list[Sequence]", part.emits), part.tokens):
             text.tokens.append(token)
         return
+    if part.logits is not None and part.logits.is_overflowed:
+        for emitting in result.work:
+            if emitting.status == pb.ROW_STATUS_POSITIVE_INFINITY:
+                emitting.message += _OVERFLOWED
     # Each look into a message costs a tenth of a microsecond or two, and there are many works: none is made twice.
     for sequence, known, emitting in zip(part.emits, part.texts, result.work):
         if sequence is None:

@@ -211,7 +211,7 @@ class Session(StepMaker):
             return message(part.fixed, [])
         is_sharded, region = bool(self.shards), rows.region
         if rows.slot is None or region is None:
-            return message(part.fixed + self._slots_of(part), inline(self._numbers(rows.raw[part.first:part.end]), is_sharded))
+            return message(part.fixed + self._slots_of(part), inline(self._numbers(rows, part.first, part.end), is_sharded))
         offset = region.first + rows.slot * self.slot_bytes + part.first * self.stride * self.numpy.itemsize
         key = (offset, part.end - part.first)
         if key not in self.places:
@@ -220,9 +220,9 @@ class Session(StepMaker):
             self.places[key] = placed(region, *key, self.stride, is_sharded)
         return message(part.fixed + self._slots_of(part), [self.places[key]])
 
-    def _numbers(self, rows: Array) -> Array:
-        with narrowing():
-            numbers: Array = np.ascontiguousarray(rows, self.numpy)
+    def _numbers(self, rows: Rows, first: int, end: int) -> Array:
+        with narrowing(rows):
+            numbers: Array = np.ascontiguousarray(rows.raw[first:end], self.numpy)
         return numbers
 
     def answer(self, reply: bytes) -> tuple[float, Part] | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
-from ._checks import below, check_once, text
+from ._checks import below, check_once, listed, text
 from ._masks import masked
 from ._slots import Sharing
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
@@ -67,7 +67,7 @@ class StepMaker(Sharing):
         about = _about(traceparent, deadline_ms)
         rows, source = self._brought(whole, keep)
         try:
-            asked = _Asked(list(work), rows, source, top_n, about)
+            asked = _Asked(listed("work", work, "texts or works", "text"), rows, source, top_n, about)
             self._check_open(asked.work)
             count = asked.whole + len(asked.listed)
             if not one_each:
@@ -138,8 +138,11 @@ class StepMaker(Sharing):
             logits = as_rows(logits, self.columns, self.dtype)
             count = len(logits)
         if region is None or (count > self.max_rows and self.shards):
-            with narrowing():
-                return Rows(np.array(logits, self.numpy) if keep else logits), None
+            rows = Rows(logits)
+            if keep:
+                with narrowing(rows):
+                    rows.raw = np.array(logits, self.numpy)
+            return rows, None
         if count > self.max_rows:
             if not self.free and not self.waiting:
                 raise CroupierError("every slot is written and not sent; send or discard one first")
@@ -229,8 +232,10 @@ class StepMaker(Sharing):
             if self.wanted == "device_memory":
                 raise
             # A work that needs more rows than a slot has goes with the message.
-            with narrowing():
-                asked.rows, asked.source = Rows(np.array(asked.source, self.numpy)), None
+            rows = Rows(None)
+            with narrowing(rows):
+                rows.raw = np.array(asked.source, self.numpy)
+            asked.rows, asked.source = rows, None
             return Cut(self.limits, used, inline)(needs)
 
     def _work_part(self, step: Step, asked: _Asked, needs: list[Need], run: range) -> Part:

@@ -60,6 +60,8 @@ class Rows:
     """A step's, or given back: the place may be another's by now."""
     is_back: bool = False
     """Whether the place is free again."""
+    is_overflowed: bool = False
+    """Whether numbers were too large for the dtype that they were converted to, and became infinities."""
 
     @property
     def array(self) -> Any:
@@ -80,7 +82,7 @@ class Rows:
             logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
             if len(logits) != len(self.raw):
                 raise ValueError(f"logits have {len(logits)} rows, these are {len(self.raw)}")
-        with narrowing():
+        with narrowing(self):
             self.raw[:] = logits
 
     def check_owner(self, session: object) -> None:

@@ -12,6 +12,7 @@ import grpc
 
 from ._aio_call import ENDED, Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
+from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
@@ -96,14 +97,14 @@ class Stream(Front):
     async def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None,
                      traceparent: str = "", deadline_ms: int = 0) -> list[int]:
         """As of `croupier.Stream`."""
-        texts = list(sequences)
+        texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0], texts)
 
     async def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
                    deadline_ms: int = 0) -> pb.StepResult:
         """As of `croupier.Stream`."""
-        return (await self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms))[1]
+        return (await self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))[1]
 
     async def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """As of `croupier.Stream`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone, no_answer
+from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._types import Part, Rows, Sequence, Step
@@ -100,7 +101,7 @@ class Stream(Front):
         rounded up), bit i % 32 of word i / 32 for token i; or bool of shape (rows, vocab_size); or a list with a row or None for each
         sequence.
         deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
-        texts = list(sequences)
+        texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0], texts)
 
@@ -108,7 +109,7 @@ class Stream(Front):
              deadline_ms: int = 0) -> pb.StepResult:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
         raise nothing."""
-        return self._step(logits, list(work), traceparent=traceparent, deadline_ms=deadline_ms)[1]
+        return self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms)[1]
 
     def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is

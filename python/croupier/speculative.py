@@ -20,7 +20,7 @@ import numpy as np
 
 from . import aio
 from ._arrays import as_array, in_dtype, is_on_device
-from ._checks import check_once, token_ids, whole
+from ._checks import check_once, listed, token_ids, whole
 from ._results import failure_of
 from ._types import Sequence
 from .client import Stream
@@ -153,7 +153,7 @@ class _Plan(Generic[_S]):
         """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step that `told` was given the
         result of. Empty before the first, without a proposer, and where the text has tokens since, from `sample` for example."""
         drafts = []
-        for sequence in sequences:
+        for sequence in _texts(sequences):
             told, tokens = self._told.get(sequence.id, (None, 0))
             # What followed the text then does not follow it now.
             found = list(told.proposed_token_ids) if told and tokens == len(sequence.tokens) else []
@@ -163,7 +163,7 @@ class _Plan(Generic[_S]):
     def told(self, sequences: Iterable[Sequence], result: pb.StepResult) -> None:
         """Takes the proposals and the advice of sample work: `result` is what `stream.step(logits, sequences)` gave. `sample` gives
         tokens alone, and what is proposed with them is lost."""
-        sequences = list(sequences)
+        sequences = _texts(sequences)
         if len(result.work) != len(sequences):
             raise ValueError(f"the result is of {len(result.work)} works, must be one for each of {len(sequences)} texts")
         for sequence, told in zip(sequences, result.work):
@@ -215,17 +215,17 @@ class _Plan(Generic[_S]):
         return drafts
 
     def _chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int) -> _Calls[list[Draft]]:
-        sequences, at_most = list(sequences), whole("at_most", at_most, 0)
+        sequences, at_most = _texts(sequences), whole("at_most", at_most, 0)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
         return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
 
     def _tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
         shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        return self._draft(list(sequences), model, shape, None)
+        return self._draft(_texts(sequences), model, shape, None)
 
     def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool) -> _Calls[list[Verified]]:
-        drafts = list(drafts)
+        drafts = listed("drafts", drafts, "drafts", "Draft(text)")
         for at, draft in enumerate(drafts):
             if not isinstance(draft, Draft):
                 raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
@@ -282,6 +282,15 @@ class AsyncSpeculation(_Plan[aio.Stream]):
     async def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
         """As of `Speculation`."""
         return await _wait(self._verify(drafts, logits, measure))
+
+
+def _texts(given: Iterable[Sequence]) -> list[Sequence]:
+    """Texts as a list."""
+    texts = listed("texts", given, "texts", "text")
+    for at, text in enumerate(texts):
+        if not isinstance(text, Sequence):
+            raise TypeError(f"texts[{at}] is {text!r}, must be one that `open` gave")
+    return texts
 
 
 def _stacked(rows: list[Any]) -> Array | OnDevice:

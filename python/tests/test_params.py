@@ -79,7 +79,12 @@ def test_they_do_not_change_and_can_be_copied():
 def test_mistakes_name_what_is_meant():
     for wrong, said in [
         (lambda: croupier.SamplingParams(temprature=1), "SamplingParams has no field 'temprature'; is 'temperature' meant?"),
-        (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'$"),
+        (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'; it has hashing_key, greenlist_ratio, bias, seeding_scheme, context_width$"),
+        (lambda: croupier.KgwParams(key=1), "KgwParams has no field 'key'; is 'hashing_key' meant.; it has hashing_key, greenlist_ratio, "),
+        (lambda: croupier.KgwParams(width=1), "KgwParams has no field 'width'; is 'context_width' meant.; it has context_width, hashing_key, "),
+        (lambda: croupier.GrammarParams(words=1), "GrammarParams has no field 'words'; it has json_schema, regex, lark"),
+        (lambda: croupier.SamplingParams(sampler_order="temperature").to_pb(),
+         r"SamplingParams.sampler_order is 'temperature', must be a list of names, such as \['temperature'\]; there are unspecified, temperature, "),
         (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "EngineOrder is 'vlm', must be one of .*vllm"),
         (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
     ]:

@@ -87,3 +87,76 @@ def test_a_text_may_be_pickled(server):
         assert (copied.prompt, copied.tokens, copied.params) == (text.prompt, text.tokens, text.params)
         with pytest.raises(ValueError, match="is not one of this stream"):
             stream.close(copied)
+
+
+def test_one_text_in_the_place_of_a_list_is_told(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, speculation = stream.open(**params(1)), Speculation(stream)
+        for call, said in [
+            (lambda: stream.sample(Z[:1], text), r"sequences is Sequence, must be a list of texts, such as \[text\]"),
+            (lambda: stream.sample(Z[:1], text, token_masks=[None]), "sequences is Sequence"),
+            (lambda: stream.sample(Z[:1], 5), "sequences is int, must be a list of texts"),
+            (lambda: stream.sample(Z[:1], "text"), "sequences is str, must be a list of texts"),
+            (lambda: stream.masked(text, [None]), "sequences is Sequence"),
+            (lambda: stream.step(Z[:1], text), r"work is Sequence, must be a list of texts or works, such as \[text\]"),
+            (lambda: stream.submit(Z[:1], pb.Work(sequence_id=text.id)), "work is Work, must be a list"),
+            (lambda: speculation.verify(text, Z[:1]), r"drafts is Sequence, must be a list of drafts, such as \[Draft\(text\)\]"),
+            (lambda: speculation.verify(Draft(text), Z[:1]), "drafts is Draft, must be a list"),
+            (lambda: speculation.chain(text, never), r"texts is Sequence, must be a list of texts, such as \[text\]"),
+            (lambda: speculation.chain([5], never), r"texts\[0\] is 5, must be one that `open` gave"),
+            (lambda: speculation.tree(text, never, [-1]), "texts is Sequence"),
+            (lambda: speculation.proposed(text), "texts is Sequence"),
+        ]:
+            with pytest.raises(TypeError, match=f"^{said}"):
+                call()
+        assert not text.tokens and stream.sample(Z[:1], (each for each in [text]))
+
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text = stream.open()
+            for call in (stream.sample, stream.step, stream.submit):
+                with pytest.raises(TypeError, match=r"is Sequence, must be a list of texts.*, such as \[text\]"):
+                    await call(Z[:1], text)
+
+    asyncio.run(run())
+
+
+def test_logits_of_no_numbers_are_told_by_their_type(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(**params(1))
+        for wrong, said in ((({1} for _ in range(2)), "generator"), ("logits", "str"), ({}, "dict"), (pb.Work(), "Work"), (object(), "object"),
+                            ([text], "list of Sequence")):
+            with pytest.raises(TypeError, match=rf"logits are {said}, must be numbers in the shape \(rows, {VOCAB}\): an array, a tensor, lists"):
+                stream.sample(wrong, [text])
+        with pytest.raises(ValueError, match=r"logits have the shape \(\)"):
+            stream.sample(5.0, [text])
+        assert not text.tokens
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype, large", [("f32", 1e39), ("f16", 1e5)])
+def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large):
+    made = "logits that were too large for the stream's dtype became infinities when they were converted to it"
+    rows = np.stack([logits(1, 0), logits(2, 0)]).astype(float)
+    rows[1, 7] = large
+    # Whole, and in a step that is split, where they wait for a place.
+    for server in (serve(), serve("--max-rows-per-step=1")):
+        with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path=path, max_rows=1 if path == "shared_memory" else 9) as stream:
+            texts, speculation = [stream.open(**params(text)) for text in (1, 2)], Speculation(stream)
+            with pytest.raises(croupier.RowError, match=made) as error:
+                stream.sample(rows, texts)
+            assert list(error.value.failures) == [texts[1].id] and error.value.failures[texts[1].id].status == "POSITIVE_INFINITY"
+            own = stream.rows(1)
+            own.write(rows[1:])
+            assert made in stream.step(own, texts[1:]).work[0].message
+            with pytest.raises(croupier.SpeculationError, match=made):
+                speculation.verify([Draft(texts[1])], rows[1:])
+            stream.submit(rows, texts)
+            works = stream.result().work
+            assert made in works[1].message and not works[0].message
+            # Those that were there are the program's own, and masks are none.
+            masked = np.where(rows == large, np.inf, rows)[1:]
+            with pytest.raises(croupier.RowError) as error:
+                stream.sample(masked, texts[1:])
+            assert error.value.failures[texts[1].id].status == "POSITIVE_INFINITY" and made not in str(error.value)
+            assert stream.sample(np.where(rows == large, -large, rows)[1:], texts[1:])
