@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 __all__ = ["pb"]
 
@@ -31,6 +32,8 @@ def _load() -> SimpleNamespace:
         for enum in file.enum_type:
             for value in enum.value:
                 setattr(names, value.name, value.number)
+            # As generated code has them: Name and Value.
+            setattr(names, enum.name, EnumTypeWrapper(pool.FindEnumTypeByName(f"{file.package}.{enum.name}")))
     return names
 
 

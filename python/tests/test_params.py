@@ -60,6 +60,19 @@ WIRE = pb.SamplingParams(
     watermark=pb.WatermarkParams(gumbel=pb.GumbelParams(key=7)), preset="chat", seed=1)
 
 
+def test_enums_of_the_wire_have_names_and_numbers():
+    pb = croupier.pb
+    file = pb.Work.DESCRIPTOR.file
+    assert {"RowStatus", "FinishReason", "RemovedBy", "SamplerKind"} <= {*file.enum_types_by_name}
+    for name, enum in file.enum_types_by_name.items():
+        assert getattr(pb, name).items() == [(value.name, value.number) for value in enum.values]
+        for value in enum.values:
+            assert getattr(pb, name).Name(value.number) == value.name and getattr(pb, name).Value(value.name) == value.number == getattr(pb, value.name)
+    assert pb.RowStatus.Name(pb.ROW_STATUS_NAN_LOGITS) == "ROW_STATUS_NAN_LOGITS"
+    with pytest.raises(ValueError, match="999"):
+        pb.RowStatus.Name(999)
+
+
 def test_they_become_messages():
     assert WHOLE.to_pb() == WIRE
     assert not croupier.SamplingParams().to_pb().HasField("temperature")
