@@ -26,6 +26,15 @@ class _Message(_Protobuf):  # type: ignore[misc, unused-ignore]  # Without proto
     def SetInParent(self) -> None: ...
     def WhichOneof(self, oneof_group: str) -> str | None: ...
 
+class _Enum:
+    """An enum's names and numbers."""
+    DESCRIPTOR: _Any
+    def Name(self, number: int) -> str: ...
+    def Value(self, name: str) -> int: ...
+    def keys(self) -> list[str]: ...
+    def values(self) -> list[int]: ...
+    def items(self) -> list[tuple[str, int]]: ...
+
 class _Scalars(_MutableSequence[_T], metaclass=_ABCMeta):
     def MergeFrom(self, other: _Self) -> None: ...
 
@@ -946,6 +955,20 @@ class Limits(_Message):
                  max_ranks_per_stream: int | None = ..., max_attached_ranks: int | None = ...,
                  max_shards_ahead: int | None = ..., max_shard_bytes: int | None = ...,
                  shard_timeout_ms: int | None = ..., max_top_n: int | None = ...) -> None: ...
+
+BeyondTopN: _Enum
+RemovedBy: _Enum
+SamplerKind: _Enum
+EngineOrder: _Enum
+SeedingScheme: _Enum
+LogitsDtype: _Enum
+LogprobsMode: _Enum
+AcceptanceRule: _Enum
+ProposerKind: _Enum
+LastToken: _Enum
+FinishReason: _Enum
+OpenStatus: _Enum
+RowStatus: _Enum
 
 BEYOND_TOP_N_UNSPECIFIED: int
 BEYOND_TOP_N_REFUSE: int
