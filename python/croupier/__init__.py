@@ -12,6 +12,7 @@
 import pkgutil
 
 from . import aio, params
+from ._info import server_info
 from ._top_n import TopN
 from ._types import Rows, Sequence, Token
 from .client import Stream, connect
@@ -28,5 +29,5 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 
 __all__ = ["AsyncSpeculation", "CroupierError", "Draft", "Failure", "LogitsLost", "OpenError", "Rank", "RowError", "Rows",
            "Sampler", "Sequence", "Speculation", "SpeculationError", "Stream", "Token", "TopN", "Verified", "aio", "attach",
-           "connect", "params", "pb"]
+           "connect", "params", "pb", "server_info"]
 __all__ += params.__all__

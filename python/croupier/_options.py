@@ -53,6 +53,12 @@ class RankOptions(AccessOptions, total=False):
     attach_within: float
 
 
+class InfoOptions(AccessOptions, total=False):
+    """Told at `croupier.server_info`."""
+
+    answer_within: float
+
+
 def seconds(name: str, value: Any) -> float:
     """A time, which may be without end."""
     if not isinstance(value, numbers.Real) or not float(value) >= 0:

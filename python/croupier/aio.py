@@ -14,7 +14,8 @@ from ._aio_call import ENDED, Home, Steady, begin, end_in_order, is_cancelled, l
 from ._aio_ranks import Rank, attach
 from ._checks import listed
 from ._front import Front, backing_off
-from ._options import StreamOptions
+from ._info import ANSWER_WITHIN, Asked
+from ._options import AccessOptions, StreamOptions
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import Turn, is_gone, no_answer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._forms import Logits, Masks, Work
 
-__all__ = ["Rank", "Sampler", "Stream", "attach", "connect"]
+__all__ = ["Rank", "Sampler", "Stream", "attach", "connect", "server_info"]
 
 #: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
 _AHEAD = 16
@@ -36,6 +37,17 @@ _AHEAD = 16
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
     """A stream to the server at `address`; use it in an `async with`. Options as of `croupier.Stream`."""
     return Stream(address, vocab_size, **options)
+
+
+async def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **access: Unpack[AccessOptions]) -> pb.GetServerInfoResponse:
+    """As `croupier.server_info`."""
+    asked = Asked(address, answer_within, access)
+    async with asked.access.channel(grpc.aio) as channel:
+        try:
+            answer: pb.GetServerInfoResponse = await asked.call(channel)
+            return answer
+        except grpc.RpcError as error:
+            raise asked.failed(error) from error
 
 
 class Stream(Front):

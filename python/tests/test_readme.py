@@ -94,6 +94,14 @@ def test_the_snippet_of_logprobs_runs(server, capsys):
         exec(snippet("Logprobs"), {**names, "logits": np.full(VOCAB, np.nan, np.float32)})
 
 
+def test_the_snippet_of_what_a_server_can_do_runs(serve, tmp_path, capsys):
+    server = started(serve, tmp_path)
+    exec(snippet("What a server can do"), {"croupier": croupier, "server": server.uds})
+    first, rows, *presets, grammars = capsys.readouterr().out.splitlines()
+    assert re.match(r"\d+\.\d+\.\d+\S* cpu .* inline", first) and re.fullmatch(r"rows in a message: [1-9]\d*", rows)
+    assert {"chat", "code", "creative"} <= {preset.split(" - ")[0] for preset in presets} and re.fullmatch(r"grammars of \d+ tokens", grammars)
+
+
 def test_the_snippet_of_structured_output_runs(serve, tmp_path, capsys):
     def decode(tokens):
         return text_of(tokens).decode()

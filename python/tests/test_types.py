@@ -108,6 +108,7 @@ def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFi
     assert_type(croupier.attach(stream.shard_token, 1), croupier.Rank)
     assert_type(rank.send(logits), int)
     assert_type(rank.tokens(1), list[list[int]])
+    assert_type(croupier.server_info(server, tls_ca="ca.crt", answer_within=5), pb.GetServerInfoResponse)
     speculation = croupier.Speculation(stream)
     assert_type(speculation.stream, croupier.Stream)
     drafts = speculation.chain([text], lambda pairs: logits)
@@ -130,6 +131,7 @@ async def gets_later(text: croupier.Sequence) -> None:
         drafts = await speculation.tree([text], model, [-1, -1])
         assert_type(drafts, list[croupier.Draft])
         assert_type(await speculation.verify(drafts, logits), list[croupier.Verified])
+    assert_type(await aio.server_info(server), pb.GetServerInfoResponse)
     async with aio.attach(token, 1) as rank:
         assert_type(rank, aio.Rank)
         assert_type(await rank.rows(5), croupier.Rows)
