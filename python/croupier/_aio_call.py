@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -24,6 +24,23 @@ def is_cancelled() -> bool:
     """Whether somebody cancelled this task; Python 3.10 does not know."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return cancelling is not None and cancelling() > 0
+
+
+class Entered:
+    """What connects where it is entered, by `async with` alone."""
+
+    _entered_as: str
+
+    # Not for type checkers, which see both mistakes without it.
+    if not TYPE_CHECKING:
+        def __enter__(self):
+            raise TypeError(f"use it in `async with {self._entered_as}`, not in `with`")
+
+        def __exit__(self, *_):
+            pass
+
+        def __await__(self):
+            raise TypeError(f"it is not awaited: use it in `async with {self._entered_as}`, which connects")
 
 
 class Home:

@@ -11,7 +11,7 @@ import grpc
 
 from ._access import access_of
 from ._checks import MOST_64, whole
-from ._aio_call import Home, Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import Entered, Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -29,8 +29,10 @@ def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
     return Rank(token, rank, **options)
 
 
-class Rank(RankFront):
+class Rank(RankFront, Entered):
     """As `croupier.Rank`, for one task at a time."""
+
+    _entered_as = "croupier.aio.attach(...) as rank"
 
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
@@ -125,7 +127,7 @@ class Rank(RankFront):
     def _check_attached(self) -> None:
         if self._call is None:
             self._check_not_ended()
-            raise CroupierError("the rank is not attached: use it in `async with croupier.aio.attach(...) as rank`")
+            raise CroupierError(f"the rank is not attached: use it in `async with {self._entered_as}`")
         self._home.check()
 
     def _check_connected(self) -> None:

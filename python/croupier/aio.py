@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, Home, Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import ENDED, Entered, Home, Steady, begin, end_in_order, is_cancelled, leased
 from ._aio_ranks import Rank, attach
 from ._checks import listed
 from ._front import Front, backing_off
@@ -50,9 +50,11 @@ async def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **a
             raise asked.failed(error) from error
 
 
-class Stream(Front):
+class Stream(Front, Entered):
     """One Decode stream. For one task at a time. Where that is cancelled in the middle of a step, the next call is `result`, which goes on
     with it, or `give_up`."""
+
+    _entered_as = "croupier.aio.connect(...) as stream"
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
@@ -97,7 +99,7 @@ class Stream(Front):
 
     def _check_not_ended(self) -> None:
         if self._call is None and not self._is_ended:
-            raise CroupierError("the stream is not connected: use it in `async with croupier.aio.connect(...) as stream`")
+            raise CroupierError(f"the stream is not connected: use it in `async with {self._entered_as}`")
         super()._check_not_ended()
 
     def rows(self, count: int) -> Rows:

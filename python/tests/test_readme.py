@@ -1,6 +1,8 @@
 """The programs of python/README.md, and the client's in README.md, do what is said there. Only the server's address is another one."""
 
 import ast
+import asyncio
+import inspect
 import json
 import pathlib
 import re
@@ -113,6 +115,28 @@ def test_the_snippet_of_structured_output_runs(serve, tmp_path, capsys):
     cards = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
     assert len(cards) == 3 and all(list(card) == ["suit", "rank"] for card in cards)
     assert all(card["suit"] in ("hearts", "spades") and 2 <= card["rank"] <= 10 for card in cards)
+
+
+def test_the_program_of_asyncio_runs(server, capsys):
+    async def model(texts):
+        await asyncio.sleep(0)
+        return np.stack([np.where(np.arange(16) == (9 if len(text.tokens) == 5 and text.prompt == (1, 2) else 3), 90.0, 0.0) for text in texts])
+
+    names = {"croupier": croupier, "server": server.uds, "vocab_size": 16, "eos": 9, "prompts": [[1, 2], [3]], "model": model}
+    exec(snippet("asyncio, threads and processes"), names)
+    assert capsys.readouterr().out == "[6, 256]\n"
+
+
+def test_what_is_said_to_be_awaited_is(server):
+    table = README.split("| | awaited | not awaited |\n|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    of = {"croupier.aio": croupier.aio, "a stream": croupier.aio.Stream, "a rank": croupier.aio.Rank, "AsyncSpeculation": croupier.AsyncSpeculation}
+    for line, place in zip(table, of.values(), strict=True):
+        what, *calls = (cell.strip() for cell in line.strip("|").split("|"))
+        assert of[what.strip("`")] is place
+        awaited, not_awaited = (set(re.findall(r"`(\w+)`", cell)) for cell in calls)
+        known = {name for name in (place.__all__ if place is croupier.aio else dir(place)) if inspect.isroutine(getattr(place, name)) and name[0] != "_"}
+        assert {name for name in known if inspect.iscoroutinefunction(getattr(place, name))} == awaited
+        assert known - awaited == not_awaited
 
 
 def test_the_snippet_of_drafts_runs(server):

@@ -160,3 +160,24 @@ def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large
                 stream.sample(masked, texts[1:])
             assert error.value.failures[texts[1].id].status == "POSITIVE_INFINITY" and made not in str(error.value)
             assert stream.sample(np.where(rows == large, -large, rows)[1:], texts[1:])
+
+
+def test_asyncio_is_entered_by_async_with_alone(server):
+    async def run():
+        stream = croupier.aio.connect(server.uds, VOCAB, vocab_shards=[400, 600])
+        with pytest.raises(TypeError, match=r"use it in `async with croupier.aio.connect\(...\) as stream`, not in `with`"):
+            with stream:
+                pass
+        with pytest.raises(TypeError, match=r"it is not awaited: use it in `async with croupier.aio.connect\(...\) as stream`"):
+            await stream
+        async with stream:
+            rank = croupier.aio.attach(stream.shard_token, 1)
+            with pytest.raises(TypeError, match=r"use it in `async with croupier.aio.attach\(...\) as rank`, not in `with`"):
+                with rank:
+                    pass
+            with pytest.raises(TypeError, match="it is not awaited"):
+                await rank
+            async with rank:
+                rank.discard(await rank.rows(1))
+
+    asyncio.run(run())

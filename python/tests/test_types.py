@@ -23,6 +23,7 @@ ignore_missing_imports = True
 """
 # What the programs of the page take from around them.
 AROUND = """
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -158,6 +159,7 @@ stream.step(logits, texts).work[0].tokens[0].token_id + "text"
 stream.top_n(logits, "5")
 waiting.sample(logits, texts).append(5)
 croupier.Speculation(waiting)
+asyncio.run(waiting)
 croupier.Speculation(stream).verify(texts, logits)
 croupier.pb.Work(sequence=5)
 croupier.pb.RowStatus.Name("ROW_STATUS_OK")
