@@ -3,7 +3,7 @@
 import ctypes
 import os
 import platform
-from ctypes import POINTER, c_bool, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 import numpy as np
 
@@ -50,6 +50,7 @@ SAMPLERS = {
     "adaptive_p": [c_float, c_float, c_uint32],
     "logit_bias": [c_int32, c_int32, POINTER(LogitBias)],
     "infill": [c_void_p],
+    "grammar": [c_void_p, c_char_p, c_char_p],
 }
 # The one that takes breakers as tokens, for llama.cpp's own tests: a function of C++, by its name there.
 DRY = "_Z30llama_sampler_init_dry_testingffiiRKSt6vectorIS_IiSaIiEESaIS1_EE"
@@ -96,7 +97,9 @@ class Library:
         return self.init["logit_bias"](vocab, len(biases), (LogitBias * len(biases))(*biases.items()))
 
     def make(self, name, *arguments):
-        return getattr(self, name, self.init.get(name))(*arguments)
+        made = getattr(self, name, self.init.get(name))(*arguments)
+        assert made, f"llama.cpp makes no {name} of {arguments}"
+        return made
 
 
 class Chain:
