@@ -57,8 +57,14 @@ fn wanted(text: &Text, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
 
+/// The same, for as long as its turn does not come, as where the machine has much else to do.
+fn waited(text: &Text) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
+    let mut tries = (0..30).map(|_| wanted(text, Ahead::default())).skip_while(|found| *found == Err(Trouble::NotYet));
+    tries.next().unwrap_or(Err(Trouble::NotYet))
+}
+
 fn allowed(text: &Text) -> Vec<u32> {
-    wanted(text, Ahead::default()).expect("a mask")[0].clone().expect("not all")
+    waited(text).expect("a mask")[0].clone().expect("not all")
 }
 
 fn tokens_of(word: &str) -> Vec<u32> {

@@ -22,8 +22,10 @@ use plan::{Opened, Plan};
 pub(super) use write::text_of;
 
 /// Longest regular expression of a terminal; a rule that is used in several places is written out in each. A smaller one is taken where the
-/// whole would be too large.
-const LONGEST: [usize; 3] = [4096, 512, 64];
+/// whole would be too large, in the end none but those of single characters.
+const LONGEST: [usize; 4] = [4096, 512, 64, 0];
+/// Terminals of one grammar, but for single characters: some thousand take the compiler seconds.
+const MOST_TERMINALS: usize = 1024;
 /// Longest grammar that may come of one.
 const MOST_WRITTEN: usize = 1 << 18;
 
@@ -37,7 +39,8 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     rules.measure();
     let mut apart = Apart::default();
     for longest in LONGEST {
-        let lark = write::lark(&planned(&rules, longest, &mut apart));
+        let Some(plan) = planned(&rules, longest, &mut apart) else { continue };
+        let lark = write::lark(&plan);
         let repeats = lark.matches(['?', '*', '+']).count() + lark.matches("{0,").count();
         if lark.len() <= MOST_WRITTEN && repeats <= 2 * MAX_GRAMMAR_REPEATS {
             return Ok(lark);
@@ -46,14 +49,17 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     Err(format!("is too large; make it smaller ({MOST_WRITTEN} bytes are allowed once its rules are written out)"))
 }
 
-/// Terminals that are in no other's way.
-fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Plan {
+/// Terminals that are in no other's way, unless they are too many.
+fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Option<Plan> {
     let mut opened = Opened::default();
     loop {
         let plan = Plan::of(rules, longest, &opened);
+        if plan.terminals.iter().filter(|terminal| !terminal.is_character).count() > MOST_TERMINALS {
+            return None;
+        }
         let wide = apart.too_wide(&plan);
         if wide.is_empty() {
-            return plan;
+            return Some(plan);
         }
         // Each pass opens a part that was closed, so there is a last one.
         for terminal in wide {

@@ -136,13 +136,14 @@ impl Planner<'_> {
         let mut all = vec![];
         let mut rest = parts;
         while let Some(first) = rest.first() {
-            let closed = rest.iter().take_while(|part| self.is_closed(**part)).count();
-            let run = (2..=closed).rev().find_map(|count| {
-                let length: usize =
-                    rest[..count].iter().filter_map(|part| self.rules.sizes[*part]).map(|s| s.length).sum();
-                let terminal = (length <= self.longest).then(|| self.terminal(&rest[..count], From::Run(node)));
-                Some((terminal.flatten()?, count))
+            let mut length = 0;
+            let fits = rest.iter().take_while(|part| {
+                length = self.rules.sizes[**part].map_or(length, |size| size.length.saturating_add(length));
+                self.is_closed(**part) && length <= self.longest
             });
+            let fits = fits.count();
+            let run =
+                (fits > 1).then(|| self.terminal(&rest[..fits], From::Run(node))).flatten().map(|part| (part, fits));
             let (part, count) = run.unwrap_or_else(|| (self.part(*first), 1));
             all.push(part);
             rest = &rest[count..];
