@@ -51,12 +51,12 @@ struct Passes {
     }
 
     // Values, in ascending order, that so many tokens reach, adjusted and as sent: the largest ones' of so many groups do. Where fewer
-    // groups have a token with a chance, all such tokens reach it. In the phase behind the look, whose box has the groups.
-    __device__ void find_floors(float max, u32 wanted, float raw_max, u32 raw_wanted) const {
-        // On their way while bins are cleared.
-        float x = group(false), raw = group(true);
+    // groups have a token with a chance, all such tokens reach it. Each thread has the largest logits of one group: adjusted, and above
+    // that as sent; 0 is none.
+    __device__ void find_floors(u64 group, float max, u32 wanted, float raw_max, u32 raw_wanted) const {
         Histogram bins = team.sums();
         bins.clear(kBins);
+        float x = from_ascending((u32)group), raw = from_ascending((u32)(group >> 32));
         if (has_chance(x)) bins.add_one_of(0, distance_bin(max, x));
         if (has_chance(raw)) bins.add_one_of(1, distance_bin(raw_max, raw));
         __syncthreads();
@@ -153,11 +153,6 @@ struct Passes {
     }
 
   private:
-    // The largest logit of the group that the thread reads.
-    __device__ float group(bool raw) const {
-        return threadIdx.x < team.groups() ? from_ascending(team.group(raw, threadIdx.x)) : minus_infinity();
-    }
-
     __device__ void count_delegate(const Pass& pass, float x) const {
         if (has_chance(x)) team.sums().add_one(distance_bin(pass.max, x));
     }

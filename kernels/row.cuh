@@ -102,26 +102,34 @@ struct Row {
         cached_end = first_chunk + cached_vectors / kChunkVectors;
     }
 
-    // Finds the tokens of the slice that are touched. All of the block.
-    __device__ void mark_touched() {
-        if (job.adjust_count == 0 || first_chunk == end_chunk) return;
+    // Finds where the adjusts of the slice are, and gives the first of the thread's, which may still be on its way.
+    __device__ TokenAdjust prepare_touched() {
+        TokenAdjust adjust{0, 0, 0.0f, 0};
+        if (job.adjust_count == 0 || first_chunk == end_chunk) return adjust;
         first_touched = adjust_index(job, inputs)[first_chunk];
         end_touched = adjust_index(job, inputs)[end_chunk];
-        if (!has_touched()) return;
+        if (!has_touched()) return adjust;
+        if (first_touched + threadIdx.x < end_touched) adjust = adjusts(job, inputs)[first_touched + threadIdx.x];
         u32 words = (end_chunk - first_chunk) * kChunk / 32;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
         memory.touching[threadIdx.x] = 0;
+        return adjust;
+    }
+
+    // Finds the tokens of the slice that are touched, of which there are some; where logits are cached they are by now. All of the
+    // block; behind a barrier others see them.
+    __device__ void mark_touched(TokenAdjust adjust) const {
         __syncthreads();
 #pragma unroll 1
         for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
-            Touched touched = touched_at(i);
-            u32 at = touched.token - first_chunk * kChunk;
+            bool is_first = i - first_touched < kThreads;
+            if (!is_first) adjust = adjusts(job, inputs)[i];
+            u32 at = adjust.token - first_chunk * kChunk;
             shared_or(memory.touched, at / 32, 1u << (at % 32));
-            shared_or(memory.touching, thread_of(touched.token), 1u << (at / kChunk));
-            if (i - first_touched < kThreads) memory.adjusted[threadIdx.x] = touched;
+            shared_or(memory.touching, thread_of(adjust.token), 1u << (at / kChunk));
+            if (is_first) memory.adjusted[threadIdx.x] = touched_by(adjust);
         }
-        __syncthreads();
     }
 
     // Found anew where they are needed: registers are what a pass is short of.
@@ -149,8 +157,9 @@ struct Row {
 
     // The logits of the thread's vectors in a chunk: of a whole one, as all but a row's last are, with one branch for all. Where that
     // one ends the row's last vector stands for what is not there, and nobody looks at it.
-    __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
-        u32 first = vector_of(chunk, 0);
+    __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const { load(chunk, threadIdx.x, values); }
+    __device__ void load(u32 chunk, u32 thread, uint4 (&values)[kVectors]) const {
+        u32 first = vector_of(chunk, thread, 0);
         if (!is_whole(chunk)) {
             u32 last = (vocab_size - 1) / Element::kPerVector;
 #pragma unroll
@@ -253,17 +262,18 @@ struct Row {
             u32 token = i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]).token : adjusts(job, inputs)[i].token;
             u32 chunk = token / kChunk, thread = thread_of(token);
             if (!shared_take(memory.touching, thread, 1u << (chunk - first_chunk))) continue;
-            float most = minus_infinity();
-#pragma unroll 1
-            for (u32 j = 0; j < kVectors; ++j) {
-                Vector vector = vector_of_thread(chunk, thread, j);
+            uint4 values[kVectors];
+            float x[kPerThread];
+            load(chunk, thread, values);
 #pragma unroll
-                for (u32 k = 0; k < Element::kPerVector; ++k) {
-                    float x = element<Element>(vector.logits, k);
-                    most = vector.which >> k & 1 ? max_or_nan(most, x) : most;
+            for (u32 j = 0; j < kVectors; ++j) {
+                u32 which = untouched_of(vector_of(chunk, thread, j) * Element::kPerVector);
+#pragma unroll
+                for (u32 i = 0; i < Element::kPerVector; ++i) {
+                    x[j * Element::kPerVector + i] = which >> i & 1 ? element<Element>(values[j], i) : minus_infinity();
                 }
             }
-            memory.delegates[(chunk - first_chunk) * kThreads + thread] = most;
+            memory.delegates[(chunk - first_chunk) * kThreads + thread] = largest(x);
         }
         __syncthreads();
     }
@@ -283,11 +293,15 @@ struct Row {
     };
     __device__ Vector vector_of_thread(u32 chunk, u32 thread, u32 j) const {
         u32 vector = vector_of(chunk, thread, j), token = vector * Element::kPerVector;
-        if (token >= vocab_size) return Vector{token, uint4{0, 0, 0, 0}, 0};
+        return Vector{token, vector_at(vectors(), chunk, vector), untouched_of(token)};
+    }
+
+    // Which of a vector's tokens there are and are untouched, lowest bit first, by the first of them.
+    __device__ u32 untouched_of(u32 token) const {
+        if (token >= vocab_size) return 0;
         u32 left = vocab_size - token, all = (1u << Element::kPerVector) - 1;
         u32 which = left < Element::kPerVector ? all >> (Element::kPerVector - left) : all;
-        if (has_touched()) which &= ~touched_from(token);
-        return Vector{token, vector_at(vectors(), chunk, vector), which};
+        return has_touched() ? which & ~touched_from(token) : which;
     }
 
     // The logit as sent of the thread's k-th token of a chunk.
@@ -356,9 +370,9 @@ struct Row {
         return chunk < cached_end ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
     }
 
-    __device__ Touched touched_at(u32 i) const {
-        TokenAdjust adjust = adjusts(job, inputs)[i];
-        float x = raw_of(job, inputs, adjust.token);
+    __device__ Touched touched_at(u32 i) const { return touched_by(adjusts(job, inputs)[i]); }
+    __device__ Touched touched_by(TokenAdjust adjust) const {
+        float x = logit_of_slice(adjust.token);
         return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
     }
 

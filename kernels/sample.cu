@@ -19,6 +19,7 @@ struct Kernel {
 
     struct Scan {
         u64 best;  // inverted key of the first adjusted token; 0 if none is left
+        u64 group;  // the largest logits of one of the team's groups, where they are asked for
         u32 raw_max;
         u32 status;
     };
@@ -37,6 +38,7 @@ struct Kernel {
         }
         Passes<Element> passes{list_memory, row, team};
         Machine<Element> machine{list_memory, passes, job, outputs, result, ~scan.best, scan.raw_max};
+        machine.bound_first(scan.group);
         machine.run();
     }
 
@@ -47,8 +49,9 @@ struct Kernel {
     __device__ Scan look(Row<Element>& row, u32 at, u32 place) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
-        // While the row is on its way.
-        row.mark_touched();
+        // While the row is on its way. The loop has nothing to do with touched tokens: few threads have some, whose delegates are found
+        // anew.
+        TokenAdjust adjust = row.prepare_touched();
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             uint4 values[Row<Element>::kVectors];
@@ -67,7 +70,7 @@ struct Kernel {
         // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
         if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
         if (row.has_touched()) {
-            // The loop has nothing to do with them: few threads have some, whose delegates are found anew.
+            row.mark_touched(adjust);
             row.hide_from_delegates();
             best_delegate = minus_infinity();
 #pragma unroll 1
@@ -89,7 +92,7 @@ struct Kernel {
             u64 inverted = has_chance(touched.x) ? ~key_of(touched.token, touched.x) : 0;
             best = inverted > best ? inverted : best;
         });
-        return agree(list_memory.block.max(best), raw, asks_groups ? team.block_groups() : 0);
+        return agree(list_memory.block.max(best), raw, asks_groups);
     }
 
     // Groups of a warp's lanes tell their largest logits: adjusted, 0 where none has a chance, and as sent.
@@ -115,18 +118,17 @@ struct Kernel {
     }
 
     // What all blocks of the team have found. NaN is above infinity.
-    __device__ Scan agree(u64 best, u32 raw, u32 sums_used) {
-        if (threadIdx.x == 0) team.bring_best(best, raw);
-        team.sync(sums_used);
-        best = team.best();
-        raw = team.raw_max();
+    __device__ Scan agree(u64 own_best, u32 own_raw, bool asks_groups) {
+        if (threadIdx.x == 0) team.bring_best(own_best, own_raw);
+        team.sync(asks_groups ? team.block_groups() : 0);
+        Team::Told told = team.told(asks_groups);
         u32 infinity = ascending(plus_infinity());
-        u32 status = raw > infinity                            ? kNan
-                     : raw == infinity                         ? kPositiveInfinity
-                     : best == 0                               ? kAllMasked
-                     : ascending(logit_of(~best)) == infinity  ? kPositiveInfinity
-                                                               : kOk;
-        return Scan{best, raw, status};
+        u32 status = told.raw_max > infinity                        ? kNan
+                     : told.raw_max == infinity                     ? kPositiveInfinity
+                     : told.best == 0                               ? kAllMasked
+                     : ascending(logit_of(~told.best)) == infinity  ? kPositiveInfinity
+                                                                    : kOk;
+        return Scan{told.best, told.group, told.raw_max, status};
     }
 };
 
@@ -169,7 +171,8 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
         Row<Element>::fetch_slice(job, inputs, team);
         row_memory.bring_draft(inputs);
         Row<Element> row(row_memory, job, inputs, team, 0);
-        row.mark_touched();
+        TokenAdjust adjust = row.prepare_touched();
+        if (row.has_touched()) row.mark_touched(adjust);
         __syncthreads();
         Passes<Element> passes{list_memory, row, team};
         Weigher<Element>{passes, row, inputs, row_memory.draft()}.run(results[at]);

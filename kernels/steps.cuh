@@ -63,11 +63,16 @@ struct Machine : Search<Element> {
         }
     }
 
-    // Whether `begin` asks for bounds that groups tell, for first tokens to draw from or to report of the row as sent. All blocks of
+    // Whether bounds that groups tell are asked for, for first tokens to draw from or to report of the row as sent. All blocks of
     // the team answer alike.
     __device__ static bool asks_groups(const RowJob& job, const Team& team) {
         bool draws = (job.flags & kGreedy) == 0 && ((job.flags & kScore) == 0 || (job.flags & kReportProcessed) != 0);
         return asks_raw_groups(job, team) || (draws && team.groups_tell(top_k(job)));
+    }
+
+    // For both views, before anything else: the next phase but one takes the place of what the look has told.
+    __device__ void bound_first(u64 group) const {
+        if (asks_groups(job, passes.team)) passes.find_floors(group, logit_of(best), top_k(), from_ascending(raw_max), top_n());
     }
 
   private:
@@ -137,8 +142,6 @@ struct Machine : Search<Element> {
     __device__ Needs begin() {
         token = job.token;
         view(true, logit_of(best), job.scale);
-        // For both views now: the next phase but one takes the place of what the look has told.
-        if (asks_groups(job, passes.team)) passes.find_floors(pass.max, top_k(), from_ascending(raw_max), top_n());
         if (is_set(kScore) && !is_set(kReportProcessed)) return go(kDrawn);
         if (is_set(kGreedy)) {
             pass.scale = 1.0f;

@@ -90,15 +90,11 @@ struct Team {
     __device__ void overflow() const { (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1); }
 
     // Threads form groups, which each tell their largest logits: a power of two of them in each block, and so many in the team that a
-    // thread reads one. They lie where sums do, half a sum for each logit, adjusted ones first.
+    // thread reads one. They lie where sums do, both logits of a group in one, the adjusted one first.
     __device__ u32 group_bits() const { return __clz(size - 1) - __clz(kThreads) - 1; }
     __device__ u32 block_groups() const { return 1u << group_bits(); }
     __device__ u32 groups() const { return size << group_bits(); }
-    __device__ void bring_group(u32 i, u32 adjusted, u32 raw) const {
-        u32 at = 2 * box() * kBins + i;
-        boxes.sums[at] = adjusted;
-        boxes.sums[at + block_groups()] = raw;
-    }
+    __device__ void bring_group(u32 i, u32 adjusted, u32 raw) const { sums().set(i, (u64)raw << 32 | adjusted); }
 
     // Whether the value that so many groups reach is a good bound of so many first tokens: that few of them share a group.
     __device__ bool groups_tell(u32 count) const { return count > 0 && count <= groups() / 4; }
@@ -167,19 +163,31 @@ struct Team {
         return sum;
     }
 
-    // One of all groups.
-    __device__ u32 group(bool raw, u32 i) const {
-        u32 at = i % block_groups();
-        return count_of(i >> group_bits(), raw ? at + block_groups() : at);
-    }
-
-    __device__ u64 best() const {
+    // What the look has told: the largest of what `bring_best` brought, and where groups are asked for the thread's one, else 0. All
+    // of it is on its way before any is looked at.
+    struct Told {
+        u64 best;
+        u64 group;
+        u32 raw_max;
+    };
+    __device__ Told told(bool asks_groups) const {
         u32 of = threadIdx.x % kWarp;
-        return warp_max(of < size ? best_of(of) : 0);
+        Told told{0, 0, 0};
+        if (asks_groups && threadIdx.x < groups()) told.group = group(threadIdx.x);
+        if (of < size) {
+            told.best = best_of(of);
+            told.raw_max = few_of(of, kRawMax);
+        }
+        is_read(told);
+        told.best = warp_max(told.best);
+        told.raw_max = __reduce_max_sync(kAllLanes, told.raw_max);
+        return told;
     }
-    __device__ u32 raw_max() const { return most(kRawMax); }
     // A token; no token at all if none was found.
-    __device__ u32 found() const { return most(kFound) - 1; }
+    __device__ u32 found() const {
+        u32 of = threadIdx.x % kWarp;
+        return __reduce_max_sync(kAllLanes, of < size ? few_of(of, kFound) : 0) - 1;
+    }
 
     // Brings the lists of all blocks into one array and gives their length together; more than kListed if they do not fit.
     __device__ u32 gather(Shared<u64> to) const {
@@ -200,6 +208,9 @@ struct Team {
     }
 
   private:
+    // One of all groups: its adjusted logit, and above it that as sent.
+    __device__ u64 group(u32 i) const { return sum_of(i >> group_bits(), i % block_groups()); }
+
     __device__ u32 box() const { return phase % 2; }
     __device__ u32 full() const { return (phase + 1) % 2; }
 
@@ -208,13 +219,13 @@ struct Team {
         if (threadIdx.x == 0) boxes.best[box] = 0;
     }
 
-    __device__ u32 most(Few which) const {
-        u32 of = threadIdx.x % kWarp;
-        return __reduce_max_sync(kAllLanes, of < size ? few_of(of, which) : 0);
-    }
-
     // Behind this the compiler may use them, not before: no read stands in a branch of its own with what comes of it. The
     // assembler still adds up between groups of two or three reads, to save registers.
+    __device__ static void is_read([[maybe_unused]] Told& told) {
+#ifndef CROUPIER_EMULATOR
+        asm volatile("" : "+l"(told.best), "+l"(told.group), "+r"(told.raw_max));
+#endif
+    }
     __device__ static void all_read([[maybe_unused]] u32 (&counts)[kMaxTeam]) {
 #ifndef CROUPIER_EMULATOR
         asm volatile("" : "+r"(counts[0]), "+r"(counts[1]), "+r"(counts[2]), "+r"(counts[3]), "+r"(counts[4]), "+r"(counts[5]),
