@@ -11,8 +11,10 @@ struct Passes {
     const Row<Element>& row;
     Team& team;
 
-    // Runs a pass over the slice and ends the phase. There are five loops, so that each has only the work of its kind in it.
-    __device__ void run(const Pass& pass) const {
+    // Runs a pass over the slice and ends the phase. There are five loops, so that each has only the work of its kind in it. If
+    // `lists_both`, a pass over the row as sent, into the list and with the total, has two lists: the first tokens of the adjusted row,
+    // and those as sent, each down to its floor. The range ends with the lower one.
+    __device__ void run(const Pass& pass, bool lists_both) const {
         u32 sums_used = pass.sums() ? row.share : pass.sink == kToBins ? kBins : 0;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         if (pass.sink != kToChunks) team.sums().clear(sums_used);
@@ -20,16 +22,17 @@ struct Passes {
         if (pass.bins_all() || pass.sums_all()) sum_masses(pass);
         else if (pass.sums()) sum_range(pass, from);
         else if (pass.sink == kToBins) bin_untouched(pass);
-        if (pass.sink == kToList) list_untouched(pass);
+        if (pass.sink == kToList) list_untouched(pass, lists_both);
         if (!sees_all(pass)) {
             if (pass.sink == kToChunks) await_parts();
             row.each_touched([&](const Touched& touched, u32) {
+                if (lists_both) return append_touched(touched);
                 float x = pass.adjusted ? touched.x : touched.raw;
                 if (pass.has(touched.token, x) && touched.token >= from) take(pass, touched.token, x);
             });
         }
         if (pass.sink == kToChunks) sum_parts();
-        team.sync(sums_used);
+        team.sync(sums_used, lists_both);
     }
 
     // Counts delegates instead of tokens, in bins by distance from the largest logit: of each thread the largest one, where there are
@@ -145,8 +148,8 @@ struct Passes {
     }
 
     // After a pass into the list: brings it into each block, in order, and gives its length; kListed + 1 if it did not fit.
-    __device__ u32 order_list() const {
-        u32 listed = team.gather(memory.masses);
+    __device__ u32 order_list(Part part) const {
+        u32 listed = team.gather(memory.masses, part);
         if (listed > kListed) return kListed + 1;
         memory.put_in_order(listed);
         return listed;
@@ -247,7 +250,7 @@ struct Passes {
     // Untouched tokens in the range, into the list. What there is to look at is found first, and then shared out, so that nobody has
     // several to do one after the other: of the first tokens of the order those threads that have some, since each vector of
     // theirs is soon read; of other ranges, for which nearly all threads look, the tokens.
-    __device__ void list_untouched(const Pass& pass) const {
+    __device__ void list_untouched(const Pass& pass, bool lists_both) const {
         bool by_thread = pass.begins_the_order();
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
@@ -261,7 +264,7 @@ struct Passes {
         u32 noted = team.noted();
         // Each thread has at least its delegate. Tokens without mass are noted, not listed: a search by mass may narrow once more.
         if (noted > kListed) {
-            if (threadIdx.x == 0) team.overflow();
+            if (threadIdx.x == 0) team.overflow(lists_both);
             return;
         }
         u32 share = by_thread ? Row<Element>::kVectors : 1;
@@ -269,7 +272,7 @@ struct Passes {
         for (u32 i = threadIdx.x; i < noted * share; i += kThreads) {
             u64 one = memory.masses[i / share];
             if (!by_thread) take(pass, token_of(one), logit_of(one));
-            else list_vector(pass, row.vector_of_thread((u32)(one >> 32), (u32)one, i % share));
+            else list_vector(pass, row.vector_of_thread((u32)(one >> 32), (u32)one, i % share), lists_both);
         }
     }
 
@@ -278,13 +281,37 @@ struct Passes {
         if (at < kListed) memory.masses[at] = what;
     }
 
-    __device__ void list_vector(const Pass& pass, const typename Row<Element>::Vector& vector) const {
+    // Of a vector's tokens those down to the end of a list; of both lists a lower bit for each token of the first, an upper one for each
+    // of the second. No untouched token is in the first where only listed ones have a chance.
+    __device__ void list_vector(const Pass& pass, const typename Row<Element>::Vector& vector, bool lists_both) const {
+        constexpr u32 kEach = Element::kPerVector;
+        u32 last = (u32)(pass.last_key >> 32), raw_last = 0, which = 0;
+        if (lists_both) {
+            last = row.is_listed_only() ? 0 : last_of(0);
+            raw_last = last_of(1);
+        }
 #pragma unroll
-        for (u32 k = 0; k < Element::kPerVector; ++k) {
+        for (u32 k = 0; k < kEach; ++k) {
+            u32 place = descending(element<Element>(vector.logits, k));
+            which |= (u32)(place <= last) << k | (u32)(place <= raw_last) << (kEach + k);
+        }
+        which &= vector.which << kEach | vector.which;
+#pragma unroll 1
+        for (; which != 0; which &= which - 1) {
+            u32 bit = __ffs(which) - 1, k = bit % kEach;
             u64 key = key_of(vector.token + k, element<Element>(vector.logits, k));
-            if ((vector.which >> k & 1) && key <= pass.last_key) team.append(key);
+            team.append(key, !lists_both ? kWhole : bit < kEach ? kFirst : kSecond);
         }
     }
+
+    // A touched token, in both lists as far as they go.
+    __device__ void append_touched(const Touched& touched) const {
+        if (descending(touched.x) <= last_of(0)) team.append(key_of(touched.token, touched.x), kFirst);
+        if (descending(touched.raw) <= last_of(1)) team.append(key_of(touched.token, touched.raw), kSecond);
+    }
+
+    // Down to where a list goes that has a floor: the upper half of a key.
+    __device__ u32 last_of(u32 list) const { return ~(u32)memory.floors[list]; }
 
     // Untouched tokens in the range, one by one, into bins: few are, once a search has narrowed, and only they are weighed.
     __device__ void bin_untouched(const Pass& pass) const {
@@ -313,7 +340,7 @@ struct Passes {
     __device__ void take(const Pass& pass, u32 token, float x) const {
         u64 own = pass.weight(token, x);
         if (own == 0) return;
-        if (pass.sink == kToList) return team.append(key_of(token, x));
+        if (pass.sink == kToList) return team.append(key_of(token, x), kWhole);
         if (pass.sink == kToChunks) return add_token(token, own);
         if (pass.sink == kToTotal) team.sums().add(token / kChunk - row.first_chunk, own);
         else if (pass.counts) team.sums().add_one(pass.bin_of(x));

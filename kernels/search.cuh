@@ -5,8 +5,8 @@
 
 enum Step {
     // draw_step
-    kBegin, kTopKGrouped, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound, kWeighed, kTokenFound, kDrawn,
-    kRawWeighed,
+    kBegin, kBothListed, kTopKGrouped, kTopKListed, kTopKFound, kTopPWeighed, kTopPBinned, kTopPListed, kFilter, kTopPFound,
+    kWeighed, kTokenFound, kDrawn, kRawListed, kRawWeighed,
     // report_step
     kReport, kTopGrouped, kTopListed, kRanked, kTopWritten, kTopFound, kFinish, kEnd,
     // search_step: ends with `found_key`, or with the list in order, and goes on to `after`
@@ -14,9 +14,9 @@ enum Step {
 };
 
 // What a step needs done before the next one: nothing; `pass`, with the list in order where it goes there; the delegates
-// counted; the token at which the weights of the last pass exceed `point`, as `found`. Each of
-// these is in the kernel once, however many steps need it.
-enum Needs { kNoPass, kPass, kDelegates, kToken };
+// counted; the token at which the weights of the last pass exceed `point`, as `found`; the second list of the last pass in order. Each
+// of these is in the kernel once, however many steps need it.
+enum Needs { kNoPass, kPass, kDelegates, kToken, kOrder };
 
 template <class Element>
 struct Search {
@@ -33,7 +33,8 @@ struct Search {
     u64 found_key = 0;
     u32 low = 0, high = 0;  // search: the range
     bool ties_count = false;  // search: each of the equal tokens weighs 1
-    u32 wanted = 0;         // first: how many
+    u32 wanted = 0;         // first: how many; kWaits while the second list of the last phase does
+    static constexpr u32 kWaits = ~0u;
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
     u64 point = 0;
     u32 found = 0;    // a token, or the bin of mass in which top-p is reached, until its list is there

@@ -26,7 +26,7 @@ struct Machine : Search<Element> {
     using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
     using Base::left_need, Base::list_and_weigh, Base::list_bins, Base::list_down_to, Base::list_first, Base::listed, Base::memory, Base::missing;
     using Base::pass, Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
-    using Base::wanted, Base::weighed;
+    using Base::kWaits, Base::wanted, Base::weighed;
 
     const RowJob& job;
     u8* outputs;
@@ -53,11 +53,15 @@ struct Machine : Search<Element> {
             Needs needs = step < kReport ? draw_step() : kNoPass;
             if (needs == kNoPass && step >= kReport && step < kEnd) needs = report_step();
             if (needs == kNoPass && step > kEnd) needs = search_step();
+            Part part = kSecond;
             if (needs == kPass) {
-                passes.run(pass);
+                // Of both lists the adjusted row's is asked for first.
+                bool lists_both = step == kBothListed;
+                passes.run(pass, lists_both);
                 if (pass.sums()) weighed = passes.total();
-                if (pass.sink == kToList) listed = passes.order_list();
+                if (pass.sink == kToList) needs = kOrder, part = lists_both ? kFirst : kWhole;
             }
+            if (needs == kOrder) listed = passes.order_list(part);
             if (needs == kDelegates) passes.count_delegates(pass, wanted);
             if (needs == kToken) found = passes.find(pass, point);
         }
@@ -94,6 +98,13 @@ struct Machine : Search<Element> {
     __device__ Needs choose() {
         switch (step) {
             case kBegin: return begin();
+            case kBothListed: {
+                view(true, logit_of(best), job.scale);
+                // More than fits a half may fit the whole.
+                if (!fits()) return list_down_to(memory.floors[0], kTopKGrouped);
+                wanted = kWaits;
+                return filter(top_k() < listed ? top_k() : listed, 0);
+            }
             case kTopKGrouped: {
                 // Tokens that lie together share few groups. Threads tell more.
                 if (!fits()) return list_first(top_k(), kTopKListed);
@@ -120,6 +131,11 @@ struct Machine : Search<Element> {
                 left_last_key = found_key;
                 left_need = job.min_p_need;
                 return weigh_to_draw();
+            }
+            case kRawListed: {
+                total = weighed;
+                if (fits()) return go(kReport);
+                return list_and_weigh(memory.floors[1], kRawWeighed);
             }
             case kWeighed: {
                 total = weighed;
@@ -154,6 +170,12 @@ struct Machine : Search<Element> {
             return go(kDrawn);
         }
         if (top_k() == 0) return top_p_or_rest();
+        if (passes.team.groups_tell(top_k()) && asks_raw_groups(job, passes.team) && !is_set(kReportProcessed)) {
+            // What the row as sent is asked for comes of the same phase.
+            view(false, from_ascending(raw_max), job.raw_scale);
+            u32 raw_floor = memory.floors[1], floor = passes.row.is_listed_only() ? raw_floor : (u32)memory.floors[0];
+            return list_and_weigh(floor < raw_floor ? floor : raw_floor, kBothListed);
+        }
         if (passes.team.groups_tell(top_k())) return list_down_to(memory.floors[0], kTopKGrouped);
         return top_k() <= kListed ? list_first(top_k(), kTopKListed) : search(top_k(), true, kTopKFound);
     }
@@ -226,6 +248,11 @@ struct Machine : Search<Element> {
         }
         view(false, from_ascending(raw_max), job.raw_scale);
         kind = kChunks;
+        // They have been listed where nothing came between, unless they did not fit.
+        if (wanted == kWaits) {
+            step = kRawListed;
+            return kOrder;
+        }
         // The first tokens come with the total where their bound is known.
         if (asks_raw_groups(job, passes.team)) return list_and_weigh(memory.floors[1], kRawWeighed);
         return weigh(kToTotal, kRawWeighed);

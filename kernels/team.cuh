@@ -17,8 +17,13 @@
 #endif
 #endif
 
-// What is in a box beside sums and the list: one number each, zero when a phase begins.
-enum Few : u32 { kRawMax, kFound, kCount, kNoted, kFew };
+// What is in a box beside sums and the list: one number each, zero when a phase begins. Where there are two lists, the length of the
+// second stands where a token is told elsewhere.
+enum Few : u32 { kRawMax, kFound, kCount, kNoted, kFew, kSecondCount = kFound };
+
+// What a box lists: one list, or two, of which each has a half of the room.
+enum Part : u32 { kWhole, kFirst, kSecond };
+constexpr u32 kHalf = kListed / 2;
 
 // A box in global memory.
 struct Carried {
@@ -78,16 +83,19 @@ struct Team {
     }
     __device__ void bring_found(u32 token) const { boxes.few[box() * kFew + kFound] = token + 1; }
 
-    __device__ void append(u64 key) const {
-        u32 at = shared_add(boxes.few, box() * kFew + kCount, 1);
-        if (at < kListed) boxes.list[box() * kListed + at] = key;
+    __device__ void append(u64 key, Part part) const {
+        u32 at = shared_add(boxes.few, box() * kFew + count_in(part), 1);
+        if (at < room_of(part)) boxes.list[box() * kListed + start_of(part) + at] = key;
     }
 
     // Counts what the block notes for itself, and gives how much it was before.
     __device__ u32 note() const { return shared_add(boxes.few, box() * kFew + kNoted, 1); }
     __device__ u32 noted() const { return boxes.few[box() * kFew + kNoted]; }
-    // More is to be listed than fits, by one thread of the block.
-    __device__ void overflow() const { (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1); }
+    // More is to be listed than fits, of two lists in both, by one thread of the block.
+    __device__ void overflow(bool of_two) const {
+        (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1);
+        if (of_two) (void)shared_add(boxes.few, box() * kFew + kSecondCount, kListed + 1);
+    }
 
     // Threads form groups, which each tell their largest logits: a power of two of them in each block, and so many in the team that a
     // thread reads one. They lie where sums do, both logits of a group in one, the adjusted one first.
@@ -99,9 +107,9 @@ struct Team {
     // Whether the value that so many groups reach is a good bound of so many first tokens: that few of them share a group.
     __device__ bool groups_tell(u32 count) const { return count > 0 && count <= groups() / 4; }
 
-    // Ends the phase. `sums_used` is how many sums were filled, or more.
-    __device__ void sync(u32 sums_used) {
-        barrier(sums_used);
+    // Ends the phase. `sums_used` is how many sums were filled, or more; `has_two`, whether two lists were.
+    __device__ void sync(u32 sums_used, bool has_two = false) {
+        barrier(sums_used, has_two);
         ++phase;
         empty(box());
     }
@@ -112,7 +120,7 @@ struct Team {
 #if CROUPIER_CLUSTER
         cluster_leave();
 #else
-        barrier(0);
+        barrier(0, false);
         if (threadIdx.x == 0 && atomicAdd(&scratch->left, 1u) == size - 1) {
             // Every block is past its last barrier.
             scratch->arrived = 0;
@@ -189,10 +197,12 @@ struct Team {
         return __reduce_max_sync(kAllLanes, of < size ? few_of(of, kFound) : 0) - 1;
     }
 
-    // Brings the lists of all blocks into one array and gives their length together; more than kListed if they do not fit.
-    __device__ u32 gather(Shared<u64> to) const {
+    // Brings the lists of all blocks into one array and gives their length together; more than kListed if they do not fit, or one
+    // block's did not.
+    __device__ u32 gather(Shared<u64> to, Part part) const {
         u32 lane = threadIdx.x % kWarp;
-        u32 count = lane < size ? few_of(lane, kCount) : 0;
+        u32 count = lane < size ? few_of(lane, count_in(part)) : 0;
+        count = count > room_of(part) ? kListed + 1 : count;
         u32 before = (u32)warp_scan(count) - count, total = __reduce_add_sync(kAllLanes, count);
         if (total > kListed) return total;
         __syncthreads();
@@ -202,7 +212,7 @@ struct Team {
 #pragma unroll
             for (u32 other = 1; other < kMaxTeam; ++other) of += __shfl_sync(kAllLanes, before, other) <= i;
             u32 first = __shfl_sync(kAllLanes, before, of);
-            if (i < total) to[i] = listed_of(of, i - first);
+            if (i < total) to[i] = listed_of(of, start_of(part) + i - first);
         }
         return total;
     }
@@ -213,6 +223,9 @@ struct Team {
 
     __device__ u32 box() const { return phase % 2; }
     __device__ u32 full() const { return (phase + 1) % 2; }
+    __device__ static u32 count_in(Part part) { return part == kSecond ? kSecondCount : kCount; }
+    __device__ static u32 start_of(Part part) { return part == kSecond ? kHalf : 0; }
+    __device__ static u32 room_of(Part part) { return part == kWhole ? kListed : kHalf; }
 
     __device__ void empty(u32 box) const {
         if (threadIdx.x < kFew) boxes.few[box * kFew + threadIdx.x] = 0;
@@ -247,7 +260,7 @@ struct Team {
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }
 
     // Releases and acquires all memory within the cluster, global memory too.
-    __device__ void barrier(u32) const {
+    __device__ void barrier(u32, bool) const {
         if (size == 1) __syncthreads();
         else cluster_barrier();
     }
@@ -264,10 +277,10 @@ struct Team {
         return size == 1 ? (u64)boxes.list[full() * kListed + i] : carried(of).list[i];
     }
 
-    __device__ void barrier(u32 sums_used) const {
+    __device__ void barrier(u32 sums_used, bool has_two) const {
         __syncthreads();
         if (size == 1) return;
-        carry(scratch[rank].carried[box()], sums_used);
+        carry(scratch[rank].carried[box()], sums_used, has_two);
         __syncthreads();
         if (threadIdx.x == 0) {
             __threadfence();
@@ -279,14 +292,22 @@ struct Team {
     }
 
     // Copies the box that was filled.
-    __device__ void carry(Carried& to, u32 sums_used) const {
-        u32 count = boxes.few[box() * kFew + kCount];
+    __device__ void carry(Carried& to, u32 sums_used, bool has_two) const {
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < sums_used; i += kThreads) to.sums[i] = sums().get(i);
-#pragma unroll 1
-        for (u32 i = threadIdx.x; count <= kListed && i < count; i += kThreads) to.list[i] = boxes.list[box() * kListed + i];
+        carry_list(to, has_two ? kFirst : kWhole);
+        if (has_two) carry_list(to, kSecond);
         if (threadIdx.x < kFew) to.few[threadIdx.x] = boxes.few[box() * kFew + threadIdx.x];
         if (threadIdx.x == 0) to.best = boxes.best[box()];
+    }
+
+    // One that has found room.
+    __device__ void carry_list(Carried& to, Part part) const {
+        u32 count = boxes.few[box() * kFew + count_in(part)], start = start_of(part);
+#pragma unroll 1
+        for (u32 i = threadIdx.x; count <= room_of(part) && i < count; i += kThreads) {
+            to.list[start + i] = boxes.list[box() * kListed + start + i];
+        }
     }
 #endif
 };

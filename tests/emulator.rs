@@ -24,7 +24,7 @@ mod verification;
 use cases::{Case, SHAPES, bits, case, row, summary};
 use croupier::backend::cuda::abi::SLICE_CHUNKS;
 use croupier::backend::cuda::ask::{Asked, has_kernel};
-use croupier::sampling::adjust::Penalties;
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use harness::{Emulator, FOLDER, Layout, built, config, layout, unspoilt};
@@ -204,6 +204,68 @@ fn cases_of_first_tokens(logits: &[f32], likely: (u32, u32, u32), top: u32, unif
         Case { logprobs: processed, ..banned.clone() },
         banned,
     ]
+}
+
+/// Where first tokens of both views are asked for, one phase lists both, each in a half of the room. Lists that fit, that are too long
+/// for the half of one block or for all, both or only one of them; more threads than are noted; touched tokens that are for both lists,
+/// for one of them, or for none.
+#[test]
+fn first_tokens_of_both_views() {
+    if !built() {
+        return;
+    }
+    let mut rng = Lcg(23);
+    for (build, vocab, team_sizes) in [("narrow", 9000, &[1u32, 2, 3, 8][..]), ("wide", 40_000, &[1, 4])] {
+        let mut emulator = Emulator::start(build);
+        for &team_size in team_sizes {
+            let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
+            let mut cases = Vec::new();
+            // Of every fourth token each thread has some: more than can be noted.
+            for (likely, apart) in
+                [(5, 7), (20, 97), (400, 8), (600, 8), (600, 7), (1020, 8), (1100, 8), (vocab / 4 - 1, 4)]
+            {
+                let first = rng.below(u64::from(vocab - likely * apart)) as u32;
+                let tokens: Vec<u32> = (0..likely).map(|i| first + i * apart).collect();
+                let mut logits: Vec<f32> = (0..vocab).map(|_| -20.0 - rng.below(64) as f32 / 16.0).collect();
+                tokens.iter().for_each(|&t| logits[t as usize] = 5.0 + rng.below(16) as f32 / 1024.0);
+                let few = 1 + rng.below(u64::from(most)) as u32;
+                cases.extend(cases_of_both_views(&logits, &tokens, (few, most), &mut rng));
+            }
+            check(&mut emulator, &cases, Layout { team_size, teams: 2, cached: 1, seed: rng.next() });
+        }
+    }
+}
+
+/// Of so many first tokens as are drawn from and as are told as sent, or the other way round.
+fn cases_of_both_views(logits: &[f32], likely: &[u32], (few, most): (u32, u32), rng: &mut Lcg) -> Vec<Case> {
+    let adjusted = |case: &Case, flags: u32, bias: f32, every: usize| {
+        let adjust = |&token: &u32| TokenAdjust { token, flags, bias, ..TokenAdjust::default() };
+        Case { adjusts: likely.iter().step_by(every).map(adjust).collect(), ..case.clone() }
+    };
+    let mut cases = Vec::new();
+    for (top_k, top_n) in [(few, most), (most, few)] {
+        let case = Case {
+            filters: Filters { temperature: 1.0, top_k, top_p: 0.9, min_p: 0.0 },
+            action: Action::Draw { uniform: rng.next() },
+            logprobs: Some((top_n, LogprobsMode::Raw, vec![0, likely[0]])),
+            ..Case::new(Dtype::F32, logits)
+        };
+        let mut low = logits.to_vec();
+        likely.iter().for_each(|&t| low[t as usize] -= 60.0);
+        let low = Case { bytes: Dtype::F32.encode(&low), ..case.clone() };
+        cases.extend([
+            Case { banned: likely.to_vec(), ..case.clone() },
+            Case { allowed: Some(likely.to_vec()), ..case.clone() },
+            Case { allowed: Some(likely.iter().map(|t| t + 1).collect()), ..case.clone() },
+            Case { action: Action::Score { token: likely[0] }, ..case.clone() },
+            adjusted(&case, 0, 0.0, 2),
+            adjusted(&case, TokenAdjust::SEEN, -1.0 / 256.0, 3),
+            adjusted(&low, 0, 60.0, 1),
+            adjusted(&low, 0, 60.0, 2),
+            case,
+        ]);
+    }
+    cases
 }
 
 /// A token that has no chance has a rank too, and searches have to get by with rows of one value.
