@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
         // To open a pipe is to wait for who writes to it, maybe for ever.
         let pipes = self.paths.iter().filter(|path| fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()));
         let pipes: Vec<_> =
-            pipes.map(|path| format!("{}: is a pipe, which is read at a start only", path.display())).collect();
+            pipes.map(|path| format!("{}: is a pipe, which can be read only once", path.display())).collect();
         let files = if pipes.is_empty() { read(&self.paths) } else { Err(pipes) };
         self.seen = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
         files

@@ -281,7 +281,7 @@ fn open_files_are_as_many_as_may_be_and_few_are_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -Hn 300 && ulimit -Sn 100 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_croupier")]);
+    command.args(["-c", "ulimit -Sn 100 && ulimit -Hn 300 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_croupier")]);
     command.args(["serve", "--admin=none", "--listen=none", "--threads=1", "--log-format=json", "--uds"]).arg(&socket);
     let mut server = Server(command.stderr(Stdio::piped()).spawn().expect("it starts"));
     until(|| healthcheck(&socket).status.success().then_some(()));

@@ -365,7 +365,7 @@ class GrammarParams(Params["pb.GrammarParams"]):
     gbnf: str | None = None
     """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
     choices: str | Sequence[str] | None = None
-    """Texts, one a line: the text is one of them. A last line that is empty does not count."""
+    """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
     start_token_ids: Sequence[int] = ()
     """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking. Before it
     every token may be emitted. At most 64. Empty: it begins with the output's first token."""

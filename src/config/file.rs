@@ -55,7 +55,8 @@ pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
 
 /// The text of the file called `name` as a table, or every mistake in its form.
 pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
-    let told = |e: &toml::de::Error| format!("{name}: is not TOML: {}{}", place(text, e.span()), e.message());
+    let told =
+        |e: &toml::de::Error| format!("{name}: is not TOML: {}{}", place(text, e.span()), without_numbers(e.message()));
     // The parser that goes on after a mistake finds those behind it.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
@@ -68,6 +69,15 @@ fn place(text: &str, span: Option<std::ops::Range<usize>>) -> String {
     let Some(before) = span.and_then(|span| text.get(..span.start)) else { return String::new() };
     let line = before.rsplit('\n').next().unwrap_or_default();
     format!("line {}, column {}: ", before.matches('\n').count() + 1, line.chars().count() + 1)
+}
+
+/// A message without what it quotes of a number, for the same reason.
+fn without_numbers(message: &str) -> String {
+    let is_number = |part: &str| part.contains(|c: char| c.is_ascii_digit());
+    // What is quoted stands at every second place.
+    let parts = message.split('`').enumerate();
+    let parts: Vec<&str> = parts.map(|(at, part)| if at % 2 == 1 && is_number(part) { "..." } else { part }).collect();
+    parts.join("`")
 }
 
 fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {

@@ -122,6 +122,9 @@ fn a_broken_file_is_told() {
     let (_dir, path) = file("[defaults]\nwatermark = { gumbel = { key = 12345678901234567890 } }\n");
     let told = mistakes(&["--config", &path], &[]);
     assert!(told.contains("is not TOML: line 2, column") && !told.contains("123456"), "{told}");
+    let (_dir, path) = file("[defaults]\nwatermark = { gumbel = { key = 12345678901234567890123456 } }\n");
+    let told = mistakes(&["--config", &path], &[]);
+    assert!(told.contains("is not TOML: ") && !told.contains("123456"), "{told}");
     assert!(mistakes(&["--config", "/nowhere/at/all"], &[]).contains("cannot be read"));
 }
 

@@ -141,13 +141,13 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     let (own, (sender, done)) = (params.clone(), mpsc::channel());
     // It does not expect to be asked for a control token where there are none.
     let is_named = !tokens.has_special && params.text.contains('<');
-    let failure = if is_named { NO_NAMES } else { FAILS };
+    let told = move |message: String| if is_named && message == FAILS { NO_NAMES.to_owned() } else { message };
     let work = move || {
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &turn.0.factory)));
         // Before whoever waits may come with the next one.
         drop(turn);
         // Fails when nobody waits any more.
-        let _ = sender.send(compiled.unwrap_or_else(|_| Err(failure.to_owned())));
+        let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())).map_err(told));
     };
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
     thread.spawn(work).map_err(|_| CompileError::Busy)?;

@@ -86,7 +86,8 @@ impl GrammarParams {
 
     /// The lines of [`GrammarKind::Choices`].
     pub fn choices(&self) -> impl Iterator<Item = &str> {
-        self.text.strip_suffix('\n').unwrap_or(&self.text).split('\n')
+        let lines = self.text.strip_suffix('\n').unwrap_or(&self.text).split('\n');
+        lines.map(|line| line.strip_suffix('\r').unwrap_or(line))
     }
 
     /// How many of its parts are optional or repeated, at most.

@@ -67,7 +67,7 @@ impl<T> Connection<T> {
         let opening = Opening {
             missing: guard.opening_bytes,
             preface: guard.preface,
-            complaints: Arc::clone(&guard.acceptor.complaints),
+            complaints: Arc::clone(&guard.strangers),
             deadline: Box::pin(sleep(guard.timeout)),
             stop: Box::pin(guard.stop.clone().cancelled_owned()),
             metrics: guard.metrics.clone(),

@@ -58,7 +58,7 @@ impl Accept for UdsListener {
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     metrics: Metrics,
-    pub(super) complaints: Arc<Complaints>,
+    complaints: Arc<Complaints>,
 }
 
 impl Acceptor {
@@ -102,7 +102,9 @@ pub struct Guard {
     pub(super) kill: CancellationToken,
     open: Gauge,
     pub(super) metrics: Metrics,
-    pub(super) acceptor: Acceptor,
+    acceptor: Acceptor,
+    /// Of clients that speak something else.
+    pub(super) strangers: Arc<Complaints>,
 }
 
 impl Guard {
@@ -124,6 +126,7 @@ impl Guard {
             kill,
             open: Gauge::noop(),
             acceptor: Acceptor::new(metrics.clone()),
+            strangers: Arc::default(),
             metrics,
         }
     }

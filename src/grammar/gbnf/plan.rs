@@ -120,6 +120,7 @@ impl Planner<'_> {
                 Part::All(parts.iter().map(|part| self.part(*part)).collect())
             }
             Node::All(parts) => self.runs(node, parts),
+            Node::Repeat { max: Some(0), .. } => Part::All(vec![]),
             Node::Repeat { of, min, max } => Part::Repeat { of: Box::new(self.part(*of)), min: *min, max: *max },
         }
     }

@@ -17,14 +17,18 @@ pub(super) fn read(text: &str) -> Result<Rules, String> {
     let mut reader = Reader { text, at: 0, rules: Rules::default(), bodies: Vec::new(), names: HashMap::new() };
     reader.all()?;
     let Reader { mut rules, bodies, mut names, .. } = reader;
-    let mut lines: Vec<_> = names.iter().map(|(name, (rule, line))| (*rule, *line, *name)).collect();
-    lines.sort_unstable();
-    for (rule, line, name) in lines {
-        rules.rules.push(bodies[rule].ok_or(format!("line {line}: there is no rule {name}"))?);
+    let mut places: Vec<_> = names.iter().map(|(name, (rule, at))| (*rule, *at, *name)).collect();
+    places.sort_unstable();
+    for (rule, at, name) in places {
+        rules.rules.push(bodies[rule].ok_or_else(|| format!("line {}: there is no rule {name}", line(text, at)))?);
     }
     let (root, _) = names.remove("root").ok_or("has no rule root, where a text begins")?;
     rules.root = root;
     Ok(rules)
+}
+
+fn line(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
 }
 
 struct Reader<'t> {
@@ -34,7 +38,7 @@ struct Reader<'t> {
     rules: Rules,
     /// By rule; none: it was called, and not yet written.
     bodies: Vec<Option<Id>>,
-    /// Rules by name, and the line where each is named first.
+    /// Rules by name, and where each is named first.
     names: HashMap<&'t str, (usize, usize)>,
 }
 
@@ -43,12 +47,8 @@ impl<'t> Reader<'t> {
         &self.text[self.at..]
     }
 
-    fn line(&self) -> usize {
-        self.text[..self.at].matches('\n').count() + 1
-    }
-
     fn wrong<T>(&self, message: &str) -> Result<T, String> {
-        Err(format!("line {}: {message}", self.line()))
+        Err(format!("line {}: {message}", line(self.text, self.at)))
     }
 
     fn next(&mut self) -> Option<char> {
@@ -112,8 +112,8 @@ impl<'t> Reader<'t> {
     }
 
     fn rule(&mut self, name: &'t str) -> usize {
-        let (line, count) = (self.line(), self.bodies.len());
-        let (rule, _) = *self.names.entry(name).or_insert((count, line));
+        let (at, count) = (self.at, self.bodies.len());
+        let (rule, _) = *self.names.entry(name).or_insert((count, at));
         if rule == count {
             self.bodies.push(None);
         }
@@ -161,7 +161,7 @@ impl<'t> Reader<'t> {
                     };
                     Node::Repeat { of, min, max }
                 }
-                Some('!') => return self.wrong("any token but one, !<...>, is not there; say what the text may be"),
+                Some('!') => return self.wrong("any token but one, !<...>, is not there; write <[^7]> for any but 7"),
                 Some(_) if self.is_rule() => break,
                 Some(other) => match self.name() {
                     "" => return self.wrong(&format!("{other:?} means nothing here; text stands in double quotes")),
@@ -183,7 +183,7 @@ impl<'t> Reader<'t> {
         }
         let (inner, _) = self.rest().split_once('}').unwrap_or_default();
         let (min, max) = inner.split_once(',').unwrap_or((inner, inner));
-        let number = |text: &str| text.trim().parse::<u32>().ok();
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|_| !text.contains('+'));
         let times = match (number(min), max.trim()) {
             (Some(min), "") => Some((min, None)),
             (Some(min), max) => number(max).map(|max| (min, Some(max))),
@@ -282,7 +282,8 @@ impl<'t> Reader<'t> {
     }
 
     fn coded(&mut self, digits: usize) -> Result<char, String> {
-        let code = self.rest().get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let code = self.rest().get(..digits).filter(|digits| !digits.contains('+'));
+        let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         match code.and_then(char::from_u32) {
             Some(character) => {
                 self.at += digits;

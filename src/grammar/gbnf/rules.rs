@@ -46,7 +46,7 @@ pub(super) struct Size {
 }
 
 /// Deeper expressions are no terminals: whoever reads one goes as deep.
-const DEEPEST: usize = 64;
+const DEEPEST: usize = 20;
 /// A rule with more ends stays as it is.
 const MOST_TAILS: usize = 256;
 

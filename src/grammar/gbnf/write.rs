@@ -2,7 +2,6 @@
 
 use super::plan::{Part, Plan};
 use super::rules::{Id, Node, Rules};
-use std::fmt::Write;
 
 /// The regular expression of some nodes, one behind the other, without the empty text, which it says whether they match. No expression: they
 /// match only that. None at all, if it is longer than `most`.
@@ -135,25 +134,47 @@ fn chars(ranges: &[std::ops::RangeInclusive<char>]) -> String {
 
 /// A plan in the Lark syntax of llguidance.
 pub(super) fn lark(plan: &Plan) -> String {
-    let mut text = format!("start: r{}\n", plan.root);
-    for (rule, part) in &plan.rules {
-        let _ = writeln!(text, "r{rule}: {}", written(part));
-    }
-    for (number, terminal) in plan.terminals.iter().enumerate() {
-        let _ = writeln!(text, "T{number}: /{}/", terminal.regex);
-    }
-    text
+    let mut groups = Groups(Vec::new());
+    let rules: Vec<String> =
+        plan.rules.iter().map(|(rule, part)| format!("r{rule}: {}\n", groups.written(part))).collect();
+    let terminals =
+        plan.terminals.iter().enumerate().map(|(number, terminal)| format!("T{number}: /{}/\n", terminal.regex));
+    let start = format!("start: r{}\n", plan.root);
+    std::iter::once(start).chain(rules).chain(groups.0).chain(terminals).collect()
 }
 
-fn written(part: &Part) -> String {
-    let joined = |parts: &[Part], by: &str| parts.iter().map(written).collect::<Vec<_>>().join(by);
-    match part {
-        Part::Terminal(number) => format!("T{number}"),
-        Part::Token(token) => token.clone(),
-        Part::Rule(rule) => format!("r{rule}"),
-        Part::All(parts) if parts.is_empty() => "\"\"".to_owned(),
-        Part::All(parts) => joined(parts, " "),
-        Part::Any(parts) => format!("({})", joined(parts, " | ")),
-        Part::Repeat { of, min, max } => format!("({}){}", written(of), times(*min, *max)),
+/// Rules for groups, since Lark has few of them within each other.
+struct Groups(Vec<String>);
+
+impl Groups {
+    fn written(&mut self, part: &Part) -> String {
+        match part {
+            Part::Terminal(number) => format!("T{number}"),
+            Part::Token(token) => token.clone(),
+            Part::Rule(rule) => format!("r{rule}"),
+            Part::All(parts) if parts.is_empty() => "\"\"".to_owned(),
+            Part::All(parts) => self.joined(parts, " "),
+            Part::Any(parts) => {
+                let options = self.joined(parts, " | ");
+                self.named(&options)
+            }
+            Part::Repeat { of, min, max } => {
+                let of = self.written(of);
+                format!("{}{}", self.named(&of), times(*min, *max))
+            }
+        }
+    }
+
+    fn joined(&mut self, parts: &[Part], by: &str) -> String {
+        parts.iter().map(|part| self.written(part)).collect::<Vec<_>>().join(by)
+    }
+
+    fn named(&mut self, text: &str) -> String {
+        if text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return text.to_owned();
+        }
+        let name = format!("g{}", self.0.len());
+        self.0.push(format!("{name}: {text}\n"));
+        name
     }
 }

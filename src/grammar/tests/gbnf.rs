@@ -73,7 +73,7 @@ proptest! {
 }
 
 /// Grammars as llama.cpp's examples have them.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     (
         "JSON",
         r#"
@@ -134,6 +134,22 @@ parenExpression ::= "(" ws expression ws ")"
 argList ::= expression ("," ws expression)*
 number ::= [0-9]+
 ws ::= ([ \t\n]+)
+"#,
+    ),
+    (
+        "an object with other keys, as llama.cpp makes it of a schema",
+        r#"
+additional-k ::= ["] ( [a] ([g] ([e] char+ | [^"e] char*) | [^"g] char*) | [^"a] char* )? ["] space
+additional-kv ::= additional-k ":" space value
+age-kv ::= "\"age\"" space ":" space integer
+array ::= "[" space ( value ("," space value)* )? "]" space
+char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})
+integer ::= ("-"? [0-9]{1,16}) space
+object ::= "{" space ( string ":" space value ("," space string ":" space value)* )? "}" space
+root ::= "{" space age-kv ( "," space ( additional-kv ( "," space additional-kv )* ) )? "}" space
+space ::= | " " | "\n"{1,2} [ \t]{0,20}
+string ::= "\"" char* "\"" space
+value ::= object | array | string | integer | "null" space
 "#,
     ),
     (
@@ -237,7 +253,7 @@ fn mistakes_are_told_with_their_line() {
 
 #[test]
 fn choices_are_one_a_line() {
-    let grammar = grammar(GrammarKind::Choices, "yes\nno (really?)\nmay\nmaybe\n");
+    let grammar = grammar(GrammarKind::Choices, "yes\r\nno (really?)\nmay\nmaybe\n");
     for so_far in ["", "m", "may", "no (", "maybe"] {
         let expected = by_words(&["yes", "no (really?)", "may", "maybe"], so_far.as_bytes());
         assert_eq!(allowed(&opened(&grammar, &tokens_of(so_far))), expected, "{so_far:?}");
