@@ -129,7 +129,7 @@ CIRCULAR["not"] = CIRCULAR
     ({"json_schema": {"const": "\ud800"}}, ValueError, "GrammarParams.json_schema is .*, must be a JSON schema: a dict, True or False, or JSON as text"),
     ({"regex": 5}, TypeError, "GrammarParams.regex is 5, must be text. A regular expression"),
     ({"json": {}}, TypeError, "GrammarParams has no field 'json'; is 'json_schema' meant?"),
-    ("[ab]", TypeError, "SamplingParams.grammar is .*, must be a GrammarParams or a dict of its fields: json_schema, regex, lark, start_token_ids"),
+    ("[ab]", TypeError, "SamplingParams.grammar is .*, must be a GrammarParams or a dict of its fields: json_schema, regex, lark, gbnf, choices, start_token_ids"),
 ])
 def test_mistakes_are_told_where_it_is_given(given, kind, said):
     with pytest.raises(kind, match=said):

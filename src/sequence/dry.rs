@@ -208,7 +208,8 @@ mod tests {
     #[test]
     fn koboldcpp_penalises_breakers_and_waits_for_one_token_more() {
         // A breaker that would go on; two tokens behind the last breaker, and three.
-        let cases: [(u32, &[u32], [&[(u32, f32)]; 2]); 3] = [
+        type Case = (u32, &'static [u32], [&'static [(u32, f32)]; 2]);
+        let cases: [Case; 3] = [
             (3, &[1, 2, 3, 9, 1, 2], [&[], &[(3, -1.0)]]),
             (0, &[5, 1, 2, 7, 0, 1, 2], [&[(7, -1.0)], &[]]),
             (0, &[5, 1, 2, 7, 0, 5, 1, 2], [&[(7, -2.0)], &[(7, -2.0)]]),

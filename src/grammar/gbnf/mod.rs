@@ -5,7 +5,7 @@
 //! the only one. A terminal is as much of a rule as is regular, since an automaton of bytes is what masks are made from fast; and where
 //! one could run on over what may follow another, it is taken apart, down to single characters, which cannot.
 //!
-//! [`read`] makes [`Rules`] of a text, [`plan`] chooses terminals, [`apart`] says which pairs are in each other's way.
+//! [`read`] makes [`rules`] of a text, [`plan`] chooses terminals, [`apart`] says which pairs are in each other's way.
 
 mod apart;
 mod bytes;
