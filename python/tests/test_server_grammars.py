@@ -136,6 +136,28 @@ def test_a_text_is_opened_with_what_there_is_of_it(server, expected):
             stream.sample(model([]), [wrong])
 
 
+CHOICES = ["card", "chips (two?)", "d|e", "日本"]
+
+
+@pytest.mark.parametrize(("grammar", "words"), [
+    ({"choices": CHOICES}, CHOICES), ({"choices": "\n".join(CHOICES) + "\n"}, CHOICES), (croupier.GrammarParams(choices=tuple(CHOICES)), CHOICES),
+    ({"gbnf": 'root ::= die ("-" die)?\ndie ::= [1-6]'}, [f"{a}{b}" for a in "123456" for b in ["", *(f"-{c}" for c in "123456")]])])
+def test_choices_and_rules_are_written_too(server, grammar, words):
+    with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
+        texts = opened(stream, grammar, 24)
+        while now := going(texts):
+            stream.sample(rows(now), now)
+        written = [text_of(text.tokens).decode() for text in texts]
+        assert set(written) <= set(words) and len(set(written)) > 2, written
+
+
+def test_choices_are_texts_of_one_line():
+    with pytest.raises(ValueError, match=r"choices has 'a\\nb', which is more than one line; write them as a regex"):
+        croupier.GrammarParams(choices=["c", "a\nb"]).to_pb()
+    with pytest.raises(TypeError, match=r"choices has 5, must be texts"):
+        croupier.GrammarParams(choices=["c", 5]).to_pb()
+
+
 def test_columns_of_ranks_and_listed_logits_give_the_same_texts(server, expected):
     half = VOCAB // 2
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], vocab_shards=[half, VOCAB - half]) as stream:

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Where a terminal stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum From {
+pub(super) enum Place {
     Node(Id),
     /// Some parts of [`Node::All`].
     Run(Id),
@@ -23,16 +23,16 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the places of a terminal that is not one character.
-    pub(super) fn open(&mut self, rules: &Rules, places: &HashSet<From>) {
+    pub(super) fn open(&mut self, rules: &Rules, places: &HashSet<Place>) {
         for place in places {
             match place {
-                From::Node(node) => {
+                Place::Node(node) => {
                     self.nodes.insert(*node);
                     if matches!(rules.nodes[*node], Node::All(_)) {
                         self.loose.insert(*node);
                     }
                 }
-                From::Run(node) => {
+                Place::Run(node) => {
                     self.loose.insert(*node);
                 }
             }
@@ -59,9 +59,9 @@ pub(super) enum Part {
 
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// Nothing matches it.
+    /// The empty text does not match it.
     pub(super) regex: String,
-    pub(super) from: HashSet<From>,
+    pub(super) from: HashSet<Place>,
     /// Whether it is one character, which no text runs on over.
     pub(super) is_character: bool,
 }
@@ -103,7 +103,7 @@ struct Planner<'r> {
 impl Planner<'_> {
     fn part(&mut self, node: Id) -> Part {
         if self.is_closed(node)
-            && let Some(part) = self.terminal(&[node], From::Node(node))
+            && let Some(part) = self.terminal(&[node], Place::Node(node))
         {
             return part;
         }
@@ -144,7 +144,7 @@ impl Planner<'_> {
             });
             let fits = fits.count();
             let run =
-                (fits > 1).then(|| self.terminal(&rest[..fits], From::Run(node))).flatten().map(|part| (part, fits));
+                (fits > 1).then(|| self.terminal(&rest[..fits], Place::Run(node))).flatten().map(|part| (part, fits));
             let (part, count) = run.unwrap_or_else(|| (self.part(*first), 1));
             all.push(part);
             rest = &rest[count..];
@@ -153,7 +153,7 @@ impl Planner<'_> {
     }
 
     /// Some nodes as a terminal, if they are not too long for one.
-    fn terminal(&mut self, nodes: &[Id], from: From) -> Option<Part> {
+    fn terminal(&mut self, nodes: &[Id], from: Place) -> Option<Part> {
         let is_character = matches!(nodes, [one] if matches!(self.rules.nodes[*one], Node::Chars(_)));
         let most = if is_character { usize::MAX } else { 4 * self.longest };
         let (regex, is_nullable) = write::regex(self.rules, nodes, most)?;
@@ -168,10 +168,10 @@ impl Planner<'_> {
 
     fn character(&mut self, character: char) -> Part {
         // It is never opened, so it does not matter where it stands.
-        Part::Terminal(self.named(text_of(&character.to_string()), From::Node(0), true))
+        Part::Terminal(self.named(text_of(&character.to_string()), Place::Node(0), true))
     }
 
-    fn named(&mut self, regex: String, from: From, is_character: bool) -> usize {
+    fn named(&mut self, regex: String, from: Place, is_character: bool) -> usize {
         let count = self.plan.terminals.len();
         let terminal = *self.known.entry(regex.clone()).or_insert(count);
         if terminal == count {
@@ -188,7 +188,7 @@ impl Planner<'_> {
 pub(super) struct Follows<'p> {
     /// What each terminal begins with.
     firsts: &'p [Bytes],
-    /// Of each rule: what it begins with, and whether nothing matches it.
+    /// Of each rule: what it begins with, and whether the empty text matches it.
     rules: BTreeMap<usize, (Bytes, bool)>,
     /// What follows each rule.
     behind: BTreeMap<usize, Bytes>,
@@ -216,7 +216,7 @@ impl<'p> Follows<'p> {
         known.is_some_and(|known| known.0.add(begins) | (std::mem::replace(&mut known.1, is_nullable) != is_nullable))
     }
 
-    /// What a part begins with, and whether nothing matches it, as far as is known.
+    /// What a part begins with, and whether the empty text matches it, as far as is known.
     fn first(&self, part: &Part) -> (Bytes, bool) {
         match part {
             Part::Terminal(terminal) => (self.firsts[*terminal], false),

@@ -41,7 +41,7 @@ pub(super) struct Size {
     /// Characters, about.
     pub(super) length: usize,
     pub(super) depth: usize,
-    /// Whether nothing matches it.
+    /// Whether the empty text matches it.
     pub(super) is_nullable: bool,
 }
 
