@@ -42,7 +42,7 @@ fn shared_memory_is_held_against_the_backend_in_process() {
     }
     // Over TCP a worker has no side socket, unless it was told of one.
     let refused = bench(&[&["--spawn", "tcp", "--transport", "shm"][..], &SMALL[..]].concat());
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("offers no shared memory"), "{refused:?}");
     for transport in ["shm", "shm-slots"] {
         let bare = bench(&[&["--spawn", "uds", "--baseline", "--transport", transport][..], &SMALL[..]].concat());
