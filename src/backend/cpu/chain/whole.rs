@@ -142,12 +142,11 @@ impl Whole<'_, '_> {
             },
             Next::Cut(Cut::Prefix(top_p)) => {
                 let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                if self.may_stay(rest, chain) && cut.is_whole() && self.min_keep == 1 {
-                    self.cool_by(behind, filters);
-                    let left = cut.weighed(self.view, self.weigh, lists);
-                    return Done::Whole(self.along_cut(left, f64::from(top_p), behind, lists));
-                }
-                self.list_nucleus(&cut, lists, store)
+                self.cut_nucleus((cut, top_p), (behind, rest), (filters, chain), (lists, store))
+            }
+            Next::Cut(Cut::Within(top_p)) if self.min_keep == 1 => {
+                let cut = Distribution::within(self.view, self.weigh, top_p, lists);
+                self.cut_nucleus((cut, top_p), (behind, rest), (filters, chain), (lists, store))
             }
             Next::Cut(Cut::Within(top_p)) => {
                 let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
@@ -169,6 +168,22 @@ impl Whole<'_, '_> {
                 listed.map_or(Done::Not, Done::Listed)
             }
         }
+    }
+
+    /// What a nucleus of this share leaves.
+    fn cut_nucleus(
+        &mut self,
+        (cut, top_p): (Distribution, f32),
+        (behind, rest): (&[Step], Rest),
+        (filters, chain): (&Filters, &Chain<'_>),
+        (lists, store): (&mut Store, &mut ChainStore),
+    ) -> Done {
+        if self.may_stay(rest, chain) && cut.is_whole() && self.min_keep == 1 {
+            self.cool_by(behind, filters);
+            let left = cut.weighed(self.view, self.weigh, lists);
+            return Done::Whole(self.along_cut(left, f64::from(top_p), behind, lists));
+        }
+        self.list_nucleus(&cut, lists, store)
     }
 
     /// Lists a nucleus, or the first `min_keep` where it has fewer.
