@@ -7,6 +7,9 @@ use tonic::service::Interceptor;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
+/// What the path of a Unix socket may have, in bytes: `sun_path` holds 108 with its final zero.
+pub const LONGEST_SOCKET_PATH: usize = 107;
+
 /// How a client gets in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
@@ -95,7 +98,10 @@ pub fn causes(error: &dyn Error) -> String {
 
 /// Signs of a server that ended a connection since it could not, or would not, speak with this client: its alert may be
 /// read as a frame, or be lost with the connection.
-const CUT: [&str; 5] = ["FRAME_SIZE_ERROR", "InvalidContentType", "connection closed", "broken pipe", "reset"];
+const CUT: [&str; 4] = ["FRAME_SIZE_ERROR", "connection closed", "broken pipe", "reset"];
+
+/// Sign of a server that does not speak TLS: its first frame is read as a record.
+const PLAIN: &str = "InvalidContentType";
 
 /// Signs of a server that speaks HTTP and no gRPC: what it answers is read as a message.
 const NO_GRPC: &str = "invalid compression flag";
@@ -106,6 +112,7 @@ pub fn hint(why: &str, access: &Access) -> &'static str {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
     match &access.tls {
         _ if has(&[NO_GRPC]) => "; it speaks no gRPC there: is this the admin port?",
+        Some(_) if has(&[PLAIN]) => "; it speaks no TLS there: leave --tls-ca out",
         None if has(&CUT) => "; if the server speaks TLS, give --tls-ca",
         Some(_) if has(&["CaUsedAsEndEntity"]) => {
             "; the server shows an authority's own certificate: give it one that the authority has signed for a server"
@@ -136,6 +143,7 @@ mod tests {
             hint("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", &tls).contains("own certificate")
         );
         assert!(hint("h2 protocol error: FRAME_SIZE_ERROR", &plain).contains("--tls-ca"));
+        assert!(hint("received corrupt message of type InvalidContentType", &tls).contains("leave --tls-ca out"));
         let page = "protocol error: received message with invalid compression flag: 110 (valid flags are 0 and 1)";
         assert!(hint(page, &plain).contains("admin port") && hint(page, &tls).contains("admin port"));
         assert_eq!(hint("Connection refused", &plain), "");

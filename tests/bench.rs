@@ -88,3 +88,17 @@ fn without_a_server_it_says_how_to_get_one() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("/nowhere/croupier.sock") && said.contains("--spawn"), "{said}");
 }
+
+#[test]
+fn files_that_are_no_credentials_are_mistakes() {
+    let file = std::env::temp_dir().join(format!("croupier-no-pem-{}", std::process::id()));
+    std::fs::write(&file, "# nothing\n").expect("a file");
+    let name = file.to_str().expect("UTF-8");
+    for (flag, problem) in [("--tls-ca", "holds no certificate"), ("--token-file", "holds no token")] {
+        let output = bench(&["--addr", "127.0.0.1:1", flag, name]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(name) && said.contains(problem), "{said}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+}

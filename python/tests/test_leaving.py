@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -164,28 +166,42 @@ def test_a_fork_ends_and_its_parent_goes_on(server, ends):
         assert len(stream.sample(logits(1, 1), [text])) == 1
 
 
+_FORKS = """
+import asyncio, os, sys
+import croupier
+from test_client import logits
+from test_leaving import SHARDS, VOCAB
+
+async def run(target, of):
+    async with croupier.aio.connect(target, VOCAB, vocab_shards=SHARDS) as stream:
+        async with croupier.aio.attach(stream.shard_token, 1) as rank:
+            text = stream.open(seed=1)
+            child = os.fork()
+            if not child:
+                # It waits for nothing, and has no loop.
+                ended = False
+                try:
+                    (stream if of == "stream" else rank).end().send(None)
+                except StopIteration:
+                    ended = True
+                finally:
+                    os._exit(0 if ended else 1)
+            assert os.waitpid(child, 0) == (child, 0)
+            await rank.send(logits(1, 0)[400:])
+            assert len(await stream.sample(logits(1, 0)[:400], [text])) == 1
+            assert await rank.wait() == []
+
+asyncio.run(run(*sys.argv[1:]))
+"""
+
+
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_a_fork_ends_and_its_parent_goes_on_with_asyncio(server, of):
-    async def run():
-        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
-            async with croupier.aio.attach(stream.shard_token, 1) as rank:
-                text = stream.open(seed=1)
-                child = os.fork()
-                if not child:
-                    # It waits for nothing, and has no loop.
-                    ended = False
-                    try:
-                        (stream if of == "stream" else rank).end().send(None)
-                    except StopIteration:
-                        ended = True
-                    finally:
-                        os._exit(0 if ended else 1)
-                assert os.waitpid(child, 0) == (child, 0)
-                await rank.send(logits(1, 0)[400:])
-                assert len(await stream.sample(logits(1, 0)[:400], [text])) == 1
-                assert await rank.wait() == []
-
-    asyncio.run(run())
+    """In a process without gRPC's own handlers of forks: with them any child of a program that uses its asyncio may crash, whatever it does."""
+    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(croupier.__file__))])
+    ran = subprocess.run([sys.executable, "-c", _FORKS, server.uds, of], check=False, capture_output=True, text=True, timeout=60,
+                         env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", "PYTHONPATH": path})
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_streams_that_connect_at_once_end_at_once(server):

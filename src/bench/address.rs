@@ -1,6 +1,7 @@
 //! Where a server listens, as people write it.
 
 use super::Transport;
+use crate::dial::LONGEST_SOCKET_PATH;
 use std::path::PathBuf;
 
 /// `unix:PATH` or `HOST:PORT`.
@@ -37,7 +38,11 @@ impl std::str::FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             // gRPC's own naming allows unix:///absolute too.
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.is_empty() { Err("unix: needs a path".to_owned()) } else { Ok(Address::Uds(path.into())) };
+            return match path.len() {
+                0 => Err("unix: needs a path".to_owned()),
+                1..=LONGEST_SOCKET_PATH => Ok(Address::Uds(path.into())),
+                long => Err(format!("\"{path}\" has {long} bytes; a socket path has at most {LONGEST_SOCKET_PATH}")),
+            };
         }
         let text = text.strip_prefix("http://").unwrap_or(text);
         match text.rsplit_once(':') {
@@ -70,7 +75,9 @@ mod tests {
         ] {
             assert_eq!(text.parse(), read);
         }
-        for text in ["", "unix:", "host", "host:", ":1", "host:70000"] {
+        let (fits, long) = (format!("unix:{}", "x".repeat(107)), format!("unix:{}", "x".repeat(108)));
+        assert!(fits.parse::<Address>().is_ok());
+        for text in [&long, "", "unix:", "host", "host:", ":1", "host:70000"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

@@ -21,11 +21,11 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
     let unreachable = |reason: String| BenchError::Unreachable { addr: addr.clone(), reason };
     let endpoint = access
         .endpoint(&addr.to_string())
-        .map_err(unreachable)?
+        .map_err(BenchError::Args)?
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .tcp_nodelay(true);
-    let token = access.token().map_err(unreachable)?;
+    let token = access.token().map_err(BenchError::Args)?;
     let channel = endpoint.connect().await.map_err(|error| {
         let why = innermost(&error);
         match hint(&why, access) {

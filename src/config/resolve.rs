@@ -1,8 +1,8 @@
 //! From the four sources to one checked configuration.
 
 use super::settings::{SETTINGS, Setting, env_name};
-use super::values::LONGEST_SOCKET_PATH;
 use super::{Config, file, given, presets};
+use crate::dial::LONGEST_SOCKET_PATH;
 use crate::grammar::{CompileError, Grammars};
 use crate::params::SamplingParams;
 use crate::permits::Counter;

@@ -129,6 +129,13 @@ fn a_broken_file_is_told() {
 }
 
 #[test]
+fn a_password_in_a_collector_s_address_is_not_shown() {
+    let told = mistakes(&["--otlp-endpoint=http://me:secret@h:4317"], &[]);
+    assert!(told.contains("before an @") && !told.contains("secret"), "{told}");
+    assert!(mistakes(&["--otlp-endpoint=h:4317"], &[]).contains("\"h:4317\" is no collector"));
+}
+
+#[test]
 fn server_defaults_are_read_and_checked_together() {
     let (_dir, path) = file("[defaults]\ntemperature = 0\ntop_p = 0.9\ntop_k = 40\nignore_eos = true\n");
     let defaults = config(&["--config", &path], &[]).defaults;

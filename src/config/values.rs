@@ -2,6 +2,7 @@
 
 use super::{BackendChoice, LogFormat, RegionSocket};
 use crate::backend::cpu::Level;
+use crate::dial::LONGEST_SOCKET_PATH;
 use crate::region;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -83,9 +84,6 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     })
 }
 
-/// What a socket path may have: `sun_path` holds 108 bytes with its final zero.
-pub(super) const LONGEST_SOCKET_PATH: usize = 107;
-
 /// A path of a Unix socket, also as clients write it, `unix:PATH` and `unix:///PATH`; or none.
 pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text == NONE {
@@ -145,6 +143,11 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
         None => !host.is_empty() && host.bytes().all(|c| c.is_ascii_alphanumeric() || b"-._".contains(&c)),
     };
     match parts {
+        // What is before an @ may be a password, which no log should show.
+        _ if text.contains('@') => {
+            Err("has a name or a password before an @, which collectors are not sent; write http://HOST:PORT"
+                .to_owned())
+        }
         Some((host, port)) if is_host(host) && port.parse::<NonZeroU16>().is_ok() => Ok(Some(url.to_owned())),
         _ => Err(format!("\"{text}\" is no collector; write http://HOST:PORT, such as http://localhost:4317, or none")),
     }

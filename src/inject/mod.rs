@@ -149,8 +149,9 @@ impl Default for Found {
 impl Found {
     fn add(&mut self, name: &str, outcome: &Outcome) {
         self.notes.push(match outcome {
-            Outcome::Injected(None) => format!("{name}: injected"),
-            Outcome::Injected(Some(note)) => format!("{name}: injected; {note}"),
+            Outcome::Injected(notes) => {
+                notes.iter().fold(format!("{name}: injected"), |told, note| format!("{told}; {note}"))
+            }
             Outcome::Replaced(version) => format!("{name}: replaced the sidecar injected by {version}"),
             Outcome::Left(reason) => format!("{name}: unchanged, {reason}"),
         });

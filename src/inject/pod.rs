@@ -27,8 +27,8 @@ pub(super) const NO_SUCH_CONTAINER: &str = "has no such container";
 
 /// What came of a pod template.
 pub(super) enum Outcome {
-    /// The sidecar was added, with something to know.
-    Injected(Option<String>),
+    /// The sidecar was added, with what is to be known.
+    Injected(Vec<String>),
     /// The sidecar gave way to another one; by which version it was injected.
     Replaced(String),
     /// It stays as it is, for this reason.
@@ -107,10 +107,15 @@ impl Template<'_> {
         check_claims(self.claims, sidecar)?;
         self.check_mounts(spec, sidecar)?;
         self.add(editor, sidecar, spec, worker.0);
-        let note = has_scrape(annotations).then(|| {
-            format!("keeps the worker's prometheus.io annotations; scrape port {} by other means", sidecar.admin_port)
+        let port = sidecar.admin_port;
+        let scraped = has_scrape(annotations)
+            .then(|| format!("keeps the worker's prometheus.io annotations; scrape port {port} by other means"));
+        let on_host = is_on_host(spec).then(|| {
+            format!(
+                "with hostNetwork /metrics takes port {port} of the node: one such pod a node, or an --admin-port for each"
+            )
         });
-        Ok(Outcome::Injected(note))
+        Ok(Outcome::Injected(scraped.into_iter().chain(on_host).collect()))
     }
 
     /// A template that was injected: with the same sidecar, with one to replace, or there is something to do by hand.
@@ -318,9 +323,12 @@ fn check_ports(spec: &Node, container: &Node, sidecar: &Sidecar) -> Result<(), M
     let ports = container.get("ports").map(Node::items).unwrap_or_default();
     let taken = ports.iter().flat_map(|port| ["containerPort", "hostPort"].into_iter().filter_map(|key| port.get(key)));
     let Some(port) = taken.into_iter().find(|port| port.text() == Some(&own)) else { return Ok(()) };
-    let on_host = spec.get("hostNetwork").and_then(Node::text).is_some_and(|text| text.eq_ignore_ascii_case("true"));
-    let whose = if on_host { "the node (hostNetwork)" } else { "the pod" };
+    let whose = if is_on_host(spec) { "the node (hostNetwork)" } else { "the pod" };
     Err(wrong(port, &format!("port {own} of {whose} is taken; choose another with --admin-port")))
+}
+
+fn is_on_host(spec: &Node) -> bool {
+    spec.get("hostNetwork").and_then(Node::text).is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
 fn wrong(node: &Node, problem: &str) -> Mistake {

@@ -253,6 +253,9 @@ fn the_worker_is_chosen_by_name() {
     let done = inject(&format!("{two}---\n{other}"), &args).expect("injected");
     assert_eq!(done.notes, ["Pod/p: injected", "Pod/q: unchanged, has no such container"]);
     assert!(done.text.ends_with(&other), "{}", done.text);
+    let on_host = two.replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    let told = inject(&on_host, &args).expect("injected").notes.concat();
+    assert!(told.contains("injected; with hostNetwork /metrics takes port 9464 of the node"), "{told}");
     assert!(inject(&other, &args).is_err_and(|e| e.to_string().contains("no pod template has a container w")));
 }
 

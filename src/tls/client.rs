@@ -1,7 +1,8 @@
 //! The client's side of TLS, for `croupier healthcheck` and `croupier bench`.
 
-use crate::reload::read_one;
-use std::path::PathBuf;
+use super::{certificates, private_key};
+use crate::reload::{File, read_one};
+use std::path::{Path, PathBuf};
 
 /// How a client speaks TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +28,20 @@ impl ClientTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// The first that cannot be read, for people.
+    /// The first that cannot be read, or does not hold what it should, for people.
     pub fn read(&self) -> Result<Pems, String> {
-        let identity = self.identity.as_ref().map(|(cert, key)| Ok::<_, String>((read_one(cert)?, read_one(key)?)));
-        Ok(Pems { ca: read_one(&self.ca)?, identity: identity.transpose()? })
+        let ca = file(&self.ca)?;
+        certificates(&ca)?;
+        let identity = self.identity.as_ref().map(|(cert, key)| {
+            let (cert, key) = (file(cert)?, file(key)?);
+            certificates(&cert)?;
+            private_key(&key)?;
+            Ok::<_, String>((cert.bytes, key.bytes))
+        });
+        Ok(Pems { ca: ca.bytes, identity: identity.transpose()? })
     }
+}
+
+fn file(path: &Path) -> Result<File, String> {
+    Ok(File { path: path.to_owned(), bytes: read_one(path)? })
 }
