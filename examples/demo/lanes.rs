@@ -110,6 +110,7 @@ fn finish_name(finish: FinishReason) -> &'static str {
         FinishReason::StopToken => "stop_token",
         FinishReason::MaxTokens => "max_tokens",
         FinishReason::Repetition => "repetition",
+        FinishReason::StopSequence => "stop_sequence",
     }
 }
 

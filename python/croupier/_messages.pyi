@@ -600,6 +600,8 @@ class SamplingParams(_Message):
     p_less_norm: bool
     @property
     def grammar(self) -> GrammarParams: ...
+    @property
+    def stop_token_sequences(self) -> _Messages[TokenSequence]: ...
     preset: str
     @property
     def watermark(self) -> WatermarkParams: ...
@@ -642,7 +644,8 @@ class SamplingParams(_Message):
                  dry_max_ngram: int | None = ..., dry_max_occurrences: int | None = ...,
                  dry_early_exit_match_len: int | None = ..., min_k: bool | None = ..., min_k_tau: float | None = ...,
                  p_less_norm: bool | None = ..., grammar: GrammarParams | _Fields | None = ...,
-                 preset: str | None = ..., watermark: WatermarkParams | _Fields | None = ...) -> None: ...
+                 stop_token_sequences: _Iterable[TokenSequence | _Fields] | None = ..., preset: str | None = ...,
+                 watermark: WatermarkParams | _Fields | None = ...) -> None: ...
 
 class WatermarkParams(_Message):
     @property
@@ -1053,6 +1056,7 @@ FINISH_REASON_EOS: int
 FINISH_REASON_STOP_TOKEN: int
 FINISH_REASON_MAX_TOKENS: int
 FINISH_REASON_REPETITION: int
+FINISH_REASON_STOP_SEQUENCE: int
 OPEN_STATUS_UNSPECIFIED: int
 OPEN_STATUS_OK: int
 OPEN_STATUS_INVALID_ARGUMENT: int

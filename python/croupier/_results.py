@@ -21,6 +21,7 @@ _FINISH = {
     pb.FINISH_REASON_STOP_TOKEN: "stop_token",
     pb.FINISH_REASON_MAX_TOKENS: "max_tokens",
     pb.FINISH_REASON_REPETITION: "repetition",
+    pb.FINISH_REASON_STOP_SEQUENCE: "stop_sequence",
 }
 
 

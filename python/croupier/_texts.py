@@ -113,6 +113,10 @@ class Texts:
         ignores = (own if own.HasField("ignore_eos") else defaults).ignore_eos
         if last in self.config.eos_token_ids and not ignores:
             return "eos"
+        least = (own if own.HasField("min_tokens") else defaults).min_tokens
+        stops = [list(stop.token_ids) for stop in own.stop_token_sequences or defaults.stop_token_sequences]
+        if least <= len(sequence.tokens) and any(sequence.tokens[-len(stop):] == stop for stop in stops):
+            return "stop_sequence"
         most = (own if own.HasField("max_tokens") else defaults).max_tokens
         return "max_tokens" if 0 < most <= len(sequence.tokens) else None
 

@@ -716,6 +716,10 @@ class SamplingParams(Params["pb.SamplingParams"]):
     It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
     otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
     stream's default. Server default: none."""
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
+    """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
+    it. A sequence that begins in the prompt is none, and one that is complete before min_tokens ends nothing. At most
+    64. Server default: none."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
@@ -809,5 +813,6 @@ class SamplingFields(TypedDict, total=False):
     min_k_tau: float | None
     p_less_norm: bool | None
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

@@ -23,7 +23,7 @@ pub(super) const NEVER: [(&str, &str); 6] = [
     ("stop_strings", STOP),
     ("stop_sequences", STOP),
 ];
-const STOP: &str = "cannot be given: texts are not known here, only tokens; stop_token_ids ends a text at a token";
+const STOP: &str = "cannot be given: texts are not known here, only tokens; stop_token_ids and stop_token_sequences end a text at tokens";
 
 /// One that is a number, or on or off.
 macro_rules! parameter {
@@ -104,6 +104,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(min_tokens, whole),
     parameter!(max_tokens, whole),
     nothing!(stop_token_ids, tokens),
+    nothing!(history.stop_token_sequences, sequences),
     parameter!(ignore_eos, boolean),
     nothing!(logprobs, composed::logprobs, Some),
     Parameter {

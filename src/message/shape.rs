@@ -44,7 +44,7 @@ pub(super) static ANY: Shape = leaf(u64::MAX);
 static LOGPROBS: Shape = leaf(3);
 static TOKENS: Shape = leaf(1);
 static PARAMS: Shape = Shape {
-    last: 81,
+    last: 82,
     more: &[90],
     parts: &[
         (8, "logit_bias[]", &leaf(2)),
@@ -62,6 +62,7 @@ static PARAMS: Shape = Shape {
         (66, "thinking_budget", &leaf(4)),
         (68, "report", &leaf(4)),
         (81, "grammar", &leaf(6)),
+        (82, "stop_token_sequences[]", &TOKENS),
         (90, "watermark", &WATERMARK),
     ],
 };

@@ -80,7 +80,7 @@ pub(super) const HANDED_OVER: &[&str] = &[
 ];
 
 /// Finish reasons: `FinishReason` of the wire in lower case.
-pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", OTHER];
+pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", "stop_sequence", OTHER];
 
 /// The position of `value` in `set`, without regard to case or underscores, so that "InvalidArgument" and
 /// "INVALID_ARGUMENT" are one; the position of "other", which every set ends with, when it is not there.

@@ -201,7 +201,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 67] = [
+        let out_of_range: [(&str, Change); 68] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -278,6 +278,7 @@ mod tests {
                 p.history.repetition_detection =
                     Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 2, min_count: 2 })
             }),
+            ("stop_token_sequences", |p| p.history.stop_token_sequences = vec![vec![100]]),
             ("thinking_budget", |p| {
                 p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 1, ..Default::default() }))
             }),

@@ -26,6 +26,8 @@ pub const MAX_DRY_BREAKERS: usize = 1024;
 pub const MAX_DRY_OCCURRENCES: u32 = 1024;
 /// Largest `dry_early_exit_match_len`: repeats are told apart as far as that.
 pub const MAX_DRY_EXIT: u32 = 512;
+/// Most `stop_token_sequences`.
+pub const MAX_STOP_SEQUENCES: usize = 64;
 /// Most tokens of one of the token sequences in this file, and of a bad word.
 pub const MAX_PATTERN_TOKENS: usize = 64;
 /// Longest window of penalties over a text's last tokens.
@@ -79,6 +81,8 @@ pub struct HistoryParams {
     pub forced_last_token: Option<u32>,
     /// The text ends when it only repeats itself; `None`: off.
     pub repetition_detection: Option<RepetitionDetection>,
+    /// Token sequences at the end of which the text ends.
+    pub stop_token_sequences: Vec<Vec<u32>>,
     /// How long the text may think; `None`: as it likes.
     pub thinking_budget: Option<Box<ThinkingBudget>>,
     /// What the text has to match; `None`: nothing. Shared by all that have it from one place.
@@ -115,6 +119,7 @@ impl Off for HistoryParams {
         forced_first_token: None,
         forced_last_token: None,
         repetition_detection: None,
+        stop_token_sequences: Vec::new(),
         thinking_budget: None,
         grammar: None,
         watermark: None,
@@ -174,6 +179,10 @@ impl HistoryParams {
         if let Some(detection) = &self.repetition_detection {
             detection.validate().map_err(|e| e.within("repetition_detection"))?;
         }
+        check_len("stop_token_sequences", self.stop_token_sequences.len(), MAX_STOP_SEQUENCES)?;
+        for (i, sequence) in self.stop_token_sequences.iter().enumerate() {
+            check_pattern(&format!("stop_token_sequences[{i}].token_ids"), sequence, vocab_size)?;
+        }
         if let Some(budget) = &self.thinking_budget {
             budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
         }
@@ -225,17 +234,20 @@ impl HistoryParams {
     /// Bytes that the lists take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let breakers = &self.dry_sequence_breakers;
+        let (breakers, stops) = (&self.dry_sequence_breakers, &self.stop_token_sequences);
         let (biases, ranges) = (&self.sequence_bias, &self.token_ban_ranges);
         let ngram = self.no_repeat_ngram.as_ref();
         let thinking = self.thinking_budget.as_ref();
-        let lists =
-            breakers.iter().chain(biases.iter().map(|b| &b.token_ids)).chain(ranges.iter().map(|r| &r.token_ids));
+        let lists = breakers
+            .iter()
+            .chain(stops)
+            .chain(biases.iter().map(|b| &b.token_ids))
+            .chain(ranges.iter().map(|r| &r.token_ids));
         let lists = lists.chain(ngram.map(|ngram| &ngram.whitelist));
         let lists =
             lists.chain(thinking.iter().flat_map(|t| [&t.start_token_ids, &t.end_token_ids, &t.forced_token_ids]));
         lists.map(Vec::capacity).sum::<usize>() * size_of::<u32>()
-            + breakers.capacity() * size_of::<Vec<u32>>()
+            + (breakers.capacity() + stops.capacity()) * size_of::<Vec<u32>>()
             + biases.capacity() * size_of::<SequenceBias>()
             + ranges.capacity() * size_of::<TokenBanRange>()
             + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
@@ -275,6 +287,7 @@ impl HistoryParams {
             forced_first_token,
             forced_last_token,
             repetition_detection,
+            stop_token_sequences,
             thinking_budget,
             grammar,
             watermark,

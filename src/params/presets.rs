@@ -116,7 +116,9 @@ impl SamplingParams {
         let own = own.chain(self.logprobs.as_ref().map(|logprobs| &logprobs.token_ids));
         let own = own.chain(samplers.report.as_ref().map(|report| &report.why_not_token_ids));
         let own = own.chain(history.no_repeat_ngram.as_ref().map(|ngram| &ngram.whitelist));
-        let own = own.chain(history.token_ban_ranges.iter().map(|range| &range.token_ids));
+        let own = own
+            .chain(history.token_ban_ranges.iter().map(|range| &range.token_ids))
+            .chain(&history.stop_token_sequences);
         self.logit_bias.len() + own.map(Vec::len).sum::<usize>()
     }
 }

@@ -1,7 +1,7 @@
 //! What this server says that it can do.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 82] = [
+pub const SUPPORTED: [&str; 83] = [
     "temperature",
     "top_k",
     "top_p",
@@ -16,6 +16,7 @@ pub const SUPPORTED: [&str; 82] = [
     "min_tokens",
     "max_tokens",
     "stop_token_ids",
+    "stop_token_sequences",
     "ignore_eos",
     "seed",
     "logprobs",

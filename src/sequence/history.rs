@@ -1,10 +1,10 @@
 //! What a token changes in a sequence: position, what is known about single tokens, what is banned next.
 
-use super::in_order_once;
 use super::memory::{Memory, MemoryAhead, Now};
 use super::rules::Rules;
 use super::text::Text;
 use super::window::{self, Left};
+use super::{FinishReason, in_order_once};
 use crate::sampling::adjust::TokenAdjust;
 
 /// The tokens of a sequence as far as later rows depend on them.
@@ -138,9 +138,9 @@ impl History {
         forced(&self.recent, self.now())
     }
 
-    /// Whether the text repeats itself and ends.
-    pub(super) fn is_looping(&self) -> bool {
-        self.now().is_some_and(Now::is_looping)
+    /// Why the text ends by its last tokens, if it does.
+    pub(super) fn end(&self) -> Option<FinishReason> {
+        self.now().and_then(Now::end)
     }
 
     /// Whether the text thinks.
@@ -218,9 +218,9 @@ impl Ahead {
         forced(&self.recent, self.now())
     }
 
-    /// Whether the text repeats itself and ends.
-    pub(super) fn is_looping(&self) -> bool {
-        self.now().is_some_and(Now::is_looping)
+    /// Why the text ends by its last tokens, if it does.
+    pub(super) fn end(&self) -> Option<FinishReason> {
+        self.now().and_then(Now::end)
     }
 
     /// Whether the text thinks.

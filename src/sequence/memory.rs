@@ -6,7 +6,7 @@
 
 use super::breakers::{Breakers, Node};
 use super::dry;
-use super::loops::looping;
+use super::ends::end;
 use super::mark;
 use super::ngram::{self, OfPrompt, Stood};
 use super::places::Places;
@@ -14,7 +14,7 @@ use super::repeats::{self, Match};
 use super::rules::Rules;
 use super::text::Text;
 use super::thinking::Thinking;
-use super::{bias, in_order_once};
+use super::{FinishReason, bias, in_order_once};
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::{Grams, after_growth, push};
 
@@ -61,8 +61,8 @@ pub(super) struct Now {
     nudges: Vec<Nudge>,
     /// The token that has to come next.
     forced: Option<u32>,
-    /// The text repeats itself and ends.
-    looping: bool,
+    /// Why the text ends by its last tokens, if it does.
+    end: Option<FinishReason>,
     /// What the mark goes by.
     mark: mark::At,
 }
@@ -93,6 +93,7 @@ impl Reach {
             rules.window().map_or(0, |window| window.len + 1),
             bias::reach(rules.biased()),
             params.repetition_detection.map_or(0, |detection| detection.span()),
+            rules.stop_token_sequences().iter().map(Vec::len).max().unwrap_or(0),
             rules.thinking_budget().map_or(0, Thinking::reach),
             rules.params().watermark().map_or(0, mark::reach),
         ];
@@ -278,8 +279,7 @@ impl Now {
             in_order_once(banned);
         }
         self.forced = rules.thinking_budget().and_then(|params| self.thinking.forced(params));
-        let detection = rules.params().history.repetition_detection;
-        self.looping = detection.is_some_and(|params| looping(&params, text, output));
+        self.end = end(rules, text, output);
         self.mark = rules.params().watermark().map_or(mark::At::Unmarked, |params| mark::at(params, text, output));
     }
 
@@ -293,9 +293,9 @@ impl Now {
         self.mark
     }
 
-    /// Whether the text repeats itself and ends.
-    pub(super) fn is_looping(&self) -> bool {
-        self.looping
+    /// Why the text ends by its last tokens, if it does.
+    pub(super) fn end(&self) -> Option<FinishReason> {
+        self.end
     }
 
     /// Whether the text thinks.

@@ -14,6 +14,7 @@ mod breakers;
 mod chain;
 pub mod drafts;
 mod dry;
+mod ends;
 pub mod history;
 mod length;
 mod loops;
@@ -61,6 +62,8 @@ pub enum FinishReason {
     MaxTokens = 3,
     /// Its output only repeats itself.
     Repetition = 4,
+    /// Its output ends with one of its stop sequences.
+    StopSequence = 5,
 }
 
 impl FinishReason {
@@ -72,6 +75,7 @@ impl FinishReason {
             Self::StopToken => "stop_token",
             Self::MaxTokens => "max_tokens",
             Self::Repetition => "repetition",
+            Self::StopSequence => "stop_sequence",
         }
     }
 }
@@ -105,7 +109,7 @@ impl Sequence {
     #[must_use]
     pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
         let history = History::new(&rules, prompt, output);
-        let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.is_looping()));
+        let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.end()));
         let speculation = rules.speculation(prompt, output);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
         let seldom = state.map(|state| Box::new(Seldom { state: Some(state), text: None }));
@@ -205,7 +209,7 @@ impl Sequence {
     /// Adds a token to what [`ahead`](Self::ahead) began; says whether the sequence would end with it.
     pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
         ahead.push(&self.rules, &self.history, token);
-        self.rules.finish(token, ahead.position(), ahead.is_looping())
+        self.rules.finish(token, ahead.position(), ahead.end())
     }
 
     /// Whether the text thinks, as `thinking_budget` says where thinking begins and ends: here, or at what
@@ -266,7 +270,7 @@ impl Sequence {
             text.push(token);
         }
         self.history.push(&self.rules, token);
-        self.finished = self.rules.finish(token, self.history.position(), self.history.is_looping());
+        self.finished = self.rules.finish(token, self.history.position(), self.history.end());
         self.finished
     }
 

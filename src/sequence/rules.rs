@@ -221,6 +221,10 @@ impl Rules {
         self.list(|params| &params.history.sequence_bias)
     }
 
+    pub(super) fn stop_token_sequences(&self) -> &[Vec<u32>] {
+        self.list(|params| &params.history.stop_token_sequences)
+    }
+
     pub(super) fn ban_ranges(&self) -> &[TokenBanRange] {
         self.list(|params| &params.history.token_ban_ranges)
     }
@@ -310,19 +314,19 @@ impl Rules {
         self.ends.len() + self.words().map_or(0, Patterns::len) + ranges
     }
 
-    /// Why the sequence ends with `token`, its output then being `len` long. A stop token goes before
-    /// EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
-    /// a loop and the length, since a text that ended by itself was not cut off. A loop ends nothing before
-    /// `min_tokens`.
-    pub(super) fn finish(&self, token: u32, len: u64, looping: bool) -> Option<FinishReason> {
+    /// Why the sequence ends with `token`, its output then being `len` long and ending `by_text`. A stop token goes
+    /// before EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
+    /// what several tokens tell and the length, since a text that ended by itself was not cut off. Several tokens end
+    /// nothing before `min_tokens`.
+    pub(super) fn finish(&self, token: u32, len: u64, by_text: Option<FinishReason>) -> Option<FinishReason> {
         if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
         }
         if self.eos().contains(&token) {
             return Some(FinishReason::Eos);
         }
-        if looping && len >= u64::from(self.params.min_tokens) {
-            return Some(FinishReason::Repetition);
+        if by_text.is_some() && len >= u64::from(self.params.min_tokens) {
+            return by_text;
         }
         let max = self.max_tokens();
         (max > 0 && len >= max).then_some(FinishReason::MaxTokens)

@@ -285,6 +285,7 @@ proptest! {
                     &base.history.dry_sequence_breakers,
                 ),
                 sequence_bias: or(&own.history.sequence_bias, &base.history.sequence_bias),
+                stop_token_sequences: or(&own.history.stop_token_sequences, &base.history.stop_token_sequences),
                 token_ban_ranges: or(&own.history.token_ban_ranges, &base.history.token_ban_ranges),
                 no_repeat_ngram: own.history.no_repeat_ngram.clone().or(base.history.no_repeat_ngram.clone()),
                 thinking_budget: own.history.thinking_budget.clone().or(base.history.thinking_budget.clone()),

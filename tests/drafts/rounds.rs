@@ -172,6 +172,11 @@ async fn a_text_ends_inside_its_draft() {
     let cases = [
         (greedy(), FinishReason::Eos, vec![1, 2, 3]),
         (SamplingParams { stop_token_ids: vec![2], ..greedy() }, FinishReason::StopToken, vec![1, 2]),
+        (
+            SamplingParams { stop_token_sequences: vec![TokenSequence { token_ids: vec![1, 2] }], ..greedy() },
+            FinishReason::StopSequence,
+            vec![1, 2],
+        ),
         (SamplingParams { max_tokens: Some(1), ..greedy() }, FinishReason::MaxTokens, vec![1]),
         (
             SamplingParams { max_tokens: Some(3), ignore_eos: Some(true), ..greedy() },

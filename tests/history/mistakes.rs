@@ -110,6 +110,7 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
         repetition_detection: Some(RepetitionDetectionParams { max_pattern_size, min_pattern_size, min_count }),
         ..p()
     };
+    let stop = |token_ids| SamplingParams { stop_token_sequences: vec![TokenSequence { token_ids }], ..p() };
     let thinking = |start_token_ids, end_token_ids, forced_token_ids| SamplingParams {
         thinking_budget: Some(ThinkingBudgetParams { start_token_ids, end_token_ids, budget: 1, forced_token_ids }),
         ..p()
@@ -133,6 +134,13 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
         ("params.repetition_detection.min_pattern_size", detection(3, Some(4), 2)),
         ("params.repetition_detection.min_count", detection(3, None, 1)),
         ("params.repetition_detection.min_count", detection(256, None, u32::MAX)),
+        ("params.stop_token_sequences[0].token_ids", stop(vec![])),
+        ("params.stop_token_sequences[0].token_ids", stop(vec![1; 65])),
+        ("params.stop_token_sequences[0].token_ids[1]", stop(vec![1, VOCAB])),
+        (
+            "params.stop_token_sequences",
+            SamplingParams { stop_token_sequences: vec![TokenSequence { token_ids: vec![1] }; 65], ..p() },
+        ),
         ("params.thinking_budget.start_token_ids", thinking(vec![], vec![1], vec![])),
         ("params.thinking_budget.end_token_ids", thinking(vec![1], vec![], vec![])),
         ("params.thinking_budget.forced_token_ids[0]", thinking(vec![1], vec![1], vec![VOCAB])),

@@ -87,7 +87,7 @@ fn order(draw: &mut Draw) -> Vec<i32> {
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 82] = [
+pub const FIELDS: [(&str, Set); 83] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -102,6 +102,7 @@ pub const FIELDS: [(&str, Set); 82] = [
     ("min_tokens", |p, d| p.min_tokens = Some(d.below(6))),
     ("max_tokens", |p, d| p.max_tokens = Some(if d.happens(0.3) { d.below(4) } else { 5 + d.below(30) })),
     ("stop_token_ids", |p, d| p.stop_token_ids = d.once(1, 3)),
+    ("stop_token_sequences", |p, d| p.stop_token_sequences = sequences(d, 3, 3)),
     ("ignore_eos", |p, d| p.ignore_eos = Some(d.happens(0.5))),
     ("seed", |p, d| p.seed = Some(d.number())),
     ("logprobs", |p, d| {

@@ -27,7 +27,7 @@ _FILTERS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p
 _PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 #: Fields that can do nothing here, and why.
 _USELESS = {
-    **dict.fromkeys("max_tokens min_tokens stop_token_ids ignore_eos repetition_detection proposer draft_length acceptance".split(),
+    **dict.fromkeys("max_tokens min_tokens stop_token_ids stop_token_sequences ignore_eos repetition_detection proposer draft_length acceptance".split(),
                     "which is for vLLM to do"),
     **dict.fromkeys("min_eos_p infill length_penalty".split(), "which needs tokens that end a text, and only vLLM knows those"),
     "forced_last_token": "which needs max_tokens, and that is for vLLM to do",
@@ -42,7 +42,7 @@ def sampling_params(request: Any, penalties: bool = True) -> pb.SamplingParams:
     When a text ends is left to vLLM, and so are its masks and logit_bias, which come before; `penalties`: those do not. With a preset
     the request says only what is not vLLM's default, since vLLM does not tell what its client has said.
     """
-    # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their stop_token_ids cannot be turned off.
+    # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their stop_token_ids and stop_token_sequences cannot be turned off.
     params = pb.SamplingParams(max_tokens=0, repetition_detection=pb.RepetitionDetectionParams(),
                                # Drafts are vLLM's own.
                                proposer=pb.ProposerParams(), draft_length=pb.DraftLengthParams(max_draft_tokens=0))
@@ -214,7 +214,7 @@ class Chooser:
         for request in requests:
             if request.text is not None and request.text.finish_reason is not None:
                 self._refuse(request, f"the server ended the text ({request.text.finish_reason}) and vLLM goes on with it; the server's "
-                                      "defaults or a preset have stop_token_ids")
+                                      "defaults or a preset have stop_token_ids or stop_token_sequences")
         going = [(row, request) for row, request in zip(rows, requests) if request.text is not None]
         before = [len(request.text.tokens) for _, request in going if request.text is not None]
         if going:

@@ -198,7 +198,7 @@ fn what_cannot_stand_in_a_file_says_why() {
         "a.preset: cannot stand in a file: write its parameters instead",
         "a.sampler_state: cannot stand in a file: it belongs to one text",
         "a.seed: cannot stand in a file: it would make the texts of all sequences alike; each gives its own",
-        "a.stop: cannot be given: texts are not known here, only tokens; stop_token_ids ends a text at a token",
+        "a.stop: cannot be given: texts are not known here, only tokens; stop_token_ids and stop_token_sequences end a text at tokens",
     ];
     assert_eq!(found, expected);
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams) -> Result<HistoryParams, FieldError> {
     let breakers = take(&mut wire.dry_sequence_breakers);
     let (biases, ranges) = (take(&mut wire.sequence_bias), take(&mut wire.token_ban_ranges));
+    let stops = take(&mut wire.stop_token_sequences);
     Ok(HistoryParams {
         dry_multiplier: wire.dry_multiplier.unwrap_or(defaults.dry_multiplier),
         dry_base: wire.dry_base.unwrap_or(defaults.dry_base),
@@ -37,6 +38,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         forced_first_token: wire.forced_first_token.or(defaults.forced_first_token),
         forced_last_token: wire.forced_last_token.or(defaults.forced_last_token),
         repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
+        stop_token_sequences: stops.into_iter().map(|stop| stop.token_ids).collect(),
         thinking_budget: wire.thinking_budget.take().map(thinking_budget),
         grammar: grammar(wire.grammar.take(), defaults.grammar.as_ref()),
         watermark: watermark::merged(wire.watermark.take(), defaults.watermark.as_ref())?,

@@ -222,7 +222,13 @@ mod tests {
             let wire = proto::RowStatus::try_from(row_status(status)).expect("it is on the wire");
             assert_eq!(wire.as_str_name(), format!("ROW_STATUS_{}", status.label().to_uppercase()));
         }
-        for reason in [FinishReason::Eos, FinishReason::StopToken, FinishReason::MaxTokens, FinishReason::Repetition] {
+        for reason in [
+            FinishReason::Eos,
+            FinishReason::StopToken,
+            FinishReason::MaxTokens,
+            FinishReason::Repetition,
+            FinishReason::StopSequence,
+        ] {
             let wire = proto::FinishReason::try_from(finish_reason(Some(reason))).expect("it is on the wire");
             assert_eq!(wire.as_str_name(), format!("FINISH_REASON_{}", reason.label().to_uppercase()));
         }

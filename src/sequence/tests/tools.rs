@@ -34,6 +34,7 @@ prop_compose! {
         ranges in prop::collection::vec((prop::collection::vec(0u32..20, 0..4), 0u32..6, 1u32..6), 0..3),
         forced in (prop::option::weighted(0.2, 0u32..20), prop::option::weighted(0.2, 0u32..20)),
         detection in prop::option::of((1u32..4, 2u32..4)),
+        stops in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
         thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..5, 0..5))),
         mark in prop::option::weighted(0.4, any_mark()),
     ) -> HistoryParams {
@@ -54,6 +55,7 @@ prop_compose! {
                 min_pattern_size: 1,
                 min_count,
             }),
+            stop_token_sequences: stops,
             thinking_budget: thinking.map(|(budget, start, end, forced_token_ids)| {
                 let (start_token_ids, end_token_ids) = (vec![start], vec![end]);
                 Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
@@ -130,6 +132,31 @@ fn a_loop_ends_a_text_that_is_long_enough() {
     assert_eq!(ended(|p| p.min_tokens = 4, &[5, 5, 5, 5]), [None, None, None, found]);
     assert_eq!(ended(|p| p.max_tokens = 2, &[5, 5]), [None, found]);
     assert_eq!(ended(|p| p.stop_token_ids = vec![5], &[5])[0], Some(FinishReason::StopToken));
+}
+
+#[test]
+fn a_stop_sequence_ends_a_text_that_is_long_enough() {
+    let ended = |change: fn(&mut SamplingParams), prompt: &[u32], tokens: &[u32]| {
+        let with = |p: &mut SamplingParams| {
+            p.history.stop_token_sequences = vec![vec![5, 6], vec![8], vec![7, 5, 5]];
+            change(p);
+        };
+        let mut sequence = opened(with, prompt, &[]);
+        let reasons: Vec<_> = tokens.iter().map(|&token| sequence.commit(token)).collect();
+        assert_eq!(opened(with, prompt, tokens).finished(), sequence.finished(), "re-opened");
+        reasons
+    };
+    let found = Some(FinishReason::StopSequence);
+    assert_eq!(ended(|_| (), &[5], &[6, 6, 5, 6]), [None, None, None, found], "the prompt is no part of it");
+    assert_eq!(ended(|_| (), &[7, 5], &[5, 8]), [None, found]);
+    assert_eq!(ended(|p| p.min_tokens = 3, &[], &[5, 6, 5, 5, 6]), [None, None, None, None, found]);
+    assert_eq!(ended(|p| p.max_tokens = 2, &[], &[5, 6]), [None, found], "it goes before the length");
+    assert_eq!(ended(|p| p.stop_token_ids = vec![6], &[], &[5, 6])[1], Some(FinishReason::StopToken));
+    let looping = |p: &mut SamplingParams| {
+        p.history.repetition_detection =
+            Some(RepetitionDetection { max_pattern_size: 1, min_pattern_size: 1, min_count: 2 })
+    };
+    assert_eq!(ended(looping, &[], &[7, 5, 5]), [None, None, found], "and before a loop");
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! How a text ends by several of its last tokens: stop sequences, and loops.
+//!
+//! Stop sequences (TensorRT-LLM's stop words, mlx-lm's stop sequences): the output ends with one of them, and all of it is output. A sequence is
+//! compared from its last token back, so most cost a look at one token, and all of them at most the 4,096 that they have.
+
+use super::FinishReason;
+use super::loops::looping;
+use super::rules::Rules;
+use super::text::Text;
+use crate::sampling::steps::step;
+
+/// Why the text, whose last `output` tokens were emitted, ends here, if it does.
+pub(super) fn end(rules: &Rules, text: &Text<'_>, output: u64) -> Option<FinishReason> {
+    let is_last = |stop: &Vec<u32>| (step(), stop.len() as u64 <= output && text.ends_with(text.len(), stop)).1;
+    if rules.stop_token_sequences().iter().any(is_last) {
+        return Some(FinishReason::StopSequence);
+    }
+    let detection = rules.params().history.repetition_detection;
+    detection.filter(|params| looping(params, text, output)).map(|_| FinishReason::Repetition)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::SamplingParams;
+    use crate::params::history::{HistoryParams, MAX_PATTERN_TOKENS, MAX_STOP_SEQUENCES};
+    use crate::sampling::steps::steps;
+    use proptest::prelude::*;
+
+    fn rules(stop_token_sequences: Vec<Vec<u32>>) -> Rules {
+        let history = HistoryParams { stop_token_sequences, ..HistoryParams::default() };
+        Rules::new(SamplingParams { history: history.into(), ..SamplingParams::default() }, &[])
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_where_the_output_ends_with_one_of_them(
+            stops in prop::collection::vec(prop::collection::vec(0u32..3, 1..5), 0..4),
+            text in prop::collection::vec(0u32..3, 0..12),
+            cuts in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+        ) {
+            let (kept, prompt) = (cuts.0.index(text.len() + 1), cuts.1.index(text.len() + 1));
+            let expected = stops.iter().any(|stop| text[prompt..].ends_with(stop)).then_some(FinishReason::StopSequence);
+            let (kept, ahead) = text.split_at(kept);
+            prop_assert_eq!(end(&rules(stops), &Text::new(kept, ahead), (text.len() - prompt) as u64), expected);
+        }
+    }
+
+    #[test]
+    fn most_of_them_cost_a_look() {
+        let stops = vec![vec![1; MAX_PATTERN_TOKENS]; MAX_STOP_SEQUENCES];
+        let (rules, text) = (rules(stops), [1; 100]);
+        let looks = |last| steps(|| _ = end(&rules, &Text::new(&text, &[last]), 63));
+        assert_eq!(looks(2), MAX_STOP_SEQUENCES);
+    }
+}
