@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import cast
 
 from ._types import Part, Sequence, Step
-from .errors import Failure
+from .errors import Failure, OpenError, RowError
 from .schema import pb
 
 _OK = pb.ROW_STATUS_OK
 _STATUS = {number: name.removeprefix("ROW_STATUS_") for name, number in vars(pb).items() if name.startswith("ROW_STATUS_")}
+# No server sends it: it stands here for works that the server had no room for, see `merged`.
+_STATUS[pb.ROW_STATUS_UNSPECIFIED] = "REFUSED"
 _ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
 #: What the server cannot know of an infinity.
 _OVERFLOWED = ("; logits that were too large for the stream's dtype became infinities when they were converted to it: "
@@ -113,11 +115,28 @@ def failure_of(result: pb.WorkResult, more: str = "") -> Failure:
 
 
 def merged(step: Step) -> pb.StepResult:
-    """One result for all messages of a step, as if it had been sent as one."""
+    """One result for all messages of a step, as if it had been sent as one. What the server had no room for has its places in it too, without
+    a status, so that each work is where it was asked for."""
     if len(step.parts) == 1:
         return step.parts[0].answered()
     whole = pb.StepResult(step_id=step.parts[-1].step_id)
     for part in step.parts:
-        whole.open.extend(part.answered().open)
-        whole.work.extend(part.answered().work)
+        found = _not_done(part) if part.refused else part.answered()
+        whole.open.extend(found.open)
+        whole.work.extend(found.work)
     return whole
+
+
+def _not_done(part: Part) -> pb.StepResult:
+    """Of a part that the server had no room for. What it should open goes with the next step."""
+    opened = [pb.OpenResult(sequence_id=text.id, error=pb.FieldError(message=part.refused)) for text in part.open]
+    return pb.StepResult(open=opened, work=[pb.WorkResult(message=part.refused) for _ in part.texts])
+
+
+def checked(step: Step, result: pb.StepResult) -> pb.StepResult:
+    """The result of a step of which nothing is missing. Else raises `OpenError` or `RowError`, which have it: what was done was done."""
+    if step.opens_failed:
+        raise OpenError(step.opens_failed, result)
+    if step.refused:
+        raise RowError(step.failures, result)
+    return result

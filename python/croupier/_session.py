@@ -20,7 +20,7 @@ from ._steps import StepMaker
 from ._tokens import tokens_of
 from ._types import Part, Rows, Sequence, Slots, Step
 from ._wire import inline, message, placed
-from .errors import CroupierError, Failure, LogitsLost, OpenError, RowError
+from .errors import CroupierError, Failure, LogitsLost
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class Session(StepMaker):
             if part.refused:
                 # What it should open and close goes with the next.
                 self.put_back(part.open, part.close)
-                step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.emits if s is not None})
+                step.refused = step.refused or part.refused
+                step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.texts if s is not None})
             else:
                 apply(part, self.sequences, self.close)
                 if not part.is_plain:
@@ -284,13 +285,8 @@ class Session(StepMaker):
                 (self.drafted.add if emitting is None else self.drafted.discard)(text.id)
 
     def take(self) -> tuple[Step, pb.StepResult]:
-        """The oldest step, which has all its answers, and its result."""
+        """The oldest step, which has all its answers, and its result, of which `checked` says what is missing. Raises where nothing was done."""
         step = self.steps.popleft()
-        refused = [part.refused for part in step.parts if part.refused]
-        if len(refused) == len(step.parts):
-            raise CroupierError(refused[0])
-        if step.opens_failed:
-            raise OpenError(step.opens_failed)
-        if refused:
-            raise RowError(step.failures)
+        if step.refused and all(part.refused for part in step.parts):
+            raise CroupierError(step.refused)
         return step, merged(step)

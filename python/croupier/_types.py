@@ -184,6 +184,8 @@ class Step:
     """Why works that emit have not, by the sequence's id."""
     opens_failed: dict[int, str] = field(default_factory=dict)
     """Why sequences were not opened."""
+    refused: str = ""
+    """Why the server had no room for one of its parts, the first of several."""
 
     @property
     def emits(self) -> list[Sequence | None]:

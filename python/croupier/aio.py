@@ -16,6 +16,7 @@ from ._checks import listed
 from ._front import Front, backing_off
 from ._info import ANSWER_WITHIN, Asked
 from ._options import AccessOptions, StreamOptions
+from ._results import checked
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import Turn, is_gone, no_answer
@@ -113,12 +114,12 @@ class Stream(Front, Entered):
         """As of `croupier.Stream`."""
         texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
-        return sampled((await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))[0], texts)
+        return sampled(texts, *await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     async def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
                    deadline_ms: int = 0) -> pb.StepResult:
         """As of `croupier.Stream`."""
-        return (await self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))[1]
+        return checked(*await self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))
 
     async def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """As of `croupier.Stream`."""
@@ -138,7 +139,7 @@ class Stream(Front, Entered):
             with self._kept():
                 await self._be_connected()
                 await self._send()
-                return (await self._receive())[1]
+                return checked(*await self._receive())
 
     async def give_up(self) -> None:
         """As of `croupier.Stream`: the stream goes on behind a step that was cancelled, on another connection."""

@@ -17,6 +17,7 @@ from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone,
 from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
+from ._results import checked
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from .errors import CroupierError, Failure, RowError
@@ -95,7 +96,8 @@ class Stream(Front):
 
     def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None, traceparent: str = "",
                deadline_ms: int = 0) -> list[int]:
-        """The next token of each sequence, from its row. Raises `RowError` where a row has none.
+        """The next token of each sequence, from its row. Raises `RowError` where a row has none, and `OpenError` where a sequence was not opened;
+        the others have their tokens, and the error has the whole step's `result`.
 
         token_masks: which tokens may come, as engines for grammars fill it: int32 or uint32 words of shape (rows, vocab_size / 32
         rounded up), bit i % 32 of word i / 32 for token i; or bool of shape (rows, vocab_size); or a list with a row or None for each
@@ -103,13 +105,13 @@ class Stream(Front):
         deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
         texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
-        return sampled(self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms)[0], texts)
+        return sampled(texts, *self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
              deadline_ms: int = 0) -> pb.StepResult:
         """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
-        raise nothing."""
-        return self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms)[1]
+        raise nothing. Raises `OpenError` where sequences were not opened; the works of the others were done, and are in its `result`."""
+        return checked(*self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))
 
     def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
         """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
@@ -121,7 +123,8 @@ class Stream(Front):
                 self._send()
 
     def result(self) -> pb.StepResult:
-        """The `StepResult` of the oldest step that was submitted, as of `step`."""
+        """The `StepResult` of the oldest step that was submitted, as of `step`. Raises `RowError` too: where the server had no room for a part of
+        it, and a step behind it was on its way already. The other parts were done, and are in the error's `result`."""
         with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
@@ -130,7 +133,7 @@ class Stream(Front):
                 # What was interrupted goes on from where it was.
                 self._be_connected()
                 self._send()
-                return self._receive()[1]
+                return checked(*self._receive())
 
     def give_up(self) -> None:
         """Gives up the steps whose results were not taken, such as one that Ctrl-C interrupted. Texts keep tokens that came before;
@@ -311,12 +314,13 @@ def try_within(until: float) -> float:
     return max(until - time.monotonic(), _TRY_WITHIN)
 
 
-def sampled(step: Step, sequences: list[Sequence]) -> list[int]:
-    """The tokens of a step that samples these."""
+def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> list[int]:
+    """The tokens of a step that samples these. Raises as `Stream.sample`."""
+    checked(step, result)
     closed = Failure("another thread closed it before its step", "CLOSED")
     gone = {sequence.id: closed for sequence, emitting in zip(sequences, step.emits) if emitting is None}
     if failures := gone | step.failures:
-        raise RowError(failures)
+        raise RowError(failures, result)
     return [sequence.tokens[-1] for sequence in sequences]
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence as Listing
+from typing import TYPE_CHECKING, Any
+
+from .schema import pb
+
+if TYPE_CHECKING:
+    from .speculative import Verified
 
 
 class CroupierError(Exception):
@@ -37,27 +42,37 @@ def _named(failures: Mapping[int, str]) -> str:
 
 
 class RowError(CroupierError):
-    """Some rows have no token. Their sequences are as they were; the others have theirs."""
+    """Some rows have no token, or the server had no room for their part of a step that was split. Their sequences are as they were; the
+    others have what the step gave them."""
 
-    def __init__(self, failures: dict[int, Failure]) -> None:
-        super().__init__(_named(failures))
+    def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None) -> None:
+        super().__init__(_named(failures) or "works of no sequence failed, see result")
         self.failures = failures
         """Why, by the sequence's id."""
+        self.result = pb.StepResult() if result is None else result
+        """The `StepResult` of the whole step, with a work for each that was asked for. Those that the server had no room for have the status
+        `ROW_STATUS_UNSPECIFIED`, which no server sends. Empty where a program made the error itself."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures,)
+        return type(self), (self.failures, self.result)
 
 
 class OpenError(CroupierError):
-    """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them."""
+    """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them: it was done, and is not to be
+    sent again."""
 
-    def __init__(self, failures: dict[int, str]) -> None:
+    def __init__(self, failures: dict[int, str], result: pb.StepResult | None = None, verified: Listing[Verified | None] = ()) -> None:
         super().__init__(_named(failures))
         self.failures = failures
         """The parameter at fault and what is wrong with it, by the sequence's id."""
+        self.result = pb.StepResult() if result is None else result
+        """The `StepResult` of the whole step, with a work for each that was asked for; those of these sequences failed. Empty where a program
+        made the error itself."""
+        self.verified = list(verified)
+        """Of `Speculation.verify`, of each draft what became of it; None for those that were not verified. Else empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures,)
+        return type(self), (self.failures, self.result, self.verified)
 
 
 class LogitsLost(CroupierError):

@@ -22,9 +22,9 @@ from . import aio
 from ._arrays import as_array, in_dtype, is_on_device
 from ._checks import check_once, listed, token_ids, whole
 from ._results import failure_of
-from ._types import Sequence
+from ._types import Sequence, Step
 from .client import Stream
-from .errors import Failure, RowError
+from .errors import Failure, OpenError, RowError
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -132,13 +132,13 @@ class SpeculationError(RowError):
     from: make it anew.
     """
 
-    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None]) -> None:
-        super().__init__(failures)
+    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None], result: pb.StepResult | None = None) -> None:
+        super().__init__(failures, result)
         self.verified = verified
         """Of each draft what became of it; None for those in `failures`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures, self.verified)
+        return type(self), (self.failures, self.verified, self.result)
 
 
 class _Plan(Generic[_S]):
@@ -201,10 +201,13 @@ class _Plan(Generic[_S]):
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
             logits = _stacked([behind[at, parent] for at in going])
-            result: pb.StepResult = yield lambda: self.stream.step(logits, works)
+            done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works)
+            step, result = done
+            if step.opens_failed:
+                raise OpenError(step.opens_failed, result)
             failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
             if failures:
-                raise SpeculationError(failures, [None] * len(drafts))
+                raise SpeculationError(failures, [None] * len(drafts), result)
             for at, drawn in zip(list(going), result.work):
                 drafts[at].token_ids.append(drawn.tokens[0].token_id)
                 if (shape := drafts[at].parents) is not None:
@@ -231,7 +234,9 @@ class _Plan(Generic[_S]):
                 raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
         check_once("drafts", [draft.sequence.id for draft in drafts])
         works = [draft.work(measure) for draft in drafts]
-        result: pb.StepResult = yield lambda: self.stream.step(logits, works)
+        # Not `step`, whose errors would leave out what became of the others.
+        done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works)
+        step, result = done
         verified: list[Verified | None] = []
         failures = {}
         for draft, told in zip(drafts, result.work):
@@ -244,8 +249,10 @@ class _Plan(Generic[_S]):
             verified.append(Verified(draft, tokens, list(found.accepted_path), _LAST.get(found.last_token, "other"), found.lossless, told))
         for number in [n for n in self._told if n not in self.stream.sequences]:
             del self._told[number]
+        if step.opens_failed:
+            raise OpenError(step.opens_failed, result, verified)
         if failures:
-            raise SpeculationError(failures, verified)
+            raise SpeculationError(failures, verified, result)
         return [each for each in verified if each is not None]
 
 
@@ -253,7 +260,8 @@ class Speculation(_Plan[Stream]):
     """Speculates on texts of a `croupier.Stream`."""
 
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
-        """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters."""
+        """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
+        `SpeculationError`, and `OpenError` where a text was not opened: draft again without it, since the others are as they were."""
         return _run(self._chain(sequences, model, at_most))
 
     def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
@@ -261,7 +269,8 @@ class Speculation(_Plan[Stream]):
         return _run(self._tree(sequences, model, parents))
 
     def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
-        """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`.
+        """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`, and `OpenError` where a
+        text was not opened; what became of the other drafts is in their `verified`.
 
         A text without a draft may be among them, `Draft(text)`: it gets the token that `sample` would give.
         """

@@ -72,6 +72,10 @@ def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.Samp
         tokens: list[int] = stream.sample(logits, texts)
     except croupier.RowError as error:
         status: str = error.failures[text.id].status
+        logprobs: list[float] = [work.tokens[0].logprob for work in error.result.work if work.tokens]
+    except croupier.OpenError as error:
+        paths: list[list[int]] = [each.accepted_path for each in error.verified if each]
+        refused: int = len(error.result.open)
 async def waiting() -> None:
     async with croupier.aio.connect(server, 100, max_rows=5) as stream:
         tokens: list[int] = await stream.sample(logits, texts)
