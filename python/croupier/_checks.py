@@ -15,18 +15,26 @@ _SHOWN = 20
 _T = TypeVar("_T")
 
 
-def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str] = {}) -> None:
-    """Names that are not known are refused with what is meant by them, or the nearest that is known."""
+def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str | None] = {}) -> None:
+    """Names that are not known are refused with what is meant by them, or the nearest that is known; nothing is near where None is meant."""
     known = list(known)
     for name in given:
         if name not in known:
-            near = [meant[name]] if meant.get(name) in known else difflib.get_close_matches(name, known, 1)
-            if not near and len(name) > 2 and len(within := [other for other in known if name in other]) == 1:
-                near = within
+            near = [] if meant.get(name, name) is None else _near(name, meant.get(name), known)
             # All of them where they can be read, what is near first.
             rest = [other for other in known if other not in near]
             there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
             raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else "") + there)
+
+
+def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
+    """The known name that is meant, or else that looks most alike, or else the only one that has it in it; as a list of one or none."""
+    if meant in known:
+        return [meant]
+    near = difflib.get_close_matches(name, known, 1)
+    if not near and len(name) > 2 and len(within := [other for other in known if name in other]) == 1:
+        near = within
+    return near
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:

@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 
 from ._checks import MOST, MOST_64, check_known
+from ._meant import MEANT
 from .schema import pb
 
 if TYPE_CHECKING:
     from ._forms import Parameters
 
-#: What other programs call fields.
-_MEANT = {
-    "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "n_predict": "max_tokens",
-    "temp": "temperature", "repeat_penalty": "repetition_penalty", "rep_pen": "repetition_penalty", "repeat_last_n": "penalty_last_n",
-    "tfs_z": "tfs", "typical": "typical_p", "eos_token_id": "stop_token_ids",
-    "json": "json_schema", "ebnf": "gbnf", "choice": "choices",
-    **dict.fromkeys(("json_schema", "regex", "lark", "gbnf", "structured_outputs", "response_format"), "grammar"),
-}
 _WANTED = {
     FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
     FieldDescriptor.TYPE_UINT64: f"a whole number in 0 ..= {MOST_64}",
@@ -142,8 +135,8 @@ def as_message(given: Any, name: str = "") -> Any:
 
 
 def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Fields that are not known are refused with the nearest that is."""
-    check_known(of, given, known, "field", _MEANT)
+    """Fields that are not known are refused with what is meant by them, or the nearest that is known."""
+    check_known(of, given, known, "field", MEANT)
 
 
 def _plain(field: Any, value: Any) -> Any:

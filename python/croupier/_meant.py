@@ -1,0 +1,57 @@
+"""What other programs call parameters, for those who bring them along. docs/sampling.md has the tables; names that look alike often are not:
+`dry_range` is not `dry_base`."""
+
+from __future__ import annotations
+
+_NAMES: dict[str | None, str] = {
+    # The draw and its filters.
+    "temperature": "temp",
+    "dynatemp_low": "dynatemp_min min_temp",
+    "dynatemp_high": "dynatemp_max max_temp",
+    "dynatemp_exponent": "temp_exponent",
+    "typical_p": "typ_p typical",
+    "tfs": "tfs_z",
+    "top_n_sigma": "nsigma top_nsigma",
+    "mirostat": "mirostat_mode",
+    "top_p_reset_token_ids": "top_p_reset_ids",
+    "min_keep": "min_tokens_to_keep",
+    "xtc_ignore_token_ids": "xtc_special_tokens",
+    "sampler_order": "samplers sampler_priority temperature_last filter_apply_order",
+    "seed": "sampling_seed sampler_seed random_seed",
+    # Penalties.
+    "repetition_penalty": "repeat_penalty rep_pen token_repetition_penalty",
+    "frequency_penalty": "token_frequency_penalty",
+    "presence_penalty": "token_presence_penalty",
+    "penalty_last_n": "repeat_last_n repetition_penalty_range rep_pen_range token_repetition_range repetition_context_size",
+    "penalty_decay_n": "token_repetition_decay",
+    "dry_penalty_last_n": "dry_range",
+    "no_repeat_ngram": "no_repeat_ngram_size encoder_no_repeat_ngram_size",
+    "length_penalty": "exponential_decay_length_penalty",
+    # What forbids, favours or forces tokens.
+    "logit_bias": "token_bias embedding_bias",
+    "allowed_token_ids": "allow_tokens prefix_allowed_tokens_fn",
+    "banned_token_ids": "disallow_tokens custom_token_bans suppress_tokens ban_eos_token",
+    "bad_words": "bad bad_words_ids",
+    "token_ban_ranges": "begin_suppress_tokens",
+    "forced_first_token": "forced_bos_token_id",
+    "forced_last_token": "forced_eos_token_id",
+    "thinking_budget": "thinking_token_budget",
+    "watermark": "watermarking_config watermark_config WatermarkingConfig WatermarkConfig SynthIDTextWatermarkingConfig",
+    # Length, ends and what is told.
+    "min_tokens": "min_new_tokens",
+    "max_tokens": "max_new_tokens max_completion_tokens n_predict",
+    "stop_token_ids": "stop eos_token_id end_id",
+    "logprobs": "n_probs",
+    # Grammars, and what they have themselves.
+    "grammar": "json_schema regex lark gbnf structured_outputs response_format",
+    "json_schema": "json",
+    "gbnf": "ebnf",
+    "choices": "choice",
+    # A range around the temperature, a switch, a length with the prompt; and what docs/sampling.md says is not here.
+    None: """dynatemp_range dynamic_temperature max_length min_length
+          rep_pen_slope normalize trace_decode_token_ids filter_prefer_eos remove_invalid_values renormalize_logits guidance_scale cfg_scale
+          max_probability beam_search_diversity_rate diversity_penalty penalize_nl""",
+}
+
+#: By a name that is no field, the field that means the same; None where there is none, and what looks alike means something else.
+MEANT = {name: field for field, names in _NAMES.items() for name in names.split()}

@@ -1,0 +1,69 @@
+"""Who brings a parameter along by another engine's name is told the field that means the same, or none."""
+
+import pathlib
+import re
+
+import pytest
+
+import croupier
+from croupier import pb
+from croupier._meant import MEANT
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
+FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
+
+#: Those in the tables of docs/sampling.md that are no field here.
+TABLES = {
+    "temp": "temperature", "dynatemp_range": None, "dynatemp_min": "dynatemp_low", "dynatemp_max": "dynatemp_high",
+    "min_temp": "dynatemp_low", "max_temp": "dynatemp_high", "temp_exponent": "dynatemp_exponent",
+    "samplers": "sampler_order", "temperature_last": "sampler_order", "typ_p": "typical_p", "typical": "typical_p", "nsigma": "top_n_sigma",
+    "mirostat_mode": "mirostat", "top_p_reset_ids": "top_p_reset_token_ids", "min_tokens_to_keep": "min_keep",
+    "repeat_penalty": "repetition_penalty", "token_repetition_penalty": "repetition_penalty",
+    "token_frequency_penalty": "frequency_penalty", "token_presence_penalty": "presence_penalty", "repeat_last_n": "penalty_last_n",
+    "repetition_penalty_range": "penalty_last_n", "token_repetition_range": "penalty_last_n", "token_repetition_decay": "penalty_decay_n",
+    "dry_range": "dry_penalty_last_n", "no_repeat_ngram_size": "no_repeat_ngram", "encoder_no_repeat_ngram_size": "no_repeat_ngram",
+    "exponential_decay_length_penalty": "length_penalty", "embedding_bias": "logit_bias", "token_bias": "logit_bias",
+    "prefix_allowed_tokens_fn": "allowed_token_ids", "allow_tokens": "allowed_token_ids", "disallow_tokens": "banned_token_ids",
+    "custom_token_bans": "banned_token_ids", "suppress_tokens": "banned_token_ids", "bad": "bad_words", "bad_words_ids": "bad_words",
+    "min_new_tokens": "min_tokens", "begin_suppress_tokens": "token_ban_ranges", "forced_bos_token_id": "forced_first_token",
+    "forced_eos_token_id": "forced_last_token", "thinking_token_budget": "thinking_budget", "WatermarkingConfig": "watermark",
+    "SynthIDTextWatermarkingConfig": "watermark", "WatermarkConfig": "watermark",
+}
+#: Other names that the page, or an engine, has.
+OTHERS = {
+    "rep_pen_range": "penalty_last_n", "rep_pen_slope": None, "repetition_context_size": "penalty_last_n", "filter_apply_order": "sampler_order",
+    "ban_eos_token": "banned_token_ids", "penalize_nl": None, "diversity_penalty": None, "trace_decode_token_ids": None,
+    "max_probability": None, "guidance_scale": None, "max_length": None, "min_length": None, "dynamic_temperature": None,
+    "sampling_seed": "seed", "sampler_seed": "seed", "watermarking_config": "watermark", "tfs_z": "tfs", "n_probs": "logprobs",
+    "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "json_schema": "grammar", "structured_outputs": "grammar",
+}
+
+
+def tabled():
+    """Names in the two tables with a column for each engine, without those that are fields here."""
+    page = PAGE.read_text(encoding="utf-8")
+    tables = re.findall(r"^\| here \| llama\.cpp \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) == 2, "the tables have another form"
+    cells = [cell for table in tables for row in table.splitlines() for cell in re.split(r" \| ", row.strip("| "))[1:]]
+    # `_max` stands for a name that is written in full before it, `false` for a value.
+    names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell) if not name.startswith("_") and name != "false"}
+    return names - FIELDS
+
+
+def test_every_name_of_the_page_is_listed_here():
+    found = tabled()
+    assert len(found) > 40 and found <= {*TABLES, *OTHERS}, found - {*TABLES, *OTHERS}
+
+
+@pytest.mark.parametrize("name, field", [*TABLES.items(), *OTHERS.items()])
+def test_an_engine_s_name_leads_to_the_field_that_means_the_same(name, field):
+    with pytest.raises(TypeError) as error:
+        croupier.SamplingParams(**{name: 1})
+    said = f"SamplingParams has no field {name!r}"
+    assert str(error.value) == said + (f"; is {field!r} meant?" if field else "")
+
+
+def test_what_is_meant_is_there():
+    grammars = set(pb.GrammarParams.DESCRIPTOR.fields_by_name)
+    assert {field for field in MEANT.values() if field is not None} <= FIELDS | grammars
+    assert not FIELDS & set(MEANT), "a field is meant by its own name"
