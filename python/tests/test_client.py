@@ -50,6 +50,23 @@ def test_tokens_are_the_same_on_both_data_paths(server):
     assert len(set(map(tuple, inline))) == 3
 
 
+def test_a_reply_may_be_larger_than_grpc_takes_by_itself(serve):
+    """Which is 4 MiB."""
+    vocab, count = 20_000, 40
+    server, rows = serve(f"--max-top-logprobs={vocab}"), np.stack([logits(text, 0, vocab) for text in range(count)])
+
+    def texts(stream):
+        return [stream.open(seed=1, logprobs={"top_n": vocab}) for _ in range(count)]
+
+    async def later():
+        async with croupier.aio.connect(server.uds, vocab) as stream:
+            return await stream.step(rows, texts(stream))
+
+    with croupier.connect(server.uds, vocab) as stream:
+        result = stream.step(rows, texts(stream))
+    assert result == asyncio.run(later()) and result.ByteSize() > 4 << 20
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
     tokens = {}

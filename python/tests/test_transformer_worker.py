@@ -58,6 +58,14 @@ def test_lookup_changes_not_one_token(once):
     assert texts == once[1]
 
 
+def test_the_page_says_whose_texts_a_kill_leaves_alone(once):
+    table, texts = run("--speculate=lookup", "--kill-after=25")
+    assert "server killed 1 time" in table and texts == once[1]
+    page = " ".join((EXAMPLES.parent / "README.md").read_text(encoding="utf-8").split())
+    # Nobody knows then what its drafts were drawn from.
+    assert "kills the server midway, and the texts are the same, unless a draft model speculates." in page
+
+
 @pytest.mark.parametrize("kind", ["draft", "tree"])
 def test_drafts_of_the_smaller_model(once, kind):
     table, texts = run("--speculate", kind)
