@@ -102,6 +102,12 @@ WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC,
       - podSelector: {}                        # pods of {{ .Release.Namespace }}, as now
       - ipBlock: {cidr: 203.0.113.0/24}        # clients outside{{ if ne .Values.service.externalTrafficPolicy "Local" }}; and nodes, unless service.externalTrafficPolicy is Local{{ end }}
 {{- end }}
+{{- $scaling := .Values.autoscaling }}
+{{- if and (eq .Values.mode "service") (or $scaling.hpa.enabled $scaling.keda.enabled) (not $scaling.metric) (le (int64 $scaling.minReplicas) 2) (gt (int64 $scaling.cpuUtilization) 45) }}
+
+WARNING: with two replicas at {{ $scaling.cpuUtilization }} percent of the requested CPU, one has no room for the streams of both while the other is
+replaced. Take autoscaling.cpuUtilization 45, or more replicas, unless the CPU limit is far above the request.
+{{- end }}
 {{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
 
 WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts between the pods.
