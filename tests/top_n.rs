@@ -139,6 +139,64 @@ async fn drafts_on_cut_rows_are_not_lossless() {
     }
 }
 
+fn verify(id: u64, draft: &[u32], first_row: u32, measure: bool) -> Work {
+    let from = verify_work::DraftDistribution::Deterministic(DeterministicDraft {});
+    let verify =
+        VerifyWork { draft_token_ids: draft.to_vec(), draft_distribution: Some(from), measure, ..Default::default() };
+    Work {
+        sequence_id: Some(id),
+        first_row: Some(first_row),
+        kind: Some(work::Kind::Verify(verify)),
+        ..Default::default()
+    }
+}
+
+/// What is reported about emitted tokens is found for all verifications of a batch at once.
+#[tokio::test]
+async fn what_fails_of_one_verification_is_not_the_next_ones() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let greedy = |seed| SamplingParams {
+        temperature: Some(0.0),
+        logprobs: Some(LogprobsParams { top_n: 3, ..Default::default() }),
+        ..seeded(seed)
+    };
+    worker.step(open_step(vec![open(1, greedy(1)), open(2, greedy(2))])).await;
+    let best = |token: u32| -> Vec<f32> { (0..VOCAB).map(|t| if t == token { 9.0 } else { 0.0 }).collect() };
+    // The first row lists fewer than three tokens: its alternatives reach beyond it. Those behind it list all.
+    let mut listed = top_n(&[best(5)], 2, BeyondTopN::Refuse);
+    let rest = top_n(&[best(6), best(7)], VOCAB as usize, BeyondTopN::Refuse);
+    listed.counts.extend(rest.counts);
+    listed.token_ids.extend(rest.token_ids);
+    listed.rest_logsumexp.extend(rest.rest_logsumexp);
+    listed.beyond.extend(rest.beyond);
+    listed.logits = [listed.logits, rest.logits].concat().into();
+    let step = Step {
+        work: vec![verify(1, &[5, 6], 2, false), verify(2, &[11], 0, false)],
+        top_n: Some(listed),
+        ..sample_step(&[(1, best(11)), (2, best(12))])
+    };
+    let result = worker.step(step).await;
+    assert_eq!(result.work[0].status(), RowStatus::BeyondTopN, "{}", result.work[0].message);
+    let second = &result.work[1];
+    let tokens: Vec<u32> = second.tokens.iter().map(|token| token.token_id).collect();
+    assert_eq!((second.status(), tokens), (RowStatus::Ok, vec![11, 12]), "{}", second.message);
+}
+
+#[tokio::test]
+async fn a_rejected_token_that_is_not_listed_has_no_rank() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let rows: [Vec<f32>; 2] = std::array::from_fn(|_| (0..VOCAB).map(|t| -(t as f32)).collect());
+    for (id, draft, rank) in [(1, 2, 3), (2, 30, 0)] {
+        worker.step(open_step(vec![open(id, top_k(2, 8))])).await;
+        let top_n = Some(top_n(&rows, 10, BeyondTopN::Refuse));
+        let result = worker.step(Step { work: vec![verify(id, &[draft], 0, true)], top_n, ..Default::default() }).await;
+        let found = result.work[0].verify.as_ref().unwrap_or_else(|| panic!("{}", result.work[0].message));
+        assert_eq!(found.tests[0].rejected_rank, rank, "{draft}");
+    }
+}
+
 #[tokio::test]
 async fn scores_and_logprobs_count_the_others() {
     let server = TestServer::start().await;

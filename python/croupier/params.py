@@ -564,8 +564,8 @@ class SamplingParams(Params["pb.SamplingParams"]):
     ties and thresholds are those of engine_order. Server default: the order of engine_order."""
     engine_order: EngineOrder | int | str | None = None
     """The order and the rules of an engine, or with sampler_order its rules alone. Unless sampler_order is given, it is
-    a mistake to turn on a sampler, or a parameter of a sampler, that the engine does not have. Server default
-    ENGINE_ORDER_CROUPIER."""
+    a mistake to turn on a sampler, or a parameter of a sampler, that the engine does not have. Given without
+    sampler_order, it also takes the place of a default sampler_order. Server default ENGINE_ORDER_CROUPIER."""
     mirostat: int | None = None
     """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. Version 1
     keeps as many first tokens as that takes by Zipf's law; version 2 keeps the tokens whose surprise is at most the

@@ -152,19 +152,25 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
 /// Lets emitted tokens be reported on as those of plain rows are, by scoring them.
 fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>], backend: &mut dyn Backend) {
     let mut jobs = Vec::new();
-    for (prepared, (found, _)) in ready.iter().zip(verified.iter()).filter_map(|(p, v)| Some((p, v.as_ref().ok()?))) {
-        jobs.extend(prepared.scores(found));
+    // How many of the jobs are of each verification.
+    let mut counts = Vec::with_capacity(ready.len());
+    for (prepared, found) in ready.iter().zip(verified.iter()) {
+        let before = jobs.len();
+        jobs.extend(found.iter().flat_map(|(found, _)| prepared.scores(found)));
+        counts.push(jobs.len() - before);
     }
     if jobs.is_empty() {
         return;
     }
     let mut scored = run_guarded(backend, &jobs).into_iter();
-    for (prepared, result) in ready.iter().zip(verified) {
-        let Ok((_, outputs)) = result else { continue };
+    for ((prepared, result), count) in ready.iter().zip(verified).zip(counts) {
+        // All of them, also where one fails: what is left would be taken for the next one's.
+        let own: Vec<_> = scored.by_ref().take(count).collect();
+        let Ok((verified, outputs)) = result else { continue };
         if prepared.wants_words() {
-            let reported: Result<Vec<_>, _> = scored.by_ref().take(outputs.len()).collect();
-            match reported {
-                Ok(reported) => *outputs = reported,
+            match own.into_iter().collect::<Result<Vec<_>, _>>() {
+                Ok(own) if own.iter().map(|output| output.token).eq(verified.emitted.iter().copied()) => *outputs = own,
+                Ok(_) => *result = Err(RowFailure::new(RowStatus::Internal, "what is reported is of other tokens")),
                 Err(failure) => *result = Err(failure),
             }
         }

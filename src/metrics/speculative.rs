@@ -245,7 +245,9 @@ impl Handles {
         if let (Some(rank), Some(chances)) = (trial.rejected_rank, trial.chances) {
             let (count, ranks) = &self.rejected[reason(chances.ratio(), by_ratio)];
             count.increment(1);
-            ranks.record(rank);
+            if rank > 0 {
+                ranks.record(rank);
+            }
         }
     }
 }

@@ -85,13 +85,12 @@ impl Distribution {
         mass::exponent(logit, self.max, self.scale)
     }
 
-    /// 1 + the number of tokens before this one in the order, of all tokens of the row. Of a listed row the tokens that are
-    /// not listed stand behind the others.
+    /// 1 + the number of tokens before this one in the order, of all tokens of the row; 0 where a listed row does not tell.
     #[must_use]
     pub fn rank(&self, token: u32) -> u32 {
         match &self.row {
             Row::Whole(row) => order::rank(row, token),
-            Row::Listed(ranks) => ranks.rank(token),
+            Row::Listed(ranks) => ranks.rank(token).unwrap_or(0),
         }
     }
 

@@ -71,7 +71,8 @@ pub trait Positions {
     /// The probability that a token from a draft distribution has at least this share, and more than 0, of the target.
     fn chance_from(&mut self, node: usize, share: f64) -> f64;
 
-    /// 1 + the number of tokens before this one in the [order](crate::sampling::order) of the row's adjusted logits.
+    /// 1 + the number of tokens before this one in the [order](crate::sampling::order) of the row's adjusted logits; 0 where a
+    /// [listed](crate::sampling::listed) row does not tell.
     fn rank(&mut self, token: u32) -> u32;
 
     /// What samplers remember before a row whose parent was come to; `None` where they have no state.

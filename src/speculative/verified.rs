@@ -76,7 +76,7 @@ pub struct Trial {
     pub chances: Option<Chances>,
     /// For a rejected token, also where a later sibling was accepted; of a block for the token at which acceptance
     /// stopped. 1 + the number of tokens before it in the target's order, after masks, bias and penalties. So a token that
-    /// top-k 50 removed shows how far behind it was.
+    /// top-k 50 removed shows how far behind it was. 0 where a [listed](crate::sampling::listed) row does not tell.
     pub rejected_rank: Option<u32>,
     /// What of the draft would fit if rows were shifted; known for the first test of a verification.
     pub shifts: Shifts,

@@ -209,32 +209,43 @@ impl Listed {
     }
 }
 
-/// Tokens in [order](super::order), as far as a row knows them: all others are at −∞, or behind an edge.
+/// Tokens in [order](super::order), as far as a row knows them: all others are at −∞, or may be anywhere behind an edge.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ranks(Vec<Candidate>);
+pub struct Ranks {
+    tokens: Vec<Candidate>,
+    edge: Option<Candidate>,
+}
 
 impl Ranks {
     /// Of tokens in any order.
     fn new(mut tokens: Vec<Candidate>) -> Self {
         tokens.retain(|token| token.logit > f32::NEG_INFINITY);
         tokens.sort_unstable_by(Candidate::order);
-        Self(tokens)
+        Self { tokens, edge: None }
+    }
+
+    /// The same where others may stand behind this.
+    fn until(self, edge: Option<Candidate>) -> Self {
+        Self { edge, ..self }
     }
 
     /// Those that can be emitted, in order.
     fn tokens(&self) -> &[Candidate] {
-        &self.0
+        &self.tokens
     }
 
-    /// 1 + the number of tokens that precede this one, all others being at −∞.
+    /// 1 + the number of tokens that precede this one; `None` where that is not certain.
     #[must_use]
-    pub fn rank(&self, token: u32) -> u32 {
-        let place = self.0.iter().position(|other| other.token == token);
+    pub fn rank(&self, token: u32) -> Option<u32> {
+        let place = self.tokens.iter().position(|other| other.token == token);
+        if let Some(edge) = &self.edge {
+            return place.filter(|&place| self.tokens[place].precedes(edge)).map(|place| place as u32 + 1);
+        }
         let behind = || {
-            let smaller = self.0.iter().filter(|other| other.token < token).count();
-            self.0.len() + token as usize - smaller
+            let smaller = self.tokens.iter().filter(|other| other.token < token).count();
+            self.tokens.len() + token as usize - smaller
         };
-        1 + place.unwrap_or_else(behind) as u32
+        Some(1 + place.unwrap_or_else(behind) as u32)
     }
 }
 

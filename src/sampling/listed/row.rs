@@ -89,7 +89,8 @@ impl<'a> Looked<'a> {
         if adjusted.iter().any(|entry| entry.logit == f32::INFINITY) {
             return Err(RowError::PositiveInfinity);
         }
-        let (adjusted, rest) = (Ranks::new(adjusted), if strict { Rest::of(row, spec) } else { None });
+        let rest = if strict { Rest::of(row, spec) } else { None };
+        let adjusted = Ranks::new(adjusted).until(rest.as_ref().map(|rest| rest.edge));
         match (adjusted.tokens().first(), &rest) {
             (None, None) => Err(RowError::AllMasked),
             (None, Some(_)) => Err(RowError::Beyond(Reach::First)),
@@ -194,7 +195,7 @@ impl<'a> Looked<'a> {
         }
         Ok(TokenLogprobs {
             logprob: logprob(token)?,
-            rank: rank(&self.adjusted, self.rest.as_ref(), token)?,
+            rank: rank(&self.adjusted, token)?,
             top: distribution.top(wanted.top_n),
             requested: wanted.tokens.iter().map(|&token| logprob(token)).collect::<Result<_, _>>()?,
         })
@@ -227,7 +228,7 @@ impl<'a> Looked<'a> {
         }
         let logprobs = TokenLogprobs {
             logprob: logprob(token)?,
-            rank: rank(&raw, strict.as_ref(), token)?,
+            rank: rank(&raw.clone().until(strict.as_ref().map(|rest| rest.edge)), token)?,
             top: raw.tokens().iter().take(top_n).map(|c| (c.token, of_logit(c.logit))).collect(),
             requested: wanted.tokens.iter().map(|&token| logprob(token)).collect::<Result<_, _>>()?,
         };
@@ -276,11 +277,8 @@ impl<'a> Looked<'a> {
 }
 
 /// 1 + the number of tokens before this one, where that is certain.
-fn rank(ranks: &Ranks, rest: Option<&Rest>, token: u32) -> Result<u32, RowError> {
-    let Some(rest) = rest else { return Ok(ranks.rank(token)) };
-    let certain = ranks.tokens().iter().take_while(|c| c.precedes(&rest.edge));
-    let place = certain.into_iter().position(|c| c.token == token);
-    place.map(|place| place as u32 + 1).ok_or(RowError::Beyond(Reach::Rank))
+fn rank(ranks: &Ranks, token: u32) -> Result<u32, RowError> {
+    ranks.rank(token).ok_or(RowError::Beyond(Reach::Rank))
 }
 
 /// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).
