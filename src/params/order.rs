@@ -89,19 +89,22 @@ impl SamplingParams {
     /// # Errors
     /// The field at fault.
     pub fn validate_order_ignoring(&self, xtc_ignored: &[u32]) -> Result<(), FieldError> {
-        let order = self.order();
-        for (i, sampler) in order.iter().enumerate() {
-            if order[..i].contains(sampler) {
+        let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
+        for (i, sampler) in listed.iter().enumerate() {
+            if listed[..i].contains(sampler) {
                 let message = format!("{} is given twice; give it once", sampler.name());
                 return Err(FieldError::new(format!("sampler_order[{i}]"), message));
             }
         }
         // Dynamic temperature takes the place of temperature where it has none of its own.
         let has = |sampler: &Sampler| {
-            order.contains(sampler) || *sampler == Sampler::DynamicTemperature && order.contains(&Sampler::Temperature)
+            let may_replace = *sampler == Sampler::DynamicTemperature && !listed.contains(sampler);
+            order.contains(sampler) || may_replace && order.contains(&Sampler::Temperature)
         };
-        let missing = Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).map(Sampler::name);
-        let mut names: Vec<&str> = missing.collect();
+        let missing: Vec<Sampler> = Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).collect();
+        let is_behind = |sampler: &Sampler| listed.contains(sampler) && !order.contains(sampler);
+        let are_behind = !missing.is_empty() && missing.iter().all(is_behind);
+        let mut names: Vec<&str> = missing.into_iter().map(Sampler::name).collect();
         let unknown = self.unknown_to_its_engine(xtc_ignored);
         unknown.for_each(|name| {
             if !names.contains(&name) {
@@ -123,6 +126,14 @@ impl SamplingParams {
                 };
                 let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
                 FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"))
+            }
+            SamplerOrder::Custom(..) if are_behind && let Some(last) = order.last() => {
+                let (last, first) = (last.name(), names.join(", "));
+                let fix = format!("put {them} before it or turn {them} off");
+                FieldError::new(
+                    "sampler_order",
+                    format!("{first} {are} on behind {last}, which draws the token; {fix}"),
+                )
             }
             SamplerOrder::Custom(..) => {
                 FieldError::new("sampler_order", format!("{lacks}; add {them} or turn {them} off"))
@@ -215,6 +226,29 @@ mod tests {
             Err(lacks("top_k")),
             "llama.cpp's mirostat takes the place of its filters"
         );
+        // What stands behind the sampler that draws the token is not come to, and does not vanish without a word.
+        let behind = |order: Vec<Sampler>| {
+            let mut params = SamplingParams { temperature: 2.0, top_k: 40, ..SamplingParams::default() };
+            (params.samplers.mirostat, params.samplers.dynatemp_high) = (2, 0.5);
+            params.samplers.sampler_order = SamplerOrder::Custom(order, EngineOrder::TextGenerationWebui);
+            params.validate(9, 9).map_err(|e| e.to_string())
+        };
+        use Sampler::{DynamicTemperature, Mirostat, Temperature, TopK};
+        let fix = "behind mirostat, which draws the token; put";
+        assert_eq!(
+            behind(vec![TopK, Temperature, Mirostat, DynamicTemperature]),
+            Err(format!("sampler_order: dynatemp_high is on {fix} it before it or turn it off"))
+        );
+        assert_eq!(
+            behind(vec![Temperature, Mirostat, DynamicTemperature, TopK]),
+            Err(format!("sampler_order: top_k, dynatemp_high are on {fix} them before it or turn them off"))
+        );
+        assert_eq!(
+            behind(vec![TopK, Temperature, Mirostat, TopK]),
+            Err("sampler_order[3]: top_k is given twice; give it once".to_owned())
+        );
+        assert_eq!(behind(vec![TopK, Temperature, DynamicTemperature, Mirostat]), Ok(()));
+        assert_eq!(behind(vec![TopK, Temperature, Mirostat]), Ok(()), "it takes temperature's place");
         for engine in [EngineOrder::LlamaCpp, EngineOrder::Transformers, EngineOrder::TextGenerationWebui] {
             assert!(of(engine).samplers().contains(&Sampler::TypicalP));
         }

@@ -249,10 +249,12 @@ impl Sampler {
         let rules = params.samplers.sampler_order.rules();
         let SamplerParams { dynatemp_low: low, dynatemp_high: high, dynatemp_exponent: exponent, .. } =
             *params.samplers;
+        let listed = params.samplers.sampler_order.samplers();
         let dynamic = on(high > 0.0, Step::DynamicTemperature { low, high, exponent });
         match self {
             Self::MinEosP => on(params.samplers.min_eos_p > 0.0, Step::MinEosP(params.samplers.min_eos_p)),
-            Self::Temperature if !params.order().contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
+            // Where the order has no place for both, whether or not that is come to.
+            Self::Temperature if !listed.contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
             Self::DynamicTemperature => dynamic,
             Self::Temperature => {
                 on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, Step::Temperature)
