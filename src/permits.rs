@@ -1,8 +1,8 @@
 //! Counted room: what is in use of a limited thing, returned by dropping the permit that stands for it.
 
 use metrics::Gauge;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// How much of something is in use, and how much may be.
 #[derive(Debug)]
@@ -10,6 +10,16 @@ pub struct Counter {
     used: AtomicUsize,
     limit: usize,
     gauge: Gauge,
+    spare: OnceLock<Spare>,
+}
+
+/// Gives back some room that nobody needs; says whether there was any.
+struct Spare(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Spare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Spare")
+    }
 }
 
 /// Room taken from a [`Counter`]; dropping it gives the room back, whatever path led there.
@@ -23,7 +33,13 @@ impl Counter {
     /// Room for `limit`, shown by `gauge`.
     #[must_use]
     pub fn new(limit: usize, gauge: Gauge) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge })
+        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, spare: OnceLock::new() })
+    }
+
+    /// Has `spare` asked for room where there is too little: it gives back some that nobody needs, and says whether it had
+    /// any. Only the first one counts.
+    pub fn spared_by(&self, spare: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.spare.set(Spare(Box::new(spare)));
     }
 
     /// Takes `amount`, or nothing if there is less room than that.
@@ -43,7 +59,12 @@ impl Counter {
     /// Counts `more` in, unless there is less room than that.
     fn reserve(&self, more: usize) -> bool {
         let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        let take = || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        let mut taken = take();
+        // What could never fit is no reason to give anything up.
+        while !taken && more <= self.limit && self.spare.get().is_some_and(|Spare(spare)| spare()) {
+            taken = take();
+        }
         if taken {
             self.gauge.increment(more as f64);
         }
@@ -136,6 +157,20 @@ mod tests {
         assert_eq!(counter.used(), 4);
         drop(four);
         assert_eq!(counter.used(), 0);
+    }
+
+    #[test]
+    fn what_nobody_needs_is_given_up_before_anybody_is_refused() {
+        let counter = Counter::new(10, Gauge::noop());
+        let kept: std::sync::Mutex<Vec<Permit>> =
+            Vec::from([3, 2].map(|amount| counter.take(amount).expect("room"))).into();
+        counter.spared_by(move || kept.lock().expect("no panic").pop().is_some());
+        assert!(counter.take(11).is_none());
+        assert_eq!(counter.used(), 5, "for what never fits nothing is given up");
+        let mut mine = counter.take(6).expect("the last one went");
+        assert_eq!(counter.used(), 9);
+        assert!(mine.resize(8) && counter.used() == 8, "and the other one");
+        assert!(counter.take(3).is_none());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn command() -> clap::Command {
         .arg(with("message-bytes", "SIZE", "Rows go into one message up to this size, at least one", values::show_size(d.message_bytes as u64)))
         .arg(with("transport", "NAME", "How logits get to the server: inline, or shm (shared memory, all rows of a stream in one step; they lie there before the first, as if a device had put them there), or shm-slots (the same, and tokens come back through it too)", d.path.name().to_owned()))
         .arg(option("shards", "N,...", "Measure rows whose columns so many ranks bring, each a process of its own, beside whole rows in the same run: 1,2,4,8"))
-        .arg(with("rate", "HZ", "Steps per second of each message's sequences, for latency at a given load; 0: as fast as replies come", d.rate.to_string()))
+        .arg(with("rate", "HZ", "Steps per second of each message (sequences that travel together), for latency at a given load; 0: as fast as replies come", d.rate.to_string()))
         .arg(with("rounds", "N", "Rounds, medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
         .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
         .arg(switch("in-process", "Also run the same rows on a backend in this process, alternately, and show the ratio"))

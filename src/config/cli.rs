@@ -137,6 +137,8 @@ pub fn command_line() -> clap::Command {
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true)
         .subcommand_required(true)
+        .override_usage("croupier [COMMAND]")
+        .after_help("Without a command it serves. `croupier COMMAND --help` says more.")
         .subcommand(serve)
         .subcommand(healthcheck_command(config))
         .subcommand(top::command())
@@ -149,7 +151,7 @@ pub fn command_line() -> clap::Command {
 
 fn healthcheck_command(config: Arg) -> clap::Command {
     clap::Command::new(HEALTHCHECK)
-        .about("Ask a running server how it is: exit 0 if it serves, 1 if not")
+        .about("Ask a running server how it is: exit 0 if it serves, 1 if not, 2 for flags that make no sense")
         .after_help(
             "Without --addr and --admin it asks where the same environment and file would make `croupier serve` listen; with TLS \
              on TCP, the Unix socket or the admin port.",

@@ -102,6 +102,10 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
         memory_request: reader.read("memory-request", None, quantity),
         memory_limit: reader.read("memory-limit", None, quantity),
     };
+    if args.tag.is_some() && args.image.as_deref().is_some_and(InjectArgs::is_complete) {
+        let image = args.image.clone().unwrap_or_default();
+        reader.note(format!("--tag: the image {image} has a tag or a digest already; leave one of them out"));
+    }
     for (what, request, limit) in
         [("cpu", &args.cpu_request, &args.cpu_limit), ("memory", &args.memory_request, &args.memory_limit)]
     {

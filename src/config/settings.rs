@@ -234,7 +234,12 @@ pub(super) static SETTINGS: &[Setting] = &[
         4096..=1 << 46,
         "Bytes of the logits rows of one step, a shared row counted each time it is used, and of one batch. Bounds how long one stream's batch can hold up the others. At least max-message-bytes"
     ),
-    limit!("max-vocab-size", max_vocab_size, 2..=MAX_VOCAB_SIZE, "Largest vocabulary a stream may announce, in tokens"),
+    limit!(
+        "max-vocab-size",
+        max_vocab_size,
+        2..=MAX_VOCAB_SIZE,
+        "Largest vocabulary a stream may announce, in tokens; it can be lowered, not raised"
+    ),
     limit!(
         "max-top-logprobs",
         max_top_logprobs,
@@ -253,7 +258,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_bytes_in_flight,
         usize,
         4096..=1 << 46,
-        "Bytes of messages received and not yet answered, of all streams. When it is used up, the server refuses steps; set it to the memory you can spare"
+        "Bytes of messages received and not yet answered, of all streams. When it is used up, the server refuses steps; set it to the memory you can spare, at least max-message-bytes"
     ),
     limit!(
         "max-queued-steps",

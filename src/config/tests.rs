@@ -278,6 +278,9 @@ fn a_slip_is_told_once_and_with_what_was_meant() {
     assert!(
         only(&["inject", "--memory-request=4Gi", "--memory-limit=3000Mi"]).contains("is above --memory-limit 3000Mi")
     );
+    let twice = only(&["inject", "--image=a/b:3", "--tag=9"]);
+    assert!(twice.contains("--tag: the image a/b:3 has a tag or a digest already"), "{twice}");
+    assert!(parse_with(&["inject", "--image=h:5000/b", "--tag=9"], &[]).is_ok());
     assert!(only(&["inject", "--cpu-request=2500m", "--cpu-limit=2"]).contains("is above --cpu-limit 2"));
     assert!(parse_with(&["inject", "--cpu-request=2000m", "--cpu-limit=2"], &[]).is_ok());
     let range = "--max-streams: \"-1\" is not a whole number in 1 ..= ";

@@ -166,16 +166,33 @@ impl Grammars {
         })?;
         let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());
-        let mut known = lock(&self.known);
         while !compiled.take_room(state) {
-            // Those that somebody has stay.
-            known.recent.pop_front().ok_or(CompileError::NoRoom)?;
+            if !self.give_way() {
+                return Err(CompileError::NoRoom);
+            }
         }
+        let mut known = lock(&self.known);
         known.add(key, &compiled, self.most_recent);
         // Whoever waits for it finds it, once it may be looked for.
         drop(known);
         drop(own);
         Ok(compiled)
+    }
+
+    /// Has those that nobody uses go where something else needs their room in `state`.
+    pub fn give_way_in(self: &Arc<Self>, state: &Counter) {
+        let grammars = Arc::downgrade(self);
+        state.spared_by(move || grammars.upgrade().is_some_and(|grammars| grammars.give_way()));
+    }
+
+    /// Gives up the grammar that nobody has asked for for longest, of those that nobody uses.
+    fn give_way(&self) -> bool {
+        let mut known = lock(&self.known);
+        let unused = known.recent.iter().position(|compiled| Arc::strong_count(compiled) == 1);
+        let gone = unused.and_then(|at| known.recent.remove(at));
+        // Its memory is given back when nobody waits for the list.
+        drop(known);
+        gone.is_some()
     }
 
     /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does.

@@ -55,12 +55,15 @@ pub struct InjectArgs {
 }
 
 impl InjectArgs {
+    /// Whether an image has a tag or a digest.
+    pub(crate) fn is_complete(image: &str) -> bool {
+        image.rsplit('/').next().unwrap_or_default().contains([':', '@'])
+    }
+
     fn image(&self) -> String {
         let image = self.image.as_deref().unwrap_or(DEFAULT_IMAGE);
-        let last = image.rsplit('/').next().unwrap_or_default();
-        let complete = last.contains([':', '@']);
         match &self.tag {
-            None if complete => image.to_owned(),
+            None if Self::is_complete(image) => image.to_owned(),
             tag => format!("{image}:{}", tag.as_deref().unwrap_or(env!("CARGO_PKG_VERSION"))),
         }
     }

@@ -42,7 +42,7 @@ const SHARES_BY_POSITION: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9];
 /// Shares of which only the mean counts.
 const MEAN_SHARES: &[f64] = &[0.5];
 /// Ranks of tokens.
-const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
+pub(crate) const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,9 +205,9 @@ catalog! {
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
-        "Memory of what is remembered of sequences, waiting ones included, and of streams' default parameters.");
+        "Memory of what is remembered of sequences, waiting ones included, of streams' default parameters, and of compiled grammars, of which some are kept for the next text.");
     STATE_BYTES_CAPACITY = Def::gauge("croupier_state_capacity_bytes", Unit::Bytes,
-        "Memory that sequences and default parameters may take (max_state_bytes).");
+        "Memory that sequences, default parameters and grammars may take (max_state_bytes).");
     OPENINGS_FAILED = Def::counter("croupier_openings_failed_total", Unit::Count,
         "Sequences that a step or a row of Sample would have opened and that were not, by model label and reason.");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,

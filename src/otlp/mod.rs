@@ -115,7 +115,7 @@ impl Exporter {
             // Once for each time that it goes or comes back: the counter says how much.
             let address = &self.collector.address;
             let fault = match sent {
-                Err(status) => Some(("the collector takes no spans; they are dropped and counted", causes(&status))),
+                Err(status) => Some(("the collector takes no spans; they are counted as failed", causes(&status))),
                 Ok((rejected, reason)) if rejected > 0 => Some(("the collector refuses some spans", reason)),
                 Ok(_) => None,
             };

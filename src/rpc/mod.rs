@@ -138,6 +138,9 @@ impl Service {
     pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
         let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
         let shards = Shards::new(&limits, metrics.clone());
+        if let Some(grammars) = &given.grammars {
+            grammars.give_way_in(&engine.state());
+        }
         let (max_age, ping_timeout, side, tracer) = (Duration::ZERO, Duration::MAX, None, None);
         Self {
             shared: Arc::new(Shared {

@@ -33,7 +33,6 @@ mod thinking;
 mod window;
 
 use crate::grammar::Text;
-use crate::grammar::propose::Proposed;
 use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
@@ -42,12 +41,12 @@ use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::numbers::Numbers;
-use crate::speculative::verified::{Came, Trial};
+use crate::speculative::verified::Came;
 use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
 use rules::Rules;
-use speculation::{NextDraft, Speculation};
+use speculation::Speculation;
 use std::sync::Arc;
 
 /// Why a sequence ended. The numbers are those of the wire.
@@ -285,31 +284,6 @@ impl Sequence {
     pub fn remaining(&self) -> usize {
         let max = self.rules.max_tokens();
         if max == 0 { usize::MAX } else { max.saturating_sub(self.position()).max(1) as usize }
-    }
-
-    /// Takes in what came of a draft, no trial if there was none, and says what to draft next.
-    pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
-        // The last token of a text comes without a draft token of its own.
-        let most = self.remaining() - 1;
-        let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
-            return NextDraft::default();
-        };
-        speculation.record(trials);
-        speculation.next(most)
-    }
-
-    /// Where it stands in its grammar, what it would draft next otherwise, and how many tokens that may be; `None` where a
-    /// grammar has no part in that.
-    #[must_use]
-    pub fn draft_by_grammar(&self) -> Option<(&Text, Vec<u32>, usize)> {
-        let (text, speculation) = (self.text()?, self.speculation.as_deref()?);
-        let most = speculation.most_proposed().min(self.remaining() - 1);
-        (most > 0 && self.finished.is_none()).then(|| (text, speculation.proposed().to_vec(), most))
-    }
-
-    /// Takes in what its grammar makes of what was proposed, and says what to draft next.
-    pub fn drafts_by_grammar(&mut self, proposed: Proposed) -> NextDraft {
-        self.speculation.as_mut().map(|speculation| speculation.by_grammar(proposed)).unwrap_or_default()
     }
 
     /// Has the masks of its next rows worked out elsewhere, if it has a grammar and goes on.

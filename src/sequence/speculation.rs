@@ -1,5 +1,6 @@
 //! What a sequence remembers to propose draft tokens and to say how many are worth while.
 
+use super::{Sequence, Text};
 use crate::grammar::propose::Proposed;
 use crate::params::{DraftLengthParams, MAX_DRAFT_TOKENS, ProposerKind, SamplingParams};
 use crate::speculative::advice::Acceptance;
@@ -16,6 +17,8 @@ pub struct Speculation {
     last: NextDraft,
     /// Whether a grammar forces what was proposed last.
     is_forced: bool,
+    /// How many tokens prompt and output may have.
+    most_tokens: u64,
 }
 
 /// What to draft next.
@@ -34,7 +37,7 @@ impl Speculation {
         let length = params.draft_length;
         let asked = proposer.is_some() || length.is_some();
         let (seen, last) = (Acceptance::default(), NextDraft::default());
-        asked.then(|| Box::new(Self { proposer, length, seen, last, is_forced: false }))
+        asked.then(|| Box::new(Self { proposer, length, seen, last, is_forced: false, most_tokens: u64::MAX }))
     }
 
     /// Appends an emitted token.
@@ -109,6 +112,49 @@ impl Speculation {
         let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes_after(more));
         let proposed = self.last.tokens.capacity().max(MAX_DRAFT_TOKENS as usize) * size_of::<u32>();
         size_of::<Self>() + proposer + proposed + Acceptance::MAX_BYTES
+    }
+}
+
+impl Sequence {
+    /// The same where a text may have so many tokens, its prompt among them.
+    #[must_use]
+    pub fn within(mut self, most: usize) -> Self {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.most_tokens = most as u64;
+        }
+        self
+    }
+
+    /// How many draft tokens could be of use. The last token of a text comes without a draft token of its own, and a verification that
+    /// could reach beyond the longest text is refused.
+    fn most_drafted(&self) -> usize {
+        let most = self.speculation.as_ref().map_or(0, |speculation| speculation.most_tokens);
+        let room = most.saturating_sub(self.history_len()).max(1);
+        self.remaining().min(usize::try_from(room).unwrap_or(usize::MAX)) - 1
+    }
+
+    /// Takes in what came of a draft, no trial if there was none, and says what to draft next.
+    pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
+        let most = self.most_drafted();
+        let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
+            return NextDraft::default();
+        };
+        speculation.record(trials);
+        speculation.next(most)
+    }
+
+    /// Where it stands in its grammar, what it would draft next otherwise, and how many tokens that may be; `None` where a
+    /// grammar has no part in that.
+    #[must_use]
+    pub fn draft_by_grammar(&self) -> Option<(&Text, Vec<u32>, usize)> {
+        let (text, speculation) = (self.text()?, self.speculation.as_deref()?);
+        let most = speculation.most_proposed().min(self.most_drafted());
+        (most > 0 && self.finished.is_none()).then(|| (text, speculation.proposed().to_vec(), most))
+    }
+
+    /// Takes in what its grammar makes of what was proposed, and says what to draft next.
+    pub fn drafts_by_grammar(&mut self, proposed: Proposed) -> NextDraft {
+        self.speculation.as_mut().map(|speculation| speculation.by_grammar(proposed)).unwrap_or_default()
     }
 }
 

@@ -242,10 +242,17 @@ fn measured(p: &Proposer, theme: Theme) -> Vec<Span<'static>> {
     }
     items.extend(p.shifts.iter().filter(|shift| shift.is_shifted).map(|shift| off_by_one(shift, theme)));
     items.extend(p.total_variation.map(|distance| plain(format!("tv {}", share(Some(distance))))));
-    let rank =
-        |r: &Rejected| r.median_rank.map_or(String::new(), |rank| format!(" (rank {})", grouped(rank.ceil() as u64)));
+    let rank = |r: &Rejected| r.median_rank.map_or(String::new(), |rank| format!(" (rank {})", of_rank(rank)));
     items.extend(p.rejected.iter().map(|r| plain(format!("{} {}{}", r.reason, grouped(r.tokens), rank(r)))));
     items
+}
+
+/// A rank that was guessed from where it lies between two bounds, where these are far apart only the lower one.
+fn of_rank(rank: f64) -> String {
+    match cat::RANKS.iter().rfind(|&&bound| bound < rank) {
+        Some(&bound) if bound >= 100.0 => format!(">{}", grouped(bound as u64)),
+        _ => grouped(rank.ceil() as u64),
+    }
 }
 
 /// How far something is from what it has to be up to chance.
@@ -293,4 +300,18 @@ fn errors(f: &Figures, theme: Theme, width: usize) -> Section {
         false => table(&columns, |head| theme.dim(head), &rows, width),
     };
     section(theme, "ERRORS AND REFUSALS", "", lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_between_far_bounds_is_not_guessed() {
+        for (rank, shown) in
+            [(0.5, "1"), (74.2, "75"), (100.0, "100"), (302.0, ">100"), (9_000.0, ">1,000"), (1e5, ">10,000")]
+        {
+            assert_eq!(of_rank(rank), shown, "{rank}");
+        }
+    }
 }

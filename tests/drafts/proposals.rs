@@ -85,6 +85,22 @@ async fn a_text_opened_again_is_proposed_the_same() {
     assert_eq!(work.proposed_token_ids[..3], [1, 2, 3]);
 }
 
+/// A verification that could reach beyond the longest text is refused, so nothing is proposed that would.
+#[tokio::test]
+async fn what_the_history_has_no_room_for_is_not_proposed() {
+    let server = TestServer::with_limits(|limits| limits.max_history_tokens = 12).await;
+    let mut worker = server.worker().await;
+    let prompt: Vec<u32> = vec![1, 2, 3, 4, 5, 9, 1, 2];
+    let text = OpenSequence { prompt_token_ids: prompt, ..open(1, proposing(ProposerKind::Ngram, 1)) };
+    worker.step(open_step(vec![text])).await;
+    let sure = |token| (0..VOCAB).map(|t| if t == token { 40.0 } else { 0.0 }).collect::<Vec<f32>>();
+    let first = only(worker.step(step_of(sample_work(1), &[sure(3)])).await);
+    assert_eq!(first.proposed_token_ids, [4, 5], "nine tokens of twelve, and one more comes behind the draft");
+    let work = worker.verify(1, chain(&first.proposed_token_ids, deterministic()), &[4, 5, 9].map(sure)).await;
+    assert_eq!((work.status(), ids(&work)), (RowStatus::Ok, vec![4, 5, 9]), "{}", work.message);
+    assert_eq!(work.proposed_token_ids, [0; 0], "there is no room for a token");
+}
+
 #[tokio::test]
 async fn advice_follows_acceptance() {
     let server = TestServer::start().await;

@@ -239,6 +239,23 @@ fn grammars_are_kept_within_their_room() {
     assert!(asked(2000).is_ok(), "there is room again");
 }
 
+#[test]
+fn a_grammar_that_nobody_uses_makes_room_for_others() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
+    let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
+    let room = Counter::new(20 << 20, Gauge::noop());
+    grammars.give_way_in(&room);
+    let asked = |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{i}}}")), &room);
+    let mine = asked(1).expect("there is room");
+    let one = room.used();
+    (2..10).for_each(|i| drop(asked(i).expect("there is room")));
+    assert!(room.used() > 8 * one, "they are kept");
+    let most = room.limit() - one;
+    assert!(room.take(most + 1).is_none(), "what somebody has stays");
+    assert!(room.take(most).is_some() && room.used() == one, "all others went");
+    assert!(Arc::ptr_eq(&mine, &asked(1).expect("it is there")));
+}
+
 /// What a text is counted as grows with it, and with what its grammar has at each place.
 #[test]
 fn a_text_is_counted_by_its_length_and_its_grammars_items() {

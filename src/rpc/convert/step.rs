@@ -154,7 +154,7 @@ fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> R
     check_tokens("output_token_ids", &output, config.vocab_size)?;
     let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
     let sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
-    let mut sequence = sequence.matching(config.vocab_size as usize, &output)?;
+    let mut sequence = sequence.within(limit).matching(config.vocab_size as usize, &output)?;
     if let Some(wire) = wire.sampler_state {
         let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
         sequence = state.map_err(|e| e.within("sampler_state"))?;
