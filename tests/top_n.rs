@@ -170,7 +170,7 @@ async fn what_fails_of_one_verification_is_not_the_next_ones() {
     listed.token_ids.extend(rest.token_ids);
     listed.rest_logsumexp.extend(rest.rest_logsumexp);
     listed.beyond.extend(rest.beyond);
-    listed.logits = [listed.logits, rest.logits].concat().into();
+    listed.logits = [listed.logits, rest.logits].concat();
     let step = Step {
         work: vec![verify(1, &[5, 6], 2, false), verify(2, &[11], 0, false)],
         top_n: Some(listed),
