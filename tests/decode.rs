@@ -88,7 +88,7 @@ async fn min_tokens_and_bad_words_hold_over_the_wire() {
 async fn what_is_sampled_with_logprobs_is_what_is_scored() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    for mode in [LogprobsMode::Raw, LogprobsMode::Processed] {
+    for mode in [LogprobsMode::Raw, LogprobsMode::Processed, LogprobsMode::Tempered] {
         let id = mode as u64;
         let wanted = LogprobsParams { top_n: 3, mode: mode.into(), token_ids: vec![7, 49] };
         let params = SamplingParams {
@@ -118,6 +118,43 @@ async fn what_is_sampled_with_logprobs_is_what_is_scored() {
         // Nothing was committed: the twin starts where it was.
         let result = worker.step(sample_step(&[(id + 100, logits(9, 0))])).await;
         assert_eq!(result.work[0].tokens[0], sampled[0]);
+    }
+}
+
+/// Of what filters see: after masks, bias and temperature, whatever they leave. Greedy rows are at temperature 1.
+#[tokio::test]
+async fn tempered_logprobs_are_those_before_filters() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let row = logits(9, 0);
+    for (id, temperature) in [(1, 0.5), (2, 0.0), (3, 2.0)] {
+        let wanted = LogprobsParams { top_n: 4, mode: LogprobsMode::Tempered.into(), token_ids: (0..VOCAB).collect() };
+        let params = SamplingParams {
+            temperature: Some(temperature),
+            top_k: Some(2),
+            logit_bias: vec![LogitBias { token_id: 7, bias: 1.5 }],
+            banned_token_ids: vec![3],
+            logprobs: Some(wanted),
+            ..seeded(5)
+        };
+        worker.step(open_step(vec![open(id, params)])).await;
+        let result = worker.step(sample_step(&[(id, row.clone())])).await;
+        let told = &result.work[0].tokens[0];
+        let scaled = |token: usize| {
+            let bias = if token == 7 { 1.5 } else { 0.0 };
+            f64::from(row[token] + bias) / f64::from(if temperature == 0.0 { 1.0 } else { temperature })
+        };
+        let total: f64 = (0..VOCAB as usize).filter(|&token| token != 3).map(|token| scaled(token).exp()).sum();
+        for token in 0..VOCAB as usize {
+            let expected = if token == 3 { f64::NEG_INFINITY } else { scaled(token) - total.ln() };
+            let got = f64::from(told.requested_logprobs[token]);
+            assert!(
+                got == expected || (got - expected).abs() < 1e-5,
+                "{temperature}: {token} has {got}, not {expected}"
+            );
+        }
+        assert_eq!(told.logprob.unwrap(), told.requested_logprobs[told.token_id as usize]);
+        assert_eq!(told.top_logprobs[3], told.requested_logprobs[told.top_token_ids[3] as usize], "filters left two");
     }
 }
 

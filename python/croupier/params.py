@@ -32,6 +32,9 @@ class LogprobsMode(enum.IntEnum):
     PROCESSED = 2
     """What was drawn from: after every mask, penalty, the temperature and every filter. A token that was filtered out
     has logprob -infinity. Greedy: the emitted token has probability 1."""
+    TEMPERED = 3
+    """What the filters see, as in SGLang: after every mask, bias, penalty and the temperature, before any filter and
+    whatever the order says. Dynamic temperature and smoothing count as filters. Greedy: at temperature 1."""
 
 
 class AcceptanceRule(enum.IntEnum):

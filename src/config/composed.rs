@@ -93,7 +93,8 @@ pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
 }
 
 pub(super) fn logprobs(value: &Value) -> Read<LogprobsParams> {
-    let modes = [("raw", LogprobsMode::Raw), ("processed", LogprobsMode::Processed)];
+    let modes =
+        [("raw", LogprobsMode::Raw), ("processed", LogprobsMode::Processed), ("tempered", LogprobsMode::Tempered)];
     table(value, |parts| LogprobsParams {
         top_n: parts.or("top_n", 0, whole),
         mode: parts.or("mode", LogprobsMode::Raw, |value| named("a distribution", value, &modes)),

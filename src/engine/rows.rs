@@ -63,7 +63,9 @@ impl<'a> RowSource<'a> {
             WorkKind::Verify(_) => return None,
             WorkKind::Score(score) => match score.logprobs.mode {
                 LogprobsMode::Raw => Asked::ScoreRaw { score, row },
-                LogprobsMode::Processed => Asked::ScoreProcessed { score, row, sequence: sequence? },
+                LogprobsMode::Processed | LogprobsMode::Tempered => {
+                    Asked::ScoreProcessed { score, row, sequence: sequence? }
+                }
             },
         };
         Some(Self { logits, mask, asked })

@@ -166,8 +166,8 @@ impl Score {
     pub fn check(&self, has_sequence: bool, vocab_size: u32, max_top_logprobs: u32) -> Result<(), RowFailure> {
         let checked = if self.tokens.is_empty() {
             Err(FieldError::new("token_ids", "is empty; give the token that followed each row"))
-        } else if self.logprobs.mode == LogprobsMode::Processed && !has_sequence {
-            Err(FieldError::new("logprobs.mode", "PROCESSED needs a sequence_id, whose parameters apply"))
+        } else if self.logprobs.mode != LogprobsMode::Raw && !has_sequence {
+            Err(FieldError::new("logprobs.mode", "PROCESSED and TEMPERED need a sequence_id, whose parameters apply"))
         } else {
             check_tokens("token_ids", &self.tokens, vocab_size)
                 .and_then(|()| self.logprobs.validate(vocab_size, max_top_logprobs).map_err(|e| e.within("logprobs")))

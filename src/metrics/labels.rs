@@ -75,6 +75,7 @@ pub(super) const HANDED_OVER: &[&str] = &[
     "late_dry",
     "token_mask",
     "top_n",
+    "tempered_logprobs",
     "contradiction",
     OTHER,
 ];

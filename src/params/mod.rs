@@ -139,6 +139,8 @@ pub enum LogprobsMode {
     Raw,
     /// What the token is drawn from. Greedy: all probability on the greedy choice.
     Processed,
+    /// The logits after masks, bias and penalties, at the temperature; greedy: at 1.
+    Tempered,
 }
 
 /// A field and what is wrong with it.

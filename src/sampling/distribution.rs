@@ -96,10 +96,14 @@ impl Distribution {
 
     /// Every token with a finite logit, at temperature 1.
     pub(super) fn raw(raw: &[f32]) -> Self {
-        let row = Row::Whole(raw.to_vec());
-        let max = order::first(raw).map_or(0.0, |c| c.logit);
-        let scale = mass::scale(1.0);
-        let kept = weigh(raw, max, scale);
+        Self::tempered(raw, 1.0)
+    }
+
+    /// Every token with a finite logit, at a temperature; for that of greedy rows at 1.
+    pub(super) fn tempered(row: &[f32], temperature: f32) -> Self {
+        let max = order::first(row).map_or(0.0, |c| c.logit);
+        let scale = mass::scale(unless_greedy(temperature));
+        let (kept, row) = (weigh(row, max, scale), Row::Whole(row.to_vec()));
         Self { row, total: filters::total(&kept), kept, max, scale, seen: None, along: None, truncated: false }
     }
 
@@ -188,6 +192,12 @@ impl Distribution {
     pub(super) fn top(&self, n: u32) -> Vec<(u32, f32)> {
         self.kept.iter().take(n as usize).map(|w| (w.candidate.token, self.logprob(w.candidate.token))).collect()
     }
+}
+
+/// The temperature that probabilities are shown at where no filter counts.
+#[must_use]
+pub fn unless_greedy(temperature: f32) -> f32 {
+    if temperature == 0.0 { 1.0 } else { temperature }
 }
 
 /// The first of a race among those that have a mass.

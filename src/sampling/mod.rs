@@ -55,6 +55,7 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
         let (distribution, row) = match wanted.mode {
             LogprobsMode::Raw => (&Distribution::raw(&raw), &raw),
             LogprobsMode::Processed => (&processed, &adjusted),
+            LogprobsMode::Tempered => (&Distribution::tempered(&adjusted, spec.filters.temperature), &adjusted),
         };
         TokenLogprobs {
             logprob: distribution.logprob(token),

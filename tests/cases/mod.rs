@@ -166,7 +166,7 @@ prop_compose! {
         (chain, mark) in (prop::option::weighted(0.4, chained()), prop::option::weighted(0.25, mark())),
         (action, seed) in (action(), any::<u64>()),
         logprobs in prop::option::of((
-            0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed][..]),
+            0..40u32, prop::sample::select(&[LogprobsMode::Raw, LogprobsMode::Processed, LogprobsMode::Tempered][..]),
             prop::collection::vec(any::<u32>(), 0..5)
         )),
         (report, masking) in (prop::option::weighted(0.3, report()), prop::option::weighted(0.35, masking())),

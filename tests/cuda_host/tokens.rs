@@ -22,6 +22,7 @@ fn row(vocab: u32, text: u64, position: u64) -> Vec<f32> {
 fn sampled() -> Vec<(SamplingParams, Option<&'static str>)> {
     let processed = LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1, 2] };
     let raw = LogprobsParams { top_n: 20, ..Default::default() };
+    let tempered = LogprobsParams { mode: LogprobsMode::Tempered.into(), ..processed.clone() };
     let report = ReportParams { support_size: true, max_surviving_token_ids: 5, entropy: true, ..Default::default() };
     // Of three tokens one has a third, so it does not end.
     let never = vec![LogitBias { token_id: 5, bias: -100.0 }];
@@ -38,6 +39,7 @@ fn sampled() -> Vec<(SamplingParams, Option<&'static str>)> {
         (SamplingParams { xtc_probability: Some(0.5), xtc_threshold: Some(0.01), ..seeded(8) }, Some("chain")),
         (infill, Some("chain")),
         (SamplingParams { report: Some(report), ..seeded(9) }, Some("report")),
+        (SamplingParams { top_k: Some(20), logprobs: Some(tempered), ..seeded(11) }, Some("tempered_logprobs")),
     ]
 }
 
@@ -138,7 +140,9 @@ async fn expect_handed_over(server: &mut Server) {
         ROUNDS * STREAMS.len() as u64 * (plain + drafts)
     };
     assert!(of("chain") > 0 && of("report") > 0);
-    for reason in ["chain", "report", "top_logprobs", "too_large", "watermark", "top_n", "contradiction"] {
+    for reason in
+        ["chain", "report", "top_logprobs", "too_large", "watermark", "top_n", "tempered_logprobs", "contradiction"]
+    {
         let series = format!("croupier_backend_handed_over_rows_total{{reason=\"{reason}\"}}");
         assert_eq!(server.series(&series).await, of(reason) as f64, "{reason}");
     }

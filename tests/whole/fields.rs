@@ -106,7 +106,7 @@ pub const FIELDS: [(&str, Set); 83] = [
     ("ignore_eos", |p, d| p.ignore_eos = Some(d.happens(0.5))),
     ("seed", |p, d| p.seed = Some(d.number())),
     ("logprobs", |p, d| {
-        let mode = 1 + d.below(2) as i32;
+        let mode = 1 + d.below(3) as i32;
         p.logprobs = Some(LogprobsParams { top_n: d.below(21), mode, token_ids: d.once(0, 5) });
     }),
     ("acceptance", |p, d| p.acceptance = Some(acceptance(d))),

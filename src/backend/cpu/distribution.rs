@@ -92,9 +92,9 @@ pub(super) enum Wanted {
 }
 
 impl Distribution {
-    /// All tokens at temperature 1: what raw logprobs are taken from.
-    pub(super) fn raw(view: &View<'_>) -> Self {
-        let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
+    /// All tokens at a temperature, 1 for what raw logprobs are taken from.
+    pub(super) fn tempered(view: &View<'_>, temperature: f32) -> Self {
+        let weigh = Weigh { max: view.max, scale: mass::scale(temperature) };
         Self { weigh, last_key: u64::MAX, need: 0, total: view.total(weigh), kind: Kind::Blocks }
     }
 

@@ -12,7 +12,7 @@ use super::view;
 use crate::backend::{RowJob, VerifyJob};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::{Logits, PIECE};
-use crate::sampling::row::{Action, RowSpec};
+use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
 /// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
@@ -92,10 +92,11 @@ fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
 }
 
 /// How many of the first tokens, by what their logits become, are all that is asked of what they become; `None` where more
-/// is. Raw logprobs ask what logits were, and processed ones of tokens behind the first are −∞.
+/// is. Raw logprobs ask what logits were, and processed ones of tokens behind the first are −∞; tempered ones ask of all.
 pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let draws = matches!(spec.action, Action::Draw { .. } | Action::Propose { .. }) && spec.report.is_none();
-    let plain = spec.chain.is_none() && !spec.has_state();
+    let asks_of_all = spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Tempered);
+    let plain = spec.chain.is_none() && !spec.has_state() && !asks_of_all;
     if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
 }
 

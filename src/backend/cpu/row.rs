@@ -9,6 +9,7 @@ use super::report;
 use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
+use crate::sampling::distribution::unless_greedy;
 use crate::sampling::listed::Marks;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
@@ -85,7 +86,11 @@ pub(super) fn sample_row(
     };
     let logprobs = job.spec.logprobs.map(|wanted| match (wanted.mode, processed) {
         (LogprobsMode::Processed, Some(processed)) => processed.report(&adjusted, token, &wanted, keys, store),
-        _ => Distribution::raw(&raw).report(&raw, token, &wanted, keys, store),
+        (LogprobsMode::Tempered, _) => {
+            let temperature = unless_greedy(job.spec.filters.temperature);
+            Distribution::tempered(&adjusted, temperature).report(&adjusted, token, &wanted, keys, store)
+        }
+        _ => Distribution::tempered(&raw, 1.0).report(&raw, token, &wanted, keys, store),
     });
     let report = job.spec.report.zip(processed);
     let report = report.map(|(wanted, processed)| report::report(job, (&raw, &adjusted), processed, &wanted, store));

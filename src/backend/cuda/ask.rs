@@ -3,7 +3,7 @@
 use super::abi;
 use crate::backend::RowJob;
 use crate::backend::cpu::{Proposed, Source};
-use crate::sampling::row::{Action, RowSpec};
+use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
 
 /// Tokens that a mask may leave for kernels, which take them as a list: 64 KiB, an eighth of a row of 128,256 f32 logits.
@@ -28,13 +28,15 @@ pub enum NoKernel {
     TokenMask,
     /// Only some of its tokens are known.
     TopN,
+    /// Logprobs are wanted of what the filters see.
+    TemperedLogprobs,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 9] = [
+    pub const ALL: [NoKernel; 10] = [
         Self::TopLogprobs,
         Self::TooLarge,
         Self::Chain,
@@ -43,6 +45,7 @@ impl NoKernel {
         Self::LateDry,
         Self::TokenMask,
         Self::TopN,
+        Self::TemperedLogprobs,
         Self::Contradiction,
     ];
 
@@ -58,6 +61,7 @@ impl NoKernel {
             Self::LateDry => "late_dry",
             Self::TokenMask => "token_mask",
             Self::TopN => "top_n",
+            Self::TemperedLogprobs => "tempered_logprobs",
             Self::Contradiction => "contradiction",
         }
     }
@@ -100,6 +104,7 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
         _ if spec.mark.is_some() => Err(NoKernel::Watermark),
         Some(wanted) if wanted.top_n > abi::LISTED => Err(NoKernel::TopLogprobs),
+        Some(wanted) if wanted.mode == LogprobsMode::Tempered => Err(NoKernel::TemperedLogprobs),
         _ if spec.report.is_some() => Err(NoKernel::Report),
         _ if !leaves_few(spec) => Err(NoKernel::TokenMask),
         _ if spec.adjusts.are_late(&spec.penalties) => Err(NoKernel::LateDry),

@@ -127,6 +127,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
     let mode = match proto::LogprobsMode::try_from(wire.mode) {
         Ok(proto::LogprobsMode::Unspecified | proto::LogprobsMode::Raw) => LogprobsMode::Raw,
         Ok(proto::LogprobsMode::Processed) => LogprobsMode::Processed,
+        Ok(proto::LogprobsMode::Tempered) => LogprobsMode::Tempered,
         Err(_) => return Err(unknown_value("mode", wire.mode)),
     };
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })

@@ -231,7 +231,10 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
 fn with_masks(work: Work, (words, rows): (Bytes, usize), config: &Config) -> Work {
     let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.logprobs.mode == LogprobsMode::Raw);
     let masks = if is_raw && !words.is_empty() {
-        Err(FieldError::new("token_masks", "has no part in raw scores; leave it out, or score in mode PROCESSED"))
+        Err(FieldError::new(
+            "token_masks",
+            "has no part in raw scores; leave it out, or score in mode PROCESSED or TEMPERED",
+        ))
     } else {
         Masks::new("token_masks", words, rows, config.vocab_size)
     };

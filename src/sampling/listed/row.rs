@@ -5,7 +5,7 @@ use super::walk::{Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain};
-use crate::sampling::distribution::Distribution;
+use crate::sampling::distribution::{Distribution, unless_greedy};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::filters::Weighted;
 use crate::sampling::kept::Kept;
@@ -116,6 +116,9 @@ impl<'a> Looked<'a> {
             (Some(wanted), Some(processed)) if wanted.mode == LogprobsMode::Processed => {
                 Some(self.processed_logprobs(processed, token, wanted)?)
             }
+            (Some(wanted), _) if wanted.mode == LogprobsMode::Tempered => {
+                Some(self.processed_logprobs(&self.tempered()?, token, wanted)?)
+            }
             (Some(wanted), _) => {
                 let (logprobs, rounded) = self.raw_logprobs(token, wanted)?;
                 marks.rounded = rounded;
@@ -159,6 +162,26 @@ impl<'a> Looked<'a> {
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
         Ok(Processed { distribution: Distribution::listed(adjusted.clone(), left.into_parts(), along), open })
+    }
+
+    /// After temperature alone. What others weigh together is known of the row as sent only.
+    fn tempered(&self) -> Result<Processed, RowError> {
+        let (tokens, rest) = (self.adjusted.tokens(), self.rest.as_ref());
+        let max = tokens.first().map_or(0.0, |first| first.logit);
+        let scale = mass::scale(unless_greedy(self.spec.filters.temperature));
+        if rest.is_some_and(|rest| !rest.has_no_mass(max, scale)) {
+            return Err(RowError::Beyond(Reach::Logprob));
+        }
+        let weighed = |&candidate: &Candidate| Weighted {
+            candidate,
+            mass: mass::mass(mass::exponent(candidate.logit, max, scale)),
+        };
+        let kept = tokens.iter().map(weighed).collect();
+        let open = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
+        Ok(Processed {
+            distribution: Distribution::listed(self.adjusted.clone(), (kept, max, scale, None), None),
+            open,
+        })
     }
 
     /// What ends the text where nothing else is certain.
