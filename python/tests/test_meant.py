@@ -40,11 +40,12 @@ OTHERS = {
 
 
 def tabled():
-    """Names in the two tables with a column for each engine, without those that are fields here."""
+    """Names in the two tables of parameters with a column for each engine, without those that are fields here."""
     page = PAGE.read_text(encoding="utf-8")
     tables = re.findall(r"^\| here \| llama\.cpp \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert len(tables) == 2, "the tables have another form"
-    cells = [cell for table in tables for row in table.splitlines() for cell in re.split(r" \| ", row.strip("| "))[1:]]
+    assert len(tables) == 3, "the tables have another form"
+    # That of outputs has settings of servers too.
+    cells = [cell for table in tables[:2] for row in table.splitlines() for cell in re.split(r" \| ", row.strip("| "))[1:]]
     # `_max` stands for a name that is written in full before it, `false` for a value.
     names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell) if not name.startswith("_") and name != "false"}
     return names - FIELDS
