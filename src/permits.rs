@@ -13,8 +13,8 @@ pub struct Counter {
     spare: OnceLock<Spare>,
 }
 
-/// Gives back some room that nobody needs; says whether there was any.
-struct Spare(Box<dyn Fn() -> bool + Send + Sync>);
+/// Gives back so much room that nobody needs, or none if there is less; says whether it did.
+struct Spare(Box<dyn Fn(usize) -> bool + Send + Sync>);
 
 impl std::fmt::Debug for Spare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,9 +36,9 @@ impl Counter {
         Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, spare: OnceLock::new() })
     }
 
-    /// Has `spare` asked for room where there is too little: it gives back some that nobody needs, and says whether it had
-    /// any. Only the first one counts.
-    pub fn spared_by(&self, spare: impl Fn() -> bool + Send + Sync + 'static) {
+    /// Has `spare` asked for so much more room where there is too little: it gives back what nobody needs, or says that it
+    /// has not enough. Only the first one counts.
+    pub fn spared_by(&self, spare: impl Fn(usize) -> bool + Send + Sync + 'static) {
         let _ = self.spare.set(Spare(Box::new(spare)));
     }
 
@@ -61,14 +61,22 @@ impl Counter {
         let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
         let take = || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         let mut taken = take();
-        // What could never fit is no reason to give anything up.
-        while !taken && more <= self.limit && self.spare.get().is_some_and(|Spare(spare)| spare()) {
+        while let Some(Spare(spare)) = self.spare.get().filter(|_| !taken) {
+            if !self.shortfall(more).is_some_and(spare) {
+                break;
+            }
             taken = take();
         }
         if taken {
             self.gauge.increment(more as f64);
         }
         taken
+    }
+
+    /// How much has to be given back before there is so much room; `None`: there never is.
+    #[must_use]
+    pub fn shortfall(&self, amount: usize) -> Option<usize> {
+        self.limit.checked_sub(amount).map(|left| self.used().saturating_sub(left))
     }
 
     fn give_back(&self, amount: usize) {
@@ -164,12 +172,18 @@ mod tests {
         let counter = Counter::new(10, Gauge::noop());
         let kept: std::sync::Mutex<Vec<Permit>> =
             Vec::from([3, 2].map(|amount| counter.take(amount).expect("room"))).into();
-        counter.spared_by(move || kept.lock().expect("no panic").pop().is_some());
+        let asked: std::sync::Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
+        let told = Arc::clone(&asked);
+        counter.spared_by(move |short| {
+            told.lock().expect("no panic").push(short);
+            kept.lock().expect("no panic").pop().is_some()
+        });
         assert!(counter.take(11).is_none());
         assert_eq!(counter.used(), 5, "for what never fits nothing is given up");
         let mut mine = counter.take(6).expect("the last one went");
         assert_eq!(counter.used(), 9);
         assert!(mine.resize(8) && counter.used() == 8, "and the other one");
+        assert_eq!(*asked.lock().expect("no panic"), [1, 1], "how much is lacking");
         assert!(counter.take(3).is_none());
     }
 

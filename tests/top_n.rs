@@ -188,9 +188,11 @@ async fn a_rejected_token_that_is_not_listed_has_no_rank() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let rows: [Vec<f32>; 2] = std::array::from_fn(|_| (0..VOCAB).map(|t| -(t as f32)).collect());
-    for (id, draft, rank) in [(1, 2, 3), (2, 30, 0)] {
-        worker.step(open_step(vec![open(id, top_k(2, 8))])).await;
-        let top_n = Some(top_n(&rows, 10, BeyondTopN::Refuse));
+    // Without top-k all may be drawn, and the row is cut.
+    for (id, k, draft, rank) in [(1, 2, 2, 3), (2, 2, 30, 0), (3, 0, 30, 0)] {
+        worker.step(open_step(vec![open(id, top_k(k, 8))])).await;
+        let beyond = if k == 0 { BeyondTopN::Mark } else { BeyondTopN::Refuse };
+        let top_n = Some(top_n(&rows, 10, beyond));
         let result = worker.step(Step { work: vec![verify(id, &[draft], 0, true)], top_n, ..Default::default() }).await;
         let found = result.work[0].verify.as_ref().unwrap_or_else(|| panic!("{}", result.work[0].message));
         assert_eq!(found.tests[0].rejected_rank, rank, "{draft}");

@@ -104,18 +104,23 @@ class Texts:
 
     def _finish_reason(self, sequence: Sequence) -> str | None:
         """Of a text whose output has ended already, as far as that is known here: the server would refuse its rows."""
-        own, defaults = sequence.params, self.config.default_params
+        own = sequence.params
+        # A preset of the text's own comes before the stream's parameters, and only the server knows what is in it.
+        defaults = pb.SamplingParams() if own.preset else self.config.default_params
         if not sequence.tokens:
             return None
         last = sequence.tokens[-1]
         if last in (own.stop_token_ids or defaults.stop_token_ids):
             return "stop_token"
-        ignores = (own if own.HasField("ignore_eos") else defaults).ignore_eos
+        says = next((params for params in (own, defaults) if params.HasField("ignore_eos")), None)
+        ignores = says.ignore_eos if says else bool(own.preset)
         if last in self.config.eos_token_ids and not ignores:
             return "eos"
-        least = (own if own.HasField("min_tokens") else defaults).min_tokens
+        # Where nobody here says it, the server's defaults may.
+        least = next((params.min_tokens for params in (own, defaults) if params.HasField("min_tokens")), None)
         stops = [list(stop.token_ids) for stop in own.stop_token_sequences or defaults.stop_token_sequences]
-        if least <= len(sequence.tokens) and any(sequence.tokens[-len(stop):] == stop for stop in stops):
+        is_long = least is not None and least <= len(sequence.tokens)
+        if is_long and any(sequence.tokens[-len(stop):] == stop for stop in stops):
             return "stop_sequence"
         most = (own if own.HasField("max_tokens") else defaults).max_tokens
         return "max_tokens" if 0 < most <= len(sequence.tokens) else None

@@ -12,13 +12,15 @@ from test_client import VOCAB, logits, params
 LOOP = {"repetition_detection": {"max_pattern_size": 2, "min_count": 3}}
 
 
-@pytest.fixture(params=["repetition", "preset", "max_tokens", "stop_token_ids"])
+@pytest.fixture(params=["repetition", "preset", "max_tokens", "stop_token_ids", "stop_token_sequences"])
 def ended(request, serve, tmp_path):
     """A server, and what opens a text that has ended there."""
     presets, config = tmp_path / "presets.toml", tmp_path / "croupier.toml"
     presets.write_text('[short]\ndescription = "ends soon"\nmax_tokens = 9\n')
     config.write_text({"max_tokens": "[defaults]\nmax_tokens = 9\n", "stop_token_ids": "[defaults]\nstop_token_ids = [9]\n"}.get(request.param, ""))
-    fields = {"repetition": LOOP, "preset": {"preset": "short"}}.get(request.param, {})
+    # That of a server with a min_tokens in its defaults would go on.
+    sequences = {"stop_token_sequences": [{"token_ids": [9, 9]}]}
+    fields = {"repetition": LOOP, "preset": {"preset": "short"}, "stop_token_sequences": sequences}.get(request.param, {})
     return serve(f"--config={config}", f"--presets={presets}"), {"seed": 1, "output": [9] * 9, **fields}
 
 

@@ -211,9 +211,24 @@ impl Compiled {
         lock(&self.start).deep_clone()
     }
 
+    /// What it is counted as.
+    pub(super) fn counted(&self) -> usize {
+        self.bytes + lock(&self.start).parser.lexer_stats().num_bytes
+    }
+
+    /// The room that it has.
+    pub(super) fn room(&self) -> usize {
+        lock(&self.room).as_ref().map_or(0, Permit::amount)
+    }
+
+    /// Gives its room back before it goes.
+    pub(super) fn leave_room(&self) {
+        *lock(&self.room) = None;
+    }
+
     /// Takes room for it; says whether there was enough.
     pub(super) fn take_room(&self, state: &Arc<Counter>) -> bool {
-        let taken = state.take(self.bytes + lock(&self.start).parser.lexer_stats().num_bytes);
+        let taken = state.take(self.counted());
         let is_taken = taken.is_some();
         *lock(&self.room) = taken;
         is_taken

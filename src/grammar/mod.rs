@@ -167,7 +167,8 @@ impl Grammars {
         let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());
         while !compiled.take_room(state) {
-            if !self.give_way() {
+            let short = state.shortfall(compiled.counted());
+            if !short.is_some_and(|short| self.give_way(short)) {
                 return Err(CompileError::NoRoom);
             }
         }
@@ -182,17 +183,35 @@ impl Grammars {
     /// Has those that nobody uses go where something else needs their room in `state`.
     pub fn give_way_in(self: &Arc<Self>, state: &Counter) {
         let grammars = Arc::downgrade(self);
-        state.spared_by(move || grammars.upgrade().is_some_and(|grammars| grammars.give_way()));
+        state.spared_by(move |short| grammars.upgrade().is_some_and(|grammars| grammars.give_way(short)));
     }
 
-    /// Gives up the grammar that nobody has asked for for longest, of those that nobody uses.
-    fn give_way(&self) -> bool {
+    /// Gives up those that nobody has asked for for longest, of those that nobody uses, until there is so much room more; none
+    /// where all of them have less.
+    fn give_way(&self, short: usize) -> bool {
         let mut known = lock(&self.known);
-        let unused = known.recent.iter().position(|compiled| Arc::strong_count(compiled) == 1);
-        let gone = unused.and_then(|at| known.recent.remove(at));
-        // Its memory is given back when nobody waits for the list.
+        let is_unused = |compiled: &Arc<Compiled>| Arc::strong_count(compiled) == 1;
+        let all = known.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());
+        if all.sum::<usize>() < short {
+            return false;
+        }
+        let (mut gone, mut freed) = (Vec::new(), 0);
+        while freed < short {
+            let Some(compiled) = known.recent.iter().position(is_unused).and_then(|unused| known.recent.remove(unused))
+            else {
+                break;
+            };
+            freed += compiled.room();
+            compiled.leave_room();
+            gone.push(compiled);
+        }
         drop(known);
-        gone.is_some()
+        // Whoever needs the room does not wait until large automata are taken apart.
+        match self.tokens.get() {
+            Some(Ok(tokens)) => tokens.pool.spawn(move || drop(gone)),
+            _ => drop(gone),
+        }
+        true
     }
 
     /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does.

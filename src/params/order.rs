@@ -103,7 +103,7 @@ impl SamplingParams {
         };
         let missing: Vec<Sampler> = Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).collect();
         let is_behind = |sampler: &Sampler| listed.contains(sampler) && !order.contains(sampler);
-        let are_behind = !missing.is_empty() && missing.iter().all(is_behind);
+        let behind: Vec<&str> = missing.iter().filter(|sampler| is_behind(sampler)).map(|s| s.name()).collect();
         let mut names: Vec<&str> = missing.into_iter().map(Sampler::name).collect();
         let unknown = self.unknown_to_its_engine(xtc_ignored);
         unknown.for_each(|name| {
@@ -127,13 +127,16 @@ impl SamplingParams {
                 let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
                 FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"))
             }
-            SamplerOrder::Custom(..) if are_behind && let Some(last) = order.last() => {
-                let (last, first) = (last.name(), names.join(", "));
+            // What the list lacks besides is told once these are where they are come to.
+            SamplerOrder::Custom(..)
+                if !behind.is_empty()
+                    && let Some(last) = order.last() =>
+            {
+                let (are, them) = if behind.len() == 1 { ("is", "it") } else { ("are", "them") };
+                let (behind, last) = (behind.join(", "), last.name());
                 let fix = format!("put {them} before it or turn {them} off");
-                FieldError::new(
-                    "sampler_order",
-                    format!("{first} {are} on behind {last}, which draws the token; {fix}"),
-                )
+                let message = format!("{behind} {are} on behind {last}, which draws the token; {fix}");
+                FieldError::new("sampler_order", message)
             }
             SamplerOrder::Custom(..) => {
                 FieldError::new("sampler_order", format!("{lacks}; add {them} or turn {them} off"))
@@ -242,6 +245,11 @@ mod tests {
         assert_eq!(
             behind(vec![Temperature, Mirostat, DynamicTemperature, TopK]),
             Err(format!("sampler_order: top_k, dynatemp_high are on {fix} them before it or turn them off"))
+        );
+        assert_eq!(
+            behind(vec![Temperature, Mirostat, DynamicTemperature]),
+            Err(format!("sampler_order: dynatemp_high is on {fix} it before it or turn it off")),
+            "and of top_k next time"
         );
         assert_eq!(
             behind(vec![TopK, Temperature, Mirostat, TopK]),

@@ -11,7 +11,12 @@ use crate::sampling::steps::step;
 
 /// Why the text, whose last `output` tokens were emitted, ends here, if it does.
 pub(super) fn end(rules: &Rules, text: &Text<'_>, output: u64) -> Option<FinishReason> {
-    let is_last = |stop: &Vec<u32>| (step(), stop.len() as u64 <= output && text.ends_with(text.len(), stop)).1;
+    let is_last = |stop: &Vec<u32>| {
+        let same = |(a, &b)| (step(), a == b).1;
+        stop.len() <= text.len()
+            && stop.len() as u64 <= output
+            && text.back_from(text.len()).zip(stop.iter().rev()).all(same)
+    };
     if rules.stop_token_sequences().iter().any(is_last) {
         return Some(FinishReason::StopSequence);
     }
@@ -50,7 +55,9 @@ mod tests {
     fn most_of_them_cost_a_look() {
         let stops = vec![vec![1; MAX_PATTERN_TOKENS]; MAX_STOP_SEQUENCES];
         let (rules, text) = (rules(stops), [1; 100]);
-        let looks = |last| steps(|| _ = end(&rules, &Text::new(&text, &[last]), 63));
-        assert_eq!(looks(2), MAX_STOP_SEQUENCES);
+        let looks = |last, output| steps(|| _ = end(&rules, &Text::new(&text, &[last]), output));
+        assert_eq!(looks(2, 100), MAX_STOP_SEQUENCES);
+        assert_eq!(looks(1, 100), MAX_PATTERN_TOKENS, "the first one is it");
+        assert_eq!(looks(1, 63), 0, "the output is too short for all");
     }
 }

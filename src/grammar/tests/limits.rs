@@ -250,8 +250,9 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     let one = room.used();
     (2..10).for_each(|i| drop(asked(i).expect("there is room")));
     assert!(room.used() > 8 * one, "they are kept");
-    let most = room.limit() - one;
+    let (kept, most) = (room.used(), room.limit() - one);
     assert!(room.take(most + 1).is_none(), "what somebody has stays");
+    assert_eq!(room.used(), kept, "and where that would not do, all stay");
     assert!(room.take(most).is_some() && room.used() == one, "all others went");
     assert!(Arc::ptr_eq(&mine, &asked(1).expect("it is there")));
 }

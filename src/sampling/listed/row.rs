@@ -60,6 +60,8 @@ struct Looked<'a> {
     adjusted: Ranks,
     /// What others may be, if there are any.
     rest: Option<Rest>,
+    /// Behind which they are, also where they are not counted with.
+    edge: Option<Candidate>,
 }
 
 /// What a token is drawn from.
@@ -89,21 +91,27 @@ impl<'a> Looked<'a> {
         if adjusted.iter().any(|entry| entry.logit == f32::INFINITY) {
             return Err(RowError::PositiveInfinity);
         }
-        let rest = if strict { Rest::of(row, spec) } else { None };
-        let adjusted = Ranks::new(adjusted).until(rest.as_ref().map(|rest| rest.edge));
+        let others = Rest::of(row, spec);
+        let edge = others.as_ref().map(|rest| rest.edge);
+        let rest = others.filter(|_| strict);
+        let adjusted = Ranks::new(adjusted).until(edge.filter(|_| strict));
         match (adjusted.tokens().first(), &rest) {
             (None, None) => Err(RowError::AllMasked),
             (None, Some(_)) => Err(RowError::Beyond(Reach::First)),
             (_, Some(rest)) if rest.edge.logit == f32::INFINITY => Err(RowError::Beyond(Reach::First)),
-            _ => Ok(Self { row, spec, strict, adjusted, rest }),
+            _ => Ok(Self { row, spec, strict, adjusted, rest, edge }),
         }
     }
 
     fn sampled(&self) -> Result<RowOutput, RowError> {
         let spec = self.spec;
-        let raw_only = matches!(spec.action, Action::Score { .. })
-            && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
-        let processed = if raw_only && spec.report.is_none() { None } else { Some(self.processed()?) };
+        let is_scored = |mode: &[LogprobsMode]| {
+            matches!(spec.action, Action::Score { .. }) && spec.logprobs.is_some_and(|w| mode.contains(&w.mode))
+        };
+        let raw_only = is_scored(&[LogprobsMode::Raw]);
+        // Filters are not asked, so that they may reach as far as they like.
+        let without_filters = raw_only || is_scored(&[LogprobsMode::Tempered]) && !spec.has_state();
+        let processed = if without_filters && spec.report.is_none() { None } else { Some(self.processed()?) };
         let token = match (spec.action, &processed) {
             (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
                 processed.distribution.draw_by(spec.race(), uniform)
@@ -147,7 +155,7 @@ impl<'a> Looked<'a> {
                 return Err(RowError::Beyond(Reach::First));
             }
             let kept = vec![Weighted { candidate: best, mass: MASS_ONE }];
-            let distribution = Distribution::listed(adjusted.clone(), (kept, best.logit, 1.0, None), None);
+            let distribution = Distribution::listed(self.ranks(), (kept, best.logit, 1.0, None), None);
             return Ok(Processed { distribution, open: None });
         }
         let usual = report::usual(spec);
@@ -161,7 +169,12 @@ impl<'a> Looked<'a> {
         let is_open = is_open.map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
-        Ok(Processed { distribution: Distribution::listed(adjusted.clone(), left.into_parts(), along), open })
+        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_parts(), along), open })
+    }
+
+    /// Where tokens stand for certain.
+    fn ranks(&self) -> Ranks {
+        self.adjusted.clone().until(self.edge)
     }
 
     /// After temperature alone. What others weigh together is known of the row as sent only.
@@ -178,10 +191,7 @@ impl<'a> Looked<'a> {
         };
         let kept = tokens.iter().map(weighed).collect();
         let open = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
-        Ok(Processed {
-            distribution: Distribution::listed(self.adjusted.clone(), (kept, max, scale, None), None),
-            open,
-        })
+        Ok(Processed { distribution: Distribution::listed(self.ranks(), (kept, max, scale, None), None), open })
     }
 
     /// What ends the text where nothing else is certain.
