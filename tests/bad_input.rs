@@ -153,7 +153,7 @@ fn bad_params() -> Vec<(&'static str, SamplingParams)> {
         ("params.bad_words[0].token_ids[1]", SamplingParams { bad_words: word(vec![1, VOCAB]), ..p() }),
         ("params.min_tokens", SamplingParams { min_tokens: Some(3), max_tokens: Some(2), ..p() }),
         ("params.logprobs.top_n", SamplingParams { logprobs: logprobs(21, 0, vec![]), ..p() }),
-        ("params.logprobs.mode", SamplingParams { logprobs: logprobs(1, 3, vec![]), ..p() }),
+        ("params.logprobs.mode", SamplingParams { logprobs: logprobs(1, 99, vec![]), ..p() }),
         ("params.logprobs.token_ids[0]", SamplingParams { logprobs: logprobs(1, 0, vec![VOCAB]), ..p() }),
         (
             "params.acceptance.rule",
