@@ -16,7 +16,6 @@ pub const SUPPORTED: [&str; 83] = [
     "min_tokens",
     "max_tokens",
     "stop_token_ids",
-    "stop_token_sequences",
     "ignore_eos",
     "seed",
     "logprobs",
@@ -83,6 +82,7 @@ pub const SUPPORTED: [&str; 83] = [
     "min_k_tau",
     "p_less_norm",
     "grammar",
+    "stop_token_sequences",
     "preset",
     "watermark",
 ];
