@@ -223,7 +223,8 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
 class ProposerParams(Params["pb.ProposerParams"]):
     """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
     bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a grammar NGRAM and SUFFIX propose no further than
-    the grammar allows, and what it forces, as GRAMMAR does, where that is longer."""
+    the grammar allows, and what it forces, as GRAMMAR does, where that is longer. Every kind proposes the tokens that a
+    spent thinking_budget forces, and before them none that would stand in their place."""
 
     kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""

@@ -113,7 +113,7 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
     }
     sequence.came_by(verification.came());
     // That forced tokens were accepted says nothing of others.
-    let is_forced = verification.proposer == Proposer::Grammar;
+    let is_forced = matches!(verification.proposer, Proposer::Grammar | Proposer::Thinking);
     let next = sequence.next_draft(if is_forced { &[] } else { &verification.verified.trials });
     Done::Verified { verification: Box::new(verification), finish, next, state: sequence.told_state() }
 }

@@ -10,6 +10,7 @@ use crate::sampling::listed::Marks;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
+use crate::sequence::speculation::Origin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
 use crate::speculative::verified::{Came, Verified};
@@ -327,11 +328,12 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
     match work.from {
         DraftsFrom::Kept => Proposer::Kept,
         DraftsFrom::Dense(_) | DraftsFrom::Sparse { .. } => Proposer::Sent,
-        DraftsFrom::Nowhere => match sequence.speculation().and_then(|own| own.proposer_of(&work.tokens)) {
+        DraftsFrom::Nowhere => match sequence.speculation().and_then(|own| own.origin_of(&work.tokens)) {
             None => Proposer::Deterministic,
-            Some(ProposerKind::Ngram) => Proposer::Ngram,
-            Some(ProposerKind::Suffix) => Proposer::Suffix,
-            Some(ProposerKind::Grammar) => Proposer::Grammar,
+            Some(Origin::Found(ProposerKind::Ngram)) => Proposer::Ngram,
+            Some(Origin::Found(ProposerKind::Suffix)) => Proposer::Suffix,
+            Some(Origin::Found(ProposerKind::Grammar) | Origin::Grammar) => Proposer::Grammar,
+            Some(Origin::Thinking) => Proposer::Thinking,
         },
     }
 }

@@ -22,10 +22,12 @@ pub enum Proposer {
     Suffix,
     /// The text's grammar, which forces what comes next.
     Grammar,
+    /// The text's thinking budget, which is spent.
+    Thinking,
 }
 
 /// Values of the label `proposer`, in the order of [`Proposer`].
-pub(super) const PROPOSERS: [&str; 6] = ["kept", "sent", "deterministic", "ngram", "suffix", "grammar"];
+pub(super) const PROPOSERS: [&str; 7] = ["kept", "sent", "deterministic", "ngram", "suffix", "grammar", "thinking"];
 /// Positions in a draft that have a label of their own; deeper ones share "16+".
 const POSITIONS: usize = 16;
 

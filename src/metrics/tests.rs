@@ -152,8 +152,15 @@ fn series(model_labels: usize) -> (usize, usize) {
         shifts: Shifts { late: Some(0.25), early: Some(0.25), next: None },
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
-    let proposers =
-        [Proposer::Kept, Proposer::Sent, Proposer::Deterministic, Proposer::Ngram, Proposer::Suffix, Proposer::Grammar];
+    let proposers = [
+        Proposer::Kept,
+        Proposer::Sent,
+        Proposer::Deterministic,
+        Proposer::Ngram,
+        Proposer::Suffix,
+        Proposer::Grammar,
+        Proposer::Thinking,
+    ];
     for (model, proposer) in models.iter().flat_map(|model| proposers.map(|proposer| (model, proposer))) {
         let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
         let (lossless, one_by_one, by_ratio) = (true, true, true);

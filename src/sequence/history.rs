@@ -138,6 +138,11 @@ impl History {
         forced(&self.recent, self.now())
     }
 
+    /// Whether the text may force one of the next `count` tokens.
+    pub(super) fn may_force_within(&self, rules: &Rules, count: usize) -> bool {
+        self.now().is_some_and(|now| now.may_force_within(rules, count))
+    }
+
     /// Why the text ends by its last tokens, if it does.
     pub(super) fn end(&self) -> Option<FinishReason> {
         self.now().and_then(Now::end)

@@ -288,6 +288,11 @@ impl Now {
         self.forced.as_slice()
     }
 
+    /// Whether one of the next `count` tokens may be a forced one.
+    pub(super) fn may_force_within(&self, rules: &Rules, count: usize) -> bool {
+        rules.thinking_budget().is_some_and(|params| self.thinking.may_force_within(params, count))
+    }
+
     /// What the mark of the next token goes by.
     pub(super) fn mark(&self) -> mark::At {
         self.mark

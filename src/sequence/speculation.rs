@@ -15,10 +15,21 @@ pub struct Speculation {
     seen: Acceptance,
     /// What was proposed and advised last.
     last: NextDraft,
-    /// Whether a grammar forces what was proposed last.
-    is_forced: bool,
+    /// Where what was proposed last comes from; `None`: nothing was.
+    origin: Option<Origin>,
     /// How many tokens prompt and output may have.
     most_tokens: u64,
+}
+
+/// Where proposed draft tokens come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The proposer that was asked for found them.
+    Found(ProposerKind),
+    /// The text's grammar forces them.
+    Grammar,
+    /// Its thinking budget does, which is spent.
+    Thinking,
 }
 
 /// What to draft next.
@@ -37,7 +48,7 @@ impl Speculation {
         let length = params.draft_length;
         let asked = proposer.is_some() || length.is_some();
         let (seen, last) = (Acceptance::default(), NextDraft::default());
-        asked.then(|| Box::new(Self { proposer, length, seen, last, is_forced: false, most_tokens: u64::MAX }))
+        asked.then(|| Box::new(Self { proposer, length, seen, last, origin: None, most_tokens: u64::MAX }))
     }
 
     /// Appends an emitted token.
@@ -65,7 +76,22 @@ impl Speculation {
         let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
         let most = advised.map_or(most, |advised| advised as usize);
         let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
-        (self.last, self.is_forced) = (NextDraft { tokens, advised }, false);
+        self.last = NextDraft { tokens, advised };
+        self.origin = self.proposer.as_ref().map(|(kind, _)| Origin::Found(*kind));
+        self.last.clone()
+    }
+
+    /// The same up to the first draft token that cannot come, where only `kept` of them can.
+    fn cut(&mut self, kept: usize) -> NextDraft {
+        self.last.tokens.truncate(kept);
+        self.last.clone()
+    }
+
+    /// What to draft next, where these tokens are certain, after [`next`](Self::next). They are worth while, whatever became of other
+    /// drafts.
+    fn certain(&mut self, tokens: Vec<u32>, origin: Origin) -> NextDraft {
+        let advised = self.last.advised.map(|advised| advised.max(tokens.len() as u32));
+        (self.last, self.origin) = (NextDraft { tokens, advised }, Some(origin));
         self.last.clone()
     }
 
@@ -74,14 +100,10 @@ impl Speculation {
         self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.most())
     }
 
-    /// What to draft next, where the text has a grammar, after [`next`](Self::next). What is forced is worth while, whatever became of
-    /// other drafts.
+    /// What to draft next, where the text has a grammar, after what its sequence would draft.
     pub(super) fn by_grammar(&mut self, proposed: Proposed) -> NextDraft {
         let Proposed { tokens, is_forced } = proposed;
-        let forced = if is_forced { tokens.len() as u32 } else { 0 };
-        let advised = self.last.advised.map(|advised| advised.max(forced));
-        (self.last, self.is_forced) = (NextDraft { tokens, advised }, is_forced);
-        self.last.clone()
+        if is_forced { self.certain(tokens, Origin::Grammar) } else { self.cut(tokens.len()) }
     }
 
     /// What was proposed last.
@@ -90,12 +112,10 @@ impl Speculation {
         &self.last.tokens
     }
 
-    /// The proposer inside the sidecar that these draft tokens came from, as far as can be told.
+    /// Where these draft tokens came from, if they were proposed here, as far as can be told.
     #[must_use]
-    pub fn proposer_of(&self, draft: &[u32]) -> Option<ProposerKind> {
-        let (kind, _) = self.proposer.as_ref()?;
-        let kind = if self.is_forced { ProposerKind::Grammar } else { *kind };
-        (!draft.is_empty() && self.last.tokens.starts_with(draft)).then_some(kind)
+    pub fn origin_of(&self, draft: &[u32]) -> Option<Origin> {
+        self.origin.filter(|_| !draft.is_empty() && self.last.tokens.starts_with(draft))
     }
 
     /// Memory held.
@@ -133,14 +153,48 @@ impl Sequence {
         self.remaining().min(usize::try_from(room).unwrap_or(usize::MAX)) - 1
     }
 
-    /// Takes in what came of a draft, no trial if there was none, and says what to draft next.
+    /// Takes in what came of a draft, no trial if there was none, and says what to draft next: what its thinking budget forces, or what
+    /// its proposer found, as far as nothing else is forced in its place.
     pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
         let most = self.most_drafted();
         let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
             return NextDraft::default();
         };
         speculation.record(trials);
-        speculation.next(most)
+        let next = speculation.next(most);
+        let most = most.min(speculation.most_proposed());
+        if !self.history.may_force_within(&self.rules, most) {
+            return next;
+        }
+        let (forced, kept) = (self.forced(most), self.until_forced(&next.tokens));
+        match &mut self.speculation {
+            Some(speculation) if forced.is_empty() => speculation.cut(kept),
+            Some(speculation) => speculation.certain(forced, Origin::Thinking),
+            None => next,
+        }
+    }
+
+    /// The tokens that are forced from here on, as many as `most`.
+    fn forced(&self, most: usize) -> Vec<u32> {
+        let (mut ahead, mut tokens) = (self.ahead(), Vec::new());
+        while let Some(&token) = ahead.forced().first().filter(|_| tokens.len() < most) {
+            tokens.push(token);
+            if self.grow(&mut ahead, token).is_some() {
+                break;
+            }
+        }
+        tokens
+    }
+
+    /// How many of these draft tokens may come, until another one is forced.
+    fn until_forced(&self, draft: &[u32]) -> usize {
+        let mut ahead = self.ahead();
+        let may_come = |&&token: &&u32| {
+            let may_come = ahead.forced().first().is_none_or(|&forced| forced == token);
+            self.grow(&mut ahead, token);
+            may_come
+        };
+        draft.iter().take_while(may_come).count()
     }
 
     /// Where it stands in its grammar, what it would draft next otherwise, and how many tokens that may be; `None` where a
@@ -162,6 +216,11 @@ impl Sequence {
 mod tests {
     use super::*;
     use crate::params::ProposerParams;
+    use crate::params::history::HistoryParams;
+    use crate::params::steering::ThinkingBudget;
+    use crate::sequence::Rules;
+    use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn speculation(advice: bool) -> Speculation {
         let params = SamplingParams {
@@ -201,8 +260,8 @@ mod tests {
         assert_eq!(speculation.next(2).tokens, [4, 5], "no more than can be emitted");
         let next = speculation.next(usize::MAX);
         assert!(next.tokens.len() > 2);
-        let of = |draft: &[u32]| speculation.proposer_of(draft);
-        assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(ProposerKind::Ngram), None, None));
+        let of = |draft: &[u32]| speculation.origin_of(draft);
+        assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(Origin::Found(ProposerKind::Ngram)), None, None));
     }
 
     #[test]
@@ -228,5 +287,69 @@ mod tests {
             speculation.next(usize::MAX);
         }
         assert_eq!(speculation.next(usize::MAX).advised, Some(1), "it is tried again some time");
+    }
+
+    /// A text that thinks between 1 and 2, and asks for drafts.
+    fn thinking(budget: u32, forced: &[u32], most: u32, prompt: &[u32], output: &[u32]) -> Sequence {
+        let thinking = ThinkingBudget {
+            start_token_ids: vec![1],
+            end_token_ids: vec![2],
+            budget,
+            forced_token_ids: forced.to_vec(),
+        };
+        let history = HistoryParams { thinking_budget: Some(Box::new(thinking)), ..HistoryParams::default() };
+        let proposer = ProposerParams { max_draft_tokens: most, ..ProposerParams::new(ProposerKind::Ngram) };
+        let params = SamplingParams { history: history.into(), proposer: Some(proposer), ..SamplingParams::default() };
+        Sequence::open(Arc::new(Rules::new(params, &[])), 7, prompt, output)
+    }
+
+    #[test]
+    fn what_a_spent_budget_forces_is_a_draft() {
+        let next = |budget, forced: &[u32], most, output: &[u32]| {
+            let mut sequence = thinking(budget, forced, most, &[3, 4, 5, 6, 9, 9], output);
+            let tokens = sequence.next_draft(&[]).tokens;
+            (tokens.clone(), sequence.speculation().and_then(|own| own.origin_of(&tokens)))
+        };
+        let (found, forced) = (Some(Origin::Found(ProposerKind::Ngram)), Some(Origin::Thinking));
+        assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9]), (vec![7, 8, 2], forced));
+        assert_eq!(next(2, &[7, 8, 2], 2, &[1, 9, 9]), (vec![7, 8], forced), "no more than were asked for");
+        assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9, 7, 8]), (vec![2], forced), "what is left of them");
+        // The prompt goes on with 5, 6, 9, 9.
+        assert_eq!(next(9, &[7, 8, 2], 4, &[1, 3, 4]), (vec![5, 6, 9, 9], found));
+        assert_eq!(next(4, &[7, 8, 2], 4, &[1, 3, 4]), (vec![5, 6], found), "no further than the budget goes");
+        assert_eq!(next(4, &[9, 9, 2], 8, &[1, 3, 4]), (vec![5, 6, 9, 9], found), "a forced token may be found");
+        assert_eq!(next(3, &[7, 2], 6, &[3, 4]), (vec![5, 6, 9, 9, 3, 4], found), "it does not think");
+    }
+
+    proptest! {
+        /// Whatever the text: no draft token stands where another one is forced, and all that is forced here is drafted.
+        #[test]
+        fn no_draft_stands_against_a_budget(
+            budget in 0u32..8,
+            most in 1u32..9,
+            forced in prop::collection::vec(1u32..6, 0..5),
+            prompt in prop::collection::vec(1u32..6, 0..20),
+            output in prop::collection::vec(1u32..6, 1..20),
+        ) {
+            let mut sequence = thinking(budget, &forced, most, &prompt, &output);
+            let draft = sequence.next_draft(&[]).tokens;
+            let free = thinking(u32::MAX, &forced, most, &prompt, &output).next_draft(&[]).tokens;
+            let (mut ahead, mut is_forced) = (sequence.ahead(), Vec::new());
+            for &token in &draft {
+                let due = ahead.forced().first().copied();
+                prop_assert!(due.is_none_or(|due| due == token), "{draft:?}");
+                is_forced.push(due.is_some());
+                sequence.grow(&mut ahead, token);
+            }
+            let due = ahead.forced().first().copied();
+            if sequence.ahead().forced().is_empty() {
+                prop_assert!(free.starts_with(&draft));
+                // It is shorter only where something else is forced.
+                prop_assert!(free.get(draft.len()).is_none_or(|&next| due.is_some_and(|due| due != next)));
+            } else {
+                prop_assert!(is_forced.iter().all(|&is_forced| is_forced));
+                prop_assert!(draft.len() == most as usize || due.is_none());
+            }
+        }
     }
 }

@@ -65,6 +65,17 @@ impl Thinking {
         }
     }
 
+    /// Whether one of the next `count` tokens may be a forced one.
+    pub(super) fn may_force_within(&self, params: &ThinkingBudget, count: usize) -> bool {
+        let (count, budget) = (count as u64, u64::from(params.budget));
+        match self.phase {
+            Phase::Forced(_) => count > 0,
+            Phase::Inside => u64::from(self.spent) + count > budget,
+            // A start comes first, of which the text may have all but one token.
+            Phase::Outside => count > budget + 1,
+        }
+    }
+
     /// Whether a stretch has begun that is not over, its end included.
     pub(super) fn is_inside(&self) -> bool {
         self.phase != Phase::Outside

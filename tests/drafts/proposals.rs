@@ -55,6 +55,43 @@ async fn proposals_speed_a_text_up_and_leave_it_as_it_was() {
     }
 }
 
+/// What ends a text's thinking comes in one step, and what is proposed before ends where it begins.
+#[tokio::test]
+async fn a_spent_thinking_budget_is_drafted_and_changes_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(StreamConfig { model: "m".to_owned(), ..config() }).await;
+    let end = vec![9, 8, 4, 12];
+    let thinking = ThinkingBudgetParams {
+        start_token_ids: vec![11],
+        end_token_ids: vec![12],
+        budget: 20,
+        forced_token_ids: end.clone(),
+    };
+    let params = SamplingParams { thinking_budget: Some(thinking), ..proposing(ProposerKind::Ngram, 5) };
+    let text = |id, params| OpenSequence { prompt_token_ids: vec![11], ..open(id, params) };
+    worker.step(open_step(vec![text(1, SamplingParams { proposer: None, ..params.clone() }), text(2, params)])).await;
+    let mut expected = Vec::new();
+    for _ in 0..60 {
+        expected.extend(ids(&only(worker.step(step_of(sample_work(1), &[after(&expected)])).await)));
+    }
+    assert!(expected[20..].starts_with(&end), "{expected:?}");
+    let (mut output, mut draft, mut forced) = (Vec::new(), Vec::new(), Vec::new());
+    while output.len() < 60 {
+        let work = worker.verify(2, chain(&draft, deterministic()), &rows(&output, &draft)).await;
+        output.extend(ids(&work));
+        draft = work.proposed_token_ids;
+        if output.len() < 24 {
+            assert!(output.len() >= 20 || output.len() + draft.len() <= 20, "{draft:?} behind {}", output.len());
+            forced.extend((output.len() >= 20).then(|| draft.clone()));
+        }
+    }
+    assert_eq!(output, expected);
+    assert_eq!(forced.len(), 1, "one draft for what is left of the end: {forced:?}");
+    assert!(end.ends_with(&forced[0]) && forced[0].len() >= 3);
+    let count = |name| server.series(&format!("croupier_spec_decode_{name}{{model=\"m\",proposer=\"thinking\"}}"));
+    assert_eq!((count("num_drafts_total"), count("num_accepted_tokens_total")), (1.0, forced[0].len() as f64));
+}
+
 #[tokio::test]
 async fn a_text_opened_again_is_proposed_the_same() {
     let server = TestServer::start().await;
