@@ -1,5 +1,5 @@
-//! The engine: one at a time runs the backend and has every stream's sequences, so nothing of them is locked. That is the engine's own
-//! thread, or whoever brings a small step to an engine with nothing to do (`desk`).
+//! The engine: one at a time runs the backend and has every stream's sequences, so one lock does for all of it (`desk`), and no
+//! sequence has one of its own. That is the engine's own thread, or whoever brings a small step to an engine with nothing to do.
 //!
 //! While the backend runs, steps of all streams pile up; when it is free, all of them make the next
 //! batch. There is no timer: an idle engine starts a step at once. Read [`step`] (what goes in and comes

@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// Room in use by sequences, for tests.
+    /// How many streams there are, for tests.
     #[cfg(test)]
     pub(super) fn streams(&self) -> usize {
         self.streams.len()

@@ -1,4 +1,5 @@
-//! What is said of connections that cannot be accepted: once in a while, and what to do about it.
+//! How often something is said of connections that cannot be accepted, or that speak something else: once in a while; and what to
+//! do about the former.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was said of errors in accepting: they may come twenty times a second for as long as descriptors are short.
+/// What was said of one kind of trouble. Errors in accepting may come twenty times a second for as long as descriptors are short.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     /// When something was said last, and how much was not since then.

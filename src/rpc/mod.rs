@@ -239,14 +239,14 @@ impl Shared {
         status::from_error(error)
     }
 
-    /// Takes note of a message of Decode or Sample that came in.
+    /// Takes note of a message of Decode, Attach or Sample that came in.
     fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
         let bytes = message.encoded_len();
         self.metrics.request_bytes.record(bytes as f64);
         Received { at: Instant::now(), bytes, unknown }
     }
 
-    /// Records a message of Decode or Sample that goes out.
+    /// Records a message of Decode, Attach or Sample that goes out.
     fn sent(&self, message: &impl Message) {
         self.metrics.response_bytes.record(message.encoded_len() as f64);
     }

@@ -24,7 +24,7 @@ pub trait Answers: Stream + Unpin + Send + 'static {
     fn give_up(&mut self);
 }
 
-/// The answers of a `Decode` stream or an `Attach` call, which end when the worker does not take them in time.
+/// The answers of a `Decode` stream, an `Attach` or a `Sample` call, which end when the worker does not take them in time.
 #[derive(Debug)]
 pub struct Replies<S> {
     stream: Arc<Mutex<Watched<S>>>,

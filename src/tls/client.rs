@@ -1,4 +1,4 @@
-//! The client's side of TLS, for `croupier healthcheck` and `croupier bench`.
+//! The client's side of TLS, for `croupier healthcheck`, `croupier bench` and the collector of traces.
 
 use super::{certificates, private_key};
 use crate::reload::{File, read_one};
