@@ -33,7 +33,10 @@ struct Kernel {
         // The row has come, and memory would be idle while the block works on it.
         if (has_next(at)) Row<Element>::fetch_slice(row_memory.job(1 - place), inputs, team);
         if (scan.status != kOk) {
-            if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, scan.status, 0, 0.0f, 0.0f, 0, 0};
+            // Nobody wants the group's logits here, but their read has to be over before the block that has them leaves. No group is
+            // all ones, for no adjusted logit is NaN.
+            u32 status = __any_sync(kAllLanes, scan.group == ~0ull) ? kBroken : scan.status;
+            if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, status, 0, 0.0f, 0.0f, 0, 0};
             return;
         }
         Passes<Element> passes{list_memory, row, team};

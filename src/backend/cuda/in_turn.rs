@@ -5,7 +5,9 @@
 use super::costs::Costs;
 use super::launches::MOST_ROWS;
 use super::shape::chunk;
-use super::warm_up::{adjusts, all_were_done, compare, difference_of_drafts, draft_token, name, propose, row, specs};
+use super::warm_up::{
+    OF_BROKEN, adjusts, all_were_done, broken, compare, difference_of_drafts, draft_token, name, propose, row, specs,
+};
 use super::{CudaBackend, Machine, OpenError, RowJob, VerifyJob};
 use crate::params::acceptance::{AcceptanceRule, Typical};
 use crate::sampling::logits::{Dtype, Logits};
@@ -19,7 +21,7 @@ use crate::speculative::tree::Tree;
 const SHORT: usize = 1000;
 /// What a long row lacks of whole chunks.
 const LACKING: usize = 3000;
-/// Different rows: each kind with either of two rows of logits, so that neighbours differ in both.
+/// Different rows: each kind with either of two rows of logits, so that neighbours differ in both. Broken ones come between them.
 const DIFFERENT: usize = 14;
 /// Rules that have rows weighed in every way: what is left of them, their entropy, and, where it is measured, their drafts.
 const RULES: [AcceptanceRule; 2] =
@@ -60,7 +62,13 @@ fn of_team(backend: &mut CudaBackend, dtype: Dtype, values: &[f32], team_size: u
     // In the slices of all blocks, whose notes of one row would be wrong of the next.
     let adjusts = adjusts(short.vocab_size() as u32 / 64);
     let specs: Vec<RowSpec<'_>> = specs(&adjusts).collect();
-    prove_rows(backend, &jobs([long, short], &specs, DIFFERENT), resident)?;
+    let broken = broken(dtype, &values[1..1 + short.vocab_size()]);
+    let mut different = jobs([long, short], &specs, DIFFERENT);
+    for (at, bytes) in broken.iter().enumerate() {
+        // Behind a good row and in front of one, also where few teams come to few rows.
+        different.insert(2 * at + 1, RowJob { logits: Logits::new(dtype, bytes), spec: specs[OF_BROKEN] });
+    }
+    prove_rows(backend, &different, resident)?;
     prove_drafts(backend, &jobs([short, other], &specs, specs.len()), resident)?;
     all_were_done(backend, &name(&RowJob { logits: short, spec: specs[0] }))
 }
@@ -122,7 +130,7 @@ mod tests {
     #[test]
     fn a_team_never_has_the_same_row_twice_in_turn() {
         for resident in 1..=132 {
-            let of = |at| which(at, resident, DIFFERENT);
+            let of = |at| which(at, resident, DIFFERENT + broken(Dtype::F32, &[0.0]).len());
             assert!((resident..=2 * resident).all(|at| of(at) != of(at - resident)), "{resident} teams");
         }
         // Nor one of the same logits, or of the same kind.

@@ -24,6 +24,8 @@ const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
 /// Of how many kinds the rows are that teams of each size do, and of what size.
 const SOME: usize = 3;
 const OF_EACH_TEAM: usize = 128_256;
+/// What broken rows ask for: few first tokens and the first logits as sent, which blocks tell each other while they find out.
+pub(super) const OF_BROKEN: usize = 2;
 /// Most characters of something that is told as it is.
 const MOST_TOLD: usize = 400;
 
@@ -44,7 +46,9 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             // One alone is laid over the device in another way.
             prove_rows(backend, &jobs[..1])?;
             if vocab_size == OF_EACH_TEAM {
-                prove_teams(backend, &jobs[..SOME])?;
+                let broken = broken(dtype, &row);
+                let broken = broken.iter().map(|bytes| RowJob { logits: Logits::new(dtype, bytes), ..jobs[OF_BROKEN] });
+                prove_teams(backend, &jobs[..SOME].iter().copied().chain(broken).collect::<Vec<_>>())?;
             }
             prove_drafts(backend, &jobs)?;
             all_were_done(backend, &name(&jobs[0]))?;
@@ -240,6 +244,14 @@ pub(super) fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
 pub(super) fn row(vocab_size: usize) -> Vec<f32> {
     let number = |token: u64| (uniform(7, token, Purpose::Sample) >> 40) as f32 / (1 << 24) as f32;
     (0..vocab_size as u64).map(|token| (0..4).map(|i| number(4 * token + i)).sum::<f32>() * 6.0 - 12.0).collect()
+}
+
+/// The same with NaN in it, with infinity, and with nothing that has a chance.
+pub(super) fn broken(dtype: Dtype, row: &[f32]) -> [Vec<u8>; 3] {
+    let with =
+        |at: usize, logit| row.iter().enumerate().map(|(i, &x)| if i == at { logit } else { x }).collect::<Vec<_>>();
+    let rows = [with(row.len() / 2, f32::NAN), with(row.len() - 1, f32::INFINITY), vec![f32::NEG_INFINITY; row.len()]];
+    rows.map(|row| dtype.encode(&row))
 }
 
 /// What is known of 64 tokens, so far apart.
