@@ -10,8 +10,9 @@ tool_venv() {
     if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$*" ]]; then
         rm -rf "$venv"
         # Debian leaves venv out of python3.
-        python3 -m venv "$venv" >&2 || { apt_install python3-venv && python3 -m venv "$venv" >&2; }
-        "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2
+        python3 -m venv "$venv" >&2 || { apt_install python3-venv && python3 -m venv "$venv" >&2; } || return
+        # Whoever looks at the exit status switches `set -e` off: without this a failure would be noted as installed.
+        "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 || return
         echo "$*" >"$venv/installed"
     fi
     echo "$venv"
