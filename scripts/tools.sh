@@ -124,6 +124,12 @@ tool_nvrtc() {
         ls "$venv"/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 }
 
+# What disassembles the machine code of both: there is none of 13.0, and this is the nearest.
+tool_nvdisasm() {
+    local venv
+    venv=$(tool_venv nvdisasm13 'nvidia-cuda-nvdisasm==13.2.51') && ls "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvdisasm
+}
+
 # Schemas of Kubernetes' objects, and what reads YAML.
 tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
 
