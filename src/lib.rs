@@ -13,6 +13,7 @@ pub mod grammar;
 pub mod healthcheck;
 pub mod inject;
 pub mod limits;
+mod locks;
 pub mod memory;
 mod message;
 pub mod metrics;

@@ -3,6 +3,7 @@
 use super::{Address, BenchError, Transport, client};
 use crate::dial::Access;
 use crate::proto::GetServerInfoResponse;
+use crate::region;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,9 +76,7 @@ impl Drop for Child {
         let _ = self.process.wait();
         if let Address::Uds(path) = &self.addr {
             let _ = std::fs::remove_file(path);
-            let mut side = path.clone().into_os_string();
-            side.push(".region");
-            let _ = std::fs::remove_file(side);
+            let _ = std::fs::remove_file(region::side_socket(path));
         }
     }
 }

@@ -226,11 +226,7 @@ impl Config {
     pub fn region_socket(&self) -> Option<PathBuf> {
         match (&self.region_socket, &self.uds) {
             (RegionSocket::At(path), _) => Some(path.clone()),
-            (RegionSocket::Auto, Some(uds)) if region::IS_SUPPORTED => {
-                let mut path = uds.clone().into_os_string();
-                path.push(".region");
-                Some(path.into())
-            }
+            (RegionSocket::Auto, Some(uds)) if region::IS_SUPPORTED => Some(region::side_socket(uds)),
             (RegionSocket::Auto | RegionSocket::Off, _) => None,
         }
     }

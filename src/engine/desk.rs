@@ -5,12 +5,13 @@
 use super::state::{Command, State};
 use super::{HERE_BYTES, Pulse};
 use crate::backend::Backend;
+use crate::locks::lock;
 use crate::metrics::{Metrics, Stage};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 /// Everything a batch needs. Whoever has it runs the engine, alone.
@@ -154,7 +155,7 @@ impl Desk {
 
     fn lock(&self) -> MutexGuard<'_, OnDesk> {
         // No panic leaves a turn.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

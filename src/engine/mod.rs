@@ -48,8 +48,8 @@ use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
 /// Steps that are worth at most this, with all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
-/// being woken by it takes. A backend shares no batch of so few bytes among threads. Larger ones gain nothing: measured, with 64 rows of 128,256.
-const HERE_BYTES: usize = 2 << 20;
+/// being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
+const HERE_BYTES: usize = crate::backend::ALONE_BYTES;
 
 /// Messages up to this size hold references to rows, or small ones. A larger one is likely followed by the next, which is read while
 /// the engine's thread runs the first.

@@ -81,7 +81,7 @@ impl Queued {
             let rows = logits.rests_among(work.first_row, work.rows());
             let Some(id) = work.sequence_id.filter(|_| rows > 0) else { continue };
             // Those that this step opens count as the worst of them; one that a step before it opens may be anything.
-            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(HERE_BYTES);
+            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(usize::MAX);
             let weight = rows.saturating_mul(known).saturating_mul(ENTRY_TIME_BYTES);
             self.weight = self.weight.saturating_add(weight);
         }

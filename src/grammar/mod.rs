@@ -29,6 +29,7 @@ pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
 
+use crate::locks::lock;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::Counter;
@@ -166,17 +167,13 @@ impl Grammars {
         })?;
         let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());
-        while !compiled.take_room(state) {
-            let short = state.shortfall(compiled.counted());
-            if !short.is_some_and(|short| self.give_way(short)) {
-                return Err(CompileError::NoRoom);
-            }
+        if !compiled.take_room(state) {
+            return Err(CompileError::NoRoom);
         }
-        let mut known = lock(&self.known);
-        known.add(key, &compiled, self.most_recent);
+        let last = lock(&self.known).add(key, &compiled, self.most_recent);
         // Whoever waits for it finds it, once it may be looked for.
-        drop(known);
         drop(own);
+        self.take_apart(last);
         Ok(compiled)
     }
 
@@ -190,7 +187,6 @@ impl Grammars {
     /// where all of them have less.
     fn give_way(&self, short: usize) -> bool {
         let mut known = lock(&self.known);
-        let is_unused = |compiled: &Arc<Compiled>| Arc::strong_count(compiled) == 1;
         let all = known.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());
         if all.sum::<usize>() < short {
             return false;
@@ -202,23 +198,30 @@ impl Grammars {
                 break;
             };
             freed += compiled.room();
-            compiled.leave_room();
+            known.leave(&compiled);
             gone.push(compiled);
         }
         drop(known);
-        // Whoever needs the room does not wait until large automata are taken apart.
+        self.take_apart(gone);
+        true
+    }
+
+    /// Drops grammars that may be large, for which nobody waits, nor for who has the lock.
+    fn take_apart(&self, gone: impl IntoIterator<Item = Arc<Compiled>>) {
+        let gone: Vec<_> = gone.into_iter().collect();
         match self.tokens.get() {
-            Some(Ok(tokens)) => tokens.pool.spawn(move || drop(gone)),
+            Some(Ok(tokens)) if !gone.is_empty() => tokens.pool.spawn(move || drop(gone)),
             _ => drop(gone),
         }
-        true
     }
 
     /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does.
     fn found_or_begun(&self, key: &Key, until: Instant) -> Result<Found<'_>, CompileError> {
         let mut known = lock(&self.known);
         loop {
-            if let Some(found) = known.find(key, self.most_recent) {
+            if let Some((found, last)) = known.find(key, self.most_recent) {
+                drop(known);
+                self.take_apart(last);
                 return Ok(Found::There(found));
             }
             if let Some(wrong) = known.refused(key) {
@@ -255,17 +258,20 @@ impl Drop for Own<'_> {
 }
 
 impl Known {
-    fn find(&mut self, key: &Key, most: usize) -> Option<Arc<Compiled>> {
+    /// A grammar that is there, and one that is not kept any more.
+    fn find(&mut self, key: &Key, most: usize) -> Option<(Arc<Compiled>, Option<Arc<Compiled>>)> {
         let found = self.all.get(key)?.upgrade()?;
         self.recent.retain(|recent| !Arc::ptr_eq(recent, &found));
-        self.remember(&found, most);
-        Some(found)
+        let last = self.remember(&found, most);
+        Some((found, last))
     }
 
-    fn add(&mut self, key: Key, compiled: &Arc<Compiled>, most: usize) {
+    /// Keeps a grammar; what is not kept any more.
+    #[must_use]
+    fn add(&mut self, key: Key, compiled: &Arc<Compiled>, most: usize) -> Option<Arc<Compiled>> {
         self.all.retain(|_, known| known.strong_count() > 0);
         self.all.insert(key, Arc::downgrade(compiled));
-        self.remember(compiled, most);
+        self.remember(compiled, most)
     }
 
     fn refused(&self, key: &Key) -> Option<FieldError> {
@@ -280,15 +286,23 @@ impl Known {
         }
     }
 
-    fn remember(&mut self, compiled: &Arc<Compiled>, most: usize) {
+    fn remember(&mut self, compiled: &Arc<Compiled>, most: usize) -> Option<Arc<Compiled>> {
         self.recent.push_back(Arc::clone(compiled));
-        if self.recent.len() > most {
-            self.recent.pop_front();
+        let last = if self.recent.len() > most { self.recent.pop_front() } else { None };
+        if let Some(last) = last.as_ref().filter(|last| is_unused(last)) {
+            self.leave(last);
         }
+        last
+    }
+
+    /// Takes its room from a grammar that nobody uses. It is not found any more either: it would be used without room.
+    fn leave(&mut self, compiled: &Arc<Compiled>) {
+        compiled.leave_room();
+        self.all.retain(|_, known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(compiled)));
     }
 }
 
-/// What is locked, also where somebody failed who had it: all of it is valid at all times.
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+/// Of what is known, under its lock: nobody comes to use it meanwhile.
+fn is_unused(compiled: &Arc<Compiled>) -> bool {
+    Arc::strong_count(compiled) == 1
 }

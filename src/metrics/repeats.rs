@@ -1,6 +1,7 @@
 //! Tests that were seen before.
 
-use std::sync::{Mutex, PoisonError};
+use crate::locks::lock;
+use std::sync::Mutex;
 
 /// Remembers the random numbers of tests. Texts that share a seed share the numbers of their positions: what they draw there
 /// is not independent, and counted again and again, one number's luck would look like a fault. So of all tests with a number one
@@ -66,7 +67,7 @@ impl Repeats {
     /// Whether a number is new. The next time it is not.
     pub(super) fn is_new(&self, number: u64) -> bool {
         let number = number.max(1);
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.0);
         let Seen { young, old } = &mut *guard;
         if old.contains(number) || !young.insert(number) {
             return false;

@@ -118,12 +118,12 @@ impl Regions {
         let granularity = device.memory.granularity();
         let len =
             self.size(stream, bytes)?.checked_next_multiple_of(granularity).ok_or(LeaseError::NoRoom(usize::MAX))?;
-        let take = || device.bytes.take(len).zip(self.count.take(1));
-        let room = self.room(take).ok_or(DeviceError::NoRoom(len))?;
+        let place = self.place()?;
+        let bytes = self.room(|| device.bytes.take(len)).ok_or(DeviceError::NoRoom(len))?;
         let Allocated { memory, descriptor } = device.memory.allocate(len).map_err(DeviceError::from)?;
         let (descriptor, device) = (Some(descriptor), device.memory.uuid().into());
         let memory = Backing::Device(DeviceBacking { memory, len, descriptor, device });
-        self.insert(stream, Held { memory, _room: (Some(room.0), room.1), gone: Gone::default() })
+        self.insert(stream, Held { memory, _room: (Some(bytes), place), gone: Gone::default() })
     }
 
     /// Takes a buffer that a worker lends. Blocks while it is opened.
@@ -138,11 +138,11 @@ impl Regions {
         let size = |_| DeviceError::HandleSize(loan.handle.len());
         let handle: [u8; IPC_HANDLE_BYTES] = loan.handle.try_into().map_err(size)?;
         let bytes = self.size(stream, loan.bytes)?;
-        let room = self.room(|| self.count.take(1)).ok_or(LeaseError::TooMany(self.max_per_stream))?;
+        let place = self.place()?;
         let memory = device.memory.open(&Lent { handle, offset: loan.offset, bytes }).map_err(DeviceError::from)?;
         let device = device.memory.uuid().into();
         let memory = Backing::Device(DeviceBacking { memory, len: bytes, descriptor: None, device });
-        self.insert(stream, Held { memory, _room: (None, room), gone: Gone::default() })
+        self.insert(stream, Held { memory, _room: (None, place), gone: Gone::default() })
     }
 
     pub(super) fn insert(&self, stream: &StreamRegions, held: Held) -> Result<Arc<Region>, LeaseError> {

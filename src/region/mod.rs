@@ -19,6 +19,7 @@ mod token;
 mod words;
 pub mod worker;
 
+use crate::locks::lock;
 pub use device::{DeviceError, DeviceSide, Loan};
 pub use error::{LeaseError, LookUpError};
 use freeing::{Backing, Freeing, Gone, Held};
@@ -26,14 +27,15 @@ pub use memory::{IS_SUPPORTED, Memory};
 pub use token::Token;
 
 use crate::limits::Limits;
-use crate::permits::Counter;
+use crate::permits::{Counter, Permit};
 use crate::sampling::logits::Foreign;
 use metrics::Gauge;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -105,6 +107,14 @@ pub struct Region {
     freeing: Freeing,
 }
 
+/// The side socket's name beside that of the Unix socket, unless it is set.
+#[must_use]
+pub fn side_socket(uds: &Path) -> PathBuf {
+    let mut name = uds.to_path_buf().into_os_string();
+    name.push(".region");
+    name.into()
+}
+
 impl Regions {
     /// No regions yet. `count` shows how many there are, `bytes` their memory.
     #[must_use]
@@ -169,9 +179,15 @@ impl Regions {
     /// [`LeaseError`]; nothing is kept then.
     pub fn lease(&self, stream: &StreamRegions, bytes: u64) -> Result<Arc<Region>, LeaseError> {
         let len = memory::whole_pages(self.size(stream, bytes)?);
-        let room = self.room(|| self.bytes.take(len).zip(self.count.take(1))).ok_or(LeaseError::NoRoom(len))?;
+        let place = self.place()?;
+        let bytes = self.room(|| self.bytes.take(len)).ok_or(LeaseError::NoRoom(len))?;
         let memory = Backing::Host(Memory::create(len)?);
-        self.insert(stream, Held { memory, _room: (Some(room.0), room.1), gone: Gone::default() })
+        self.insert(stream, Held { memory, _room: (Some(bytes), place), gone: Gone::default() })
+    }
+
+    /// A place for one more region. Those that streams gave up have theirs while somebody still reads them.
+    fn place(&self) -> Result<Permit, LeaseError> {
+        self.room(|| self.count.take(1)).ok_or(LeaseError::TooMany(self.max_per_stream))
     }
 
     /// The size of one more region of a stream.
@@ -359,11 +375,6 @@ impl Drop for Region {
     fn drop(&mut self) {
         self.held.take().into_iter().for_each(|held| self.freeing.free(held));
     }
-}
-
-/// Nothing here panics while it holds a lock, so what a poisoned one guards is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

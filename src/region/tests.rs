@@ -67,6 +67,19 @@ fn room_is_taken_while_a_region_is_looked_at_and_comes_back() {
     assert_eq!((regions.bytes.used(), regions.count.used()), (0, 0));
 }
 
+/// A place that is missing is no room that is missing: other limits are to be raised.
+#[test]
+fn a_region_that_is_given_up_and_still_looked_at_has_its_place() {
+    let regions = regions(|limits| (limits.max_streams, limits.max_regions_per_stream) = (1, 1));
+    let invitation = regions.invite().expect("a token");
+    let stream = invitation.regions();
+    let one = regions.lease(stream, 1).expect("room");
+    stream.release(one.id(), one.generation()).expect("it is leased");
+    assert!(matches!(regions.lease(stream, 1), Err(LeaseError::TooMany(1))));
+    drop(one);
+    assert!(regions.lease(stream, 1).is_ok());
+}
+
 #[test]
 fn big_regions_are_freed_by_a_thread_of_their_own_and_their_room_is_waited_for() {
     let regions = regions(|limits| (limits.max_bytes_per_region, limits.max_region_bytes) = (3 << 20, 4 << 20));

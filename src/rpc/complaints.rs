@@ -1,8 +1,9 @@
 //! How often something is said of connections that cannot be accepted, or that speak something else: once in a while; and what to
 //! do about the former.
 
+use crate::locks::lock;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -17,7 +18,7 @@ pub(super) struct Complaints {
 impl Complaints {
     /// Whether another one is to be said, and how many were left out before it.
     pub(super) fn next(&self, now: Instant) -> Option<u64> {
-        let (last, left_out) = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, left_out) = &mut *lock(&self.last);
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             *left_out += 1;
             return None;

@@ -4,6 +4,7 @@
 //! long as that client likes. So it gets answers in pieces, and each piece has its room of `max_bytes_in_flight` with it: that comes
 //! back when HTTP/2 lets go of the piece. What it has not got yet can be dropped.
 
+use crate::locks::lock;
 use crate::permits::Permit;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
@@ -11,7 +12,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
 /// What HTTP/2 gets at once. It may hold two of them: one that it could not send whole, and the next.
@@ -113,7 +114,7 @@ impl Outgoing {
 
     /// A panic while it was held ended its call; what is left is only dropped.
     pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -4,8 +4,9 @@
 //! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards. All of it
 //! would stay for as long as the worker likes, so this is looked at from beside the call.
 
+use crate::locks::lock;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -90,9 +91,4 @@ fn idle<S>(stream: &Mutex<Watched<S>>) -> Option<MutexGuard<'_, Watched<S>>> {
         Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-/// A panic while it was held ended its call; what is left is only dropped.
-fn lock<S>(stream: &Mutex<Watched<S>>) -> MutexGuard<'_, Watched<S>> {
-    stream.lock().unwrap_or_else(PoisonError::into_inner)
 }

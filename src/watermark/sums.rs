@@ -4,7 +4,8 @@
 //! The sum of `count` numbers is one of `a` and one of `b` of them, `a + b = count`, so distributions of half as many do: they are made one
 //! after the other when they are first asked for, and kept.
 
-use std::sync::{Mutex, PoisonError};
+use crate::locks::lock;
+use std::sync::Mutex;
 
 /// Products of two probabilities that may be added up to make all distributions: a fifth of a second of work.
 const MOST_WORK: f64 = (1u64 << 28) as f64;
@@ -43,7 +44,7 @@ impl Sums {
         }
         let (fewer, more) = (count / 2, count.div_ceil(2));
         // What a panic left behind is a list that is shorter than it might be.
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = lock(&self.of);
         while of.len() <= more {
             let next = convolved(&of[of.len() - 1], &of[1]);
             of.push(next);

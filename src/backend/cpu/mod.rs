@@ -25,17 +25,14 @@ mod view;
 pub use level::Level;
 pub(super) use verify::{Proposed, Source};
 
-use super::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use super::{ALONE_BYTES, Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use crate::locks::lock;
 use crate::sampling::row::RowResult;
 use crate::speculative::job;
 use own::OwnRows;
 use row::{Scratch, sample_row};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Batches up to this are sampled by the calling thread alone: 40 to 100 us of work. Waking another thread costs about as
-/// much, in time for the first row and in processor time taken from whoever sends the next.
-const SHARE_ABOVE_BYTES: usize = 2 << 20;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// Batches above this do not fit the cache of a core, so their rows are read as rows from memory are read fastest.
 const FAR_BYTES: usize = 1 << 20;
@@ -61,7 +58,7 @@ impl Shelf {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Tools>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -95,7 +92,7 @@ impl CpuBackend {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
             builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
         });
-        Self { level, threads, pool, tools: Shelf::default(), share_above_bytes: SHARE_ABOVE_BYTES }
+        Self { level, threads, pool, tools: Shelf::default(), share_above_bytes: ALONE_BYTES }
     }
 
     /// Spreads batches of more bytes over the threads. The result does not depend on it.

@@ -15,6 +15,7 @@ mod tests;
 
 use crate::error::Refusal;
 use crate::limits::Limits;
+use crate::locks::lock;
 use crate::metrics::Metrics;
 use crate::permits::{Counter, Permit};
 use crate::region::{StreamRegions, Token};
@@ -24,7 +25,7 @@ use join::Awaited;
 use layout::Layout;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What all groups of the server share.
@@ -127,9 +128,4 @@ impl Drop for Owner {
         lock(&self.shards.groups).remove(&self.token);
         self.group.end();
     }
-}
-
-/// Nothing here panics while it holds a lock, so what a poisoned one guards is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -91,9 +91,14 @@ fn the_largest_grammars_are_compiled_or_refused() {
             if compiled.is_ok() { "compiled" } else { "refused" },
             started.elapsed()
         );
-        if let Ok(compiled) = compiled {
-            let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
-            let _ = wanted(&opened(&grammar, &[]), Ahead::default());
+        match compiled {
+            Ok(compiled) => {
+                let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
+                let first = wanted(&opened(&grammar, &[]), Ahead::default());
+                assert!(matches!(first, Ok(_) | Err(Trouble::TooComplex(_) | Trouble::NotYet)), "{kind:?}: {first:?}");
+            }
+            // Not for want of room or of a turn: there is enough of both.
+            Err(error) => assert!(matches!(error, CompileError::Invalid(_)), "{kind:?}: {error:?}"),
         }
     }
 }
@@ -212,8 +217,9 @@ fn a_grammar_waits_for_its_turn_and_gives_up() {
 #[test]
 fn grammars_are_kept_within_their_room() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
-    let grammars = Grammars::new(Arc::new(vocabulary));
+    let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
+    grammars.give_way_in(&room);
     let asked = |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room);
     let first = asked(0).expect("there is room");
     let one = room.used();
@@ -255,6 +261,36 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     assert_eq!(room.used(), kept, "and where that would not do, all stay");
     assert!(room.take(most).is_some() && room.used() == one, "all others went");
     assert!(Arc::ptr_eq(&mine, &asked(1).expect("it is there")));
+}
+
+/// Automata that gave their room up are gone for whoever asks, also while no thread has come to take them apart.
+#[test]
+fn what_gave_its_room_up_is_not_found_again() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
+    let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
+    let room = Counter::new(20 << 20, Gauge::noop());
+    grammars.give_way_in(&room);
+    let asked = || grammars.compile(&params(GrammarKind::Regex, "a{9}"), &room).expect("there is room");
+    drop(asked());
+    let one = room.used();
+    let pool = &grammars.tokens.get().expect("they are made").as_ref().expect("a vocabulary").pool;
+    let (held, hold) = std::sync::mpsc::channel::<()>();
+    let hold = Mutex::new(hold);
+    let threads = pool.current_num_threads();
+    let busy = std::sync::Barrier::new(threads + 1);
+    pool.in_place_scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|_| {
+                busy.wait();
+                let _ = lock(&hold).recv();
+            });
+        }
+        busy.wait();
+        assert!(room.take(room.limit()).is_some() && room.used() == 0, "it gives way");
+        let again = asked();
+        assert_eq!(room.used(), one, "what is in use is counted");
+        drop((again, held));
+    });
 }
 
 /// What a text is counted as grows with it, and with what its grammar has at each place.
