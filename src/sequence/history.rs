@@ -27,6 +27,16 @@ pub struct Ahead {
     memory: Option<Box<MemoryAhead>>,
 }
 
+/// Where a row stands, behind a text or behind what grew from one: rows are asked for alike.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Here<'a> {
+    recent: &'a Recent,
+    /// Bans, biases and counts, and entries that take their place.
+    known: &'a [TokenAdjust],
+    over: &'a [TokenAdjust],
+    now: Option<&'a Now>,
+}
+
 /// The end of a text.
 #[derive(Debug, Clone, PartialEq)]
 struct Recent {
@@ -104,7 +114,7 @@ impl History {
             capacity += spare(capacity);
         }
         let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes_after(rules, tokens) - memory.bytes());
-        let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(rules, tokens));
+        let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(tokens));
         // Bans of a position only come on top where there is a list of them.
         let banned = if most_banned > 0 { most_banned + rules.most_banned() } else { 0 };
         let banned = banned.saturating_sub(self.recent.banned.capacity()) * size_of::<u32>();
@@ -117,58 +127,10 @@ impl History {
         Ahead { recent: self.recent.clone(), over: Vec::new(), memory }
     }
 
-    /// Number of output tokens.
-    #[must_use]
-    pub fn position(&self) -> u64 {
-        self.recent.position
-    }
-
-    /// The place of the next token in the text, numbered from 1.
-    pub(super) fn place(&self) -> u64 {
-        self.recent.len() + 1
-    }
-
-    /// Top-p of the next token.
-    pub(super) fn top_p(&self) -> f32 {
-        self.recent.top_p
-    }
-
-    /// The token that has to come next, or none.
-    pub(super) fn forced(&self) -> &[u32] {
-        forced(&self.recent, self.now())
-    }
-
-    /// Whether the text may force one of the next `count` tokens.
-    pub(super) fn may_force_within(&self, rules: &Rules, count: usize) -> bool {
-        self.now().is_some_and(|now| now.may_force_within(rules, count))
-    }
-
-    /// Why the text ends by its last tokens, if it does.
-    pub(super) fn end(&self) -> Option<FinishReason> {
-        self.now().and_then(Now::end)
-    }
-
-    /// Whether the text thinks.
-    pub(super) fn thinks(&self) -> bool {
-        self.now().is_some_and(Now::thinks)
-    }
-
-    pub(super) fn adjusts(&self) -> &[TokenAdjust] {
-        &self.adjusts
-    }
-
-    pub(super) fn banned(&self) -> &[u32] {
-        &self.recent.banned
-    }
-
-    /// The last output tokens, as many as the longest bad word looks back.
-    pub(super) fn tail(&self) -> &[u32] {
-        &self.recent.tail
-    }
-
-    /// What tools that look back make of it.
-    pub(super) fn now(&self) -> Option<&Now> {
-        self.memory.as_ref().map(|memory| memory.now())
+    /// Where its next row stands.
+    pub(super) fn here(&self) -> Here<'_> {
+        let now = self.memory.as_ref().map(|memory| memory.now());
+        Here { recent: &self.recent, known: &self.adjusts, over: &[], now }
     }
 }
 
@@ -202,35 +164,10 @@ impl Ahead {
         &mut self.over[at]
     }
 
-    /// Number of output tokens.
-    #[must_use]
-    pub fn position(&self) -> u64 {
-        self.recent.position
-    }
-
-    /// The place of the next token in the text, numbered from 1.
-    pub(super) fn place(&self) -> u64 {
-        self.recent.len() + 1
-    }
-
-    /// Top-p of the next token.
-    pub(super) fn top_p(&self) -> f32 {
-        self.recent.top_p
-    }
-
-    /// The token that has to come next, or none.
-    pub(super) fn forced(&self) -> &[u32] {
-        forced(&self.recent, self.now())
-    }
-
-    /// Why the text ends by its last tokens, if it does.
-    pub(super) fn end(&self) -> Option<FinishReason> {
-        self.now().and_then(Now::end)
-    }
-
-    /// Whether the text thinks.
-    pub(super) fn thinks(&self) -> bool {
-        self.now().is_some_and(Now::thinks)
+    /// Where the next row stands, behind what grew from `history`.
+    pub(super) fn here<'a>(&'a self, history: &'a History) -> Here<'a> {
+        let now = self.memory.as_ref().map(|memory| memory.now());
+        Here { recent: &self.recent, known: &history.adjusts, over: &self.over, now }
     }
 
     /// Entries that a copy has to copy.
@@ -239,23 +176,68 @@ impl Ahead {
         let memory = self.memory.as_ref().map_or(0, |memory| memory.weight());
         self.over.len() + self.recent.tail.len() + self.recent.banned.len() + memory + 1
     }
+}
 
-    pub(super) fn over(&self) -> &[TokenAdjust] {
-        &self.over
+impl<'a> Here<'a> {
+    /// Number of output tokens.
+    pub(super) fn position(self) -> u64 {
+        self.recent.position
     }
 
-    pub(super) fn banned(&self) -> &[u32] {
+    /// The place of the next token in the text, numbered from 1.
+    pub(super) fn place(self) -> u64 {
+        self.recent.len() + 1
+    }
+
+    /// Top-p of the next token.
+    pub(super) fn top_p(self) -> f32 {
+        self.recent.top_p
+    }
+
+    /// The token that has to come next, or none. What is forced by position goes before what the text brings about.
+    pub(super) fn forced(self) -> &'a [u32] {
+        let by_position = self.recent.forced.as_slice();
+        if by_position.is_empty() { self.now.map_or(&[], Now::forced) } else { by_position }
+    }
+
+    /// Whether the text may force one of the next `count` tokens.
+    pub(super) fn may_force_within(self, rules: &Rules, count: usize) -> bool {
+        self.now.is_some_and(|now| now.may_force_within(rules, count))
+    }
+
+    /// Why the text ends by its last tokens, if it does.
+    pub(super) fn end(self) -> Option<FinishReason> {
+        self.now.and_then(Now::end)
+    }
+
+    /// Whether the text thinks.
+    pub(super) fn thinks(self) -> bool {
+        self.now.is_some_and(Now::thinks)
+    }
+
+    /// What is known of single tokens.
+    pub(super) fn known(self) -> &'a [TokenAdjust] {
+        self.known
+    }
+
+    /// What takes its place for some of them.
+    pub(super) fn over(self) -> &'a [TokenAdjust] {
+        self.over
+    }
+
+    /// Tokens that are banned here.
+    pub(super) fn banned(self) -> &'a [u32] {
         &self.recent.banned
     }
 
     /// The last output tokens, as many as the longest bad word looks back.
-    pub(super) fn tail(&self) -> &[u32] {
+    pub(super) fn tail(self) -> &'a [u32] {
         &self.recent.tail
     }
 
     /// What tools that look back make of it.
-    pub(super) fn now(&self) -> Option<&Now> {
-        self.memory.as_ref().map(|memory| memory.now())
+    pub(super) fn now(self) -> Option<&'a Now> {
+        self.now
     }
 }
 
@@ -300,11 +282,6 @@ impl Recent {
         in_order_once(&mut self.banned);
         self.forced = rules.forced_at(self.position);
     }
-}
-
-/// What is forced by position goes before what the text brings about.
-fn forced<'a>(recent: &'a Recent, now: Option<&'a Now>) -> &'a [u32] {
-    if recent.forced.is_some() { recent.forced.as_slice() } else { now.map_or(&[], Now::forced) }
 }
 
 /// How many entries a full list of `len` grows by: enough that growing costs nothing per token, and no more

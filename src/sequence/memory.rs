@@ -26,6 +26,7 @@ const SLACK: usize = 256;
 pub(super) struct Memory {
     /// The last ones of prompt and output.
     tokens: Vec<u32>,
+    reach: Reach,
     grams: Index,
     now: Now,
 }
@@ -68,7 +69,7 @@ pub(super) struct Now {
 }
 
 /// How far back tools look.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Reach {
     /// Context of DRY's grams and its window.
     dry: Option<(usize, usize)>,
@@ -114,11 +115,11 @@ impl Memory {
             let skipped = (prompt.len() + output.len()).saturating_sub(reach.keep);
             let (of_prompt, of_output) = (skipped.min(prompt.len()), skipped.saturating_sub(prompt.len()));
             let tokens = [&prompt[of_prompt..], &output[of_output..]].concat();
-            let mut memory = Self { tokens, grams: Index::default(), now: Now::default() };
+            let mut memory = Self { tokens, reach, grams: Index::default(), now: Now::default() };
             if let Some(params) = rules.thinking_budget() {
                 memory.now.thinking = Thinking::after(params, prompt, output);
             }
-            memory.index(rules, &reach);
+            memory.index(rules);
             memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(OfPrompt::new(params, prompt)));
             memory.look(rules, output.len() as u64, banned);
             Box::new(memory)
@@ -126,7 +127,8 @@ impl Memory {
     }
 
     /// Chains all tokens anew.
-    fn index(&mut self, rules: &Rules, reach: &Reach) {
+    fn index(&mut self, rules: &Rules) {
+        let reach = self.reach;
         self.grams.ngram = reach.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
         if let Some(biased) = rules.biased() {
             self.now.biased = biased.after(&self.tokens);
@@ -142,7 +144,6 @@ impl Memory {
 
     /// Appends an emitted token, the last of `output`. Bans are added to `banned`.
     pub(super) fn push(&mut self, rules: &Rules, token: u32, output: u64, banned: &mut Vec<u32>) {
-        let reach = Reach::of(rules);
         if let Some(places) = &mut self.grams.dry {
             places.push(&self.tokens, token);
         }
@@ -153,10 +154,10 @@ impl Memory {
             stood.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
-        self.now.append(rules, &reach, &Text::new(&self.tokens, &[]), &self.grams);
-        if self.tokens.len() > reach.most() {
-            self.tokens.drain(..self.tokens.len() - reach.keep);
-            self.index(rules, &reach);
+        self.now.append(rules, &self.reach, &Text::new(&self.tokens, &[]), &self.grams);
+        if self.tokens.len() > self.reach.most() {
+            self.tokens.drain(..self.tokens.len() - self.reach.keep);
+            self.index(rules);
         }
         self.look(rules, output, banned);
     }
@@ -184,7 +185,7 @@ impl Memory {
 
     /// Bytes it may take once `more` tokens are appended.
     pub(super) fn bytes_after(&self, rules: &Rules, more: usize) -> usize {
-        let reach = Reach::of(rules);
+        let reach = self.reach;
         let len = self.tokens.len().saturating_add(more).min(reach.most().saturating_add(1));
         let tokens = after_growth(self.tokens.capacity(), len) * size_of::<u32>();
         let grams = self.grams.bytes_after(len);
@@ -195,9 +196,9 @@ impl Memory {
     }
 
     /// Most tokens that it may ban once `more` tokens are appended.
-    pub(super) fn most_banned(&self, rules: &Rules, more: usize) -> usize {
+    pub(super) fn most_banned(&self, more: usize) -> usize {
         let of_prompt = self.grams.prompt.as_ref().map_or(0, |prompt| prompt.most_banned());
-        of_prompt + Reach::of(rules).ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
+        of_prompt + self.reach.ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
     }
 }
 
@@ -224,7 +225,7 @@ impl MemoryAhead {
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
         let text = Text::new(&memory.tokens, &self.tokens);
-        self.now.append(rules, &Reach::of(rules), &text, &memory.grams);
+        self.now.append(rules, &memory.reach, &text, &memory.grams);
         self.now.look(rules, &text, &memory.grams, output, banned);
     }
 

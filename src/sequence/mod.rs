@@ -108,7 +108,7 @@ impl Sequence {
     #[must_use]
     pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
         let history = History::new(&rules, prompt, output);
-        let finished = output.last().and_then(|&last| rules.finish(last, history.position(), history.end()));
+        let finished = output.last().and_then(|&last| rules.finish(last, history.here()));
         let speculation = rules.speculation(prompt, output);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
         let seldom = state.map(|state| Box::new(Seldom { state: Some(state), text: None }));
@@ -183,19 +183,19 @@ impl Sequence {
     /// What to ask of the next row.
     #[must_use]
     pub fn spec(&self, action: Action) -> RowSpec<'_> {
-        self.rules.spec(self.seed, &self.history, action).remembering(self.state())
+        self.rules.spec(self.seed, self.history.here(), action).remembering(self.state())
     }
 
     /// What to ask of the row at `ahead`, which grew from this sequence; samplers remember what they do now.
     #[must_use]
     pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
-        self.rules.spec_ahead(self.seed, &self.history, ahead, action).remembering(self.state())
+        self.rules.spec(self.seed, ahead.here(&self.history), action).remembering(self.state())
     }
 
     /// The draw of the token at the current position.
     #[must_use]
     pub fn draw(&self, purpose: Purpose) -> Action {
-        Action::Draw { uniform: philox::uniform(self.seed, self.history.position(), purpose) }
+        Action::Draw { uniform: philox::uniform(self.seed, self.position(), purpose) }
     }
 
     /// This sequence as rows see it whose earlier tokens are known or proposed, but not emitted. It may
@@ -208,20 +208,20 @@ impl Sequence {
     /// Adds a token to what [`ahead`](Self::ahead) began; says whether the sequence would end with it.
     pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
         ahead.push(&self.rules, &self.history, token);
-        self.rules.finish(token, ahead.position(), ahead.end())
+        self.rules.finish(token, ahead.here(&self.history))
     }
 
     /// Whether the text thinks, as `thinking_budget` says where thinking begins and ends: here, or at what
     /// [grew](Self::grow) from here.
     #[must_use]
     pub fn thinks(&self, ahead: Option<&Ahead>) -> bool {
-        ahead.map_or(self.history.thinks(), Ahead::thinks)
+        ahead.map_or(self.history.here(), |ahead| ahead.here(&self.history)).thinks()
     }
 
     /// The random numbers of a draft that starts at the current position.
     #[must_use]
     pub fn numbers(&self) -> Numbers {
-        Numbers { seed: self.seed, start: self.history.position() }
+        Numbers { seed: self.seed, start: self.position() }
     }
 
     /// How its draft tokens are accepted.
@@ -269,7 +269,7 @@ impl Sequence {
             text.push(token);
         }
         self.history.push(&self.rules, token);
-        self.finished = self.rules.finish(token, self.history.position(), self.history.end());
+        self.finished = self.rules.finish(token, self.history.here());
         self.finished
     }
 
@@ -305,7 +305,7 @@ impl Sequence {
     /// How many entries of biases, bans and penalties its next row has.
     #[must_use]
     pub fn entries(&self) -> usize {
-        self.rules.entries(&self.history)
+        self.rules.entries(self.history.here())
     }
 
     /// Why it ended, if it has.
@@ -350,13 +350,13 @@ impl Sequence {
     /// Number of output tokens: the position of the next one.
     #[must_use]
     pub fn position(&self) -> u64 {
-        self.history.position()
+        self.history.here().position()
     }
 
     /// Prompt and output tokens.
     #[must_use]
     pub fn history_len(&self) -> u64 {
-        self.history.place() - 1
+        self.history.here().place() - 1
     }
 }
 

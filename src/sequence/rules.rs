@@ -9,7 +9,7 @@ mod rows;
 use super::breakers::Breakers;
 use super::chain::OwnChain;
 use super::dry::Dry;
-use super::history::merge;
+use super::history::{Here, merge};
 use super::mark;
 use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
@@ -318,15 +318,16 @@ impl Rules {
     /// before EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
     /// what several tokens tell and the length, since a text that ended by itself was not cut off. Several tokens end
     /// nothing before `min_tokens`.
-    pub(super) fn finish(&self, token: u32, len: u64, by_text: Option<FinishReason>) -> Option<FinishReason> {
+    pub(super) fn finish(&self, token: u32, here: Here<'_>) -> Option<FinishReason> {
         if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
         }
         if self.eos().contains(&token) {
             return Some(FinishReason::Eos);
         }
-        if by_text.is_some() && len >= u64::from(self.params.min_tokens) {
-            return by_text;
+        let len = here.position();
+        if here.end().is_some() && len >= u64::from(self.params.min_tokens) {
+            return here.end();
         }
         let max = self.max_tokens();
         (max > 0 && len >= max).then_some(FinishReason::MaxTokens)

@@ -163,7 +163,7 @@ impl Sequence {
         speculation.record(trials);
         let next = speculation.next(most);
         let most = most.min(speculation.most_proposed());
-        if !self.history.may_force_within(&self.rules, most) {
+        if !self.history.here().may_force_within(&self.rules, most) {
             return next;
         }
         let (forced, kept) = (self.forced(most), self.until_forced(&next.tokens));
@@ -177,7 +177,7 @@ impl Sequence {
     /// The tokens that are forced from here on, as many as `most`.
     fn forced(&self, most: usize) -> Vec<u32> {
         let (mut ahead, mut tokens) = (self.ahead(), Vec::new());
-        while let Some(&token) = ahead.forced().first().filter(|_| tokens.len() < most) {
+        while let Some(&token) = ahead.here(&self.history).forced().first().filter(|_| tokens.len() < most) {
             tokens.push(token);
             if self.grow(&mut ahead, token).is_some() {
                 break;
@@ -190,7 +190,7 @@ impl Sequence {
     fn until_forced(&self, draft: &[u32]) -> usize {
         let mut ahead = self.ahead();
         let may_come = |&&token: &&u32| {
-            let may_come = ahead.forced().first().is_none_or(|&forced| forced == token);
+            let may_come = ahead.here(&self.history).forced().first().is_none_or(|&forced| forced == token);
             self.grow(&mut ahead, token);
             may_come
         };
@@ -336,13 +336,13 @@ mod tests {
             let free = thinking(u32::MAX, &forced, most, &prompt, &output).next_draft(&[]).tokens;
             let (mut ahead, mut is_forced) = (sequence.ahead(), Vec::new());
             for &token in &draft {
-                let due = ahead.forced().first().copied();
+                let due = ahead.here(&sequence.history).forced().first().copied();
                 prop_assert!(due.is_none_or(|due| due == token), "{draft:?}");
                 is_forced.push(due.is_some());
                 sequence.grow(&mut ahead, token);
             }
-            let due = ahead.forced().first().copied();
-            if sequence.ahead().forced().is_empty() {
+            let due = ahead.here(&sequence.history).forced().first().copied();
+            if sequence.history.here().forced().is_empty() {
                 prop_assert!(free.starts_with(&draft));
                 // It is shorter only where something else is forced.
                 prop_assert!(free.get(draft.len()).is_none_or(|&next| due.is_some_and(|due| due != next)));

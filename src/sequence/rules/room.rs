@@ -4,7 +4,7 @@ use super::Rules;
 use crate::permits::Counter;
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::mark::tournament::Table;
-use crate::sequence::history::History;
+use crate::sequence::history::Here;
 use std::sync::Arc;
 
 impl Rules {
@@ -15,10 +15,10 @@ impl Rules {
         Some(Arc::new(self))
     }
 
-    /// Entries of biases, bans and penalties that a row has behind `history`.
-    pub(in crate::sequence) fn entries(&self, history: &History) -> usize {
-        let nudges = history.now().map_or(0, |now| now.nudges().len());
-        self.adjusts(history).len() + nudges + history.banned().len()
+    /// Entries of biases, bans and penalties of the row that stands here.
+    pub(in crate::sequence) fn entries(&self, here: Here<'_>) -> usize {
+        let nudges = here.now().map_or(0, |now| now.nudges().len());
+        self.adjusts(here).len() + nudges + here.banned().len()
     }
 
     /// Bytes they take, those of the base not counted.

@@ -7,7 +7,7 @@ use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
-use crate::sequence::history::{Ahead, History};
+use crate::sequence::history::Here;
 use crate::sequence::length;
 use crate::sequence::memory::Now;
 
@@ -27,36 +27,17 @@ impl Rules {
         Penalties { decay, length, ..self.params.penalties() }
     }
 
-    /// What to ask of a row that follows `history`.
-    pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, history: &'a History, action: Action) -> RowSpec<'a> {
-        let at = (seed, history.position(), history.top_p());
-        if !history.forced().is_empty() {
-            return self.forced_row(at, history.forced(), action);
+    /// What to ask of the row that stands here.
+    pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, here: Here<'a>, action: Action) -> RowSpec<'a> {
+        let at = (seed, here.position(), here.top_p());
+        if !here.forced().is_empty() {
+            return self.forced_row(at, here.forced(), action);
         }
-        let report = self.report(false, history.position(), history.tail());
-        let adjusts = Adjusts::new(self.adjusts(history), &[]).nudged(history.now().map_or(&[], Now::nudges));
-        let penalties = self.penalties(history.place(), history.position());
-        let row = RowSpec { penalties, adjusts, banned: history.banned(), report, ..self.row(at, action) };
-        mark::marked(&self.params, self.table.as_deref(), history.now(), row)
-    }
-
-    /// What to ask of a row that follows `ahead`, which grew from `history`.
-    pub(in crate::sequence) fn spec_ahead<'a>(
-        &'a self,
-        seed: u64,
-        history: &'a History,
-        ahead: &'a Ahead,
-        action: Action,
-    ) -> RowSpec<'a> {
-        let at = (seed, ahead.position(), ahead.top_p());
-        if !ahead.forced().is_empty() {
-            return self.forced_row(at, ahead.forced(), action);
-        }
-        let report = self.report(false, ahead.position(), ahead.tail());
-        let adjusts = Adjusts::new(self.adjusts(history), ahead.over()).nudged(ahead.now().map_or(&[], Now::nudges));
-        let penalties = self.penalties(ahead.place(), ahead.position());
-        let row = RowSpec { penalties, adjusts, banned: ahead.banned(), report, ..self.row(at, action) };
-        mark::marked(&self.params, self.table.as_deref(), ahead.now(), row)
+        let report = self.report(false, here.position(), here.tail());
+        let adjusts = Adjusts::new(self.adjusts(here), here.over()).nudged(here.now().map_or(&[], Now::nudges));
+        let penalties = self.penalties(here.place(), here.position());
+        let row = RowSpec { penalties, adjusts, banned: here.banned(), report, ..self.row(at, action) };
+        mark::marked(&self.params, self.table.as_deref(), here.now(), row)
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
@@ -65,8 +46,8 @@ impl Rules {
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
     }
 
-    pub(super) fn adjusts<'a>(&'a self, history: &'a History) -> &'a [TokenAdjust] {
-        if self.remembers_output() { history.adjusts() } else { self.fixed() }
+    pub(super) fn adjusts<'a>(&'a self, here: Here<'a>) -> &'a [TokenAdjust] {
+        if self.remembers_output() { here.known() } else { self.fixed() }
     }
 
     /// What hardly depends on the history: at a position of a text with this seed, and with this top-p.
