@@ -1,6 +1,7 @@
 //! Connections of this program's clients to a server: over TCP, plain or with TLS, or over a Unix socket.
 
 use crate::tls::client::ClientTls;
+use crate::tokens;
 use std::error::Error;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -40,9 +41,7 @@ impl Access {
     pub fn token(&self) -> Result<Token, String> {
         let Some(path) = &self.token_file else { return Ok(Token(None)) };
         let text = crate::reload::read_one(path)?;
-        let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
-        let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
-        let value = token.and_then(|token| {
+        let value = tokens::lines(&text).next().and_then(|(_, token)| {
             let mut value = MetadataValue::try_from([b"Bearer ", token].concat()).ok()?;
             value.set_sensitive(true);
             Some(value)

@@ -12,6 +12,12 @@ const LONGEST: usize = 4096;
 /// Each is compared with each token that arrives.
 const MOST: usize = 1024;
 
+/// What a file of tokens holds, and on which lines.
+pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii));
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
+}
+
 /// The tokens in force.
 pub struct Tokens {
     /// Digests are compared instead of tokens: they have one length, and this holds nothing worth stealing.
@@ -33,11 +39,7 @@ impl Tokens {
         let (mut digests, mut problems) = (Vec::new(), Vec::new());
         for file in files {
             let (path, before) = (file.path.display(), (digests.len(), problems.len()));
-            for (number, line) in (1..).zip(file.bytes.split(|&byte| byte == b'\n')) {
-                let token = line.trim_ascii();
-                if token.is_empty() || token.starts_with(b"#") {
-                    continue;
-                }
+            for (number, token) in lines(&file.bytes) {
                 match mistake(token) {
                     Some(mistake) => problems.push(format!("{path}: line {number}: {mistake}")),
                     None => digests.push(digest(token)),

@@ -1,6 +1,7 @@
 //! Where a server listens, as people write it.
 
 use super::Transport;
+use crate::config::Config;
 use crate::dial::LONGEST_SOCKET_PATH;
 use std::path::PathBuf;
 
@@ -27,7 +28,8 @@ impl Address {
 impl Default for Address {
     /// Where `croupier serve` listens unless told otherwise.
     fn default() -> Self {
-        Address::Tcp("127.0.0.1:50051".to_owned())
+        let listen = Config::default().listen.map(|listen| listen.to_string());
+        Address::Tcp(listen.unwrap_or_default())
     }
 }
 

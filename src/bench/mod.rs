@@ -358,7 +358,9 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
             wrong("--shards must not be more than the columns of --vocab")
         }
-        BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => wrong("--rate must be in 0 ..= 1e6"),
+        BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => {
+            wrong(&format!("--rate must be in 0 ..= {MAX_RATE}"))
+        }
         _ => Ok(()),
     }
 }

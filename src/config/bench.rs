@@ -70,25 +70,34 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
         access: access::read(&mut reader),
         spawn: reader.read("spawn", None, |t| values::one_of(t, &Transport::NAMES).map(Some)),
         streams: reader.read("streams", d.streams, |t| values::count(t, 1..=4096)),
-        batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),
-        vocab: reader.read("vocab", d.vocab, |t| values::count(t, 1..=MAX_VOCAB_SIZE)),
-        dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
         mix: reader.read("mix", d.mix, |t| values::one_of(t, &Mix::NAMES)),
-        distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
         duration: reader.read("duration", d.duration, |t| values::duration(t, Duration::from_millis(1)..=day)),
         warmup: reader.read("warmup", d.warmup, |t| values::duration(t, Duration::ZERO..=day)),
-        message_bytes: reader
-            .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
-        path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
         in_process: matches.get_flag("in-process"),
         shards: reader.read("shards", Vec::new(), |t| numbers(t, 1..=64)),
         rate: reader.read("rate", d.rate, rate),
         rounds: reader.read("rounds", d.rounds, |t| values::count(t, 0..=1000)),
-        seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
         baseline: matches.get_flag("baseline"),
         json: matches.get_flag("json"),
+        ..load(&mut reader)
     };
     reader.end(args)
+}
+
+/// What a writer of shards needs to know too, of the rows that it writes.
+fn load(reader: &mut Reader<'_>) -> BenchArgs {
+    let d = BenchArgs::default();
+    BenchArgs {
+        batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),
+        vocab: reader.read("vocab", d.vocab, |t| values::count(t, 1..=MAX_VOCAB_SIZE)),
+        dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
+        distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
+        message_bytes: reader
+            .read("message-bytes", d.message_bytes, |t| values::size(t, 1..=1 << 30).map(|n| n as usize)),
+        path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
+        seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
+        ..d
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -141,17 +150,7 @@ pub fn writer_flags(args: &WriterArgs) -> Vec<String> {
 /// Every mistake, with those found before.
 pub(super) fn writer_args(matches: &ArgMatches, problems: Vec<String>) -> Result<WriterArgs, Vec<String>> {
     let mut reader = Reader::new(matches, problems);
-    let d = BenchArgs::default();
-    let load = BenchArgs {
-        vocab: reader.read("vocab", d.vocab, |t| values::count(t, 1..=MAX_VOCAB_SIZE)),
-        dtype: reader.read("dtype", d.dtype, |t| values::one_of(t, &DTYPES)),
-        distribution: reader.read("distribution", d.distribution, |t| values::one_of(t, &Distribution::NAMES)),
-        batch: reader.read("batch", d.batch, |t| values::count(t, 1..=65_536)),
-        message_bytes: reader.read("message-bytes", d.message_bytes, |t| values::count(t, 1..=1 << 30)),
-        path: reader.read("transport", d.path, |t| values::one_of(t, &LogitsPath::NAMES)),
-        seed: reader.read("seed", d.seed, |t| values::count(t, 0..=u64::MAX)),
-        ..d
-    };
+    let load = load(&mut reader);
     let args = WriterArgs {
         addr: reader.read("addr", Address::default(), str::parse),
         token: reader.read("token", Vec::new(), hexadecimal),

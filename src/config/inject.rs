@@ -4,27 +4,13 @@ use super::flags::{Reader, option, switch};
 use super::resolve::resolve;
 use super::settings::SETTINGS;
 use super::values;
-use crate::inject::{DEFAULT_IMAGE, InjectArgs};
+use crate::inject::{DEFAULT_IMAGE, InjectArgs, memory};
 use clap::{Arg, ArgAction, ArgMatches};
 use std::path::Path;
 
 pub(super) const INJECT: &str = "inject";
 /// Settings that follow from where the sidecar is put.
 const OWN_SETTINGS: [&str; 5] = ["listen", "uds", "admin", "lame-duck", "drain-timeout"];
-/// Units of Kubernetes' quantities.
-const UNITS: [(&str, f64); 11] = [
-    ("", 1.0),
-    ("m", 1e-3),
-    ("k", 1e3),
-    ("M", 1e6),
-    ("G", 1e9),
-    ("T", 1e12),
-    ("Ki", 1024.0),
-    ("Mi", 1048576.0),
-    ("Gi", 1073741824.0),
-    ("Ti", 1099511627776.0),
-    ("Pi", 1125899906842624.0),
-];
 
 /// `croupier inject` as clap sees it.
 pub(super) fn command() -> clap::Command {
@@ -110,7 +96,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
         [("cpu", &args.cpu_request, &args.cpu_limit), ("memory", &args.memory_request, &args.memory_limit)]
     {
         if let (Some(request), Some(limit)) = (request, limit)
-            && amount(request) > amount(limit)
+            && memory::quantity(request) > memory::quantity(limit)
         {
             reader.note(format!(
                 "--{what}-request: {request} is above --{what}-limit {limit}; Kubernetes takes no such pod"
@@ -176,16 +162,8 @@ fn mounts(matches: &ArgMatches, settings: &[(String, String)], problems: &mut Ve
 
 /// A quantity of Kubernetes.
 fn quantity(text: &str) -> Result<String, String> {
-    match amount(text) {
-        Some(number) if number > 0.0 => Ok(text.to_owned()),
+    match memory::quantity(text) {
+        Some(number) if number > 0.0 && number.is_finite() => Ok(text.to_owned()),
         _ => Err(format!("\"{text}\" is not a quantity; write for example 2, 500m or 1Gi")),
     }
-}
-
-/// How much it is.
-fn amount(text: &str) -> Option<f64> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    number.parse::<f64>().ok().map(|number| number * factor)
 }

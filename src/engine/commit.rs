@@ -27,7 +27,7 @@ impl Results {
         Self { rows: rows.into_iter(), verified: verified.into_iter() }
     }
 
-    /// Leaves out what nobody waits for any more.
+    /// Leaves out what nobody waits for any more: of a stream that was closed while its batch ran. No stream is, as the desk is now.
     pub(super) fn skip(&mut self, plan: &[Result<Planned, RowFailure>]) {
         for planned in plan.iter().flatten() {
             match planned {

@@ -32,7 +32,7 @@ pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     // Where no rank may attach there are no shards.
     let bounds = if sidecar.setting("max-attached-ranks") == Some("0") { &BOUNDS[..5] } else { &BOUNDS[..] };
     let sum = bounds.iter().copied().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
-    (bytes(limit)? < sum as f64).then(|| {
+    (quantity(limit)? < sum as f64).then(|| {
         format!(
             "the memory limit of {limit} is less than the {} MiB that {} and the program come to: under load it would be \
              killed instead of refusing work. Raise the limit, or lower one of them with --setting",
@@ -42,10 +42,10 @@ pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     })
 }
 
-/// A quantity of Kubernetes, in bytes.
-fn bytes(quantity: &str) -> Option<f64> {
-    let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
-    let (number, unit) = quantity.split_at(end);
+/// A quantity of Kubernetes, such as bytes or cores.
+pub(crate) fn quantity(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
     let decimal =
         ["", "k", "M", "G", "T", "P", "E"].iter().position(|known| *known == unit).map(|n| 1e3f64.powi(n as i32));
     let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn quantities_are_read_as_kubernetes_does() {
-        for (quantity, expected) in [
+        for (text, expected) in [
             ("1Gi", 1073741824.0),
             ("1.5Gi", 1610612736.0),
             ("2e9", 2e9),
@@ -72,9 +72,9 @@ mod tests {
             ("1Pi", 1125899906842624.0),
             ("7", 7.0),
         ] {
-            assert_eq!(bytes(quantity), Some(expected), "{quantity}");
+            assert_eq!(quantity(text), Some(expected), "{text}");
         }
-        assert_eq!((bytes("1000m"), bytes("x"), bytes("1Qi")), (Some(1.0), None, None));
+        assert_eq!((quantity("1000m"), quantity("x"), quantity("1Qi")), (Some(1.0), None, None));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! known to be right.
 
 mod edit;
-mod memory;
+pub(crate) mod memory;
 mod pod;
 mod shared;
 mod sidecar;

@@ -75,6 +75,11 @@ pub enum WorkKind {
     Verify,
 }
 
+impl WorkKind {
+    /// The name of each, in their order.
+    pub const NAMES: [&str; 4] = ["sample", "draft", "score", "verify"];
+}
+
 /// Ways for a connection to get here, the label `transport`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {

@@ -8,8 +8,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Longest model label: a longer one counts as "other".
 pub const MAX_LABEL_BYTES: usize = 128;
-/// Values of the label `kind`, in the order of [`WorkKind`].
-const KINDS: [&str; 4] = ["sample", "draft", "score", "verify"];
 
 /// Handles of one model label.
 #[derive(Debug, Clone)]
@@ -42,7 +40,7 @@ impl ModelMetrics {
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
             unverified: cat::SPEC_UNVERIFIED.as_counter(r, &[("model", model)]),
             by_reason: Arc::new(ByReason {
-                rows: each(cat::ROWS, "kind", &KINDS),
+                rows: each(cat::ROWS, "kind", &WorkKind::NAMES),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
                 finished: each(cat::SEQUENCES_FINISHED, "reason", labels::FINISH_REASONS),
                 not_opened: each(cat::OPENINGS_FAILED, "reason", labels::OPEN_ERRORS),

@@ -2,7 +2,7 @@
 
 use crate::backend::BackendInfo;
 use crate::limits::Limits;
-use crate::metrics::DataPath;
+use crate::metrics::{DataPath, WorkKind};
 use crate::params;
 use crate::params::presets::Preset;
 use crate::proto;
@@ -37,7 +37,7 @@ pub(super) fn server_info(
         parallelism: saturated(backend.parallelism),
         limits: Some(wire_limits(limits, offered)),
         data_paths: data_paths(offered),
-        work_kinds: ["sample", "draft", "score", "verify"].map(str::to_owned).to_vec(),
+        work_kinds: WorkKind::NAMES.map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         presets: given.presets.iter().map(preset).collect(),
         vocabulary: given.vocabulary.as_deref().map(vocabulary),

@@ -65,6 +65,29 @@ pub(super) fn not_found(error: LookUpError, request: &str) -> proto::RegionError
     refusal(code, reason, &format!("{request}.{field}"), &error.to_string())
 }
 
+/// The answer to a token that admits nobody.
+pub(super) fn unknown_token() -> proto::RegionError {
+    let message = "is not a token that waits: it was used, is too old, or its stream has ended";
+    refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
+}
+
+/// The answer to a rank that attaches what has no descriptor.
+pub(super) fn lent() -> proto::RegionError {
+    let message = "is a buffer that its worker lent; the server has no descriptor of it";
+    refusal(Code::FailedPrecondition, "LENT_REGION", "attach.region_id", message)
+}
+
+/// The answer to a rank that asks for more than to attach.
+pub(super) fn not_owner() -> proto::RegionError {
+    let message = "a rank may attach regions; rank 0 leases and releases them";
+    refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)
+}
+
+/// The answer to a request, or a field of one, that makes no sense.
+pub(super) fn invalid(field: &str, message: &str) -> proto::RegionError {
+    refusal(Code::InvalidArgument, Reason::InvalidField.name(), field, message)
+}
+
 /// An answer that refuses.
 pub(super) fn refusal(code: Code, reason: &str, field: &str, message: &str) -> proto::RegionError {
     let (reason, field, message) = (reason.to_owned(), field.to_owned(), message.to_owned());

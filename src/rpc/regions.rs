@@ -6,7 +6,7 @@
 
 use super::connection::Connection;
 use super::listener::{Guard, incoming};
-use super::refusals::{not_found, not_leased, outcome, refusal};
+use super::refusals::{self, not_found, not_leased, outcome, refusal};
 use super::uds::UdsListener;
 use crate::error::Reason;
 use crate::metrics::{Lease, Metrics};
@@ -86,12 +86,9 @@ impl Side {
         let stream = match request.map(|request| request.request) {
             Ok(Some(Request::Hello(hello))) => {
                 let found = Token::read(&hello.token).and_then(|token| self.regions.admit(&token, Instant::now()));
-                found.ok_or_else(|| {
-                    let message = "is not a token that waits: it was used, is too old, or its stream has ended";
-                    refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
-                })
+                found.ok_or_else(refusals::unknown_token)
             }
-            Ok(_) => Err(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "hello", "must come first")),
+            Ok(_) => Err(refusals::invalid("hello", "must come first")),
             Err(malformed) => Err(malformed),
         };
         let (reply, stream) = match stream {
@@ -118,9 +115,7 @@ impl Side {
                 Ok(None) => {
                     let message = "is not set, or one that this server does not know";
                     self.metrics.lease(Lease::Invalid);
-                    let reply =
-                        Reply::Error(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "request", message));
-                    write(connection, reply, None).await?;
+                    write(connection, Reply::Error(refusals::invalid("request", message)), None).await?;
                     continue;
                 }
                 Err(malformed) => {
@@ -136,32 +131,17 @@ impl Side {
     }
 
     async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> (Reply, Option<Arc<Region>>) {
-        let request = match request {
-            Request::Attach(proto::AttachRegion { region_id, generation }) => {
-                return match stream.get(region_id, generation) {
-                    Ok(region) if region.is_lent() => {
-                        let message = "is a buffer that its worker lent; the server has no descriptor of it";
-                        let field = "attach.region_id";
-                        (Reply::Error(refusal(Code::FailedPrecondition, "LENT_REGION", field, message)), None)
-                    }
-                    Ok(region) => (self.leased(&region), Some(region)),
-                    Err(error) => (Reply::Error(not_found(error, "attach")), None),
-                };
-            }
-            request => request,
-        };
-        let is_owners = !matches!(request, Request::Hello(_));
+        let is_owners = matches!(request, Request::Release(_) | Request::Lease(_) | Request::Lend(_));
         if is_owners && matches!(role, Role::Guest(_)) {
             self.metrics.lease(Lease::Invalid);
-            let message = "a rank may attach regions; rank 0 leases and releases them";
-            return (Reply::Error(refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)), None);
+            return (Reply::Error(refusals::not_owner()), None);
         }
         match request {
-            Request::Hello(_) | Request::Attach(_) => {
+            Request::Hello(_) => {
                 self.metrics.lease(Lease::Invalid);
-                let message = "comes first, and once";
-                (Reply::Error(refusal(Code::InvalidArgument, Reason::InvalidField.name(), "hello", message)), None)
+                (Reply::Error(refusals::invalid("hello", "comes first, and once")), None)
             }
+            Request::Attach(attach) => self.attached(stream, attach),
             Request::Release(release) => (released(stream, release).await, None),
             Request::Lease(lease) => {
                 self.made("lease", stream, move |regions, stream| match lease.device {
@@ -177,6 +157,14 @@ impl Side {
                 })
                 .await
             }
+        }
+    }
+
+    fn attached(&self, stream: &StreamRegions, attach: proto::AttachRegion) -> (Reply, Option<Arc<Region>>) {
+        match stream.get(attach.region_id, attach.generation) {
+            Ok(region) if region.is_lent() => (Reply::Error(refusals::lent()), None),
+            Ok(region) => (self.leased(&region), Some(region)),
+            Err(error) => (Reply::Error(not_found(error, "attach")), None),
         }
     }
 

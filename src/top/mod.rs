@@ -21,7 +21,7 @@ pub use screen::{Screen, draw};
 pub use speculation::{
     Drawn, ENOUGH_TO_SAY_SHIFTED, Measured, NOT_CHANCE, Position, Proposer, Rejected, SHIFTED, Shift, Speculation,
 };
-pub use view::Theme;
+pub use view::{Theme, full};
 
 use crate::output;
 use std::io;

@@ -9,14 +9,20 @@ use crate::metrics::catalog::{self as cat, Def};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
-/// How full something is when it is worth a look, and when the alert CroupierSaturated would say so.
+/// How full something is when it is worth a look.
 const FILLING: f64 = 0.7;
-const FULL: f64 = 0.9;
 /// Width of "expected" and the space behind it, and of a position.
 const ROW_LABEL: usize = 9;
 const POSITION: usize = 5;
 /// Levels of the line of rates.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// How full a resource is when the alert CroupierSaturated would say so. Beside a Unix socket TCP has seven eighths of the
+/// connections, so nine tenths of all of them would never be reached.
+#[must_use]
+pub fn full(resource: &str) -> f64 {
+    if resource == "connections" { 0.8 } else { 0.9 }
+}
 
 /// Whether to use colour. Nothing is said by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +143,7 @@ fn fill(f: &Figures, theme: Theme, width: usize) -> Section {
         let share = if fill.capacity == 0 { 0.0 } else { fill.used as f64 / fill.capacity as f64 };
         let percent = format!("{:.0}%", share * 100.0);
         let percent = match share {
-            s if s > FULL => theme.paint(percent, Color::Red),
+            s if s > full(fill.resource) => theme.paint(percent, Color::Red),
             s if s > FILLING => theme.paint(percent, Color::Yellow),
             _ => plain(percent),
         };

@@ -118,6 +118,22 @@ fn nothing_is_written_when_something_stands_against_it() {
     }
 }
 
+/// What Kubernetes takes as a quantity is one here too.
+#[test]
+fn quantities_are_those_of_kubernetes() {
+    let pod = std::fs::read_to_string(file("deployment.yaml")).unwrap();
+    for (quantity, is_one) in
+        [("2P", true), ("1Ei", true), ("3e9", true), ("1.5Gi", true), ("1GiB", false), ("0", false), ("1e999", false)]
+    {
+        let done = inject(&["--container=mistral-7b", &format!("--memory-limit={quantity}")], &pod);
+        let said = text(&done.stderr);
+        assert_eq!(said.contains("is not a quantity"), !is_one, "{quantity}: {said}");
+        // In quotes where YAML would take it for a number.
+        let written = text(&done.stdout).replace('"', "");
+        assert_eq!(written.contains(&format!("memory: {quantity}")), is_one, "{quantity}: {said}");
+    }
+}
+
 /// Flags of the next time.
 const NEXT: [&str; 3] = ["--ipv6", "--setting=max_streams=9", "--memory-request=1Gi"];
 

@@ -1,6 +1,6 @@
 //! Recorded pages on a terminal of ratatui's own.
 
-use croupier::top::{ENOUGH_TO_SAY_SHIFTED, NOT_CHANCE, SHIFTED, Scrape, Screen, Theme, draw};
+use croupier::top::{ENOUGH_TO_SAY_SHIFTED, NOT_CHANCE, SHIFTED, Scrape, Screen, Theme, draw, full};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -233,12 +233,26 @@ fn rows_are_off_by_the_alert_and_here_under_the_same_conditions() {
     assert_eq!(conditions, here);
 }
 
+/// Bounds are red where the alert would say that they are full.
+#[test]
+fn bounds_are_full_by_the_alert_and_here_alike() {
+    let rules = include_str!("../../helm/croupier/files/rules.yaml");
+    let alert = rules.split("alert: CroupierSaturated").nth(1).and_then(|alert| alert.split("for:").next()).unwrap();
+    let conditions: Vec<(&str, f64)> = alert
+        .lines()
+        .filter_map(|line| line.split_once(" > "))
+        .map(|(of, least)| (of.split('"').nth(1).unwrap_or("any other"), least.trim().parse().unwrap()))
+        .collect();
+    assert_eq!(conditions, ["any other", "connections"].map(|resource| (resource, full(resource))));
+}
+
 #[test]
 fn a_restart_makes_no_negative_rate() {
     let screen = shown(&[LOAD[1], EMPTY], 2, 80, 34);
     // Both pages are of one process here, so only the counters tell.
     assert!(screen.contains("restarted meanwhile") && screen.contains("0 tokens/s"), "{screen}");
-    assert!(!screen.contains('-') || !screen.contains("-1"), "{screen}");
+    let is_negative = |at: (usize, &str)| screen[at.0 + 1..].starts_with(|c: char| c.is_ascii_digit());
+    assert!(!screen.match_indices('-').any(is_negative), "{screen}");
     // The pages after it are compared with those after it.
     let again = shown(&[LOAD[1], EMPTY, LOAD[0]], 2, 80, 34);
     let rate = (value(LOAD[0], "croupier_tokens_total{") / 2.0).round() as u64;

@@ -86,12 +86,6 @@ impl Sharded {
         }
     }
 
-    /// Whether it waits still.
-    #[must_use]
-    pub fn is_awaited(&self) -> bool {
-        matches!(self, Self::Awaited(..))
-    }
-
     /// Puts the rows together if every shard is there, or gives them up. While it waits, when to try again at the latest:
     /// the task is woken before that if it need not wait so long. To be called once the steps before it wait no more.
     pub fn join(&mut self, now: Instant, deadline: Option<Instant>, context: &mut Context<'_>) -> Option<Instant> {
