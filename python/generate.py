@@ -170,6 +170,8 @@ def field_type(field: Any) -> tuple[str, str]:
         # Enums by number or name, and messages of the wire or as dicts are taken too.
         name = field.type_name.rpartition(".")[2]
         other = "int | str" if field.type == Field.TYPE_ENUM else f"pb.{name} | Mapping[str, Any]"
+        if name == "TokenSequence":
+            other += " | Sequence[int]"
         base, zero = f"{name} | {other}", "None"
     else:
         base, zero = TYPES.get(field.type, ("int", "0"))

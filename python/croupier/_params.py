@@ -30,6 +30,9 @@ _WANTED = {
 #: What the field of a JSON schema takes.
 _SCHEMA = "a JSON schema: a dict, True or False, or JSON as text"
 
+#: Some tokens in a row, as other engines have them: a list of their ids.
+TOKENS = "TokenSequence"
+
 _Message = TypeVar("_Message")
 
 
@@ -83,7 +86,8 @@ def _wanted(field: Any) -> str:
     """What a field takes, in words."""
     if field.message_type is not None:
         names = ", ".join(field.message_type.fields_by_name)
-        one = f"a {field.message_type.name} or a dict of its fields: {names}"
+        bare = "a list of token ids, " if field.message_type.name == TOKENS else ""
+        one = f"{bare}a {field.message_type.name} or a dict of its fields: {names}"
     elif field.enum_type is not None:
         one = f"one of {', '.join(_short_names(field.enum_type))}"
     else:
@@ -199,6 +203,8 @@ def _is_many(value: Any) -> bool:
 
 def _one(field: Any, value: Any) -> Any:
     if field.message_type is not None:
+        if field.message_type.name == TOKENS and _is_many(value):
+            return message(TOKENS, {"token_ids": value})
         return message(field.message_type.name, dict(value)) if isinstance(value, Mapping) else as_message(value)
     if field.enum_type is not None:
         return _number(field.enum_type, value)

@@ -480,7 +480,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """Only these tokens may be emitted. At most vocab_size. Server default: all."""
     banned_token_ids: Sequence[int] = ()
     """These tokens may not be emitted; wins over allowed_token_ids. At most vocab_size. Server default: none."""
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
     it. A sequence of one token is a ban. At most 1,024. Server default: none."""
     min_tokens: int | None = None
@@ -606,7 +606,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     dry_penalty_last_n: int | None = None
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
     """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
     default: none."""
     penalty_last_n: int | None = None
@@ -720,7 +720,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
     otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
     stream's default. Server default: none."""
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]] = ()
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
     """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
     it. A sequence that begins in the prompt is none, and one that is complete before min_tokens ends nothing. At most
     64. Server default: none."""
@@ -747,7 +747,7 @@ class SamplingFields(TypedDict, total=False):
     logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float]
     allowed_token_ids: Sequence[int]
     banned_token_ids: Sequence[int]
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
     min_tokens: int | None
     max_tokens: int | None
     stop_token_ids: Sequence[int]
@@ -790,7 +790,7 @@ class SamplingFields(TypedDict, total=False):
     dry_base: float | None
     dry_allowed_length: int | None
     dry_penalty_last_n: int | None
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
     penalty_last_n: int | None
     penalty_decay_n: int | None
     prompt_ignore_length: int | None
@@ -817,6 +817,6 @@ class SamplingFields(TypedDict, total=False):
     min_k_tau: float | None
     p_less_norm: bool | None
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any]]
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

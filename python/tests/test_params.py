@@ -124,6 +124,8 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
     ({"logprobs": 5}, TypeError,
      "SamplingParams.logprobs is 5, must be a LogprobsParams or a dict of its fields: top_n, mode, token_ids. What to report"),
     ({"logprobs": {"top_n": -1}}, ValueError, "LogprobsParams.top_n is -1, "),
+    ({"bad_words": [5]}, TypeError, "SamplingParams.bad_words is [5], must be a list, each a list of token ids, a TokenSequence or a dict of its fields: token_ids."),
+    ({"bad_words": [[5, -1]]}, ValueError, "TokenSequence.token_ids is [5, -1], must be a list, each a whole number"),
     ({"logit_bias": [5]}, TypeError, "SamplingParams.logit_bias is [5], must be a list, each a LogitBias or a dict of its fields: token_id, bias."),
     ({"engine_order": ["vllm"]}, TypeError, "SamplingParams.engine_order is [3], must be one of unspecified, croupier, llama_cpp, vllm"),
     ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_ids' meant?"),
