@@ -15,8 +15,10 @@ pub struct Speculation {
     seen: Acceptance,
     /// What was proposed and advised last.
     last: NextDraft,
-    /// Where what was proposed last comes from; `None`: nothing was.
+    /// Where what was proposed last comes from; `None`: nobody was asked.
     origin: Option<Origin>,
+    /// What was advised last by what was seen, whatever is certain.
+    learned: Option<u32>,
     /// How many tokens prompt and output may have.
     most_tokens: u64,
 }
@@ -48,7 +50,9 @@ impl Speculation {
         let length = params.draft_length;
         let asked = proposer.is_some() || length.is_some();
         let (seen, last) = (Acceptance::default(), NextDraft::default());
-        asked.then(|| Box::new(Self { proposer, length, seen, last, origin: None, most_tokens: u64::MAX }))
+        asked.then(|| {
+            Box::new(Self { proposer, length, seen, last, origin: None, learned: None, most_tokens: u64::MAX })
+        })
     }
 
     /// Appends an emitted token.
@@ -76,7 +80,7 @@ impl Speculation {
         let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
         let most = advised.map_or(most, |advised| advised as usize);
         let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
-        self.last = NextDraft { tokens, advised };
+        (self.last, self.learned) = (NextDraft { tokens, advised }, advised);
         self.origin = self.proposer.as_ref().map(|(kind, _)| Origin::Found(*kind));
         self.last.clone()
     }
@@ -84,13 +88,22 @@ impl Speculation {
     /// The same up to the first draft token that cannot come, where only `kept` of them can.
     fn cut(&mut self, kept: usize) -> NextDraft {
         self.last.tokens.truncate(kept);
+        if self.origin == Some(Origin::Thinking) {
+            self.last.advised = self.advised_for(self.last.tokens.len());
+        }
         self.last.clone()
+    }
+
+    /// What to advise where so many draft tokens are certain.
+    fn advised_for(&self, certain: usize) -> Option<u32> {
+        let most = self.length.map_or(MAX_DRAFT_TOKENS, |length| length.max_draft_tokens);
+        self.learned.map(|learned| learned.max(most.min(certain as u32)))
     }
 
     /// What to draft next, where these tokens are certain, after [`next`](Self::next). They are worth while, whatever became of other
     /// drafts.
     fn certain(&mut self, tokens: Vec<u32>, origin: Origin) -> NextDraft {
-        let advised = self.last.advised.map(|advised| advised.max(tokens.len() as u32));
+        let advised = self.advised_for(tokens.len());
         (self.last, self.origin) = (NextDraft { tokens, advised }, Some(origin));
         self.last.clone()
     }
@@ -103,7 +116,11 @@ impl Speculation {
     /// What to draft next, where the text has a grammar, after what its sequence would draft.
     pub(super) fn by_grammar(&mut self, proposed: Proposed) -> NextDraft {
         let Proposed { tokens, is_forced } = proposed;
-        if is_forced { self.certain(tokens, Origin::Grammar) } else { self.cut(tokens.len()) }
+        match self.origin {
+            Some(Origin::Thinking) if is_forced => self.last.clone(),
+            _ if is_forced => self.certain(tokens, Origin::Grammar),
+            _ => self.cut(tokens.len()),
+        }
     }
 
     /// What was proposed last.
@@ -163,10 +180,12 @@ impl Sequence {
         speculation.record(trials);
         let next = speculation.next(most);
         let most = most.min(speculation.most_proposed());
-        if !self.history.here().may_force_within(&self.rules, most) {
+        // What is forced behind a draft is not looked for.
+        if !self.history.here().may_force_within(&self.rules, most.min(next.tokens.len().max(1))) {
             return next;
         }
-        let (forced, kept) = (self.forced(most), self.until_forced(&next.tokens));
+        let forced = self.forced(most);
+        let kept = if forced.is_empty() { self.until_forced(&next.tokens) } else { 0 };
         match &mut self.speculation {
             Some(speculation) if forced.is_empty() => speculation.cut(kept),
             Some(speculation) => speculation.certain(forced, Origin::Thinking),
@@ -206,150 +225,15 @@ impl Sequence {
         (most > 0 && self.finished.is_none()).then(|| (text, speculation.proposed().to_vec(), most))
     }
 
-    /// Takes in what its grammar makes of what was proposed, and says what to draft next.
-    pub fn drafts_by_grammar(&mut self, proposed: Proposed) -> NextDraft {
+    /// Takes in what its grammar makes of what was proposed, and says what to draft next. What a budget forces goes before what the
+    /// grammar does.
+    pub fn drafts_by_grammar(&mut self, mut proposed: Proposed) -> NextDraft {
+        if proposed.is_forced && self.history.here().may_force_within(&self.rules, proposed.tokens.len()) {
+            proposed.tokens.truncate(self.until_forced(&proposed.tokens));
+        }
         self.speculation.as_mut().map(|speculation| speculation.by_grammar(proposed)).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::params::ProposerParams;
-    use crate::params::history::HistoryParams;
-    use crate::params::steering::ThinkingBudget;
-    use crate::sequence::Rules;
-    use proptest::prelude::*;
-    use std::sync::Arc;
-
-    fn speculation(advice: bool) -> Speculation {
-        let params = SamplingParams {
-            proposer: Some(ProposerParams::new(ProposerKind::Ngram)),
-            draft_length: advice.then(|| DraftLengthParams::new(0.9)),
-            ..SamplingParams::default()
-        };
-        *Speculation::new(&params, &[1, 2, 3, 4, 5, 6, 7, 1, 2], &[3]).expect("it is asked for")
-    }
-
-    fn trial(depth: usize, accepted: bool) -> Trial {
-        let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
-        Trial {
-            index: depth,
-            depth,
-            number: 0,
-            is_first: true,
-            accepted,
-            expected,
-            total_variation,
-            chances,
-            rejected_rank,
-            shifts: Default::default(),
-        }
-    }
-
-    #[test]
-    fn nothing_asked_nothing_remembered() {
-        assert_eq!(Speculation::new(&SamplingParams::default(), &[1; 9], &[]), None);
-    }
-
-    #[test]
-    fn its_own_proposals_are_known_again() {
-        let mut speculation = speculation(false);
-        let next = speculation.next(usize::MAX);
-        assert_eq!((&next.tokens[..4], next.advised), (&[4, 5, 6, 7][..], None));
-        assert_eq!(speculation.next(2).tokens, [4, 5], "no more than can be emitted");
-        let next = speculation.next(usize::MAX);
-        assert!(next.tokens.len() > 2);
-        let of = |draft: &[u32]| speculation.origin_of(draft);
-        assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(Origin::Found(ProposerKind::Ngram)), None, None));
-    }
-
-    #[test]
-    fn proposals_are_as_long_as_is_advised() {
-        let mut speculation = speculation(true);
-        for _ in 0..50 {
-            speculation.record(&[trial(0, true), trial(1, false)]);
-        }
-        let next = speculation.next(usize::MAX);
-        assert_eq!((next.tokens, next.advised), (vec![4], Some(1)));
-        // Siblings: one accepted is enough.
-        for _ in 0..200 {
-            let later = Trial { is_first: false, ..trial(0, true) };
-            speculation.record(&[trial(0, false), later, trial(1, true), trial(2, true), trial(3, true)]);
-        }
-        assert!(speculation.next(usize::MAX).advised > Some(3));
-        for _ in 0..200 {
-            speculation.record(&[trial(0, false)]);
-        }
-        assert_eq!(speculation.next(usize::MAX), NextDraft { tokens: vec![], advised: Some(0) });
-        for _ in 0..200 {
-            speculation.record(&[]);
-            speculation.next(usize::MAX);
-        }
-        assert_eq!(speculation.next(usize::MAX).advised, Some(1), "it is tried again some time");
-    }
-
-    /// A text that thinks between 1 and 2, and asks for drafts.
-    fn thinking(budget: u32, forced: &[u32], most: u32, prompt: &[u32], output: &[u32]) -> Sequence {
-        let thinking = ThinkingBudget {
-            start_token_ids: vec![1],
-            end_token_ids: vec![2],
-            budget,
-            forced_token_ids: forced.to_vec(),
-        };
-        let history = HistoryParams { thinking_budget: Some(Box::new(thinking)), ..HistoryParams::default() };
-        let proposer = ProposerParams { max_draft_tokens: most, ..ProposerParams::new(ProposerKind::Ngram) };
-        let params = SamplingParams { history: history.into(), proposer: Some(proposer), ..SamplingParams::default() };
-        Sequence::open(Arc::new(Rules::new(params, &[])), 7, prompt, output)
-    }
-
-    #[test]
-    fn what_a_spent_budget_forces_is_a_draft() {
-        let next = |budget, forced: &[u32], most, output: &[u32]| {
-            let mut sequence = thinking(budget, forced, most, &[3, 4, 5, 6, 9, 9], output);
-            let tokens = sequence.next_draft(&[]).tokens;
-            (tokens.clone(), sequence.speculation().and_then(|own| own.origin_of(&tokens)))
-        };
-        let (found, forced) = (Some(Origin::Found(ProposerKind::Ngram)), Some(Origin::Thinking));
-        assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9]), (vec![7, 8, 2], forced));
-        assert_eq!(next(2, &[7, 8, 2], 2, &[1, 9, 9]), (vec![7, 8], forced), "no more than were asked for");
-        assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9, 7, 8]), (vec![2], forced), "what is left of them");
-        // The prompt goes on with 5, 6, 9, 9.
-        assert_eq!(next(9, &[7, 8, 2], 4, &[1, 3, 4]), (vec![5, 6, 9, 9], found));
-        assert_eq!(next(4, &[7, 8, 2], 4, &[1, 3, 4]), (vec![5, 6], found), "no further than the budget goes");
-        assert_eq!(next(4, &[9, 9, 2], 8, &[1, 3, 4]), (vec![5, 6, 9, 9], found), "a forced token may be found");
-        assert_eq!(next(3, &[7, 2], 6, &[3, 4]), (vec![5, 6, 9, 9, 3, 4], found), "it does not think");
-    }
-
-    proptest! {
-        /// Whatever the text: no draft token stands where another one is forced, and all that is forced here is drafted.
-        #[test]
-        fn no_draft_stands_against_a_budget(
-            budget in 0u32..8,
-            most in 1u32..9,
-            forced in prop::collection::vec(1u32..6, 0..5),
-            prompt in prop::collection::vec(1u32..6, 0..20),
-            output in prop::collection::vec(1u32..6, 1..20),
-        ) {
-            let mut sequence = thinking(budget, &forced, most, &prompt, &output);
-            let draft = sequence.next_draft(&[]).tokens;
-            let free = thinking(u32::MAX, &forced, most, &prompt, &output).next_draft(&[]).tokens;
-            let (mut ahead, mut is_forced) = (sequence.ahead(), Vec::new());
-            for &token in &draft {
-                let due = ahead.here(&sequence.history).forced().first().copied();
-                prop_assert!(due.is_none_or(|due| due == token), "{draft:?}");
-                is_forced.push(due.is_some());
-                sequence.grow(&mut ahead, token);
-            }
-            let due = ahead.here(&sequence.history).forced().first().copied();
-            if sequence.history.here().forced().is_empty() {
-                prop_assert!(free.starts_with(&draft));
-                // It is shorter only where something else is forced.
-                prop_assert!(free.get(draft.len()).is_none_or(|&next| due.is_some_and(|due| due != next)));
-            } else {
-                prop_assert!(is_forced.iter().all(|&is_forced| is_forced));
-                prop_assert!(draft.len() == most as usize || due.is_none());
-            }
-        }
-    }
-}
+mod tests;

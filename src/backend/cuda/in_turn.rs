@@ -87,7 +87,8 @@ fn which(at: usize, resident: usize, different: usize) -> usize {
 /// The same few rows again and again, so that the other backend samples each but once.
 fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
     let expected = backend.other.run(jobs);
-    let order: Vec<usize> = (0..(2 * resident + 1).min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
+    let order: Vec<usize> =
+        (0..(2 * resident + jobs.len()).min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
     let repeated: Vec<RowJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
     compare(backend, &repeated, |at| &expected[order[at]])
 }
