@@ -117,6 +117,37 @@ async fn history_of_a_sequence() {
     assert_eq!(["history_limit", "state_bytes"].map(|reason| server.series(&failed(reason))), [1.0, 0.0]);
 }
 
+/// What rows may report counts before it is there: it could be much, while a worker does not read.
+#[tokio::test]
+async fn bytes_of_what_rows_may_report() {
+    let server = TestServer::with_limits(|limits| limits.max_bytes_in_flight = 1 << 20).await;
+    let mut worker = server.worker().await;
+    let report = Some(ReportParams { max_surviving_token_ids: 4096, ..Default::default() });
+    let asks_much = |id| open(id, SamplingParams { report: report.clone(), ..seeded(id) });
+    worker.step(open_step((0..100).map(asks_much).collect())).await;
+    let rows: Vec<_> = (0..100).map(|id| (id, logits(id, 0))).collect();
+    let mut work = worker.step(sample_step(&rows)).await.work;
+    // Each may report 16 KiB.
+    let done = work.iter().filter(|work| work.status() == RowStatus::Ok).count();
+    assert!((50..64).contains(&done), "{done}");
+    let failed: Vec<u64> = (0..100).filter(|&id| work[id as usize].status() == RowStatus::ReplyBytes).collect();
+    assert_eq!(done + failed.len(), 100);
+    assert!(work[failed[0] as usize].message.contains("max_bytes_in_flight"));
+    let counted = server.series("croupier_rows_invalid_total{model=\"default\",reason=\"reply_bytes\"}");
+    assert_eq!(counted, failed.len() as f64);
+    server.expect_series("croupier_in_flight_bytes", 0.0).await;
+    // Nothing was committed: sent again they get the tokens that they would have got.
+    let again: Vec<_> = failed.iter().map(|&id| (id, logits(id, 0))).collect();
+    for (&id, result) in failed.iter().zip(worker.step(sample_step(&again)).await.work) {
+        work[id as usize] = result;
+    }
+    let roomy = TestServer::start().await;
+    let mut other = roomy.worker().await;
+    other.step(open_step((0..100).map(asks_much).collect())).await;
+    let expected = other.step(sample_step(&rows)).await.work;
+    assert!(work == expected && work.iter().all(|work| work.status() == RowStatus::Ok));
+}
+
 #[tokio::test]
 async fn openings_that_are_mistakes_are_counted_for_both_calls() {
     let server = TestServer::start().await;

@@ -1,12 +1,12 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
 use super::commit::Results;
-use super::grammar;
 use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
 use super::verify::{Lot, VerifySource, run_verifications};
+use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::permits::Permit;
@@ -70,7 +70,7 @@ impl Batch {
 
     /// Takes a step: closes and opens its sequences, plans its rows.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
-        let Queued { mut step, permits, weight } = queued;
+        let Queued { mut step, mut permits, weight } = queued;
         self.row_bytes += step.row_bytes();
         for &sequence in &step.close {
             stream.table.close(sequence);
@@ -97,6 +97,9 @@ impl Batch {
             } else {
                 plan_work(&mut stream.table, work, (&step, &mut costs), self.number, limits)
             };
+            let room = &mut permits.in_flight.0;
+            let planned =
+                planned.and_then(|planned| memory::reserve_lists(room, &stream.table, work).map(|()| planned));
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
             plan.push(planned);
         }

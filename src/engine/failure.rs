@@ -37,6 +37,14 @@ impl RowFailure {
         Self { cause: Some(Cause::Limit(refusal)), ..Self::new(RowStatus::HistoryLimit, refusal.message()) }
     }
 
+    /// There is no room for what its reply may report.
+    #[must_use]
+    pub fn no_reply() -> Self {
+        let message = "replies that are not read yet leave no room for what this work may report (max_bytes_in_flight); \
+                       read them and send the row again, or ask for less";
+        Self::new(RowStatus::ReplyBytes, message)
+    }
+
     /// The step that the work is in was to open its sequence and could not.
     #[must_use]
     pub fn not_opened() -> Self {
@@ -92,6 +100,7 @@ pub enum RowStatus {
     Unimplemented = 12,
     Internal = 13,
     GrammarTooComplex = 14,
+    ReplyBytes = 15,
     ShardMissing = 110,
     ShardMismatch = 111,
     BeyondTopN = 120,
@@ -115,6 +124,7 @@ impl RowStatus {
             Self::Unimplemented => "unimplemented",
             Self::Internal => "internal",
             Self::GrammarTooComplex => "grammar_too_complex",
+            Self::ReplyBytes => "reply_bytes",
             Self::ShardMissing => "shard_missing",
             Self::ShardMismatch => "shard_mismatch",
             Self::BeyondTopN => "beyond_top_n",

@@ -1,9 +1,11 @@
 //! How much memory a step takes until it is answered, and its reply until its worker has read it.
 
-use super::step::{Done, Open, Opened, RowFailure, Step};
+use super::step::{Done, Open, Opened, RowFailure, Step, Work, WorkKind};
+use crate::permits::Permit;
 use crate::sampling::row::RowOutput;
 use crate::sequence::OpenError;
 use crate::sequence::speculation::NextDraft;
+use crate::sequence::table::Table;
 use std::borrow::Cow;
 
 /// The memory of a step's message, and of its top-n rows once they are read.
@@ -28,6 +30,19 @@ pub(super) fn of_errors(open: &[Open]) -> usize {
 pub(super) fn of_reply(open: &[Opened], work: &[Result<Done, RowFailure>]) -> usize {
     let texts: usize = open.iter().filter_map(|opened| opened.result.as_ref().err()).map(text).sum();
     size_of_val(open) + texts + size_of_val(work) + work.iter().map(beyond).sum::<usize>()
+}
+
+/// Takes room for the lists that a work may report, which has to be there before its rows run: a worker that does not read could let
+/// them grow. What the reply takes in the end is set once it is made.
+pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Result<(), RowFailure> {
+    let Some(sequence) = work.sequence_id.and_then(|id| table.get(id)) else { return Ok(()) };
+    let each = match &work.kind {
+        Ok(WorkKind::Sample | WorkKind::Verify(_)) => sequence.most_listed(None),
+        Ok(WorkKind::Score(score)) => sequence.most_listed(Some(&score.logprobs)),
+        Ok(WorkKind::Draft(_)) | Err(_) => 0,
+    };
+    let lists = each.saturating_mul(work.rows());
+    if lists == 0 || room.resize(room.amount().saturating_add(lists)) { Ok(()) } else { Err(RowFailure::no_reply()) }
 }
 
 /// What a result takes beside its place in the list.

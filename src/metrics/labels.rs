@@ -44,6 +44,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     "unimplemented",
     "internal",
     "grammar_too_complex",
+    "reply_bytes",
     "shard_missing",
     "shard_mismatch",
     "beyond_top_n",

@@ -33,9 +33,9 @@ mod thinking;
 mod window;
 
 use crate::grammar::Text;
-use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
+use crate::params::{FieldError, LogprobsParams};
 use crate::sampling::kept::Kept;
 use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
@@ -277,6 +277,12 @@ impl Sequence {
     #[must_use]
     pub fn explains(&self) -> bool {
         self.rules.explains()
+    }
+
+    /// Most bytes of the lists that are reported of each of its tokens; `logprobs` stand for its own where tokens are scored.
+    #[must_use]
+    pub fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
+        self.rules.most_listed(logprobs)
     }
 
     /// How many tokens it may emit until it is as long as it may be; at least 1.

@@ -212,6 +212,7 @@ mod tests {
             DeadlineExceeded,
             Internal,
             GrammarTooComplex,
+            ReplyBytes,
             ShardMissing,
             ShardMismatch,
             BeyondTopN,

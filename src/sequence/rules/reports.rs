@@ -1,8 +1,9 @@
 //! What rows of these rules are to say about how their tokens were chosen.
 
 use super::Rules;
+use crate::params::LogprobsParams;
 use crate::params::report::ReportParams;
-use crate::sampling::report::{Bans, ReportSpec};
+use crate::sampling::report::{Bans, Report, ReportSpec, WhyNot};
 
 impl Rules {
     /// What is to be said at all.
@@ -13,6 +14,18 @@ impl Rules {
     /// Whether it is to be said why tokens were not chosen.
     pub(in crate::sequence) fn explains(&self) -> bool {
         self.wanted().is_some_and(|wanted| !wanted.why_not_token_ids.is_empty())
+    }
+
+    /// Most bytes of the lists that are reported of a token; `logprobs` stand for those of these rules.
+    pub(in crate::sequence) fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
+        let logprobs = logprobs
+            .or(self.logprobs())
+            .map_or(0, |wanted| wanted.top_n as usize * size_of::<(u32, f32)>() + size_of_val(&*wanted.token_ids));
+        let report = self.wanted().map_or(0, |wanted| {
+            let surviving = wanted.max_surviving_token_ids as usize * size_of::<u32>();
+            size_of::<Report>() + surviving + wanted.why_not_token_ids.len() * size_of::<WhyNot>()
+        });
+        logprobs + report
     }
 
     /// What to say about a row at this position of the output, which ends with `tail`.
