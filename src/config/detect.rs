@@ -43,7 +43,7 @@ in a file of TOML or JSON, such as
   [kgw]
   hashing_key = 15485863
   greenlist_ratio = 0.25
-Keys on a command line can be seen by others on the machine; a file need not be.
+Keys on a command line can be seen by others on the machine; a file need not be, nor one that is given as file:PATH where a key goes.
 
   croupier detect --params mark.toml texts.jsonl
   croupier detect --scheme gumbel --key 42 --json < texts.jsonl

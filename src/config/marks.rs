@@ -1,8 +1,11 @@
 //! A mark in files, and of `croupier detect` in flags: a table called as its scheme, with the parameters by their names in the
-//! schema. Large keys may be texts, as JSON writes them and as flags are; a mistake never repeats a key.
+//! schema. Large keys may be texts, as JSON writes them and as flags are, or lie in files of their own; a mistake never repeats a key.
 
 use super::parts::{Parts, Read, boolean, shown, table, wrong};
 use crate::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
+use crate::reload::read_one;
+use std::borrow::Cow;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use toml::{Table, Value};
@@ -49,14 +52,26 @@ fn float(value: &Value) -> Read<f32> {
     number(value).map_or_else(|| wrong(format!("{} is not a number", shown(value))), Ok)
 }
 
-fn key(value: &Value) -> Read<u64> {
-    number(value).map_or_else(|| wrong("is no key, a whole number below 2^64 (as a text from 2^63 on)".to_owned()), Ok)
+/// What a text names before the file that a key lies in.
+const FILE: &str = "file:";
+
+/// A value, or what stands in the file that it names: keys are secrets, and can so be kept where the configuration is not.
+fn secret(value: &Value) -> Read<Cow<'_, Value>> {
+    let Some(path) = value.as_str().and_then(|text| text.strip_prefix(FILE)) else { return Ok(Cow::Borrowed(value)) };
+    let text = read_one(Path::new(path))
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| format!("{path}: is not text")));
+    text.map_or_else(wrong, |text| Ok(Cow::Owned(Value::String(text.trim().to_owned()))))
 }
 
-/// `[1, 2]`, or `"1, 2"`.
+fn key(value: &Value) -> Read<u64> {
+    let value = secret(value)?;
+    number(&value).map_or_else(|| wrong("is no key, a whole number below 2^64 (as a text from 2^63 on)".to_owned()), Ok)
+}
+
+/// `[1, 2]`, or `"1, 2"`; in a file also one a line.
 fn keys(value: &Value) -> Read<Vec<u64>> {
-    let list = match value {
-        Value::String(text) => text.split(',').map(|key| Value::String(key.to_owned())).collect(),
+    let list = match secret(value)?.as_ref() {
+        Value::String(text) => text.split([',', '\n']).map(|key| Value::String(key.to_owned())).collect(),
         Value::Array(list) => list.clone(),
         _ => return wrong("is no list of keys, such as [654, 400]".to_owned()),
     };
@@ -102,5 +117,46 @@ fn gumbel(parts: &mut Parts<'_>) -> GumbelParams {
         context_width: parts.or("context_width", default.context_width, whole),
         context_history_size: parts.or("context_history_size", default.context_history_size, whole),
         ..default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read of a mark, or what is said of it.
+    fn read(text: &str) -> Result<Watermark, String> {
+        let table: Table = text.parse().expect("it is TOML");
+        match watermark(&Value::Table(table)) {
+            Ok(mark) => Ok(mark.expect("there is one").as_ref().clone()),
+            Err(wrongs) => Err(wrongs.iter().map(|wrong| format!("{}: {}", wrong.at, wrong.what)).collect()),
+        }
+    }
+
+    #[test]
+    fn keys_lie_in_files_of_their_own_where_they_are_to() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, holds: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, holds).expect("it is written");
+            path.display().to_string()
+        };
+        let one = file("one", b"18446744073709551615\n");
+        let kgw = KgwParams { hashing_key: u64::MAX, ..KgwParams::default() };
+        assert_eq!(read(&format!("kgw = {{ hashing_key = 'file:{one}' }}")), Ok(Watermark::Kgw(kgw)));
+        let gumbel = Watermark::Gumbel(GumbelParams::new(u64::MAX));
+        assert_eq!(read(&format!("gumbel = {{ key = 'file:{one}' }}")), Ok(gumbel));
+        let synthid = Watermark::Synthid(SynthidParams::new(vec![654, 400, 836]));
+        for holds in ["654, 400,836", "654\n400\r\n836\n"] {
+            let many = file("many", holds.as_bytes());
+            assert_eq!(read(&format!("synthid = {{ keys = 'file:{many}' }}")), Ok(synthid.clone()), "{holds:?}");
+        }
+        for holds in [&b"secret123"[..], b"", b"5 6", b"\xff123"] {
+            let said =
+                read(&format!("kgw = {{ hashing_key = 'file:{}' }}", file("wrong", holds))).expect_err("it is wrong");
+            assert!(said.starts_with(".kgw.hashing_key: ") && !said.contains("123"), "{said}");
+        }
+        let said = read("gumbel = { key = 'file:/nowhere' }").expect_err("it is not there");
+        assert!(said.starts_with(".gumbel.key: /nowhere: cannot be read: "), "{said}");
     }
 }

@@ -62,6 +62,11 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: {{ include "croupier.fullname" $ }}-vocabulary
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.watermark.existingSecret }}
+- name: {{ include "croupier.fullname" $ }}-watermark
+  secret:
+    secretName: {{ . }}
+{{- end }}
 {{- with .Values.tracing.caSecret }}
 - name: {{ include "croupier.fullname" $ }}-collector
   secret:
@@ -78,6 +83,11 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- if .Values.vocabulary.volume }}
 - name: {{ include "croupier.fullname" . }}-vocabulary
   mountPath: /etc/croupier-vocabulary
+  readOnly: true
+{{- end }}
+{{- if .Values.watermark.existingSecret }}
+- name: {{ include "croupier.fullname" . }}-watermark
+  mountPath: /etc/croupier-watermark
   readOnly: true
 {{- end }}
 {{- if .Values.tracing.caSecret }}
