@@ -12,6 +12,7 @@ use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, UPKEEP_INTERVAL};
 use crate::otlp::Collector;
+use crate::output;
 use crate::region::{DeviceSide, Regions};
 use crate::rpc::health::{Health, State};
 use crate::rpc::uds::UdsListener;
@@ -301,14 +302,13 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 
 /// Runs a server with this configuration until it is told to stop, and gives the exit code.
 #[must_use]
-#[allow(clippy::print_stderr)] // Before logging is set up there is nothing else.
 pub fn run(config: Config) -> ExitCode {
     memory::keep_large_buffers();
     let descriptors = descriptors::raised();
     let guard = match telemetry::init(config.log_format, &config.log_level) {
         Ok(guard) => guard,
         Err(error) => {
-            eprintln!("croupier: cannot log: {error}");
+            output::complain(&format!("croupier: cannot log: {error}"));
             return ExitCode::from(EXIT_INTERNAL);
         }
     };

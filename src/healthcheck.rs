@@ -1,9 +1,9 @@
 //! `croupier healthcheck`: for a container's health check or an exec probe.
 
-use crate::admin_client;
 use crate::config::{HealthcheckArgs, Target};
 use crate::rpc::health::{LIVENESS, READINESS};
 use crate::rpc::probe;
+use crate::{admin_client, output};
 use std::process::ExitCode;
 
 /// A longer answer is none of `/readyz`.
@@ -11,15 +11,15 @@ const LONGEST_ANSWER: u64 = 4096;
 
 /// Asks, says what came of it, and gives the exit code: 0 if the server serves, 1 if not.
 #[must_use]
-#[allow(clippy::print_stdout, clippy::print_stderr)] // It is the command's output.
 pub fn run(args: &HealthcheckArgs) -> ExitCode {
     match ask(args) {
         Ok(()) => {
-            println!("serving");
+            // Whether the server serves is the exit code's matter, whoever reads this or not.
+            let _ = output::say("serving\n");
             ExitCode::SUCCESS
         }
         Err(reason) => {
-            eprintln!("croupier healthcheck: {reason}");
+            output::complain(&format!("croupier healthcheck: {reason}"));
             ExitCode::FAILURE
         }
     }

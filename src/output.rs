@@ -1,4 +1,4 @@
-//! What subcommands print.
+//! What subcommands print. Nothing here panics where a standard stream is closed or its disk full, as `println!` does.
 
 use std::io::{self, Write};
 
@@ -12,4 +12,9 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Writes a line to standard error, where that can be written.
+pub(crate) fn complain(line: &str) {
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }

@@ -4,6 +4,8 @@ use super::{Address, BenchError};
 use crate::dial::{Access, Token, causes, hint};
 use crate::proto::sampler_client::SamplerClient;
 use crate::proto::{GetServerInfoRequest, GetServerInfoResponse};
+use std::time::Duration;
+use tokio::time::timeout;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
@@ -36,8 +38,18 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
     Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MOST_REPLY_BYTES))
 }
 
+/// How long a server may take to say who it is.
+const MOST_WAIT: Duration = Duration::from_secs(10);
+
 /// Who answers at an address.
 pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
+    timeout(MOST_WAIT, asked(addr, access)).await.unwrap_or_else(|_| {
+        let reason = format!("something listens there, but gave no answer within {} s", MOST_WAIT.as_secs());
+        Err(BenchError::Unreachable { addr: addr.clone(), reason })
+    })
+}
+
+async fn asked(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
     let mut client = connect(addr, access).await?;
     let info = client.get_server_info(GetServerInfoRequest {}).await;
     let refused = |status: tonic::Status| {

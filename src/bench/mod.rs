@@ -257,9 +257,8 @@ pub fn baseline_main(args: BaselineArgs) -> ExitCode {
     block_on(serve_baseline(args)).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
-#[allow(clippy::print_stderr)] // Why the command has no result.
 fn failed(error: &BenchError) -> ExitCode {
-    eprintln!("croupier: {error}");
+    output::complain(&format!("croupier: {error}"));
     if matches!(error, BenchError::Args(_)) { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
 }
 

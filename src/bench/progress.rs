@@ -1,6 +1,7 @@
 //! How a running measurement shows itself: a line that moves on a terminal, lines now and then elsewhere.
 
 use super::BenchArgs;
+use crate::output;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -76,7 +77,6 @@ impl Progress {
     }
 }
 
-#[allow(clippy::print_stderr)] // Progress is for the person at the terminal, and stdout is for the result.
 fn note(line: &str) {
-    eprintln!("{line}");
+    output::complain(line);
 }

@@ -89,7 +89,6 @@ impl Stop {
 
     /// Tells it and gives the exit code.
     #[must_use]
-    #[allow(clippy::print_stderr)] // Mistakes found before logging is set up.
     pub fn report(&self) -> ExitCode {
         if self.code == 0 {
             return output::say(&self.text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
@@ -97,7 +96,7 @@ impl Stop {
         // At the default level: the one that is set may be among the mistakes.
         let logs = (!self.lines.is_empty()).then(|| telemetry::init(LogFormat::Json, "info"));
         let Some(Ok(_guard)) = logs else {
-            eprint!("{}", self.text);
+            output::complain(self.text.trim_end());
             return ExitCode::from(self.code);
         };
         self.lines.iter().for_each(|problem| tracing::error!("wrong configuration: {problem}"));

@@ -2,6 +2,8 @@
 
 use super::settings::SETTINGS;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use toml::de::DeTable;
 use toml::{Table, Value};
@@ -15,7 +17,7 @@ pub(super) const MOST_TOLD: usize = 64;
 
 /// What a file says.
 #[derive(Debug, Default)]
-pub(super) struct File {
+pub(super) struct Said {
     /// Values by key, as text.
     pub(super) values: BTreeMap<String, String>,
     /// `[defaults]`.
@@ -23,8 +25,8 @@ pub(super) struct File {
 }
 
 /// Reads a file, adding its mistakes to `problems`.
-pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> File {
-    let (Some(text), name) = (text(path, problems), path.display().to_string()) else { return File::default() };
+pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> Said {
+    let (Some(text), name) = (text(path, problems), path.display().to_string()) else { return Said::default() };
     let mut found = Vec::new();
     let file = parse(&text, &name, &mut found);
     problems.extend(at_most(&name, found));
@@ -42,15 +44,20 @@ pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
 
 /// The text of a file, or a mistake.
 pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
-    let size = std::fs::metadata(path).map(|m| m.len());
-    if let Ok(bytes) = size
-        && bytes > LARGEST
-    {
-        problems.push(format!("{}: has {bytes} bytes, at most {LARGEST} are allowed", path.display()));
-        return None;
+    let mut text = String::new();
+    // What has no length of its own, such as a pipe, is not read without end either.
+    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+    match read {
+        _ if text.len() as u64 > LARGEST => {
+            problems.push(format!("{}: has more than {LARGEST} bytes, which is all it may have", path.display()));
+            None
+        }
+        Err(error) => {
+            problems.push(format!("{}: cannot be read: {error}", path.display()));
+            None
+        }
+        Ok(_) => Some(text),
     }
-    let text = std::fs::read_to_string(path);
-    text.map_err(|e| problems.push(format!("{}: cannot be read: {e}", path.display()))).ok()
 }
 
 /// The text of the file called `name` as a table, or every mistake in its form.
@@ -80,8 +87,8 @@ fn without_numbers(message: &str) -> String {
     parts.join("`")
 }
 
-fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {
-    let mut file = File::default();
+fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> Said {
+    let mut file = Said::default();
     let table = match table(text, path) {
         Ok(table) => table,
         Err(found) => {
@@ -92,6 +99,9 @@ fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> File {
     for (key, value) in table {
         match value {
             Value::Table(defaults) if key == DEFAULTS => file.defaults = defaults,
+            _ if key == DEFAULTS => {
+                problems.push(format!("{path}: {DEFAULTS}: must be a table of sampling parameters"))
+            }
             value if SETTINGS.iter().any(|s| s.key() == key) => match scalar(&value) {
                 Some(text) => drop(file.values.insert(key, text)),
                 None => problems.push(format!("{path}: {key}: must be a single value, not a list or table")),

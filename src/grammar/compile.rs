@@ -60,6 +60,15 @@ pub(super) struct Tokens {
     compiling: (Mutex<usize>, Condvar),
 }
 
+/// Why there are none.
+#[derive(Debug)]
+pub(super) enum NoTokens {
+    /// No grammar can be compiled over this vocabulary.
+    Vocabulary(String),
+    /// There are no threads for them now.
+    Threads(String),
+}
+
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").field("end", &self.end).finish_non_exhaustive()
@@ -68,12 +77,14 @@ impl std::fmt::Debug for Tokens {
 
 impl Tokens {
     /// Over the texts of a vocabulary; takes some tenths of a second.
-    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, String> {
+    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
         let made = catch_unwind(AssertUnwindSafe(|| Self::of(vocabulary)));
-        made.unwrap_or_else(|_| Err("cannot be compiled over this server's vocabulary".to_owned()))
+        made.unwrap_or_else(|_| {
+            Err(NoTokens::Vocabulary("cannot be compiled over this server's vocabulary".to_owned()))
+        })
     }
 
-    fn of(vocabulary: &Vocabulary) -> Result<Self, String> {
+    fn of(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
         let end = vocabulary.tokens() as u32;
         let mut words: Vec<Vec<u8>> = (0..end).map(|token| word(vocabulary.text(token))).collect();
         for (token, name) in vocabulary.special() {
@@ -83,7 +94,7 @@ impl Tokens {
         words.push(Vec::new());
         let spelling = Spelling::new(&words);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(end + 1, end), &words)));
-        let mut factory = ParserFactory::new_simple(&env).map_err(|e| told(&e))?;
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| NoTokens::Vocabulary(told(&e)))?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_lexer_states: MOST_STATES,
@@ -100,7 +111,7 @@ impl Tokens {
             .stack_size(STACK_BYTES)
             .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
             .build()
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| NoTokens::Threads(e.to_string()))?;
         let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Default::default());
         let has_special = !vocabulary.special().is_empty();
         Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling })

@@ -34,7 +34,7 @@ use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
-use compile::{Tokens, Turn};
+use compile::{NoTokens, Tokens, Turn};
 use metrics::Histogram;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -59,7 +59,7 @@ pub enum CompileError {
     Invalid(FieldError),
     /// There is no room for it.
     NoRoom,
-    /// Others take so long that its turn did not come.
+    /// Others take so long that its turn did not come, or there are no threads for it now.
     Busy,
 }
 
@@ -92,7 +92,8 @@ impl Grammar {
 pub struct Grammars {
     vocabulary: Arc<Vocabulary>,
     /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
-    tokens: OnceLock<Result<Arc<Tokens>, String>>,
+    tokens: OnceLock<Arc<Tokens>>,
+    making: Mutex<()>,
     known: Mutex<Known>,
     /// Tells who waits for a grammar that somebody else compiles.
     compiled: Condvar,
@@ -122,6 +123,7 @@ impl Grammars {
         Self {
             vocabulary,
             tokens: OnceLock::new(),
+            making: Mutex::default(),
             known: Mutex::default(),
             compiled: Condvar::new(),
             took: Histogram::noop(),
@@ -153,10 +155,7 @@ impl Grammars {
             Found::There(found) => return Ok(found),
             Found::Begun(own) => own,
         };
-        let tokens = self.tokens.get_or_init(|| Tokens::new(&self.vocabulary).map(Arc::new));
-        let tokens = tokens
-            .as_ref()
-            .map_err(|message| CompileError::Invalid(FieldError::new(params.kind.name(), message.clone())))?;
+        let tokens = self.tokens(params.kind)?;
         let turn = Turn::take(tokens, started + MOST_WAIT).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
         let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
@@ -175,6 +174,25 @@ impl Grammars {
         drop(own);
         self.take_apart(last);
         Ok(compiled)
+    }
+
+    /// What all grammars need. Where it cannot be made for want of threads or memory the next one tries again.
+    fn tokens(&self, kind: GrammarKind) -> Result<&Arc<Tokens>, CompileError> {
+        let _one = lock(&self.making);
+        if let Some(made) = self.tokens.get() {
+            return Ok(made);
+        }
+        let made = Tokens::new(&self.vocabulary).map_err(|error| match error {
+            NoTokens::Vocabulary(message) => CompileError::Invalid(FieldError::new(kind.name(), message)),
+            NoTokens::Threads(message) => {
+                tracing::error!(
+                    error = message,
+                    "the threads of grammars cannot be started; the next grammar tries again"
+                );
+                CompileError::Busy
+            }
+        })?;
+        Ok(self.tokens.get_or_init(|| Arc::new(made)))
     }
 
     /// Has those that nobody uses go where something else needs their room in `state`.
@@ -206,11 +224,12 @@ impl Grammars {
         true
     }
 
-    /// Drops grammars that may be large, for which nobody waits, nor for who has the lock.
+    /// Drops grammars, those that may be large where nobody waits for it. Not to be called with the lock.
     fn take_apart(&self, gone: impl IntoIterator<Item = Arc<Compiled>>) {
-        let gone: Vec<_> = gone.into_iter().collect();
+        // One that somebody uses is only one fewer, and has to be so at once: it gives way once it is used no more.
+        let gone: Vec<_> = gone.into_iter().filter(is_unused).collect();
         match self.tokens.get() {
-            Some(Ok(tokens)) if !gone.is_empty() => tokens.pool.spawn(move || drop(gone)),
+            Some(tokens) if !gone.is_empty() => tokens.pool.spawn(move || drop(gone)),
             _ => drop(gone),
         }
     }
@@ -302,7 +321,7 @@ impl Known {
     }
 }
 
-/// Of what is known, under its lock: nobody comes to use it meanwhile.
+/// Of what is known, under its lock, or not known any more: nobody comes to use it meanwhile.
 fn is_unused(compiled: &Arc<Compiled>) -> bool {
     Arc::strong_count(compiled) == 1
 }

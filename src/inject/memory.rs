@@ -44,6 +44,7 @@ pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
 
 /// A quantity of Kubernetes, such as bytes or cores.
 pub(crate) fn quantity(text: &str) -> Option<f64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let decimal =
@@ -53,7 +54,8 @@ pub(crate) fn quantity(text: &str) -> Option<f64> {
         .position(|known| *known == unit)
         .map(|n| 1024f64.powi(n as i32 + 1));
     let exponent = || unit.strip_prefix(['e', 'E'])?.parse::<i32>().ok().map(|n| 10f64.powi(n));
-    let factor = decimal.or(binary).or_else(|| (unit == "m").then_some(1e-3)).or_else(exponent)?;
+    let small = ["n", "u", "m"].iter().position(|known| *known == unit).map(|n| 1e3f64.powi(n as i32 - 3));
+    let factor = decimal.or(binary).or(small).or_else(exponent)?;
     Some(number.parse::<f64>().ok()? * factor)
 }
 
@@ -71,6 +73,9 @@ mod tests {
             ("512M", 512e6),
             ("1Pi", 1125899906842624.0),
             ("7", 7.0),
+            ("+7", 7.0),
+            ("2000000000n", 2.0),
+            ("3000000u", 3.0),
         ] {
             assert_eq!(quantity(text), Some(expected), "{text}");
         }

@@ -173,16 +173,15 @@ fn nothing(args: &InjectArgs, notes: &[String]) -> String {
 /// The subcommand `inject`: manifests to standard output, what came of them to standard error. Exit code 1 and no output
 /// when something stands against it.
 #[must_use]
-#[allow(clippy::print_stderr)] // Standard output is for the manifests.
 pub fn main(args: &InjectArgs) -> ExitCode {
     match run(args) {
         Ok(notes) => {
-            notes.iter().for_each(|note| eprintln!("croupier inject: {}", visible(note)));
+            notes.iter().for_each(|note| output::complain(&format!("croupier inject: {}", visible(note))));
             ExitCode::SUCCESS
         }
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
-            eprintln!("croupier inject: {}", visible(&format!("{whence}: {error}")));
+            output::complain(&format!("croupier inject: {}", visible(&format!("{whence}: {error}"))));
             ExitCode::FAILURE
         }
     }

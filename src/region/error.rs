@@ -17,6 +17,9 @@ pub enum LeaseError {
     /// The stream has as many as it may.
     #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
     TooMany(usize),
+    /// Regions that streams gave up, and that are still read, have all of the server's places.
+    #[error("all {0} places for regions are taken, by some that were given up and are still read; try again")]
+    NoPlace(usize),
     /// The server's regions take as much memory as they may.
     #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
     NoRoom(usize),

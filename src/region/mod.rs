@@ -187,7 +187,7 @@ impl Regions {
 
     /// A place for one more region. Those that streams gave up have theirs while somebody still reads them.
     fn place(&self) -> Result<Permit, LeaseError> {
-        self.room(|| self.count.take(1)).ok_or(LeaseError::TooMany(self.max_per_stream))
+        self.room(|| self.count.take(1)).ok_or_else(|| LeaseError::NoPlace(self.count.limit()))
     }
 
     /// The size of one more region of a stream.

@@ -75,7 +75,7 @@ fn a_region_that_is_given_up_and_still_looked_at_has_its_place() {
     let stream = invitation.regions();
     let one = regions.lease(stream, 1).expect("room");
     stream.release(one.id(), one.generation()).expect("it is leased");
-    assert!(matches!(regions.lease(stream, 1), Err(LeaseError::TooMany(1))));
+    assert!(matches!(regions.lease(stream, 1), Err(LeaseError::NoPlace(1))));
     drop(one);
     assert!(regions.lease(stream, 1).is_ok());
 }

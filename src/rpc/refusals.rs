@@ -11,7 +11,7 @@ use tonic::Code;
 pub(super) fn outcome(error: &LeaseError) -> Lease {
     match error {
         LeaseError::Size { .. } | LeaseError::Device(DeviceError::HandleSize(_) | DeviceError::NoIpc) => Lease::Invalid,
-        LeaseError::TooMany(_) => Lease::TooManyRegions,
+        LeaseError::TooMany(_) | LeaseError::NoPlace(_) => Lease::TooManyRegions,
         LeaseError::NoRoom(_) => Lease::RegionBytes,
         LeaseError::System(_) => Lease::System,
         LeaseError::Ended => Lease::StreamEnded,
@@ -25,7 +25,7 @@ pub(super) fn outcome(error: &LeaseError) -> Lease {
 pub(super) fn not_leased(request: &str, error: &LeaseError) -> proto::RegionError {
     let (code, reason, field) = match error {
         LeaseError::Size { .. } => (Code::InvalidArgument, Reason::InvalidField.name(), "bytes"),
-        LeaseError::TooMany(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
+        LeaseError::TooMany(_) | LeaseError::NoPlace(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
         LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
         LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
         LeaseError::Ended => (Code::FailedPrecondition, "STREAM_ENDED", ""),

@@ -97,7 +97,6 @@ impl TopError {
 
 /// The subcommand `top`. Exit codes: 1 nobody answers, 2 no terminal, 3 what answers is no Croupier.
 #[must_use]
-#[allow(clippy::print_stderr)] // Why the command has no result.
 pub fn main(args: &TopArgs) -> ExitCode {
     let done = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -108,7 +107,7 @@ pub fn main(args: &TopArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("croupier: {error}");
+            output::complain(&format!("croupier: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

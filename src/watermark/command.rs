@@ -2,6 +2,7 @@
 
 use super::texts::{TextError, Texts};
 use super::{Detector, Evidence, Found};
+use crate::output;
 use crate::params::watermark::Watermark;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -36,14 +37,13 @@ struct Told<'a> {
 
 /// The subcommand `detect`. Exit code 0 when all texts were looked at, marked or not, 1 when something could not be read.
 #[must_use]
-#[allow(clippy::print_stderr)] // Standard output is for what was found.
 pub fn main(args: &DetectArgs) -> ExitCode {
     let from: Box<dyn BufRead> = match &args.file {
         None => Box::new(io::stdin().lock()),
         Some(path) => match File::open(path) {
             Ok(file) => Box::new(BufReader::new(file)),
             Err(error) => {
-                eprintln!("croupier detect: {}: {error}", path.display());
+                output::complain(&format!("croupier detect: {}: {error}", path.display()));
                 return ExitCode::FAILURE;
             }
         },
@@ -54,7 +54,7 @@ pub fn main(args: &DetectArgs) -> ExitCode {
         Err(TextError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
-            eprintln!("croupier detect: {whence}: {error}");
+            output::complain(&format!("croupier detect: {whence}: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -26,7 +26,7 @@ fn by_words(words: &[&str], so_far: &str) -> String {
     let same = |length: &usize| rest.iter().all(|word| word.get(..*length) == rest[0].get(..*length));
     let shortest = rest.iter().map(|word| word.len()).min().expect("a word");
     let forced = &rest[0][..(0..=shortest).take_while(same).last().expect("nothing is the same")];
-    let tokens = |text: &str| GRAMMARS.tokens.get().expect("made").as_ref().expect("made").spelling.of(text.as_bytes());
+    let tokens = |text: &str| GRAMMARS.tokens.get().expect("made").spelling.of(text.as_bytes());
     let is_open = |from: &usize| {
         let goes_on = |token: u32| {
             let longer = text(token);

@@ -273,7 +273,7 @@ fn what_gave_its_room_up_is_not_found_again() {
     let asked = || grammars.compile(&params(GrammarKind::Regex, "a{9}"), &room).expect("there is room");
     drop(asked());
     let one = room.used();
-    let pool = &grammars.tokens.get().expect("they are made").as_ref().expect("a vocabulary").pool;
+    let pool = &grammars.tokens.get().expect("they are made").pool;
     let (held, hold) = std::sync::mpsc::channel::<()>();
     let hold = Mutex::new(hold);
     let threads = pool.current_num_threads();
