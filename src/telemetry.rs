@@ -19,7 +19,7 @@ const LINES_BUFFERED: usize = 8192;
 /// # Errors
 /// When the filter is wrong, or something logs already.
 pub fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Box<dyn std::error::Error + Send + Sync>> {
-    let filter = EnvFilter::try_new(filter)?;
+    let filter = EnvFilter::try_new(of_strangers(filter))?;
     let (writer, guard) =
         NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_BUFFERED).finish(std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
@@ -31,6 +31,12 @@ pub fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Box<dyn std:
         }
     }
     Ok(guard)
+}
+
+/// A filter under which no stranger fills the log: of each connection that resets more than it may, h2 warns. Who names targets, or asks
+/// for more than information, gets what is asked for.
+fn of_strangers(filter: &str) -> String {
+    if matches!(filter.trim(), "warn" | "info") { format!("{filter},h2=error") } else { filter.to_owned() }
 }
 
 /// Has panics told as everything else is. What Rust prints of one is several lines, none of which is an object; whoever parses the log

@@ -270,6 +270,7 @@ fn a_slip_is_told_once_and_with_what_was_meant() {
         text.lines().nth(1).unwrap_or_default().trim().to_owned()
     };
     assert_eq!(only(&["--log-level=wran"]), "--log-level: \"wran\" is not a log level; did you mean warn?");
+    assert!(only(&["--log-level="]).starts_with("--log-level: is empty"));
     assert!(only(&["--log-level=info,croupier"]).contains("\"croupier\" is not a log level"));
     assert!(parse_with(&["--log-level=info,croupier::rpc=debug,h2=off"], &[]).is_ok());
     assert_eq!(only(&["--uds=unix:/no/such/c.sock"]), "--uds: the directory /no/such does not exist; create it first");

@@ -222,6 +222,10 @@ pub(super) fn simd(text: &str) -> Result<Option<Level>, String> {
 
 /// A filter of log lines.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
+    // To the filter it would be "error".
+    if text.trim().is_empty() {
+        return Err("is empty; write for example info, or info,croupier=debug".to_owned());
+    }
     // A lone word that is no level is a target to the filter: a slip of a letter would silence everything.
     let is_level =
         |word: &&str| word.contains(['=', '[', ':']) || word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
