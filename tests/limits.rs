@@ -148,6 +148,26 @@ async fn bytes_of_what_rows_may_report() {
     assert!(work == expected && work.iter().all(|work| work.status() == RowStatus::Ok));
 }
 
+/// Of rows that are scored too, also of those that belong to no text.
+#[tokio::test]
+async fn bytes_of_what_scores_may_report() {
+    let server = TestServer::with_limits(|limits| limits.max_bytes_in_flight = 64 << 10).await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let logprobs = || Some(LogprobsParams { token_ids: (0..1000).map(|i| i % VOCAB).collect(), ..Default::default() });
+    for sequence in [None, Some(1)] {
+        // 4,000 bytes each; the rows take 200.
+        for (tokens, status) in [(40, RowStatus::ReplyBytes), (10, RowStatus::Ok)] {
+            let score = ScoreWork { token_ids: vec![3; tokens], logprobs: logprobs() };
+            let rows: Vec<_> = (0..tokens as u64).map(|at| logits(1, at)).collect();
+            let work = vec![score_work(sequence, score)];
+            let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
+            assert_eq!(result.work[0].status(), status, "{sequence:?}, {tokens} tokens");
+        }
+    }
+    server.expect_series("croupier_in_flight_bytes", 0.0).await;
+}
+
 #[tokio::test]
 async fn openings_that_are_mistakes_are_counted_for_both_calls() {
     let server = TestServer::start().await;

@@ -35,11 +35,13 @@ pub(super) fn of_reply(open: &[Opened], work: &[Result<Done, RowFailure>]) -> us
 /// Takes room for the lists that a work may report, which has to be there before its rows run: a worker that does not read could let
 /// them grow. What the reply takes in the end is set once it is made.
 pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Result<(), RowFailure> {
-    let Some(sequence) = work.sequence_id.and_then(|id| table.get(id)) else { return Ok(()) };
-    let each = match &work.kind {
-        Ok(WorkKind::Sample | WorkKind::Verify(_)) => sequence.most_listed(None),
-        Ok(WorkKind::Score(score)) => sequence.most_listed(Some(&score.logprobs)),
-        Ok(WorkKind::Draft(_)) | Err(_) => 0,
+    let sequence = work.sequence_id.and_then(|id| table.get(id));
+    let each = match (&work.kind, sequence) {
+        (Ok(WorkKind::Sample | WorkKind::Verify(_)), Some(sequence)) => sequence.most_listed(None),
+        (Ok(WorkKind::Score(score)), Some(sequence)) => sequence.most_listed(Some(&score.logprobs)),
+        // Rows that belong to no text are scored too.
+        (Ok(WorkKind::Score(score)), None) => score.logprobs.listed_bytes(),
+        _ => 0,
     };
     let lists = each.saturating_mul(work.rows());
     if lists == 0 || room.resize(room.amount().saturating_add(lists)) { Ok(()) } else { Err(RowFailure::no_reply()) }

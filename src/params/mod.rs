@@ -178,6 +178,14 @@ pub struct LogprobsParams {
     pub token_ids: Vec<u32>,
 }
 
+impl LogprobsParams {
+    /// Most bytes of the lists that are reported of a token.
+    #[must_use]
+    pub fn listed_bytes(&self) -> usize {
+        self.top_n as usize * size_of::<(u32, f32)>() + size_of_val(&*self.token_ids)
+    }
+}
+
 /// One sequence's parameters. [`Default`] is everything off at temperature 1: plain sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {

@@ -18,9 +18,7 @@ impl Rules {
 
     /// Most bytes of the lists that are reported of a token; `logprobs` stand for those of these rules.
     pub(in crate::sequence) fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
-        let logprobs = logprobs
-            .or(self.logprobs())
-            .map_or(0, |wanted| wanted.top_n as usize * size_of::<(u32, f32)>() + size_of_val(&*wanted.token_ids));
+        let logprobs = logprobs.or(self.logprobs()).map_or(0, LogprobsParams::listed_bytes);
         let report = self.wanted().map_or(0, |wanted| {
             let surviving = wanted.max_surviving_token_ids as usize * size_of::<u32>();
             size_of::<Report>() + surviving + wanted.why_not_token_ids.len() * size_of::<WhyNot>()
