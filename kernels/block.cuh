@@ -18,8 +18,7 @@ struct Shared {
 
 __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return atomicAdd(&array.at[i], value); }
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
-// Takes bits away, and tells whether they were there.
-__device__ inline bool shared_take(Shared<u32> array, u32 i, u32 bits) { return atomicAnd(&array.at[i], ~bits) & bits; }
+__device__ inline void shared_max(Shared<u64> array, u32 i, u64 value) { atomicMax(&array.at[i], value); }
 
 // Tells a function that is compiled on its own what it cannot see: that an array which it was handed lies in shared memory.
 template <class T>
@@ -69,19 +68,28 @@ __device__ inline void fetch_ahead(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
 
-// Releases and acquires all memory within the cluster, global memory too. A release is a fence over the whole device, which
-// every warp would wait for: one does it for all of its block, who are behind a barrier with it.
+// Shows the other blocks of the cluster what the block has in shared memory. In global memory no block writes anything that another
+// one reads, so nothing there is waited for; compilers before CUDA 13 know no such fence, and a release is one over the whole
+// device. Every warp would wait for that: one does it for all of its block, who are behind a barrier with it. What is read from
+// another block is not fenced either. Hence a rule for all barriers: it is used before the next one (scripts/cubin_waits.py looks
+// whether it is). Who has a value is past its read.
 __device__ inline void cluster_barrier() {
     __syncthreads();
+#if __CUDACC_VER_MAJOR__ >= 13
+    if (threadIdx.x < kWarp) asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+#else
     if (threadIdx.x < kWarp) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     else asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
 
-// The last one of a cluster: nobody leaves while others read its shared memory. It orders no other memory, so no warp waits
-// for what it has written, nor for reads that are under way. Hence a rule for all barriers: what is read from another block is
-// used before the next barrier. Who has a value is past its read.
+// The last one of a cluster: nobody leaves while others read its shared memory. It orders no memory at all.
 __device__ inline void cluster_leave() {
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -204,6 +212,21 @@ struct Block {
         return Sums{(warp > 0 ? before : 0) + sum - value, total};
     }
 
+    // The same of two counts in halves of a word. Behind a barrier of the caller's.
+    __device__ u32 pairs_before(u32 value, u32& total) const {
+        u32 lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, sum = value;
+#pragma unroll
+        for (u32 step = 1; step < kWarp; step *= 2) {
+            u32 other = __shfl_up_sync(kAllLanes, sum, step);
+            if (lane >= step) sum += other;
+        }
+        if (lane == kWarp - 1) partial[warp] = sum;
+        __syncthreads();
+        u32 of_warp = lane < kWarps ? (u32)(u64)partial[lane] : 0;
+        total = __reduce_add_sync(kAllLanes, of_warp);
+        return __reduce_add_sync(kAllLanes, lane < warp ? of_warp : 0) + sum - value;
+    }
+
     __device__ u64 sum(u64 value) const { return sum_of(partial, value); }
     __device__ CROUPIER_ONCE static u64 sum_of(Shared<u64> partial, u64 value) {
         u32 lane = threadIdx.x % kWarp;
@@ -212,15 +235,6 @@ struct Block {
         if (lane == 0) partial[threadIdx.x / kWarp] = of_warp;
         __syncthreads();
         return warp_sum(lane < kWarps ? (u64)partial[lane] : 0);
-    }
-
-    __device__ u64 max(u64 value) const {
-        u32 lane = threadIdx.x % kWarp;
-        u64 of_warp = warp_max(value);
-        __syncthreads();
-        if (lane == 0) partial[threadIdx.x / kWarp] = of_warp;
-        __syncthreads();
-        return warp_max(lane < kWarps ? (u64)partial[lane] : 0);
     }
 
     // Both become the largest of all threads.
@@ -291,8 +305,14 @@ struct Histogram {
     // one bin.
     __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * first + bin, 1); }
 
-    // Of two kinds, side by side: each has a half of the sum.
-    __device__ void add_one_of(u32 kind, u32 bin) const { (void)shared_add(halves, 2 * (first + bin) + kind, 1); }
+    // Two counts in halves of a word, in half the room.
+    __device__ void clear_pairs(u32 bins) const {
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < bins; i += kThreads) halves[2 * first + i] = 0;
+        __syncthreads();
+    }
+    __device__ void add_pair(u32 bin, u32 counts) const { (void)shared_add(halves, 2 * first + bin, counts); }
+    __device__ u32 pair(u32 bin) const { return halves[2 * first + bin]; }
 
     // By the one thread that writes this sum before the next barrier; it need not have been cleared.
     __device__ void set(u32 bin, u64 weight) const {

@@ -74,16 +74,18 @@ struct ListMemory {
     Boxes boxes;
     Shared<u64> list;    // keys in order
     Shared<u32> floors;  // values that the first tokens reach, adjusted and as sent, where groups tell them
+    Shared<u32> waiting;  // how many tokens of another list wait in the upper half of `list`, in order; kNoneWaits if none does
     Shared<u64> masses;  // theirs; also where a list waits to be put in order, and what a pass notes before it lists
+    static constexpr u32 kNoneWaits = ~0u;
 
     // Up to so many tokens are compared with each other, each with all, and summed by each warp for itself: longer lists are sorted,
     // drawn from by bins, and summed by the block. Short ones are padded to this, so that four reads at a time need no test.
     static constexpr u32 kCounted = 128;
-    static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kListed, "groups of lanes read whole fours");
+    static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kHalf, "groups of lanes read whole fours");
 
     __device__ explicit ListMemory(Carver& carver)
         : block(carver), boxes(carver), list(carver.take<u64>(kListed)), floors(carver.take<u32>(2)),
-          masses(carver.take<u64>(kListed)) {}
+          waiting(carver.take<u32>(1)), masses(carver.take<u64>(kListed)) {}
 
     __device__ void list_one(u64 key) const {
         __syncthreads();
@@ -137,6 +139,18 @@ struct ListMemory {
         else sort<kListed / kThreads>(list, masses, listed);
     }
 
+    // Two short lists at once: the second one, of the upper half, waits there.
+    __device__ void put_two_in_order(u32 first, u32 second) const { order_two(list, masses, first, second); }
+
+    // The list that waits takes its turn.
+    __device__ u32 take_waiting() const {
+        __syncthreads();
+        u32 listed = waiting[0];
+        if (threadIdx.x < listed) list[threadIdx.x] = list[kHalf + threadIdx.x];
+        __syncthreads();
+        return listed;
+    }
+
     // The key at which the list reaches a weight.
     __device__ u64 key_reaching(const Pass& pass, u32 listed, u64 need) const {
         auto weight = [&](u32 i) { return pass.weight(token_of(list[i]), logit_of(list[i])); };
@@ -145,21 +159,17 @@ struct ListMemory {
     }
 
     __device__ u32 place_in_list(u32 listed, u64 key) const {
-        u64 before = 0;
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < listed; i += kThreads) before += list[i] < key;
-        return (u32)block.sum(before);
+        return count_in_list(listed, [&](u64 of_list) { return of_list < key; });
     }
 
     __device__ u32 left_in_list(const Pass& left, u32 listed) const {
-        u64 own = 0;
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < listed; i += kThreads) own += left.keeps(token_of(list[i]), logit_of(list[i]));
-        return (u32)block.sum(own);
+        return count_in_list(listed, [&](u64 key) { return left.keeps(token_of(key), logit_of(key)); });
     }
 
-    // Writes the first `most` tokens of the list that are left, in order, and gives their number.
+    // Writes the first `most` tokens of the list that are left, in order, and gives their number; of a short list only to the first
+    // warp.
     __device__ u32 write_top(const Pass& left, u32 listed, u32 most, ReportedToken* to) const {
+        if (listed <= kCounted) return threadIdx.x < kWarp ? write_short_top(left, listed, most, to) : 0;
         u32 share = (listed + kThreads - 1) / kThreads;
         u32 from = threadIdx.x * share < listed ? threadIdx.x * share : listed;
         u32 end = from + share < listed ? from + share : listed;
@@ -176,16 +186,38 @@ struct ListMemory {
     }
 
   private:
+    template <class Is>
+    __device__ u32 count_in_list(u32 listed, Is is_counted) const {
+        u32 own = 0;
+        bool few = listed <= kCounted;
+#pragma unroll 1
+        for (u32 i = few ? threadIdx.x % kWarp : threadIdx.x; i < listed; i += few ? kWarp : kThreads) own += is_counted(list[i]);
+        return few ? __reduce_add_sync(kAllLanes, own) : (u32)block.sum(own);
+    }
+
+    __device__ u32 write_short_top(const Pass& left, u32 listed, u32 most, ReportedToken* to) const {
+        u32 written = 0;
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i - threadIdx.x < listed && written < most; i += kWarp) {
+            u64 key = i < listed ? (u64)list[i] : ~0ull;
+            bool is_left = i < listed && left.keeps(token_of(key), logit_of(key));
+            u32 lanes = __ballot_sync(kAllLanes, is_left), place = written + __popc(lanes & ((1u << threadIdx.x) - 1));
+            if (to != nullptr && is_left && place < most) to[place] = ReportedToken{token_of(key), logit_of(key)};
+            written += __popc(lanes);
+        }
+        return written < most ? written : most;
+    }
+
     // Calls f(i, first, step) for each of n entries, at most kCounted, by as many neighbouring lanes for one as there are
     // threads; each begins with another `first` below `step`. Whole warps take part, for padding too.
     template <class F>
-    __device__ static void each_in_groups(u32 n, F f) {
-        // The largest power of two, up to a warp, of which n fit the block.
-        int bits = __clz(n - 1) - __clz(kThreads) - 1;
+    __device__ static void each_in_groups(u32 n, u32 thread, u32 threads, F f) {
+        // The largest power of two, up to a warp, of which n fit the threads.
+        int bits = __clz(n - 1) - __clz(threads) - 1;
         bits = bits < 0 ? 0 : bits < 5 ? bits : 5;
 #pragma unroll 1
-        for (u32 base = 0; base < n; base += kThreads >> bits) {
-            f(base + (threadIdx.x >> bits), threadIdx.x & ((1u << bits) - 1), 1u << bits);
+        for (u32 base = 0; base < n; base += threads >> bits) {
+            f(base + (thread >> bits), thread & ((1u << bits) - 1), 1u << bits);
         }
     }
 
@@ -196,24 +228,35 @@ struct ListMemory {
         return value;
     }
 
+    __device__ static void order_counting(Shared<u64> to, Shared<u64> from, u32 listed) {
+        order_part(to, from, 0, listed, threadIdx.x, kThreads);
+    }
+
+    // ... each by a half of the threads.
+    __device__ static void order_two(Shared<u64> to, Shared<u64> from, u32 first, u32 second) {
+        constexpr u32 kEach = kThreads / 2;
+        bool is_first = threadIdx.x < kEach;
+        order_part(to, from, is_first ? 0 : kHalf, is_first ? first : second, threadIdx.x % kEach, kEach);
+    }
+
     // A key's place is the number of smaller ones. Behind them stands padding, which is smaller than none.
-    __device__ CROUPIER_ONCE static void order_counting(Shared<u64> to, Shared<u64> from, u32 listed) {
+    __device__ CROUPIER_ONCE static void order_part(Shared<u64> to, Shared<u64> from, u32 begin, u32 listed, u32 thread, u32 threads) {
 #pragma unroll 1
-        for (u32 i = listed + threadIdx.x; i < kCounted; i += kThreads) {
-            in_shared(to)[i] = ~0ull;
-            in_shared(from)[i] = ~0ull;
+        for (u32 i = listed + thread; i < kCounted; i += threads) {
+            in_shared(to)[begin + i] = ~0ull;
+            in_shared(from)[begin + i] = ~0ull;
         }
         __syncthreads();
-        each_in_groups(listed, [&](u32 i, u32 first, u32 step) {
-            u64 key = in_shared(from)[i];
+        each_in_groups(listed, thread, threads, [&](u32 i, u32 first, u32 step) {
+            u64 key = in_shared(from)[begin + i];
             u32 place = 0;
 #pragma unroll 1
-            for (u32 j = 0; j < listed; j += 4 * step) {
+            for (u32 j = begin; j < begin + listed; j += 4 * step) {
                 Two one = two_of(in_shared(from), j + 2 * first), other = two_of(in_shared(from), j + 2 * (step + first));
                 place += (one.a < key) + (one.b < key) + (other.a < key) + (other.b < key);
             }
             place = sum_of_group(place, step);
-            if (first == 0 && i < listed) in_shared(to)[place] = key;
+            if (first == 0 && i < listed) in_shared(to)[begin + place] = key;
         });
         __syncthreads();
     }
@@ -226,7 +269,7 @@ struct ListMemory {
 #pragma unroll 1
         for (u32 i = count + threadIdx.x; i < kCounted; i += kThreads) in_shared(masses)[i] = 0;
         __syncthreads();
-        each_in_groups(count, [&](u32 i, u32 first, u32 step) {
+        each_in_groups(count, threadIdx.x, kThreads, [&](u32 i, u32 first, u32 step) {
             u32 token = token_of(in_shared(list)[i]);
             u64 before = 0;
 #pragma unroll 1

@@ -175,6 +175,11 @@ __device__ inline u64 count(double real) {
     return (u64)__double_as_longlong(real + 4503599627370496.0) - 0x4330000000000000ull;
 }
 
+// The other way, exactly: of an integer of at most 2^52.
+__device__ inline double real(u64 integer) {
+    return __hiloint2double((int)(integer >> 32) + 0x43300000, (int)integer) - 4503599627370496.0;
+}
+
 // The last distances that are in bin 0, by the upper 14 bits of a float.
 constexpr u32 kFirstDistance = (127 - 10) << 5;
 
@@ -192,6 +197,9 @@ constexpr float kBinsOfExponent = -42.5f;
 __device__ inline u32 exponent_bin(float y) {
     return y >= kFar ? __float_as_uint(y * kBinsOfExponent + 8388608.0f) & (kBins - 1) : kBins - 1;
 }
+
+// Each token of a bin by mass has at most 2 to the power of this; of the last one it is not asked.
+__device__ inline u32 most_bits_of_bin(u32 bin) { return kMassBits - (bin > 0 ? (2 * bin - 1) / 85 : 0); }
 
 // A value, as an integer in ascending order, below which no logit with a chance is that lies in the bins up to this one. Others
 // may lie above it: what is in the next bin may be as near as rounding goes.

@@ -24,10 +24,9 @@ constexpr u32 kPerThread = 16;
 // Tokens of a chunk, the unit that a row is cut into. It depends on nothing, so neither do results.
 constexpr u32 kChunk = kThreads * kPerThread;
 // Most chunks that one block holds notes about; longer rows need more blocks.
-constexpr u32 kSliceChunks = 16;
+constexpr u32 kSliceChunks = 24;
 // Most blocks that work on one row: the largest cluster that every Hopper GPU can launch.
 constexpr u32 kMaxTeam = 8;
-constexpr u32 kMaxChunks = kSliceChunks * kMaxTeam;
 // Bins of a histogram.
 constexpr u32 kBins = 512;
 // Most tokens of a list.

@@ -19,10 +19,12 @@ struct Passes {
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         if (pass.sink != kToChunks) team.sums().clear(sums_used);
         else if (!sees_untouched(pass)) clear_parts();
-        if (pass.bins_all() || pass.sums_all()) sum_masses(pass);
+        u32 to_list = 0;
+        if (pass.bins_all() || pass.sums_all()) to_list = sum_masses(pass);
         else if (pass.sums()) sum_range(pass, from);
         else if (pass.sink == kToBins) bin_untouched(pass);
-        if (pass.sink == kToList) list_untouched(pass, lists_both);
+        else to_list = chunks_to_list(pass);
+        if (pass.sink == kToList) list_untouched(pass, to_list, lists_both);
         if (!sees_all(pass)) {
             if (pass.sink == kToChunks) await_parts();
             row.each_touched([&](const Touched& touched, u32) {
@@ -58,29 +60,28 @@ struct Passes {
     // that as sent; 0 is none.
     __device__ void find_floors(u64 group, float max, u32 wanted, float raw_max, u32 raw_wanted) const {
         Histogram bins = team.sums();
-        bins.clear(kBins);
+        bins.clear_pairs(kBins);
         float x = from_ascending((u32)group), raw = from_ascending((u32)(group >> 32));
-        if (has_chance(x)) bins.add_one_of(0, distance_bin(max, x));
-        if (has_chance(raw)) bins.add_one_of(1, distance_bin(raw_max, raw));
+        if (has_chance(x)) bins.add_pair(distance_bin(max, x), 1);
+        if (has_chance(raw)) bins.add_pair(distance_bin(raw_max, raw), 1 << 16);
         __syncthreads();
         constexpr u32 kShare = kBins / kThreads;
-        u64 own = 0, total;
+        u32 own = 0, total;
 #pragma unroll
-        for (u32 i = 0; i < kShare; ++i) own += bins.get(threadIdx.x * kShare + i);
-        u64 before = memory.block.sum_before(own, total);
-        if (threadIdx.x == 0 && (u32)total < wanted) memory.floors[0] = floor_of_bins(max, kBins - 1);
-        if (threadIdx.x == 0 && (u32)(total >> 32) < raw_wanted) memory.floors[1] = floor_of_bins(raw_max, kBins - 1);
+        for (u32 i = 0; i < kShare; ++i) own += bins.pair(threadIdx.x * kShare + i);
+        u32 before = memory.block.pairs_before(own, total);
+        if (threadIdx.x == 0 && (total & 0xFFFF) < wanted) memory.floors[0] = floor_of_bins(max, kBins - 1);
+        if (threadIdx.x == 0 && total >> 16 < raw_wanted) memory.floors[1] = floor_of_bins(raw_max, kBins - 1);
 #pragma unroll
         for (u32 i = 0; i < kShare; ++i) {
-            u32 bin = threadIdx.x * kShare + i;
-            u64 sum = before + bins.get(bin);
-            if ((u32)before < wanted && wanted <= (u32)sum) memory.floors[0] = floor_of_bins(max, bin);
-            if ((u32)(before >> 32) < raw_wanted && raw_wanted <= (u32)(sum >> 32)) memory.floors[1] = floor_of_bins(raw_max, bin);
+            u32 bin = threadIdx.x * kShare + i, sum = before + bins.pair(bin);
+            if ((before & 0xFFFF) < wanted && wanted <= (sum & 0xFFFF)) memory.floors[0] = floor_of_bins(max, bin);
+            if (before >> 16 < raw_wanted && raw_wanted <= sum >> 16) memory.floors[1] = floor_of_bins(raw_max, bin);
             before = sum;
         }
         __syncthreads();
     }
-    static_assert(kBins % kThreads == 0, "each thread has as many bins");
+    static_assert(kBins % kThreads == 0 && kThreads < 1 << 16, "each thread has as many bins; a half counts all groups");
 
     // Such a value by what `count_delegates` counted.
     __device__ u32 floor_of_delegates(float max, u32 wanted) const {
@@ -92,9 +93,13 @@ struct Passes {
     // After a pass into chunks: what it weighed in one of them. After one into the total, too: in all.
     __device__ u64 chunk_sum(u32 chunk) const { return team.sum_of(chunk / row.share, chunk % row.share); }
     __device__ u64 total() const {
-        u64 own = 0;
+        u32 lane = threadIdx.x % kWarp;
+        return total_of(lane < row.chunks() ? chunk_sum(lane) : 0);
+    }
+    // ... of which each lane has that of one chunk.
+    __device__ u64 total_of(u64 own) const {
 #pragma unroll 1
-        for (u32 chunk = threadIdx.x % kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
+        for (u32 chunk = threadIdx.x % kWarp + kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
         return warp_sum(own);
     }
 
@@ -149,10 +154,29 @@ struct Passes {
 
     // After a pass into the list: brings it into each block, in order, and gives its length; kListed + 1 if it did not fit.
     __device__ u32 order_list(Part part) const {
+        if (part == kSecond && memory.waiting[0] != ListMemory::kNoneWaits) return memory.take_waiting();
         u32 listed = team.gather(memory.masses, part);
         if (listed > kListed) return kListed + 1;
         memory.put_in_order(listed);
         return listed;
+    }
+
+    // After a pass into both lists, and into the total: what was weighed. Where both lists are short, both are brought at once, the first
+    // one's length is given, and the second one waits in order for its turn. Otherwise they have to be asked for one by one.
+    __device__ bool order_lists(u32& listed, u64& weighed) const {
+        constexpr u32 kMost = ListMemory::kCounted < kThreads / 2 ? ListMemory::kCounted : kThreads / 2;
+        u32 lane = threadIdx.x % kWarp;
+        Team::Lengths lengths = team.lengths();
+        u64 own = lane < row.chunks() ? chunk_sum(lane) : 0;
+        Team::is_read(lengths, own);
+        weighed = total_of(own);
+        lengths = team.gather_both(lengths, memory.masses, kMost);
+        bool are_short = lengths.first <= kMost && lengths.second <= kMost;
+        if (threadIdx.x == 0) memory.waiting[0] = are_short ? lengths.second : ListMemory::kNoneWaits;
+        if (!are_short) return false;
+        memory.put_two_in_order(lengths.first, lengths.second);
+        listed = lengths.first;
+        return true;
     }
 
   private:
@@ -171,15 +195,19 @@ struct Passes {
     // too little mass.
     __device__ bool looks(const Pass& pass, u32 chunk) const {
         float most = row.delegate(chunk);
-        if (!sees_untouched(pass) || descending(most) > (u32)(pass.last_key >> 32)) return false;
+        return sees_untouched(pass) && descending(most) <= (u32)(pass.last_key >> 32) && may_need(pass, most);
+    }
+    __device__ static bool may_need(const Pass& pass, float most) {
         return pass.need == 0 || !masses_are_below(exponent(most, pass.max, pass.scale), pass.need);
     }
 
-    // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions.
-    __device__ void sum_masses(const Pass& pass) const {
-        if (!sees_untouched(pass)) return;
+    // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions. Gives what
+    // `chunks_to_list` does, and some chunks more.
+    __device__ u32 sum_masses(const Pass& pass) const {
+        if (!sees_untouched(pass)) return 0;
         bool as_sent = sees_all(pass) || pass.with_total, has_all = as_sent && row.has_touched();
         u64 sum = 0;
+        u32 to_list = 0, last = (u32)(pass.last_key >> 32);
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             float x[kPerThread];
@@ -187,6 +215,7 @@ struct Passes {
             if (!as_sent) row.hide_touched(chunk, x);
             // The delegate is of untouched tokens.
             float most = has_all ? largest(x) : row.delegate(chunk);
+            to_list |= (u32)(descending(most) <= last) << (chunk - row.first_chunk);
             if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
                 if (pass.sink == kToBins) {
 #pragma unroll
@@ -203,6 +232,7 @@ struct Passes {
             }
             add_sum(pass, chunk, sum);
         }
+        return to_list;
     }
 
     // Puts the mass of a token into its bin; what belongs into the last one, which most tokens do, is left to be summed.
@@ -247,14 +277,27 @@ struct Passes {
         sum = 0;
     }
 
+    // A bit for each chunk of the slice in which the thread may have tokens to list.
+    __device__ u32 chunks_to_list(const Pass& pass) const {
+        u32 chunks = 0, last = (u32)(pass.last_key >> 32);
+        if (!sees_untouched(pass)) return 0;
+#pragma unroll 4
+        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
+            chunks |= (u32)(descending(row.delegate(chunk)) <= last) << (chunk - row.first_chunk);
+        }
+        return chunks;
+    }
+    static_assert(kSliceChunks <= 32, "each has a bit");
+
     // Untouched tokens in the range, into the list. What there is to look at is found first, and then shared out, so that nobody has
     // several to do one after the other: of the first tokens of the order those threads that have some, since each vector of
     // theirs is soon read; of other ranges, for which nearly all threads look, the tokens.
-    __device__ void list_untouched(const Pass& pass, bool lists_both) const {
+    __device__ void list_untouched(const Pass& pass, u32 to_list, bool lists_both) const {
         bool by_thread = pass.begins_the_order();
 #pragma unroll 1
-        for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-            if (!looks(pass, chunk)) continue;
+        for (; to_list != 0; to_list &= to_list - 1) {
+            u32 chunk = row.first_chunk + __ffs(to_list) - 1;
+            if (!may_need(pass, row.delegate(chunk))) continue;
             if (by_thread) note((u64)chunk << 32 | threadIdx.x);
             else each_in_range(pass, chunk, [&](u32 token, float x) {
                 if (pass.need == 0 || pass.mass(x) >= pass.need) note(key_of(token, x));
@@ -268,8 +311,9 @@ struct Passes {
             return;
         }
         u32 share = by_thread ? Row<Element>::kVectors : 1;
+        // The last warps first: the first ones have touched tokens to list.
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < noted * share; i += kThreads) {
+        for (u32 i = kThreads - 1 - threadIdx.x; i < noted * share; i += kThreads) {
             u64 one = memory.masses[i / share];
             if (!by_thread) take(pass, token_of(one), logit_of(one));
             else list_vector(pass, row.vector_of_thread((u32)(one >> 32), (u32)one, i % share), lists_both);

@@ -102,34 +102,29 @@ struct Row {
         cached_end = first_chunk + cached_vectors / kChunkVectors;
     }
 
-    // Finds where the adjusts of the slice are, and gives the first of the thread's, which may still be on its way.
-    __device__ TokenAdjust prepare_touched() {
-        TokenAdjust adjust{0, 0, 0.0f, 0};
-        if (job.adjust_count == 0 || first_chunk == end_chunk) return adjust;
+    // Finds the tokens of the slice that are touched, before anything of the row is cached: the row is on its way meanwhile. All of the
+    // block, behind a barrier; others see them.
+    __device__ void mark_touched() {
+        if (job.adjust_count == 0 || first_chunk == end_chunk) return;
         first_touched = adjust_index(job, inputs)[first_chunk];
         end_touched = adjust_index(job, inputs)[end_chunk];
-        if (!has_touched()) return adjust;
-        if (first_touched + threadIdx.x < end_touched) adjust = adjusts(job, inputs)[first_touched + threadIdx.x];
+        if (!has_touched()) return;
+        TokenAdjust adjust{0, 0, 0.0f, 0};
+        bool has_one = first_touched + threadIdx.x < end_touched;
+        if (has_one) adjust = adjusts(job, inputs)[first_touched + threadIdx.x];
         u32 words = (end_chunk - first_chunk) * kChunk / 32;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < words; i += kThreads) memory.touched[i] = 0;
         memory.touching[threadIdx.x] = 0;
-        return adjust;
-    }
-
-    // Finds the tokens of the slice that are touched, of which there are some; where logits are cached they are by now. All of the
-    // block; behind a barrier others see them.
-    __device__ void mark_touched(TokenAdjust adjust) const {
+        float x = has_one ? raw_of(job, inputs, adjust.token) : 0.0f;
         __syncthreads();
-#pragma unroll 1
-        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
-            bool is_first = i - first_touched < kThreads;
-            if (!is_first) adjust = adjusts(job, inputs)[i];
-            u32 at = adjust.token - first_chunk * kChunk;
-            shared_or(memory.touched, at / 32, 1u << (at % 32));
-            shared_or(memory.touching, thread_of(adjust.token), 1u << (at / kChunk));
-            if (is_first) memory.adjusted[threadIdx.x] = touched_by(adjust);
+        if (has_one) {
+            mark(adjust.token);
+            memory.adjusted[threadIdx.x] = Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
         }
+#pragma unroll 1
+        for (u32 i = first_touched + kThreads + threadIdx.x; i < end_touched; i += kThreads) mark(adjusts(job, inputs)[i].token);
+        __syncthreads();
     }
 
     // Found anew where they are needed: registers are what a pass is short of.
@@ -157,9 +152,8 @@ struct Row {
 
     // The logits of the thread's vectors in a chunk: of a whole one, as all but a row's last are, with one branch for all. Where that
     // one ends the row's last vector stands for what is not there, and nobody looks at it.
-    __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const { load(chunk, threadIdx.x, values); }
-    __device__ void load(u32 chunk, u32 thread, uint4 (&values)[kVectors]) const {
-        u32 first = vector_of(chunk, thread, 0);
+    __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
+        u32 first = vector_of(chunk, 0);
         if (!is_whole(chunk)) {
             u32 last = (vocab_size - 1) / Element::kPerVector;
 #pragma unroll
@@ -253,30 +247,8 @@ struct Row {
         return touched_from(token) & ((1u << Element::kPerVector) - 1);
     }
 
-    // Takes touched tokens out of the delegates. Who has such tokens of its own would look at them one after the other, so whoever
-    // knows of a token looks: of several of one thread's in a chunk the first to come.
-    __device__ void hide_from_delegates() const {
-        __syncthreads();
-#pragma unroll 1
-        for (u32 i = first_touched + threadIdx.x; i < end_touched; i += kThreads) {
-            u32 token = i - first_touched < kThreads ? Touched(memory.adjusted[threadIdx.x]).token : adjusts(job, inputs)[i].token;
-            u32 chunk = token / kChunk, thread = thread_of(token);
-            if (!shared_take(memory.touching, thread, 1u << (chunk - first_chunk))) continue;
-            uint4 values[kVectors];
-            float x[kPerThread];
-            load(chunk, thread, values);
-#pragma unroll
-            for (u32 j = 0; j < kVectors; ++j) {
-                u32 which = untouched_of(vector_of(chunk, thread, j) * Element::kPerVector);
-#pragma unroll
-                for (u32 i = 0; i < Element::kPerVector; ++i) {
-                    x[j * Element::kPerVector + i] = which >> i & 1 ? element<Element>(values[j], i) : minus_infinity();
-                }
-            }
-            memory.delegates[(chunk - first_chunk) * kThreads + thread] = largest(x);
-        }
-        __syncthreads();
-    }
+    // A bit for each chunk in which the thread has touched tokens, from the slice's first one on.
+    __device__ u32 touching() const { return has_touched() ? (u32)memory.touching[threadIdx.x] : 0; }
 
     __device__ bool is_touched(u32 token) const { return has_touched() && (touched_from(token) & 1) != 0; }
 
@@ -328,6 +300,8 @@ struct Row {
     // One token's logit, of any slice.
     __device__ float value(bool adjusted, u32 token) const { return value_of(job, inputs, adjusted, token); }
 
+    __device__ float raw_value(u32 token) const { return raw_of(job, inputs, token); }
+
     // The place of one token's adjust.
     __device__ u32 adjust_of(u32 token) const { return adjust_of(job, inputs, token); }
 
@@ -355,6 +329,12 @@ struct Row {
     }
     __device__ static u32 vector_of(u32 chunk, u32 j) { return vector_of(chunk, threadIdx.x, j); }
 
+    __device__ void mark(u32 token) const {
+        u32 at = token - first_chunk * kChunk;
+        shared_or(memory.touched, at / 32, 1u << (at % 32));
+        shared_or(memory.touching, thread_of(token), 1u << (at / kChunk));
+    }
+
     __device__ static u32 thread_of(u32 token) {
         u32 vector = token % kChunk / Element::kPerVector;
         return vector / (kWarp * kVectors) * kWarp + vector % kWarp;
@@ -370,8 +350,8 @@ struct Row {
         return chunk < cached_end ? uint4(memory.cache[vector - first_chunk * kChunkVectors]) : from[vector];
     }
 
-    __device__ Touched touched_at(u32 i) const { return touched_by(adjusts(job, inputs)[i]); }
-    __device__ Touched touched_by(TokenAdjust adjust) const {
+    __device__ Touched touched_at(u32 i) const {
+        TokenAdjust adjust = adjusts(job, inputs)[i];
         float x = logit_of_slice(adjust.token);
         return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
     }

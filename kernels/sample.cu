@@ -1,7 +1,7 @@
 // Samples or scores rows: raw logprobs, masks, bias, penalties, temperature, top-k, top-p, min-p, draw, report. The
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
-// Grid: (blocks of a team, teams). Each team takes rows in turn. Read params.cuh (what comes in and goes out), numbers.cuh,
+// Grid: (blocks of a team, teams). Each team takes rows in turn, from `first` up to `rows`. Read params.cuh (what comes in and goes out), numbers.cuh,
 // team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file; weigh.cuh for verification.
 #include "steps.cuh"
 #include "weigh.cuh"
@@ -30,8 +30,6 @@ struct Kernel {
         RowResult& result = reinterpret_cast<RowResult*>(outputs)[at];
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
         Scan scan = look(row, at, place);
-        // The row has come, and memory would be idle while the block works on it.
-        if (has_next(at)) Row<Element>::fetch_slice(row_memory.job(1 - place), inputs, team);
         if (scan.status != kOk) {
             // Nobody wants the group's logits here, but their read has to be over before the block that has them leaves. No group is
             // all ones, for no adjusted logit is NaN.
@@ -52,9 +50,8 @@ struct Kernel {
     __device__ Scan look(Row<Element>& row, u32 at, u32 place) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
-        // While the row is on its way. The loop has nothing to do with touched tokens: few threads have some, whose delegates are found
-        // anew.
-        TokenAdjust adjust = row.prepare_touched();
+        row.mark_touched();
+        u32 touching = row.touching();
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             uint4 values[Row<Element>::kVectors];
@@ -63,6 +60,11 @@ struct Kernel {
             row.widen(chunk, values, x);
             float delegate = largest(x);
             raw_max = max_or_nan(raw_max, delegate);
+            // Few threads have touched tokens, and few chunks.
+            if (touching >> (chunk - row.first_chunk) & 1) {
+                row.hide_touched(chunk, x);
+                delegate = largest(x);
+            }
             row.set_delegate(chunk, delegate);
             // Ascending tokens: of equal ones the first stays.
             if (delegate > best_delegate) {
@@ -72,30 +74,17 @@ struct Kernel {
         }
         // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
         if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
-        if (row.has_touched()) {
-            row.mark_touched(adjust);
-            row.hide_from_delegates();
-            best_delegate = minus_infinity();
-#pragma unroll 1
-            for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
-                float delegate = row.delegate(chunk);
-                if (delegate > best_delegate) {
-                    best_delegate = delegate;
-                    best_chunk = chunk;
-                }
-            }
-        }
         bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);
         u32 own = has_untouched ? ascending(best_delegate) : 0, first = own, raw = ascending(raw_max);
         bool asks_groups = Machine<Element>::asks_groups(row.job, team);
         if (asks_groups) bring_groups(own, raw);
         list_memory.block.max_of_two(first, raw);
-        u64 best = own > 0 && own == first ? ~key_of(first_of(row, best_chunk, best_delegate), best_delegate) : 0;
+        // Only those who may have the first token tell of it.
+        if (own > 0 && own == first) team.bring_best(~key_of(first_of(row, best_chunk, best_delegate), best_delegate));
         row.each_touched([&](const Touched& touched, u32) {
-            u64 inverted = has_chance(touched.x) ? ~key_of(touched.token, touched.x) : 0;
-            best = inverted > best ? inverted : best;
+            if (has_chance(touched.x) && ascending(touched.x) >= first) team.bring_best(~key_of(touched.token, touched.x));
         });
-        return agree(list_memory.block.max(best), raw, asks_groups);
+        return agree(raw, asks_groups);
     }
 
     // Groups of a warp's lanes tell their largest logits: adjusted, 0 where none has a chance, and as sent.
@@ -121,8 +110,8 @@ struct Kernel {
     }
 
     // What all blocks of the team have found. NaN is above infinity.
-    __device__ Scan agree(u64 own_best, u32 own_raw, bool asks_groups) {
-        if (threadIdx.x == 0) team.bring_best(own_best, own_raw);
+    __device__ Scan agree(u32 own_raw, bool asks_groups) {
+        if (threadIdx.x == 0) team.bring_raw_max(own_raw);
         team.sync(asks_groups ? team.block_groups() : 0);
         Team::Told told = team.told(asks_groups);
         u32 infinity = ascending(plus_infinity());
@@ -136,7 +125,7 @@ struct Kernel {
 };
 
 template <class Element>
-__device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 slice_chunks,
+__device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 first, u32 rows, u32 slice_chunks,
                             u32 cached_vectors) {
     Carver memory = carver();
     const ListMemory list_memory(memory);
@@ -144,12 +133,14 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     Team team(list_memory.boxes, scratch);
     Kernel<Element> kernel{row_memory, list_memory, team, inputs, outputs, rows, cached_vectors};
     u32 place = 0;
-    if (blockIdx.y < rows) row_memory.bring(kernel.jobs()[blockIdx.y], place);
+    first += blockIdx.y;
+    if (first < rows) row_memory.bring(kernel.jobs()[first], place);
 #pragma unroll 1
-    for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
+    for (u32 row = first; row < rows; row += gridDim.y) {
         // Nobody looks at the job of the row before any more, whose place the next one takes.
         __syncthreads();
-        if (row == blockIdx.y) Row<Element>::fetch_slice(row_memory.job(place), inputs, team);
+        // Later rows are not fetched ahead of what reads them: what else is read meanwhile, the rest of a row again, goes before.
+        if (row == first) Row<Element>::fetch_slice(row_memory.job(place), inputs, team);
         kernel.run(row, place);
         place = 1 - place;
     }
@@ -158,14 +149,14 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
 
 // Weighs what rows leave, for verification: weigh.cuh. Their distributions are those that the other kernel found.
 template <class Element>
-__device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 rows, u32 slice_chunks) {
+__device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 first, u32 rows, u32 slice_chunks) {
     Carver memory = carver();
     const ListMemory list_memory(memory);
     const RowMemory row_memory(memory, slice_chunks, 0);
     Team team(list_memory.boxes, scratch);
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
-    for (u32 at = blockIdx.y; at < rows; at += gridDim.y) {
+    for (u32 at = first + blockIdx.y; at < rows; at += gridDim.y) {
         // Nobody looks at the job of the row before any more, nor at which of its tokens are touched.
         __syncthreads();
         row_memory.bring(jobs[at], 0);
@@ -174,8 +165,7 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
         Row<Element>::fetch_slice(job, inputs, team);
         row_memory.bring_draft(inputs);
         Row<Element> row(row_memory, job, inputs, team, 0);
-        TokenAdjust adjust = row.prepare_touched();
-        if (row.has_touched()) row.mark_touched(adjust);
+        row.mark_touched();
         __syncthreads();
         Passes<Element> passes{list_memory, row, team};
         Weigher<Element>{passes, row, inputs, row_memory.draft()}.run(results[at]);
@@ -185,13 +175,13 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
 
 // Two blocks on a multiprocessor may have 64 registers a thread; without that the compiler aims at three, and spills.
 #define CROUPIER_ARGUMENTS \
-    const u8 *inputs, u8 *outputs, Scratch *scratch, u32 rows, u32 slice_chunks, [[maybe_unused]] u32 cached_vectors
+    const u8 *inputs, u8 *outputs, Scratch *scratch, u32 first, u32 rows, u32 slice_chunks, [[maybe_unused]] u32 cached_vectors
 #define CROUPIER_KERNELS(name, Element)                                                                            \
     extern "C" __global__ void __launch_bounds__(kThreads) sample_rows_##name(CROUPIER_ARGUMENTS) {                 \
-        sample_rows<Element>(inputs, outputs, scratch, rows, slice_chunks, cached_vectors);                        \
+        sample_rows<Element>(inputs, outputs, scratch, first, rows, slice_chunks, cached_vectors);                 \
     }                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(kThreads, 2) weigh_rows_##name(CROUPIER_ARGUMENTS) {               \
-        weigh_rows<Element>(inputs, outputs, scratch, rows, slice_chunks);                                         \
+    extern "C" __global__ void __launch_bounds__(kThreads) weigh_rows_##name(CROUPIER_ARGUMENTS) {               \
+        weigh_rows<Element>(inputs, outputs, scratch, first, rows, slice_chunks);                                  \
     }
 
 CROUPIER_KERNELS(f32, F32)

@@ -58,8 +58,12 @@ struct Machine : Search<Element> {
                 // Of both lists the adjusted row's is asked for first.
                 bool lists_both = step == kBothListed;
                 passes.run(pass, lists_both);
-                if (pass.sums()) weighed = passes.total();
-                if (pass.sink == kToList) needs = kOrder, part = lists_both ? kFirst : kWhole;
+                if (lists_both) {
+                    if (!passes.order_lists(listed, weighed)) needs = kOrder, part = kFirst;
+                } else {
+                    if (pass.sums()) weighed = passes.total();
+                    if (pass.sink == kToList) needs = kOrder, part = kWhole;
+                }
             }
             if (needs == kOrder) listed = passes.order_list(part);
             if (needs == kDelegates) passes.count_delegates(pass, wanted);
@@ -200,6 +204,12 @@ struct Machine : Search<Element> {
         };
         Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
         if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
+        // What a bin weighs, divided by more than any of its tokens has: so many tokens are there at least. On flat rows a list is not
+        // even begun.
+        u64 least = 0;
+#pragma unroll 1
+        for (u32 bin = threadIdx.x; bin <= place.index; bin += kThreads) least += passes.team.bin(bin) >> most_bits_of_bin(bin);
+        if (memory.block.sum(least) > kListed) return search_in(missing, place, kTopPFound);
         found = place.index;
         weighed = place.before;
         total = place.weight;
@@ -247,6 +257,8 @@ struct Machine : Search<Element> {
             return go(kEnd);
         }
         view(false, from_ascending(raw_max), job.raw_scale);
+        // On its way while other things are done.
+        logit = passes.row.raw_value(token);
         kind = kChunks;
         // They have been listed where nothing came between, unless they did not fit.
         if (wanted == kWaits) {
@@ -280,7 +292,7 @@ struct Machine : Search<Element> {
     __device__ Needs report_step() {
         Needs needs = kNoPass;
         if (step == kReport) {
-            logit = passes.row.value(pass.adjusted, token);
+            if (pass.adjusted) logit = passes.row.value(true, token);
             needs = kind == kChunks ? list_top() : go(kTopListed);
         }
         if (needs == kNoPass && step == kTopGrouped) needs = fits() ? go(kTopListed) : list_first(top_n(), kTopListed);

@@ -76,11 +76,10 @@ struct Team {
 
     __device__ Histogram sums() const { return Histogram{boxes.sums, box() * kBins}; }
 
+    // The largest one stays.
+    __device__ void bring_best(u64 best) const { shared_max(boxes.best, box(), best); }
     // By one thread of the block.
-    __device__ void bring_best(u64 best, u32 raw_max) const {
-        boxes.best[box()] = best;
-        boxes.few[box() * kFew + kRawMax] = raw_max;
-    }
+    __device__ void bring_raw_max(u32 raw_max) const { boxes.few[box() * kFew + kRawMax] = raw_max; }
     __device__ void bring_found(u32 token) const { boxes.few[box() * kFew + kFound] = token + 1; }
 
     __device__ void append(u64 key, Part part) const {
@@ -215,6 +214,40 @@ struct Team {
             if (i < total) to[i] = listed_of(of, start_of(part) + i - first);
         }
         return total;
+    }
+
+    struct Lengths {
+        u32 first, second;
+    };
+    // Of each lane's block; to be used behind `is_read`.
+    __device__ Lengths lengths() const {
+        u32 of = threadIdx.x % kWarp;
+        return of < size ? Lengths{few_of(of, kCount), few_of(of, kSecondCount)} : Lengths{0, 0};
+    }
+    static __device__ void is_read([[maybe_unused]] Lengths& lengths, [[maybe_unused]] u64& sum) {
+#ifndef CROUPIER_EMULATOR
+        asm volatile("" : "+r"(lengths.first), "+r"(lengths.second), "+l"(sum));
+#endif
+    }
+    // Brings both lists of all blocks, of whose lengths each lane has those of one, where neither has more than `most` tokens, which each have a thread: the second one to the
+    // upper half. Gives their lengths. Nobody may be looking at `to`.
+    __device__ Lengths gather_both(Lengths of_lane, Shared<u64> to, u32 most) const {
+        Lengths all{__reduce_add_sync(kAllLanes, of_lane.first), __reduce_add_sync(kAllLanes, of_lane.second)};
+        if (all.first > most || all.second > most) return all;
+        // Both at once, in halves of a word, before those of the lane's block.
+        u32 lane = threadIdx.x % kWarp, before = 0, own = of_lane.second << 16 | of_lane.first;
+#pragma unroll
+        for (u32 other = 0; other < kMaxTeam; ++other) {
+            u32 lengths = __shfl_sync(kAllLanes, own, other);
+            before += other < lane ? lengths : 0;
+        }
+        Part part = threadIdx.x < kThreads / 2 ? kFirst : kSecond;
+        u32 i = threadIdx.x % (kThreads / 2), shift = part == kFirst ? 0 : 16, of = 0;
+#pragma unroll
+        for (u32 other = 1; other < kMaxTeam; ++other) of += (__shfl_sync(kAllLanes, before, other) >> shift & 0xFFFF) <= i;
+        u32 begin = __shfl_sync(kAllLanes, before, of) >> shift & 0xFFFF;
+        if (i < (part == kFirst ? all.first : all.second)) to[start_of(part) + i] = listed_of(of, start_of(part) + i - begin);
+        return all;
     }
 
   private:

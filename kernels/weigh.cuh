@@ -23,12 +23,40 @@ __device__ inline Four four_of(const u8* row, u32 format, u32 token) {
     return Four{(u64)words.y << 32 | words.x, (u64)words.w << 32 | words.z};
 }
 
-__device__ inline void widen_four(const Four& four, u32 format, float (&to)[4]) {
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-        u32 word = (u32)((i < 2 ? four.low : four.high) >> (32 * (i % 2))), half = (u32)(four.low >> (16 * i)) & 0xFFFFu;
-        to[i] = format == kRowF32 ? F32::widen(word, 0) : format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
+// Where a row is cut: tokens of a larger logit stay, and of this one those up to an id. Minus infinity lies behind every cut.
+struct Cut {
+    float logit;
+    u32 token;
+    __device__ explicit Cut(u64 last_key) {
+        if (last_key > kLastKey) last_key = kLastKey;
+        logit = logit_of(last_key);
+        token = token_of(last_key);
     }
+    __device__ bool keeps(u32 of, float x) const { return (x > logit) | ((x == logit) & (of <= token)); }
+    __device__ bool keeps_all() const { return logit == logit_of(kLastKey) && token == token_of(kLastKey); }
+};
+
+// A thread takes tokens in lots of two fours.
+constexpr u32 kFours = 2, kLot = 4 * kFours;
+
+// Masses of a lot's tokens, minus infinity where one has none. If no lane has a likely one, they are worked out in fewer instructions.
+__device__ inline void masses_of_lot(const float (&x)[kLot], float max, float scale, u64 need, u64 (&to)[kLot]) {
+    float y[kLot], most = minus_infinity();
+#pragma unroll
+    for (u32 i = 0; i < kLot; ++i) {
+        y[i] = exponent(x[i], max, scale);
+        most = fmaxf(most, y[i]);
+    }
+    if (__any_sync(kAllLanes, !(most < kFar))) {
+#pragma unroll
+        for (u32 i = 0; i < kLot; ++i) to[i] = mass_of_exponent(y[i]);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < kLot; ++i) to[i] = mass_of_far_exponent(y[i]);
+    }
+    if (need == 0) return;
+#pragma unroll
+    for (u32 i = 0; i < kLot; ++i) to[i] = to[i] >= need ? to[i] : 0;
 }
 
 // ceil(x * 2^40): the product is exact.
@@ -42,37 +70,6 @@ __device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 
     if (key_of(token, x) > draft.last_key) return 0;
     u64 mass = mass_of_exponent(exponent(x, draft.max, draft.scale));
     return mass < draft.need ? 0 : mass;
-}
-
-__device__ inline Four drafted_four(const DraftRow& draft, const u8* inputs, u32 first) {
-    if (draft.format == kNoRow || first >= draft.vocab_size) return Four{0, 0};
-    return four_of(inputs + draft.row, draft.format & 3, first);
-}
-
-// ... to four of them, of which the first is a multiple of four, from what stands there. What is the same for all is read once.
-__device__ inline void drafted_masses(const DraftRow& draft, u32 first, const Four& values, u64 (&to)[4]) {
-    u32 format = draft.format, vocab_size = draft.vocab_size;
-    if (format == kNoRow || first >= vocab_size) {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) to[i] = 0;
-        return;
-    }
-    float x[4];
-    widen_four(values, format & 3, x);
-    if (format & kSent) {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) to[i] = first + i < vocab_size ? sent_mass(x[i]) : 0;
-        return;
-    }
-    u64 last_key = draft.last_key, need = draft.need;
-    float max = draft.max, scale = draft.scale;
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-        // What lies behind the row may be anything.
-        float own = first + i < vocab_size ? x[i] : minus_infinity();
-        u64 mass = mass_of_exponent(exponent(own, max, scale));
-        to[i] = key_of(first + i, own) <= last_key && mass >= need ? mass : 0;
-    }
 }
 
 // The four from `token` on, or the last ones of a row of so many that begin with a multiple of four.
@@ -112,37 +109,54 @@ struct Weigher {
     }
 
   private:
-    // The logits of a thread's four tokens, and what the first draft has there: each a read that stands in no branch, since behind one
-    // what comes of it would be waited for. Beyond a row's end they take its last four again, and the target's where there is no draft
-    // row, at which nobody looks.
-    __device__ Four target_four(u32 first) const {
-        return four_of(target(), Element::kFormat, last_four(first, row.vocab_size));
+    // A lot's fours, which are so many tokens apart: a warp's fours follow each other.
+    static constexpr u32 kApart = 4 * kWarp, kLots = kPerThread / kLot;
+    struct Lot {
+        Four fours[kFours];
+    };
+    __device__ u32 first_of(u32 at) const {
+        u32 warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+        return at / kLots * kChunk + warp * Row<Element>::kWarpTokens + at % kLots * kFours * kApart + lane * 4;
     }
-    __device__ Four draft_four(u32 first) const {
-        const u8* from = first_draft.vocab_size > 0 ? inputs + first_draft.row : target();
-        return four_of(from, first_draft.format & 3, last_four(first, first_draft.vocab_size));
+    __device__ static u32 token_of_lot(u32 first, u32 i) { return first + i / 4 * kApart + i % 4; }
+
+    // What stands at a lot's places in a row: reads that stand in no branch, since behind one what comes of it would be waited for.
+    // Beyond a row's end they take its last four again, at which nobody looks.
+    __device__ static Lot lot_of(const u8* from, u32 format, u32 vocab_size, u32 first) {
+        Lot lot;
+#pragma unroll
+        for (u32 i = 0; i < kFours; ++i) lot.fours[i] = four_of(from, format, last_four(first + i * kApart, vocab_size));
+        return lot;
+    }
+    __device__ Lot target_lot(u32 first) const { return lot_of(target(), Element::kFormat, row.vocab_size, first); }
+    // ... in a draft's, and the target's where there is no draft row.
+    __device__ Lot drafted_lot(const DraftRow& draft, u32 first) const {
+        const u8* from = draft.vocab_size > 0 ? inputs + draft.row : target();
+        return lot_of(from, draft.format & 3, draft.vocab_size, first);
     }
     __device__ const u8* target() const { return reinterpret_cast<const u8*>(row.vectors()); }
 
-    // The first of a thread's tokens that are its `at`-th four, counted over chunks.
-    static constexpr u32 kFours = kPerThread / 4;
-    __device__ u32 token_of_four(u32 at) const { return row.token_at(at / kFours, at % kFours * 4); }
-
-    // Four tokens at a time, while the next four are on their way: behind the last ones the same again.
+    // A lot at a time, while the next one is on its way: behind the last one the same again.
     __device__ void weigh_untouched() const {
-        u32 at = row.first_chunk * kFours, end = row.end_chunk * kFours;
+        u32 at = row.first_chunk * kLots, end = row.end_chunk * kLots;
         if (at == end) return;
-        Four target = target_four(token_of_four(at)), draft = draft_four(token_of_four(at));
+        Lot target = target_lot(first_of(at)), draft = drafted_lot(first_draft, first_of(at));
+        Cut cut(row.job.last_key);
         u64 sum = 0;
 #pragma unroll 1
         for (; at < end; ++at) {
-            u32 next = token_of_four(at + 1 < end ? at + 1 : at);
-            Four drafted = draft;
-            draft = draft_four(next);
-            sum += weigh_four(token_of_four(at), target, drafted, [&] { target = target_four(next); });
-            if (at % kFours + 1 < kFours) continue;
+            float x[kLot], drafted[kLot];
+            widen_lot_of<Element>(target, x);
+            widen_lot(draft, first_draft.format & 3, drafted);
+            // Behind this their registers are free, so that what is read next has its place at once.
+            are_taken(x, drafted);
+            u32 next = first_of(at + 1 < end ? at + 1 : at);
+            target = target_lot(next);
+            draft = drafted_lot(first_draft, next);
+            sum += weigh_lot(first_of(at), x, drafted, cut);
+            if (at % kLots + 1 < kLots) continue;
             sum = warp_sum(sum);
-            if (threadIdx.x % kWarp == 0) passes.set_part(at / kFours, threadIdx.x / kWarp, sum);
+            if (threadIdx.x % kWarp == 0) passes.set_part(at / kLots, threadIdx.x / kWarp, sum);
             sum = 0;
         }
     }
@@ -164,9 +178,10 @@ struct Weigher {
         return weight > 0 ? count((double)weight * (double)-exponent(x, row.job.max, row.job.scale)) : 0;
     }
 
+    // Nothing where it is negative: the sum is below 2^52 then.
     __device__ static u64 beyond(u64 weight, u64 drafted, double of_target, double of_draft) {
-        double beyond = (double)weight * of_target - (double)drafted * of_draft;
-        return count(beyond > 0.0 ? beyond : 0.0);
+        long long left = (long long)count(real(weight) * of_target - real(drafted) * of_draft);
+        return left > 0 ? left : 0;
     }
 
     __device__ u64 weigh(u32 token, float x, u32 adjust) const {
@@ -182,52 +197,96 @@ struct Weigher {
         return weight;
     }
 
-    // Takes a draft from what is left of four tokens, or says what it gives to those of which anything is; 0 if nothing is then.
-    __device__ u64 take(const DraftRow& draft, const Four& values, u32 first, u64 (&weight)[4]) const {
-        u64 drafted[4], any = 0;
-        drafted_masses(draft, first, values, drafted);
-        double of_target = draft.of_target, of_draft = draft.of_draft;
+    // The masses that a draft gives to a lot's tokens, from what stands there.
+    __device__ void drafted_masses(const DraftRow& draft, u32 first, float (&x)[kLot], u64 (&to)[kLot]) const {
+        u32 format = draft.format, vocab_size = draft.vocab_size;
+        // What lies behind the row may be anything.
+        if (format == kNoRow || token_of_lot(first, kLot - 1) >= vocab_size) {
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            u64 next = row.job.flags & kDrafted ? drafted[i] : beyond(weight[i], drafted[i], of_target, of_draft);
-            weight[i] = weight[i] > 0 ? next : 0;
-            any |= weight[i];
+            for (u32 i = 0; i < kLot; ++i) x[i] = format != kNoRow && token_of_lot(first, i) < vocab_size ? x[i] : minus_infinity();
         }
-        return any;
+        if (format & kSent) {
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) to[i] = has_chance(x[i]) ? sent_mass(x[i]) : 0;
+            return;
+        }
+        cut_lot(Cut(draft.last_key), first, x);
+        masses_of_lot(x, draft.max, draft.scale, draft.need, to);
     }
 
-    // The same of tokens that have no adjust, of which the first is a multiple of four: their sum.
-    template <class Then>
-    __device__ u64 weigh_four(u32 first, const Four& target, const Four& drafted, Then then) const {
-        u64 weight[4], any = 0, sum = 0;
-        float x[4];
-        widen_four(target, Element::kFormat, x);
-        u32 which = row.which_of_four(first);
-        u64 last_key = row.job.last_key, need = row.job.min_p_need;
-        float max = row.job.max, scale = row.job.scale;
-        // Without a branch, so that the four are worked out side by side. What is not meant has no mass.
+    // One branch for all: a format is a row's.
+    __device__ static void widen_lot(const Lot& lot, u32 format, float (&x)[kLot]) {
+        if (format == kRowF32) widen_lot_of<F32>(lot, x);
+        else if (format == kRowF16) widen_lot_of<F16>(lot, x);
+        else widen_lot_of<Bf16>(lot, x);
+    }
+    template <class Format>
+    __device__ static void widen_lot_of(const Lot& lot, float (&x)[kLot]) {
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            float logit = which >> i & 1 ? x[i] : minus_infinity();
-            u64 own = mass_of_exponent(exponent(logit, max, scale));
-            bool is_left = (key_of(first + i, logit) <= last_key) & (own >= need);
-            weight[i] = is_left ? own : 0;
-            any |= weight[i];
+        for (u32 i = 0; i < kLot; ++i) {
+            const Four& four = lot.fours[i / 4];
+            u32 at = i % 4 / (Format::kPerVector / 4), word = (u32)((at < 2 ? four.low : four.high) >> (32 * (at % 2)));
+            x[i] = Format::widen(word, i % (Format::kPerVector / 4));
         }
-        then();
-        if (row.job.flags & kEntropy) {
-            widen_four(target_four(first), Element::kFormat, x);
+    }
+
+    __device__ static void are_taken([[maybe_unused]] float (&x)[kLot], [[maybe_unused]] float (&drafted)[kLot]) {
+#ifndef CROUPIER_EMULATOR
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) sum += entropy_term(weight[i], x[i]);
+        for (u32 i = 0; i < kLot; ++i) asm volatile("mov.b32 %0, %0;\n\tmov.b32 %1, %1;" : "+f"(x[i]), "+f"(drafted[i]));
+#endif
+    }
+
+    // Minus infinity for what a cut takes away.
+    __device__ static void cut_lot(const Cut& cut, u32 first, float (&x)[kLot]) {
+        if (cut.keeps_all()) return;
+#pragma unroll
+        for (u32 i = 0; i < kLot; ++i) x[i] = cut.keeps(token_of_lot(first, i), x[i]) ? x[i] : minus_infinity();
+    }
+
+    // Takes a draft from what is left of a lot's tokens, or says what it gives to those of which anything is.
+    __device__ void take(const DraftRow& draft, u32 first, float (&x)[kLot], u64 (&weight)[kLot]) const {
+        u64 drafted[kLot];
+        drafted_masses(draft, first, x, drafted);
+        double of_target = draft.of_target, of_draft = draft.of_draft;
+        if (row.job.flags & kDrafted) {
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) weight[i] = weight[i] > 0 ? drafted[i] : 0;
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) weight[i] = beyond(weight[i], drafted[i], of_target, of_draft);
+        }
+    }
+
+    // The same of a lot's tokens that have no adjust: their sum. All lanes of a warp.
+    __device__ u64 weigh_lot(u32 first, float (&x)[kLot], float (&drafted)[kLot], const Cut& cut) const {
+        u64 weight[kLot], sum = 0;
+        if (row.has_touched() || token_of_lot(first, kLot - 1) >= row.vocab_size) {
+            u32 which = 0;
+#pragma unroll
+            for (u32 i = 0; i < kFours; ++i) which |= row.which_of_four(first + i * kApart) << (4 * i);
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) x[i] = which >> i & 1 ? x[i] : minus_infinity();
+        }
+        cut_lot(cut, first, x);
+        float most = minus_infinity();
+#pragma unroll
+        for (u32 i = 0; i < kLot; ++i) most = fmaxf(most, x[i]);
+        if (!__any_sync(kAllLanes, has_chance(most))) return 0;
+        masses_of_lot(x, row.job.max, row.job.scale, row.job.min_p_need, weight);
+        if (row.job.flags & kEntropy) {
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) sum += entropy_term(weight[i], x[i]);
             return sum;
         }
-        if (any > 0 && row.job.draft_count > 0) any = take(first_draft, drafted, first, weight);
+        if (row.job.draft_count > 0) take(first_draft, first, drafted, weight);
 #pragma unroll 1
-        for (u32 d = 1; d < row.job.draft_count && any > 0; ++d) {
-            any = take(draft(d), drafted_four(draft(d), inputs, first), first, weight);
+        for (u32 d = 1; d < row.job.draft_count; ++d) {
+            widen_lot(drafted_lot(draft(d), first), draft(d).format & 3, drafted);
+            take(draft(d), first, drafted, weight);
         }
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) sum += weight[i];
+        for (u32 i = 0; i < kLot; ++i) sum += weight[i];
         return sum;
     }
 };

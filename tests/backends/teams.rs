@@ -6,7 +6,7 @@ use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::Asked;
 use croupier::backend::cuda::costs::Costs;
 use croupier::backend::cuda::machine::Machine;
-use croupier::backend::cuda::shape::shape;
+use croupier::backend::cuda::shape::{Laid, sampling};
 use std::process::Command;
 
 /// For one launch: 100 rows of 128,256 f32 logits are 51 MB.
@@ -74,16 +74,41 @@ fn one_launch(backend: &mut CudaBackend, cases: &[Case], (team_size, in_turn): (
     let (rows, dtype) = (jobs.len() as u32, jobs[0].logits.dtype());
     let largest = jobs.iter().map(|job| job.logits.vocab_size()).max().unwrap_or(0);
     let device = backend.machine().facts();
-    let shape = shape(rows, largest as u32, dtype.size() as u32, &device);
+    let laid = sampling(rows, largest as u32, dtype.size() as u32, &device);
+    assert_eq!(laid.rest, None);
+    let shape = laid.shape;
     println!("{rows} {} rows of up to {largest} logits: {} teams of {}", dtype.name(), shape.teams, shape.team_size);
     assert!(shape.team_size == team_size && rows > (in_turn - 1) * shape.teams, "{shape:?}");
+    compare(backend, cases, laid);
+}
+
+fn compare(backend: &mut CudaBackend, cases: &[Case], laid: Laid) {
+    let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
     let got = backend.run(&jobs);
     let expected = CpuBackend::new(2).sharing_above(0).run(&jobs);
     for (at, case) in cases.iter().enumerate() {
-        assert_eq!(bits(&got[at]), bits(&expected[at]), "row {at}, {shape:?}: {}", summary(case));
+        assert_eq!(bits(&got[at]), bits(&expected[at]), "row {at}, {laid:?}: {}", summary(case));
     }
     let handed_over: u64 = backend.handed_over().iter().map(|(_, rows)| *rows).sum();
     assert_eq!(handed_over, 0, "every row is one for the GPU");
+}
+
+/// Some rows more than blocks run at once: larger teams take them, behind the others.
+#[test]
+fn the_last_rows_have_teams_of_their_own() {
+    let Some(mut backend) = whole() else { return };
+    let device = backend.machine().facts();
+    let (rows, vocab) = (device.resident(1) + 8, 100_000);
+    let laid = sampling(rows, vocab, Dtype::Bf16.size() as u32, &device);
+    let Some((from, shape)) = laid.rest else {
+        println!("SKIPPED: rows do NOT lie in two parts on this GPU: {laid:?}");
+        return;
+    };
+    println!(
+        "{rows} rows: {from} by {} teams of {}, the rest by teams of {}",
+        laid.shape.teams, laid.shape.team_size, shape.team_size
+    );
+    compare(&mut backend, &mixed(Dtype::Bf16, rows as usize, true, |_| vocab as usize), laid);
 }
 
 /// Teams of several blocks, each with one row behind the other, which the blocks keep whole, or a part of it.

@@ -33,7 +33,7 @@ struct Hash {
 
 std::string place(const char* folder, const Kernel& kernel, const Grid& grid, const Arguments& told) {
     Hash hash;
-    for (unsigned word : {grid.team_size, grid.teams, grid.shared_bytes, told.rows, told.slice_chunks, told.cached_vectors}) {
+    for (unsigned word : {grid.team_size, grid.teams, grid.shared_bytes, told.first, told.rows, told.slice_chunks, told.cached_vectors}) {
         hash.take(word);
     }
     hash.take(kernel.has_clusters);

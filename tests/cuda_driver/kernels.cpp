@@ -27,7 +27,7 @@ std::vector<Kernel> cooperative_kernels() {
             auto scratch = reinterpret_cast<Scratch*>(told.scratch);
             emulator::Machine::self().launch(
                 emulator::Index{grid.team_size, grid.teams, 1}, grid.threads, grid.shared_bytes, told.rows,
-                [&] { kernel(inputs, outputs, scratch, told.rows, told.slice_chunks, told.cached_vectors); });
+                [&] { kernel(inputs, outputs, scratch, told.first, told.rows, told.slice_chunks, told.cached_vectors); });
         }});
     }
     return kernels;

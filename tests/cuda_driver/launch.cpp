@@ -102,7 +102,7 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
 }
 
 double microseconds(const Grid& grid, const Arguments& told) {
-    unsigned in_turn = (told.rows + grid.teams - 1) / grid.teams;
+    unsigned in_turn = (told.rows - told.first + grid.teams - 1) / grid.teams;
     return 5 + in_turn * (4.0 + grid.team_size + 2.0 * told.slice_chunks);
 }
 
@@ -126,10 +126,10 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     run_or_remember(function.kernel, grid, arguments);
     function.device->microseconds += microseconds(grid, arguments);
     if (Config::get().is_planted(Fault::kSpoil, &planted)) result[kTokenPlace] ^= 1;
-    bool weighs = strncmp(function.kernel.name, "weigh", 5) == 0, has_more = arguments.rows > grid.teams;
+    bool weighs = strncmp(function.kernel.name, "weigh", 5) == 0, has_more = arguments.rows > arguments.first + grid.teams;
     auto stays = [&](Fault fault) { return Config::get().stays_planted(fault, int(grid.team_size)); };
-    if (has_more && stays(weighs ? Fault::kWeighMore : Fault::kBehind)) spoil_from(grid.teams, arguments);
-    if (weighs && stays(Fault::kWeigh)) spoil_from(0, arguments);
+    if (has_more && stays(weighs ? Fault::kWeighMore : Fault::kBehind)) spoil_from(arguments.first + grid.teams, arguments);
+    if (weighs && stays(Fault::kWeigh)) spoil_from(arguments.first, arguments);
     if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;
 }
@@ -222,7 +222,8 @@ CUDA_API Result cuLaunchKernelEx(const LaunchConfig* config, Function* function,
     if (grid.shared_bytes > function->most_shared_bytes) return call(kInvalidValue);
     if (Result refused = check_teams(*config, *function)) return call(refused);
     Arguments arguments{argument<Address>(told, 0),  argument<Address>(told, 1),  argument<Address>(told, 2),
-                        argument<unsigned>(told, 3), argument<unsigned>(told, 4), argument<unsigned>(told, 5)};
+                        argument<unsigned>(told, 3), argument<unsigned>(told, 4), argument<unsigned>(told, 5),
+                        argument<unsigned>(told, 6)};
     ask(device, *stream, [=] { return launch(*function, grid, arguments); });
     return kSuccess;
 }

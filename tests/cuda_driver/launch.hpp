@@ -9,7 +9,7 @@ namespace driver {
 // What a kernel is told: the parameters of kernels/sample.cu, in order.
 struct Arguments {
     Address inputs, outputs, scratch;
-    unsigned rows, slice_chunks, cached_vectors;
+    unsigned first, rows, slice_chunks, cached_vectors;  // from row `first` up to row `rows`
 };
 
 struct Grid {

@@ -10,8 +10,8 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use std::process::Command;
 
-/// Not a test: a process of its own, which finds the driver. Clusters of three blocks are the largest, so a row of more than
-/// 3 * 2^17 logits is nobody's but the CPU's.
+/// Not a test: a process of its own, which finds the driver. Clusters of three blocks are the largest, so a row of more
+/// logits than they hold is nobody's but the CPU's.
 #[test]
 #[ignore = "started by the test below"]
 #[allow(clippy::print_stdout)]
@@ -19,7 +19,9 @@ fn of_three_blocks() {
     let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 16 << 20).unwrap();
     assert_eq!(backend.machine().facts().most_blocks(), 3);
     let row = |size: usize| Dtype::Bf16.encode(&(0..size).map(|at| (at % 97) as f32 / 8.0).collect::<Vec<_>>());
-    let rows = [3 << 17, (3 << 17) + 1, 1000].map(row);
+    let most = backend.machine().facts().most_logits();
+    assert!(most >= 3 << 17);
+    let rows = [most, most + 1, 1000].map(row);
     let filters = Filters { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0 };
     let spec = RowSpec::plain(filters, Action::Draw { uniform: 7 });
     let jobs = rows.each_ref().map(|row| RowJob { logits: Logits::new(Dtype::Bf16, row), spec });

@@ -186,9 +186,16 @@ inline long long __double_as_longlong(double value) {
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+inline double __hiloint2double(int high, int low) {
+    unsigned long long bits = static_cast<unsigned long long>(unsigned(high)) << 32 | unsigned(low);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(int(value)); }
 inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value); }
 

@@ -7,11 +7,12 @@ use croupier::backend::cuda::ask::{Asked, Kernel};
 use croupier::backend::cuda::machine::Launch;
 use croupier::backend::cuda::pack::Packer;
 use croupier::backend::cuda::read::Answer;
-use croupier::backend::cuda::shape::{Shape, chunk, shared_bytes};
+use croupier::backend::cuda::shape::{Laid, Shape, chunk, shared_bytes};
 use croupier::sampling::logits::Dtype;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 
 /// One build of the kernels, running.
@@ -104,21 +105,40 @@ impl Emulator {
             shared_bytes: shared_bytes(self.threads, slice_chunks) + 16 * cached_vectors,
         };
         let count = rows.len() as u32;
-        let launch =
-            Launch { kernel, dtype, rows: count, shape, inputs: inputs.len(), outputs: packer.outputs_bytes() };
+        let launch = Launch {
+            kernel,
+            dtype,
+            rows: count,
+            laid: Laid::from(shape),
+            inputs: inputs.len(),
+            outputs: packer.outputs_bytes(),
+        };
         let outputs = self.run(&launch, layout.seed, &inputs);
         rows.iter().enumerate().map(|(i, row)| packer.answer(i, row, &inputs, &outputs)).collect()
     }
 
     /// Runs a launch and gives its outputs.
     pub(crate) fn run(&mut self, launch: &Launch, seed: u64, inputs: &[u8]) -> Vec<u8> {
+        let run = |(rows, shape)| self.run_part(launch, seed, inputs, rows, shape);
+        let parts: Vec<Vec<u8>> = launch.parts().map(run).collect();
+        // What a part does not write is as the emulator filled it.
+        const UNWRITTEN: u8 = 0xCD;
+        let written = |bytes: &mut Vec<u8>, part: Vec<u8>| {
+            bytes.iter_mut().zip(part).filter(|(_, byte)| *byte != UNWRITTEN).for_each(|(to, byte)| *to = byte);
+        };
+        parts.into_iter().reduce(|mut before, part| (written(&mut before, part), before).1).expect("there is a part")
+    }
+
+    fn run_part(&mut self, launch: &Launch, seed: u64, inputs: &[u8], rows: Range<u32>, shape: Shape) -> Vec<u8> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).unwrap();
         let program = (launch.kernel as usize * Dtype::ALL.len() + format) as u32;
-        let Shape { team_size, teams, slice_chunks, cached_vectors, shared_bytes } = launch.shape;
-        let words = [program, launch.rows, team_size, teams, slice_chunks, cached_vectors, shared_bytes, self.arrived];
+        let Shape { team_size, teams, slice_chunks, cached_vectors, shared_bytes } = shape;
+        let layout = [team_size, teams, slice_chunks, cached_vectors, shared_bytes];
+        let words: Vec<u32> =
+            [program, rows.start, rows.end].into_iter().chain(layout).chain([self.arrived, 0]).collect();
         let sizes = [seed, inputs.len() as u64, launch.outputs as u64];
         let input = self.child.stdin.as_mut().unwrap();
-        input.write_all(bytemuck::cast_slice(&words)).unwrap();
+        input.write_all(bytemuck::cast_slice(words.as_slice())).unwrap();
         input.write_all(bytemuck::cast_slice(&sizes)).unwrap();
         input.write_all(inputs).unwrap();
         input.flush().unwrap();

@@ -51,6 +51,8 @@ pub(crate) struct Emulated {
     events: Vec<Event>,
     /// Copies made on the device for launches.
     pub(crate) copies: usize,
+    /// Launches whose last rows lay otherwise than the others.
+    parted: usize,
     /// So many launches, then it fails.
     good_for: usize,
     /// The host panics when it next waits for a launch, or has begun one.
@@ -72,6 +74,7 @@ impl Emulated {
             slots,
             events: vec![],
             copies: 0,
+            parted: 0,
             good_for: usize::MAX,
             panics: false,
             panics_behind_begin: false,
@@ -119,6 +122,7 @@ impl Machine for Emulated {
         }
         self.good_for -= 1;
         self.events.push(Event::Begun(slot));
+        self.parted += usize::from(launch.parts().count() > 1);
         let inputs = &self.slots[slot].inputs;
         let mut uploaded = vec![0xAB; launch.inputs];
         for part in uploads(launch.inputs, rows) {
@@ -220,6 +224,33 @@ fn batches_in_many_launches_equal_the_specification() {
 #[test]
 fn batches_on_clusters_equal_the_specification() {
     batches("wide", 4, 12);
+}
+
+/// The last rows of a launch, which would leave most of the machine idle, have larger teams, behind the others.
+#[test]
+fn the_last_rows_have_teams_of_their_own() {
+    if !built() {
+        return;
+    }
+    let mut backend = CudaBackend::on(Emulated::start("narrow"), Box::new(CpuBackend::new(1)), ROOM);
+    let multiprocessors = backend.machine().facts().multiprocessors as usize;
+    let cuts = [(0.0, 0, 1.0), (1.0, 12, 0.9), (0.7, 0, 0.95)];
+    let case = |at: usize| {
+        let logits: Vec<f32> =
+            (0..5000u32).map(|token| (token * (2 * at as u32 + 7919) % 4999) as f32 / 400.0).collect();
+        let mut case = Case::new(Dtype::F32, &logits);
+        let (temperature, top_k, top_p) = cuts[at % cuts.len()];
+        case.filters = Filters { temperature, top_k, top_p, min_p: 0.0 };
+        case.action = Action::Draw { uniform: (at as u64 + 1) << 59 };
+        case.logprobs = at.is_multiple_of(2).then(|| (5, LogprobsMode::Raw, vec![17]));
+        case
+    };
+    let cases: Vec<Case> = (0..multiprocessors + 2).map(case).collect();
+    let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
+    for (case, got) in cases.iter().zip(backend.run(&jobs)) {
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
+    }
+    assert_eq!(backend.machine().parted, 1);
 }
 
 /// Drafts proposed and then verified by the same backend.

@@ -9,13 +9,15 @@ namespace {
 
 struct Request {
     u32 kernel;  // its place in kKernels
-    u32 rows;
+    u32 first;   // from this row
+    u32 rows;    // up to this one
     u32 team_size;
     u32 teams;
     u32 slice_chunks;
     u32 cached_vectors;
     u32 shared_bytes;
     u32 arrived;  // blocks that seem to be at the first barrier already: a fault
+    u32 unused;
     u64 seed;
     u64 inputs_bytes;
     u64 outputs_bytes;
@@ -44,7 +46,7 @@ void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scra
     for (u32 team = 0; team < request.teams; ++team) scratch[team * request.team_size].arrived = request.arrived;
     emulator::Machine::self().launch(
         emulator::Index{request.team_size, request.teams, 1}, kThreads, request.shared_bytes, request.seed,
-        [&] { kernel(inputs, outputs, scratch.data(), request.rows, request.slice_chunks, request.cached_vectors); });
+        [&] { kernel(inputs, outputs, scratch.data(), request.first, request.rows, request.slice_chunks, request.cached_vectors); });
     for (const Scratch& block : scratch) check_clean(block);
 }
 

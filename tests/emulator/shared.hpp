@@ -126,13 +126,11 @@ inline void shared_or(Shared<unsigned> shared, unsigned i, unsigned value) {
     memcpy(&shared.array->bytes[i * sizeof old], &old, sizeof old);
 }
 
-inline bool shared_take(Shared<unsigned> shared, unsigned i, unsigned bits) {
+inline void shared_max(Shared<unsigned long long> shared, unsigned i, unsigned long long value) {
     emulator::check(*shared.array, i, emulator::kAtomic);
-    unsigned old, rest;
+    unsigned long long old;
     memcpy(&old, &shared.array->bytes[i * sizeof old], sizeof old);
-    rest = old & ~bits;
-    memcpy(&shared.array->bytes[i * sizeof rest], &rest, sizeof rest);
-    return old & bits;
+    if (value > old) memcpy(&shared.array->bytes[i * sizeof old], &value, sizeof value);
 }
 
 template <class T>

@@ -8,7 +8,7 @@ pub const THREADS: u32 = 512;
 /// Tokens that a thread looks at in a chunk.
 pub const PER_THREAD: u32 = 16;
 /// Most chunks that one block holds notes about.
-pub const SLICE_CHUNKS: u32 = 16;
+pub const SLICE_CHUNKS: u32 = 24;
 /// Most blocks that work on one row.
 pub const MAX_TEAM: u32 = 8;
 /// Bins of a histogram.

@@ -7,7 +7,7 @@ use super::costs::Costs;
 use super::image::{Functions, Image, load};
 use super::lend::{CudaMemory, Room};
 use super::machine::{DeviceRow, Launch, uploads};
-use super::shape;
+use super::shape::{self, Shape};
 use super::wait::wait;
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
@@ -117,15 +117,27 @@ impl Device {
 
     fn launch_on(&self, stream: sys::CUstream, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
-        let (kernel, shape) = (self.kernels[launch.kernel as usize][format], launch.shape);
+        let kernel = self.kernels[launch.kernel as usize][format];
         let outputs = if is_written_to_host(launch) { slot.outputs.seen } else { slot.outputs.device };
-        let mut arguments = (slot.inputs.device, outputs, slot.scratch, launch.rows);
+        launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, (slot, outputs), rows, shape))
+    }
+
+    fn launch_part(
+        &self,
+        stream: sys::CUstream,
+        kernel: sys::CUfunction,
+        (slot, outputs): (&Slot, sys::CUdeviceptr),
+        rows: Range<u32>,
+        shape: Shape,
+    ) -> Result<(), DriverError> {
+        let mut arguments = (slot.inputs.device, outputs, slot.scratch, rows.start, rows.end);
         let mut laid = (shape.slice_chunks, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
             (&raw mut arguments.1).cast(),
             (&raw mut arguments.2).cast(),
             (&raw mut arguments.3).cast(),
+            (&raw mut arguments.4).cast(),
             (&raw mut laid.0).cast(),
             (&raw mut laid.1).cast(),
         ];
@@ -221,7 +233,7 @@ impl Device {
 /// cost less than one more command. Not where a team has a row behind another: its barriers would wait for what the first one
 /// has on its way. That is an estimate.
 fn is_written_to_host(launch: &Launch) -> bool {
-    launch.outputs <= WRITTEN_TO_HOST && launch.rows <= launch.shape.teams
+    launch.outputs <= WRITTEN_TO_HOST && launch.parts().all(|(rows, shape)| rows.len() <= shape.teams as usize)
 }
 
 /// An event of the device, until it is dropped.

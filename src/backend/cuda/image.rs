@@ -136,7 +136,7 @@ fn functions(module: sys::CUmodule, shared_bytes: i32) -> Result<Functions, Driv
                 unsafe { result::function::set_function_attribute(function, attribute, value) }
             };
             set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)?;
-            // One block to sample takes most of it anyway; the driver would leave room for one block to weigh.
+            // A block to sample takes most of it anyway. So nothing has to be laid out anew for the kernel that runs behind it.
             if kernel == Kernel::Weigh {
                 set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_SHARED)?;
             }

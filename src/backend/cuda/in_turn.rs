@@ -1,6 +1,6 @@
 //! The second half of what a device proves before it serves: teams of every size, each with one row behind another. A batch of
 //! [`super::warm_up`] has fewer rows than teams run at once on a whole card, so none of them comes to a second row there: to the
-//! job at the other place, the row that was fetched ahead, and what the row before has left in shared memory.
+//! job at the other place, and what the row before has left in shared memory.
 
 use super::costs::Costs;
 use super::launches::MOST_ROWS;

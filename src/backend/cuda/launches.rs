@@ -4,7 +4,7 @@ use super::ask::{Asked, Kernel, Most};
 use super::machine::{Launch, Machine, SLOTS};
 use super::pack::Packer;
 use super::read::Answer;
-use super::shape::{chunk, shape, weighing};
+use super::shape::{chunk, sampling, weighing};
 use crate::sampling::logits::Dtype;
 
 /// Bytes that one launch downloads at most.
@@ -133,10 +133,13 @@ impl<M: Machine> Launches<M> {
         let largest = rows.iter().map(|&row| asked[row].row.logits.vocab_size()).max().unwrap_or(0);
         let rows = rows.len() as u32;
         let facts = self.machine.facts();
-        let laid = if kernel == Kernel::Sample { shape } else { weighing };
-        let shape = laid(rows, largest as u32, dtype.size() as u32, &facts);
+        let (largest, bytes) = (largest as u32, dtype.size() as u32);
+        let laid = match kernel {
+            Kernel::Sample => sampling(rows, largest, bytes, &facts),
+            Kernel::Weigh => weighing(rows, largest, bytes, &facts),
+        };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
-        let launch = Launch { kernel, dtype, rows, shape, inputs, outputs };
+        let launch = Launch { kernel, dtype, rows, laid, inputs, outputs };
         // Before it is begun: something of it may be under way even where that ends in a panic.
         self.busy[slot] = true;
         self.machine.begin(slot, &launch, &packer.device_rows())?;

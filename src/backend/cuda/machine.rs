@@ -1,7 +1,7 @@
 //! What launches run on: a GPU, or in tests what stands for one.
 
 use super::ask::Kernel;
-use super::shape::{self, Shape};
+use super::shape::{self, Laid, Shape};
 use crate::backend::DeviceMemory;
 use crate::sampling::logits::{Dtype, Foreign, Logits};
 use std::ops::Range;
@@ -22,11 +22,21 @@ pub struct Launch {
     /// Rows.
     pub rows: u32,
     /// How they are laid over the machine.
-    pub shape: Shape,
+    pub laid: Laid,
     /// Bytes of the inputs.
     pub inputs: usize,
     /// Bytes of the outputs.
     pub outputs: usize,
+}
+
+impl Launch {
+    /// What runs one behind the other, with which rows. A launch without rows has a part without rows.
+    pub fn parts(&self) -> impl Iterator<Item = (Range<u32>, Shape)> {
+        let Laid { shape, rest } = self.laid;
+        let end = rest.map_or(self.rows, |(from, _)| from.min(self.rows));
+        let rest = rest.map(|(_, shape)| (end..self.rows, shape)).filter(|(rows, _)| !rows.is_empty());
+        std::iter::once((0..end, shape)).chain(rest)
+    }
 }
 
 /// A row that a worker wrote on the device, or several in turn: copied there, into a launch's inputs, before the launch looks at it.

@@ -4,13 +4,13 @@
 //! measured to take ([`super::costs`]).
 
 use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, RowJob, SLICE_CHUNKS};
-use super::costs::Costs;
+use super::costs::{Cost, Costs};
 
-/// Shared memory that the driver takes of each block.
-const DRIVERS_BYTES: u32 = 1 << 10;
-/// What a chunk takes each of two blocks that share a multiprocessor, of what it takes one alone. An estimate, by the stalls in the
-/// weighing kernel's code: no device has measured it.
-const IN_PAIRS: f32 = 1.7;
+/// What a team takes to weigh a row, which is little but arithmetic: as measured on an H200, where teams of each size took the same for
+/// a chunk. What counts is how the two compare.
+const WEIGHING: Cost = Cost { row: 7.2, chunk: 2.9 };
+/// Microseconds from the end of one part of a launch to where the next one has begun. An estimate.
+const BETWEEN_PARTS: f32 = 3.0;
 
 /// What of a device decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,7 +40,13 @@ impl Device {
     /// Logits of the longest row that such a team holds.
     #[must_use]
     pub fn most_logits(&self) -> usize {
-        (self.most_blocks() * SLICE_CHUNKS * chunk(self.threads)) as usize
+        (self.most_blocks() * self.most_chunks() * chunk(self.threads)) as usize
+    }
+
+    /// Chunks of a row that a block has room for notes about.
+    fn most_chunks(&self) -> u32 {
+        let has_room = |&chunks: &u32| shared_bytes(self.threads, chunks) <= self.shared_bytes;
+        (1..=SLICE_CHUNKS).rev().find(has_room).unwrap_or(1)
     }
 
     /// Teams of so many blocks that run at once, one block on a multiprocessor.
@@ -49,12 +55,6 @@ impl Device {
         let teams =
             if self.clusters { self.resident[team_size as usize - 1] } else { self.multiprocessors / team_size };
         teams.max(1)
-    }
-
-    /// Whether two blocks with so much shared memory, of a kernel that has the registers for two, are on a multiprocessor. Without
-    /// clusters they are not counted on: there all blocks must run at once, and nobody has asked the driver for that many.
-    fn holds_pairs(&self, bytes: u32) -> bool {
-        self.clusters && 2 * (bytes + DRIVERS_BYTES) <= self.shared_bytes + DRIVERS_BYTES
     }
 
     /// Blocks that bring their results together in global memory: as many as run at once, and none where they are clusters.
@@ -99,7 +99,7 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     let block = (threads / 32 * 8).next_multiple_of(16) + 32;
     let boxes = 16 + 32 + 2 * (8 * BINS + 8 * LISTED);
     let list = 2 * 8 * LISTED;
-    let floors = (2 * 4u32).next_multiple_of(16);
+    let floors = (2 * 4u32).next_multiple_of(16) + 4u32.next_multiple_of(16);
     let jobs = (2 * size_of::<RowJob>() as u32).next_multiple_of(16);
     let touched = slice_chunks * chunk(threads) / 8;
     let touching = threads * 4;
@@ -108,38 +108,83 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     block + boxes + list + floors + jobs + touched + touching + adjusted + delegates
 }
 
-/// The shape for `rows` rows of at most `vocab_size` logits of `element_bytes` each: that of the team whose rows should be done
-/// first.
-#[must_use]
-pub fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
-    let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
-    let team_size = quickest(chunks, device, |team| {
-        let waves = rows.max(1).div_ceil(device.resident(team)) as f32;
-        waves * device.costs.of(team, element_bytes).slice(chunks.div_ceil(team) as f32)
-    });
-    laid(rows, chunks, element_bytes, team_size, device)
+/// The rows of a launch, laid over a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Laid {
+    /// Of all rows, or of those before the rest.
+    pub shape: Shape,
+    /// From which row on others lie otherwise: the last few would leave most of a device idle, so larger teams take them, behind
+    /// the others.
+    pub rest: Option<(u32, Shape)>,
 }
 
-/// The same for a kernel that reads rows once and keeps nothing of them, of which two blocks fit on a multiprocessor.
+impl From<Shape> for Laid {
+    /// All rows alike.
+    fn from(shape: Shape) -> Self {
+        Self { shape, rest: None }
+    }
+}
+
+/// How `rows` rows of at most `vocab_size` logits of `element_bytes` each are sampled.
 #[must_use]
-pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
-    let chunks = vocab_size.div_ceil(chunk(device.threads)).max(1);
+pub fn sampling(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
+    let chunks = chunks(vocab_size, device);
+    lay(
+        rows,
+        chunks,
+        device,
+        |team| device.costs.of(team, element_bytes),
+        |rows, team| laid(rows, chunks, element_bytes, team, device),
+    )
+}
+
+/// The same for a kernel that reads rows once and keeps nothing of them.
+#[must_use]
+pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
+    let chunks = chunks(vocab_size, device);
+    lay(
+        rows,
+        chunks,
+        device,
+        |_| WEIGHING,
+        |rows, team| laid(rows, chunks, element_bytes, team, device).uncached(rows, device),
+    )
+}
+
+fn chunks(vocab_size: u32, device: &Device) -> u32 {
+    vocab_size.div_ceil(chunk(device.threads)).max(1)
+}
+
+/// The way that should take the least, of teams that take so much for a row.
+fn lay(rows: u32, chunks: u32, device: &Device, cost: impl Fn(u32) -> Cost, shape: impl Fn(u32, u32) -> Shape) -> Laid {
     let rows = rows.max(1);
-    let team_size = quickest(chunks, device, |team| {
-        let (slice, resident) = (chunks.div_ceil(team), device.resident(team));
-        let pairs = device.holds_pairs(shared_bytes(device.threads, slice));
-        let waves = rows.div_ceil(if pairs { resident.saturating_mul(2) } else { resident }) as f32;
-        let share = if pairs && rows > resident { IN_PAIRS } else { 1.0 };
-        waves * device.costs.of(team, element_bytes).slice(slice as f32 * share)
-    });
-    laid(rows, chunks, element_bytes, team_size, device).uncached(rows, device)
+    // As many rounds as the teams that run at once need.
+    let takes =
+        |team, rows: u32| rows.div_ceil(device.resident(team)) as f32 * cost(team).slice(chunks.div_ceil(team) as f32);
+    let quickest = |rows| {
+        let takes = |&a: &u32, &b: &u32| takes(a, rows).total_cmp(&takes(b, rows));
+        teams(chunks, device).min_by(takes).expect("some team holds a row")
+    };
+    // Whole rounds of one team, and the rest by the team that is best for it.
+    let split = |team: u32| {
+        let rest = rows % device.resident(team);
+        let by = quickest(rest);
+        (team, by, rest, takes(team, rows - rest) + BETWEEN_PARTS + takes(by, rest))
+    };
+    let splits = teams(chunks, device).filter(|&team| ![0, rows].contains(&(rows % device.resident(team)))).map(split);
+    let alike = quickest(rows);
+    match splits.min_by(|a, b| a.3.total_cmp(&b.3)) {
+        Some((team, by, rest, time)) if time < takes(alike, rows) => {
+            Laid { shape: shape(rows - rest, team), rest: Some((rows - rest, shape(rest, by))) }
+        }
+        _ => Laid::from(shape(rows, alike)),
+    }
 }
 
-/// Blocks of the team that takes the least, of those that hold a row.
-fn quickest(chunks: u32, device: &Device, takes: impl Fn(u32) -> f32) -> u32 {
-    let least = chunks.div_ceil(SLICE_CHUNKS);
-    let teams = least..=device.most_blocks().min(chunks).max(least);
-    teams.min_by(|&a, &b| takes(a).total_cmp(&takes(b))).unwrap_or(least)
+/// Blocks of the teams that hold a row of so many chunks.
+fn teams(chunks: u32, device: &Device) -> std::ops::RangeInclusive<u32> {
+    let least = chunks.div_ceil(device.most_chunks());
+    least..=device.most_blocks().min(chunks).max(least)
 }
 
 /// The same with teams of so many blocks, which must be as many as hold the row at least.
@@ -153,7 +198,7 @@ pub fn laid(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: 
     let cached_bytes = (device.shared_bytes.saturating_sub(notes) / chunk_bytes).min(slice_chunks) * chunk_bytes;
     Shape {
         team_size,
-        // As many as run at once take row after row, and have the next one fetched while they work on one.
+        // As many as run at once take row after row.
         teams: rows.min(device.resident(team_size)).max(1),
         slice_chunks,
         cached_vectors: cached_bytes / 16,
@@ -164,6 +209,7 @@ pub fn laid(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: 
 #[cfg(test)]
 mod tests {
     use super::super::abi::THREADS;
+    use super::super::costs::Cost;
     use super::*;
 
     const H200: Device = Device {
@@ -184,13 +230,26 @@ mod tests {
         costs: Costs::PREDICTED,
     };
 
+    /// Of rows that all lie alike.
+    fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
+        let laid = sampling(rows, vocab_size, element_bytes, device);
+        assert_eq!(laid.rest, None);
+        laid.shape
+    }
+
     #[test]
     fn every_row_is_covered_and_fits() {
-        for device in [H200, A100] {
-            for rows in [1, 2, 7, 64, 256, 4096] {
-                for vocab in [1, 8192, 8193, 32_000, 128_256, 151_936, 1 << 20] {
-                    for element in [2, 4] {
-                        let shape = shape(rows, vocab, element, &device);
+        for device in [H200, A100, Device { shared_bytes: 99 << 10, ..A100 }] {
+            for rows in [1, 2, 7, 64, 140, 256, 288, 4096] {
+                for (vocab, element) in [1, 8192, 8193, 32_000, 128_256, 151_936, 1 << 20]
+                    .into_iter()
+                    .flat_map(|vocab| [(vocab, 2), (vocab, 4)])
+                {
+                    let laid = sampling(rows, vocab, element, &device);
+                    let from = laid.rest.map_or(rows, |(from, _)| from);
+                    assert!(from > 0 && from <= rows, "{rows} {vocab}: {laid:?}");
+                    let rest = laid.rest.map(|(from, shape)| (rows - from, shape));
+                    for (rows, shape) in [(from, laid.shape)].into_iter().chain(rest) {
                         let slice = vocab.div_ceil(chunk(THREADS)).div_ceil(shape.team_size);
                         assert!(
                             slice <= SLICE_CHUNKS && shape.slice_chunks == slice && shape.team_size <= MAX_TEAM,
@@ -214,16 +273,21 @@ mod tests {
     #[test]
     fn a_team_is_no_larger_than_clusters_that_run() {
         let slice = Device { multiprocessors: 16, resident: [16, 8, 4, 4, 2, 0, 0, 0], ..H200 };
-        assert_eq!((slice.most_blocks(), slice.most_logits()), (5, 5 << 17));
+        let longest = 5 * SLICE_CHUNKS * chunk(THREADS);
+        assert_eq!((slice.most_blocks(), slice.most_logits()), (5, longest as usize));
         for rows in [1, 8, 64] {
-            for vocab in [1000, 128_256, 5 << 17] {
-                let shape = shape(rows, vocab, 4, &slice);
-                assert!(shape.team_size <= 5 && shape.slice_chunks <= SLICE_CHUNKS, "{rows} {vocab}: {shape:?}");
+            for vocab in [1000, 128_256, longest] {
+                let laid = sampling(rows, vocab, 4, &slice);
+                for shape in [laid.shape].into_iter().chain(laid.rest.map(|(_, shape)| shape)) {
+                    assert!(shape.team_size <= 5 && shape.slice_chunks <= SLICE_CHUNKS, "{rows} {vocab}: {laid:?}");
+                }
             }
         }
         // Where the driver cannot tell, nothing is known to be too large.
         assert_eq!(Device { resident: [u32::MAX; 8], ..H200 }.most_blocks(), MAX_TEAM);
-        assert_eq!([H200, A100].map(|device| device.most_logits()), [1 << 20; 2]);
+        // With the least shared memory that any supported GPU has.
+        let small = Device { shared_bytes: 99 << 10, ..A100 };
+        assert!([H200, A100, small].iter().all(|device| device.most_logits() >= 1 << 20));
     }
 
     #[test]
@@ -238,8 +302,34 @@ mod tests {
         let quick_pairs = Device { costs: Costs::only(2), ..H200 };
         assert_eq!(shape(1, 128_256, 4, &quick_pairs).team_size, 2);
         // A row that one block cannot hold has two, whatever they cost, and one of a single chunk has one.
-        assert_eq!(shape(1, 151_936, 4, &Device { costs: Costs::only(1), ..H200 }).team_size, 2);
+        assert_eq!(shape(1, 201_088, 4, &Device { costs: Costs::only(1), ..H200 }).team_size, 2);
         assert_eq!(shape(1, 1000, 4, &quick_pairs).team_size, 1);
+    }
+
+    /// What whole waves leave is not a wave of its own, which few blocks would work in.
+    #[test]
+    fn the_last_rows_have_larger_teams() {
+        let mut device = H200;
+        // As an H200 was measured.
+        for (team, row, chunk) in [
+            (1, 4.5, 2.3),
+            (2, 7.4, 2.2),
+            (3, 8.6, 1.5),
+            (4, 9.7, 1.3),
+            (5, 9.6, 1.0),
+            (6, 9.9, 0.9),
+            (7, 10.6, 0.8),
+            (8, 10.9, 0.6),
+        ] {
+            device.costs.set(team, 4, Cost { row, chunk });
+        }
+        let lies = |rows| {
+            let laid = sampling(rows, 128_256, 4, &device);
+            (laid.shape.team_size, laid.rest.map(|(from, shape)| (from, shape.team_size, shape.teams)))
+        };
+        assert_eq!([132, 256, 264].map(lies), [(1, None); 3]);
+        assert_eq!(lies(288), (1, Some((264, 5, 24))));
+        assert_eq!(lies(140), (1, Some((132, 8, 8))));
     }
 
     #[test]
@@ -250,30 +340,26 @@ mod tests {
         assert_eq!([1, 2].map(|team| laid(64, 16, 2, team, &H200).cached_vectors * 2 / chunk_vectors), [8, 8]);
     }
 
-    /// Two blocks of a kernel that does not cache are on a multiprocessor, so rows have more blocks than where one is, if there are
-    /// too few rows for all of them.
+    /// A chunk takes as long in any team, so rows that are weighed have as many blocks as run at once.
     #[test]
-    fn rows_that_are_weighed_fill_multiprocessors_with_pairs() {
+    fn rows_that_are_weighed_fill_multiprocessors() {
         let teams = |rows, device| {
-            let shape = weighing(rows, 128_256, 4, device);
-            assert!(shape.cached_vectors == 0 && shape.slice_chunks == 16u32.div_ceil(shape.team_size), "{shape:?}");
-            (shape.team_size, shape.teams)
+            let laid = weighing(rows, 128_256, 4, device);
+            for shape in [laid.shape].into_iter().chain(laid.rest.map(|(_, shape)| shape)) {
+                assert!(shape.cached_vectors == 0 && shape.slice_chunks == 16u32.div_ceil(shape.team_size), "{laid:?}");
+            }
+            (laid.shape.team_size, laid.shape.teams, laid.rest.map(|(from, shape)| (from, shape.team_size)))
         };
-        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1), (8, 8), (8, 16)]);
-        assert_eq!([32, 64, 128].map(|rows| teams(rows, &H200)), [(8, 32), (4, 64), (2, 128)]);
-        let largest = shared_bytes(THREADS, SLICE_CHUNKS);
-        assert!(H200.holds_pairs(largest) && !Device { shared_bytes: 163 << 10, ..H200 }.holds_pairs(largest));
-        // Where all blocks must run at once, as many as with one on a multiprocessor.
+        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1, None), (8, 8, None), (8, 16, None)]);
+        assert_eq!([32, 64, 132].map(|rows| teams(rows, &H200)), [(4, 32, None), (2, 64, None), (1, 132, None)]);
+        // Some rows more than run at once.
+        assert_eq!([33, 140].map(|rows| teams(rows, &H200)), [(3, 33, None), (1, 132, Some((132, 8)))]);
+        // Where all blocks must run at once, no more than that.
         for rows in [1, 8, 32, 64, 256] {
-            assert_eq!(teams(rows, &A100), {
-                let shape = shape(rows, 128_256, 4, &A100);
-                (shape.team_size, shape.teams)
-            });
+            let (team_size, count, _) = teams(rows, &A100);
+            assert!(team_size * count <= A100.multiprocessors, "{rows}: {team_size}, {count}");
         }
-        // Of what cannot share, one.
-        let small = Device { shared_bytes: 99 << 10, ..H200 };
-        assert_eq!(teams(32, &small), (4, 32));
         // Where the driver cannot tell how many run.
-        assert_eq!(teams(32, &Device { resident: [u32::MAX; 8], ..H200 }), (8, 32));
+        assert_eq!(teams(32, &Device { resident: [u32::MAX; 8], ..H200 }), (8, 32, None));
     }
 }

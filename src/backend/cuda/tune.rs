@@ -7,7 +7,7 @@ use super::costs::{Cost, Costs};
 use super::gpu::Gpu;
 use super::launches::MOST_ROWS;
 use super::machine::Launch;
-use super::shape::{chunk, laid};
+use super::shape::{Laid, Shape, chunk, laid};
 use super::warm_up::row;
 use super::{CudaBackend, DriverError, Machine, RowJob};
 use crate::sampling::logits::{Dtype, Logits};
@@ -56,18 +56,18 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     let mut measured = Measured::default();
     for (team_size, place) in (1..=device.most_blocks()).zip(&mut measured) {
         let shape = laid(most as u32, chunks, dtype.size() as u32, team_size, &device);
-        *place = Some((shape.slice_chunks, row_time(backend, &Launch { shape, ..launch })?));
+        *place = Some((shape.slice_chunks, row_time(backend, &launch, shape)?));
     }
     Ok(measured)
 }
 
 /// Microseconds of a row, among as many as run at once, beside what the launch takes. Both are measured behind a whole launch: one
 /// without rows is over before the host has queued the next.
-fn row_time(backend: &CudaBackend, launch: &Launch) -> Result<f32, DriverError> {
+fn row_time(backend: &CudaBackend, launch: &Launch, shape: Shape) -> Result<f32, DriverError> {
     let Gpu { device, slots: [slot, _], .. } = &backend.launches.machine;
     // Whole waves.
-    let waves = (launch.rows / launch.shape.teams).clamp(1, IN_TURN);
-    let whole = Launch { rows: waves * launch.shape.teams, ..*launch };
+    let waves = (launch.rows / shape.teams).clamp(1, IN_TURN);
+    let whole = Launch { rows: waves * shape.teams, laid: Laid::from(shape), ..*launch };
     let least = |launch: &Launch| -> Result<f32, DriverError> {
         let times: Result<Vec<f32>, DriverError> =
             (0..ROUNDS).map(|_| device.time(slot, launch, &[(slot, whole)])).collect();

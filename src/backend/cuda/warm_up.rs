@@ -4,7 +4,7 @@
 
 use super::ask::Asked;
 use super::costs::Costs;
-use super::shape::shape;
+use super::shape::sampling;
 use super::{CudaBackend, Machine, OpenError};
 use crate::backend::cpu::keys;
 use crate::backend::{Backend, RowJob, VerifyJob, VerifyResult};
@@ -108,7 +108,7 @@ fn difference(
 ) -> String {
     let job = &jobs[at];
     let (rows, bytes) = (jobs.len() as u32, job.logits.dtype().size() as u32);
-    let shape = shape(rows, job.logits.vocab_size() as u32, bytes, &backend.launches.machine.facts());
+    let laid = sampling(rows, job.logits.vocab_size() as u32, bytes, &backend.launches.machine.facts());
     let specified = match Distribution::of(&job.logits, &job.spec) {
         Ok(distribution) => {
             let last = distribution.kept().last().map(|last| last.candidate);
@@ -128,7 +128,7 @@ fn difference(
         Err(error) => error.to_string(),
     };
     format!(
-        "row {at} of {rows}, {}, {shape:?}: expected {} {specified}, got {}; asked again, the kernel wrote {again}{}",
+        "row {at} of {rows}, {}, {laid:?}: expected {} {specified}, got {}; asked again, the kernel wrote {again}{}",
         name(job),
         result(expected),
         result(got),
