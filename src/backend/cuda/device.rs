@@ -16,9 +16,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use sys::CUdevice_attribute_enum as Attribute;
 
-/// Outputs of more bytes are copied as a whole.
-const WRITTEN_TO_HOST: usize = 64 << 10;
-
 /// An open device. It is driven by one thread at a time, whichever that is.
 #[derive(Debug)]
 pub(super) struct Device {
@@ -92,7 +89,7 @@ impl Device {
         }
         self.unwrite(slot, launch)?;
         self.launch(slot, launch)?;
-        if is_written_to_host(launch) {
+        if launch.is_written_to_host() {
             return Ok(());
         }
         let (from, stream) = (slot.outputs.device, slot.stream);
@@ -103,7 +100,7 @@ impl Device {
     /// Takes the results of an earlier launch out of the slot's memory: a row that the kernel leaves out has none.
     fn unwrite(&self, slot: &mut Slot, launch: &Launch) -> Result<(), DriverError> {
         let bytes = launch.rows as usize * size_of::<RowResult>();
-        if is_written_to_host(launch) {
+        if launch.is_written_to_host() {
             slot.outputs.host_mut()[..bytes].fill(UNWRITTEN);
             return Ok(());
         }
@@ -118,7 +115,7 @@ impl Device {
     fn launch_on(&self, stream: sys::CUstream, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let kernel = self.kernels[launch.kernel as usize][format];
-        let outputs = if is_written_to_host(launch) { slot.outputs.seen } else { slot.outputs.device };
+        let outputs = if launch.is_written_to_host() { slot.outputs.seen } else { slot.outputs.device };
         launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, (slot, outputs), rows, shape))
     }
 
@@ -227,13 +224,6 @@ impl Device {
     pub(super) fn finish(&self, slot: &Slot) -> Result<(), DriverError> {
         wait(slot.stream)
     }
-}
-
-/// Whether a launch's outputs go straight to the host: kernels write them once and never read them, and a few words on their way
-/// cost less than one more command. Not where a team has a row behind another: its barriers would wait for what the first one
-/// has on its way. That is an estimate.
-fn is_written_to_host(launch: &Launch) -> bool {
-    launch.outputs <= WRITTEN_TO_HOST && launch.parts().all(|(rows, shape)| rows.len() <= shape.teams as usize)
 }
 
 /// An event of the device, until it is dropped.

@@ -12,6 +12,9 @@ pub const ALIGNMENT: usize = 16;
 /// Launches that may be under way at once: one runs while the next is packed and uploaded.
 pub const SLOTS: usize = 2;
 
+/// Outputs of more bytes are copied as a whole.
+const WRITTEN_TO_HOST: usize = 64 << 10;
+
 /// One launch, laid out.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch {
@@ -36,6 +39,13 @@ impl Launch {
         let end = rest.map_or(self.rows, |(from, _)| from.min(self.rows));
         let rest = rest.map(|(_, shape)| (end..self.rows, shape)).filter(|(rows, _)| !rows.is_empty());
         std::iter::once((0..end, shape)).chain(rest)
+    }
+
+    /// Whether its outputs go straight to the host: kernels write them once and never read them, and a few words on their way cost less
+    /// than one more command. Not where a team has a row behind another: its barriers would wait for what the first one has on its way.
+    /// That is an estimate.
+    pub(super) fn is_written_to_host(&self) -> bool {
+        self.outputs <= WRITTEN_TO_HOST && self.parts().all(|(rows, shape)| rows.len() <= shape.teams as usize)
     }
 }
 
