@@ -69,7 +69,7 @@ __device__ inline void fetch_ahead(const void* from, u32 bytes) {
 }
 
 // Shows the other blocks of the cluster what the block has in shared memory. In global memory no block writes anything that another
-// one reads, so nothing there is waited for; compilers before CUDA 13 know no such fence, and a release is one over the whole
+// one reads, so nothing there is waited for. The older compiler (12.2) knows no such fence, and a release is one over the whole
 // device. Every warp would wait for that: one does it for all of its block, who are behind a barrier with it. What is read from
 // another block is not fenced either. Hence a rule for all barriers: it is used before the next one (scripts/cubin_waits.py looks
 // whether it is). Who has a value is past its read.
@@ -89,7 +89,7 @@ __device__ inline void cluster_barrier() {
 #endif
 }
 
-// The last one of a cluster: nobody leaves while others read its shared memory. It orders no memory at all.
+// The last one of a cluster: nobody leaves while others read its shared memory. Nobody's memory is waited for.
 __device__ inline void cluster_leave() {
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

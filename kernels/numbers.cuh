@@ -198,7 +198,7 @@ __device__ inline u32 exponent_bin(float y) {
     return y >= kFar ? __float_as_uint(y * kBinsOfExponent + 8388608.0f) & (kBins - 1) : kBins - 1;
 }
 
-// Each token of a bin by mass has at most 2 to the power of this; of the last one it is not asked.
+// Each token of a bin by mass has at most 2 to the power of this; nobody asks it of the last bin.
 __device__ inline u32 most_bits_of_bin(u32 bin) { return kMassBits - (bin > 0 ? (2 * bin - 1) / 85 : 0); }
 
 // A value, as an integer in ascending order, below which no logit with a chance is that lies in the bins up to this one. Others

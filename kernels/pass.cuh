@@ -266,7 +266,7 @@ struct Passes {
         }
     }
 
-    // Each lane's sum up to the end of a chunk, to where sums go; what has gone there is taken from it. 256 masses have 48 bits.
+    // Each lane's sum up to the end of a chunk, to where sums go; what has gone there is taken from it. 384 masses have 49 bits.
     __device__ void add_sum(const Pass& pass, u32 chunk, u64& sum) const {
         if (pass.sink != kToChunks && chunk + 1 < row.end_chunk) return;
         u64 of_warp = warp_sum(sum);

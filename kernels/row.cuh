@@ -102,8 +102,8 @@ struct Row {
         cached_end = first_chunk + cached_vectors / kChunkVectors;
     }
 
-    // Finds the tokens of the slice that are touched, before anything of the row is cached: the row is on its way meanwhile. All of the
-    // block, behind a barrier; others see them.
+    // Finds the tokens of the slice that are touched, before anything of the row is cached; a team's first row is on its way meanwhile. All
+    // of the block, behind a barrier; others see them.
     __device__ void mark_touched() {
         if (job.adjust_count == 0 || first_chunk == end_chunk) return;
         first_touched = adjust_index(job, inputs)[first_chunk];
@@ -305,7 +305,7 @@ struct Row {
     // The place of one token's adjust.
     __device__ u32 adjust_of(u32 token) const { return adjust_of(job, inputs, token); }
 
-    // The block's slice of a row is on its way from memory before anybody looks at it.
+    // Has the block's slice of a row on its way from memory before anybody looks at it.
     __device__ static void fetch_slice([[maybe_unused]] const RowJob& job, [[maybe_unused]] const u8* inputs,
                                        [[maybe_unused]] const Team& team) {
 #if CROUPIER_CLUSTER

@@ -1,8 +1,8 @@
 // Samples or scores rows: raw logprobs, masks, bias, penalties, temperature, top-k, top-p, min-p, draw, report. The
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
-// Grid: (blocks of a team, teams). Each team takes rows in turn, from `first` up to `rows`. Read params.cuh (what comes in and goes out), numbers.cuh,
-// team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file; weigh.cuh for verification.
+// Grid: (blocks of a team, teams). Each team takes rows in turn, from `first` up to `rows`. Read params.cuh (what comes in and goes
+// out), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file; weigh.cuh for verification.
 #include "steps.cuh"
 #include "weigh.cuh"
 
@@ -81,8 +81,11 @@ struct Kernel {
         list_memory.block.max_of_two(first, raw);
         // Only those who may have the first token tell of it.
         if (own > 0 && own == first) team.bring_best(~key_of(first_of(row, best_chunk, best_delegate), best_delegate));
+        u32 least = first;
         row.each_touched([&](const Touched& touched, u32) {
-            if (has_chance(touched.x) && ascending(touched.x) >= first) team.bring_best(~key_of(touched.token, touched.x));
+            if (!has_chance(touched.x) || ascending(touched.x) < least) return;
+            least = ascending(touched.x);
+            team.bring_best(~key_of(touched.token, touched.x));
         });
         return agree(raw, asks_groups);
     }
@@ -173,7 +176,6 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
     team.end();
 }
 
-// Two blocks on a multiprocessor may have 64 registers a thread; without that the compiler aims at three, and spills.
 #define CROUPIER_ARGUMENTS \
     const u8 *inputs, u8 *outputs, Scratch *scratch, u32 first, u32 rows, u32 slice_chunks, [[maybe_unused]] u32 cached_vectors
 #define CROUPIER_KERNELS(name, Element)                                                                            \

@@ -204,7 +204,7 @@ struct Machine : Search<Element> {
         };
         Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
         if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
-        // What a bin weighs, divided by more than any of its tokens has: so many tokens are there at least. On flat rows a list is not
+        // What a bin weighs, divided by the most that one of its tokens may have: so many tokens are there at least. On flat rows a list is not
         // even begun.
         u64 least = 0;
 #pragma unroll 1

@@ -229,8 +229,8 @@ struct Team {
         asm volatile("" : "+r"(lengths.first), "+r"(lengths.second), "+l"(sum));
 #endif
     }
-    // Brings both lists of all blocks, of whose lengths each lane has those of one, where neither has more than `most` tokens, which each have a thread: the second one to the
-    // upper half. Gives their lengths. Nobody may be looking at `to`.
+    // Brings both lists of all blocks, of whose lengths each lane has those of one, where neither has more than `most` tokens, which
+    // each have a thread: the second one to the upper half. Gives their lengths. Nobody may be looking at `to`.
     __device__ Lengths gather_both(Lengths of_lane, Shared<u64> to, u32 most) const {
         Lengths all{__reduce_add_sync(kAllLanes, of_lane.first), __reduce_add_sync(kAllLanes, of_lane.second)};
         if (all.first > most || all.second > most) return all;
@@ -292,7 +292,7 @@ struct Team {
     __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }
 
-    // Releases and acquires all memory within the cluster, global memory too.
+    // What blocks have in shared memory is seen by the others of the cluster behind it.
     __device__ void barrier(u32, bool) const {
         if (size == 1) __syncthreads();
         else cluster_barrier();

@@ -178,10 +178,10 @@ struct Weigher {
         return weight > 0 ? count((double)weight * (double)-exponent(x, row.job.max, row.job.scale)) : 0;
     }
 
-    // Nothing where it is negative: the sum is below 2^52 then.
     __device__ static u64 beyond(u64 weight, u64 drafted, double of_target, double of_draft) {
-        long long left = (long long)count(real(weight) * of_target - real(drafted) * of_draft);
-        return left > 0 ? left : 0;
+        double beyond = real(weight) * of_target - real(drafted) * of_draft;
+        // By its sign: one comparison of a word.
+        return __double_as_longlong(beyond) < 0 ? 0 : count(beyond);
     }
 
     __device__ u64 weigh(u32 token, float x, u32 adjust) const {

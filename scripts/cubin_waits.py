@@ -1,4 +1,4 @@
-"""Proves of compiled kernels that no block reads the shared memory of another one that may have left:
+"""Proves of compiled kernels that no block reads the shared memory of another one that may have left, or fills it again:
 cubin_waits.py SASS...
 
 SASS is what `nvdisasm -hex` writes of a cubin for sm_90 or later. There a block reads the shared memory of others with generic
@@ -32,7 +32,7 @@ UNFOLLOWED_ACCESS = {"UBLKCP", "UBLKRED", "STAS", "REDAS"}
 FOLLOWED = {"BRA", "BRX", "BRXU", "CALL", "RET", "EXIT", "BSSY", "WARPSYNC"}
 UNFOLLOWED = {"JMP", "JMX", "JMXU", "RTT", "RPCMOV", "LEPC", "PEXIT", "BMOV", "KILL", "BPT", "PREEXIT"}
 WHAT_TO_DO = """A barrier of the cluster does not wait for loads. When the block has arrived, the one that it reads from may leave,
-and a read from a block that has left ends the CUDA context. What is read from another block has to be used before the next
+and a read from a block that has left ends the CUDA context; or it fills again what is being read. What is read from another block has to be used before the next
 barrier, on each path, also on one that does not want the value: `run` in kernels/sample.cu shows how."""
 
 

@@ -9,11 +9,13 @@ use super::costs::{Cost, Costs};
 /// What a team takes to weigh a row, which is little but arithmetic: as measured on an H200, where teams of each size took the same for
 /// a chunk. What counts is how the two compare.
 const WEIGHING: Cost = Cost { row: 7.2, chunk: 2.9 };
-/// Of so many teams that weigh and could run at once, one did on that H200: 32 rows took two rounds in teams of three and of four, of
+/// Of so many clusters that weigh and could run at once, one did on that H200: 32 rows took two rounds in teams of three and of four, of
 /// which the driver says that 39 and 30 fit, and one in teams of two. Nobody knows why.
-const OF_WEIGHING_TEAMS: u32 = 2;
-/// Microseconds from the end of one part of a launch to where the next one has begun. An estimate.
-const BETWEEN_PARTS: f32 = 3.0;
+const OF_WEIGHING_CLUSTERS: u32 = 2;
+/// The smallest of which that was seen.
+const FROM_WEIGHING_TEAMS: u32 = 3;
+/// Microseconds between two parts of a launch: what 288 rows took on that H200 more than 256, less what teams of four take for a row.
+const BETWEEN_PARTS: f32 = 6.0;
 
 /// What of a device decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -140,7 +142,11 @@ pub fn sampling(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device)
 #[must_use]
 pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
     let chunks = chunks(vocab_size, device);
-    let team = |size| ((device.resident(size) / OF_WEIGHING_TEAMS).max(1), WEIGHING);
+    let at_once = |size| match device.clusters && size >= FROM_WEIGHING_TEAMS {
+        true => (device.resident(size) / OF_WEIGHING_CLUSTERS).max(1),
+        false => device.resident(size),
+    };
+    let team = |size| (at_once(size), WEIGHING);
     lay(rows, chunks, device, team, |rows, size| laid(rows, chunks, element_bytes, size, device).uncached(rows, device))
 }
 
@@ -218,8 +224,8 @@ mod tests {
         multiprocessors: 132,
         shared_bytes: 227 << 10,
         clusters: true,
-        // Six groups of 16 multiprocessors and two of 18.
-        resident: [132, 66, 42, 32, 24, 18, 16, 16],
+        // As the driver of one says.
+        resident: [132, 66, 39, 30, 22, 17, 15, 15],
         costs: Costs::PREDICTED,
     };
     const A100: Device = Device {
@@ -297,8 +303,8 @@ mod tests {
             let shape = shape(rows, 128_256, bytes, &H200);
             (shape.team_size, shape.teams)
         };
-        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 4)), [(8, 1), (8, 8), (4, 32), (2, 64), (2, 66)]);
-        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 2)), [(8, 1), (8, 8), (4, 32), (2, 64), (1, 132)]);
+        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 4)), [(8, 1), (8, 8), (3, 32), (2, 64), (2, 66)]);
+        assert_eq!([1, 8, 32, 64, 256].map(|rows| teams(rows, 2)), [(8, 1), (8, 8), (3, 32), (2, 64), (1, 132)]);
         // What was measured decides.
         let quick_pairs = Device { costs: Costs::only(2), ..H200 };
         assert_eq!(shape(1, 128_256, 4, &quick_pairs).team_size, 2);
@@ -329,7 +335,7 @@ mod tests {
             (laid.shape.team_size, laid.rest.map(|(from, shape)| (from, shape.team_size, shape.teams)))
         };
         assert_eq!([132, 256, 264].map(lies), [(1, None); 3]);
-        assert_eq!(lies(288), (1, Some((264, 5, 24))));
+        assert_eq!(lies(288), (1, Some((264, 4, 24))));
         assert_eq!(lies(140), (1, Some((132, 8, 8))));
     }
 
@@ -351,10 +357,11 @@ mod tests {
             }
             (laid.shape.team_size, laid.shape.teams, laid.rest.map(|(from, shape)| (from, shape.team_size)))
         };
-        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1, None), (8, 8, None), (4, 16, None)]);
-        assert_eq!([32, 64].map(|rows| teams(rows, &H200)), [(2, 32, None), (1, 64, None)]);
+        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1, None), (6, 8, None), (3, 16, None)]);
+        assert_eq!([32, 64, 132].map(|rows| teams(rows, &H200)), [(2, 32, None), (2, 64, None), (1, 132, None)]);
         // Some rows more than run at once.
-        assert_eq!(teams(70, &H200), (1, 66, Some((66, 8))));
+        assert_eq!([70, 140].map(|rows| teams(rows, &H200)), [(2, 66, Some((66, 8))), (1, 132, Some((132, 6)))]);
+        assert_eq!(teams(96, &A100).0, 1);
         // Where all blocks must run at once, no more than that.
         for rows in [1, 8, 32, 64, 256] {
             let (team_size, count, _) = teams(rows, &A100);
