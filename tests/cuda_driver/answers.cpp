@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "memory.hpp"
 
@@ -71,11 +72,20 @@ void run_or_remember(const Kernel& kernel, const Grid& grid, const Arguments& ar
     bool is_known = uploaded[arguments.inputs] > 0;
     if (folder == nullptr || range == nullptr || !is_known) return kernel.run(grid, arguments);
     size_t room = size_t(range->at + range->bytes - outputs);
-    memset(outputs, kUnwritten, room);
+    // Of rows behind others only what they wrote is remembered: the others' stays as it is.
+    std::vector<char> apart(arguments.first > 0 ? room : 0);
+    char* to = apart.empty() ? outputs : apart.data();
+    memset(to, kUnwritten, room);
     std::string path = place(folder, kernel, grid, arguments);
-    if (read_from(path, outputs, room)) return;
-    kernel.run(grid, arguments);
-    write_to(path, outputs, room);
+    if (!read_from(path, to, room)) {
+        Arguments own = arguments;
+        own.outputs = reinterpret_cast<Address>(to);
+        kernel.run(grid, own);
+        write_to(path, to, room);
+    }
+    for (size_t at = 0; at < apart.size(); ++at) {
+        if (apart[at] != kUnwritten) outputs[at] = apart[at];
+    }
 }
 
 }  // namespace driver

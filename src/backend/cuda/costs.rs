@@ -15,6 +15,12 @@ impl Cost {
     /// Never the least, so that others are taken.
     const NEVER: Self = Self { row: f32::INFINITY, chunk: 0.0 };
 
+    /// Whether such a team is not to be taken.
+    #[must_use]
+    pub fn is_never(self) -> bool {
+        self.row.is_infinite()
+    }
+
     /// For a row of which a block has so many chunks.
     #[must_use]
     pub fn slice(self, chunks: f32) -> f32 {

@@ -146,7 +146,8 @@ pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device)
         true => (device.resident(size) / OF_WEIGHING_CLUSTERS).max(1),
         false => device.resident(size),
     };
-    let team = |size| (at_once(size), WEIGHING);
+    let cost = |size| Some(device.costs.of(size, element_bytes)).filter(|cost| cost.is_never()).unwrap_or(WEIGHING);
+    let team = |size| (at_once(size), cost(size));
     lay(rows, chunks, device, team, |rows, size| laid(rows, chunks, element_bytes, size, device).uncached(rows, device))
 }
 
