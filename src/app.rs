@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod exporting;
+mod means;
 mod serving;
 mod stall;
 
@@ -16,7 +17,7 @@ use crate::output;
 use crate::region::{DeviceSide, Regions};
 use crate::rpc::health::{Health, State};
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{Given, RegionSide, Service};
+use crate::rpc::{Given, Options, RegionSide, Service};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
 use serving::Serving;
@@ -41,6 +42,9 @@ const EXIT_DEVICE_LOST: u8 = 86;
 const EXIT_DEVICE_MEMORY: u8 = 88;
 /// How long connections that are being cut, the engine and the last spans may take at the end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// A thread for work that blocks is kept, once it was needed.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Why the server did not run or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +77,18 @@ pub enum Error {
     /// A task that serves ended.
     #[error("a server stopped unexpectedly: {0}")]
     Server(String),
-    /// The system refuses something else.
-    #[error(transparent)]
+    /// The system has less than a server needs at the start.
+    #[error("cannot start without {wanted}: {source}; {remedy}")]
+    System {
+        /// What of, and how much.
+        wanted: String,
+        /// What to do about it.
+        remedy: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses something else at the start.
+    #[error("cannot start: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -85,8 +99,9 @@ impl Error {
         match self {
             Self::Backend(OpenError::OutOfMemory(_)) => EXIT_DEVICE_MEMORY,
             Self::Bind { .. } | Self::Secrets(_) | Self::Collector(_) | Self::Backend(_) => EXIT_START,
+            Self::System { .. } | Self::Io(_) => EXIT_START,
             Self::DeviceLost => EXIT_DEVICE_LOST,
-            Self::Engine | Self::Server(_) | Self::Io(_) => EXIT_INTERNAL,
+            Self::Engine | Self::Server(_) => EXIT_INTERNAL,
         }
     }
 }
@@ -221,33 +236,33 @@ impl App {
             let socket = listener.path().to_owned();
             (listener, RegionSide { regions: Regions::with_device(&limits, count, bytes, device), socket })
         });
-        let (defaults, presets) = (self.config.defaults.clone(), self.config.presets.clone());
-        let given = Given { defaults, presets, ..Given::default() };
-        let given =
-            self.config.vocabulary.clone().into_iter().fold(given, |given, known| {
-                given.with_vocabulary(known, self.config.grammars.then_some(&self.metrics))
-            });
-        let service = Service::new(engine, limits, given, self.info.clone(), self.metrics.clone())
-            .with_max_age(self.config.max_connection_age)
-            .with_ping_timeout(self.config.keepalive_timeout);
-        let service = regions.iter().fold(service, |service, (_, side)| service.with_regions(side.clone()));
         let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
         let (tracer, exporting) = traces.unzip();
-        let service = tracer.into_iter().fold(service, Service::with_traces);
+        let options = Options {
+            given: given(&self.config, &self.metrics),
+            max_age: self.config.max_connection_age,
+            ping_timeout: self.config.keepalive_timeout,
+            regions: regions.as_ref().map(|(_, side)| side.clone()),
+            tracer,
+        };
+        let service = Service::new(engine, limits, self.info.clone(), self.metrics.clone(), options);
         let mut serving = Serving::prepare(&self.config, service, &health, &self.metrics);
-        if let Some((listener, side)) = regions {
-            serving.serve_regions(listener, side, &self.metrics);
-        }
-        if let Some(tcp) = self.tcp {
-            serving.serve_tcp(tcp, &self.config, &self.secrets, &self.metrics);
-        }
-        if let Some(uds) = self.uds {
-            serving.serve_uds(uds, &self.config);
-        }
+        regions.into_iter().for_each(|(listener, side)| serving.serve_regions(listener, side, &self.metrics));
+        self.tcp.into_iter().for_each(|tcp| serving.serve_tcp(tcp, &self.config, &self.secrets, &self.metrics));
+        self.uds.into_iter().for_each(|uds| serving.serve_uds(uds, &self.config));
         self.secrets.watch(&mut background, &self.requests, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
-        serving.run(stop, engine_ended, exporting, &health, &self.config).await
+        serving.run(stop, (engine_ended, background), exporting, &health, &self.config).await
+    }
+}
+
+/// What streams are given.
+fn given(config: &Config, metrics: &Metrics) -> Given {
+    let given = Given { defaults: config.defaults.clone(), presets: config.presets.clone(), ..Given::default() };
+    match &config.vocabulary {
+        Some(known) => given.with_vocabulary(Arc::clone(known), config.grammars.then_some(metrics)),
+        None => given,
     }
 }
 
@@ -305,6 +320,11 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 pub fn run(config: Config) -> ExitCode {
     memory::keep_large_buffers();
     let descriptors = descriptors::raised();
+    if let Err(error) = means::check_threads(&config) {
+        // A log has a thread of its own.
+        output::complain(&format!("croupier: {error}"));
+        return ExitCode::from(error.exit_code());
+    }
     let guard = match telemetry::init(config.log_format, &config.log_level) {
         Ok(guard) => guard,
         Err(error) => {
@@ -331,8 +351,13 @@ pub fn run(config: Config) -> ExitCode {
 }
 
 fn run_logged(config: Config) -> Result<Drained, Error> {
+    means::check_descriptors()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(config.io_threads()).enable_all().thread_name("croupier-io").build()?;
+    builder.worker_threads(config.io_threads()).thread_name("croupier-io").thread_keep_alive(FOR_EVER);
+    let runtime = builder.enable_all().build()?;
+    // As long as one thread for work that blocks is there, the system may refuse more: that work waits for this one then. Without any,
+    // a call that needs one would end by a panic.
+    runtime.spawn_blocking(|| ());
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
     {

@@ -274,7 +274,9 @@ impl Refusal {
             Self::StateBytes => "what open sequences remember takes too many bytes (max_state_bytes)",
             Self::TooManyRanks => "too many ranks are attached (max_attached_ranks)",
             Self::ShardBytes => "shards that wait for their steps take too many bytes (max_shard_bytes)",
-            Self::GrammarsBusy => "other grammars take so long to compile that this one's turn did not come",
+            Self::GrammarsBusy => {
+                "other grammars take so long to compile that this one's turn did not come, or the system gives no thread for it"
+            }
         }
     }
 

@@ -5,6 +5,7 @@ pub mod admin_client;
 pub mod app;
 pub mod backend;
 pub mod bench;
+mod complaints;
 pub mod config;
 pub mod dial;
 pub mod engine;

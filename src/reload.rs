@@ -7,10 +7,12 @@ use ring::digest;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 
 /// How often files are looked at. A change is taken at the second look that sees it.
@@ -108,7 +110,12 @@ impl<T: Send + Sync + 'static> Watcher<T> {
                 let change = if is_asked { Some(self.look_now()) } else { self.look() };
                 (self, change)
             });
-            let Ok((watcher, change)) = looked.await else { return };
+            let (watcher, change) = match looked.await.map_err(JoinError::try_into_panic) {
+                Ok(looked) => looked,
+                Err(Ok(panic)) => resume_unwind(panic),
+                // The process ends.
+                Err(Err(_)) => return,
+            };
             self = watcher;
             if let Some(change) = change {
                 tell(&self.target.current(), change);

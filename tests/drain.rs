@@ -11,6 +11,7 @@ use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
 use croupier::sampling::row::RowResult;
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -188,4 +189,31 @@ async fn a_stream_as_old_as_connections_get_is_asked_to_leave() {
     assert!(asks_to_leave(&sender, &mut replies, 2).await);
     // It goes on.
     assert!(asks_to_leave(&sender, &mut replies, 3).await);
+}
+
+/// A client that is stopped behind its first words: it answers no ping.
+async fn stopped_client(server: &Running) -> TcpStream {
+    let mut socket = TcpStream::connect(server.tcp()).await.expect("a connection");
+    let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("room");
+    socket.write_all(&empty_settings).await.expect("room");
+    let open = "croupier_connections{transport=\"tcp\"} 2";
+    until("both are connected", async || server.get("/metrics").await.1.contains(open)).await;
+    socket
+}
+
+#[tokio::test]
+async fn a_stopped_client_without_a_call_is_waited_for_no_longer_than_others() {
+    let server = start(patient()).await;
+    let (sender, mut replies) = stream(&server).await;
+    let _stopped = stopped_client(&server).await;
+    let drained = tokio::spawn(server.shut_down());
+    // Longer than clients without a call have.
+    for id in 1..30 {
+        asks_to_leave(&sender, &mut replies, id).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!drained.is_finished(), "an open stream is waited for");
+    drop((sender, replies));
+    assert_eq!(drained.await.expect("no panic").expect("a clean end"), Drained::Clean);
 }

@@ -53,7 +53,20 @@ const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "app", "lib.r
 /// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
 /// the server: only `app`, `config` and `main` may know it.
 const LAYERS: &[&[&str]] = &[
-    &["params", "proto", "vocabulary", "memory", "admin_client", "reload", "tls", "tokens", "dial", "output", "locks"],
+    &[
+        "params",
+        "proto",
+        "vocabulary",
+        "memory",
+        "admin_client",
+        "reload",
+        "tls",
+        "tokens",
+        "dial",
+        "output",
+        "locks",
+        "complaints",
+    ],
     &["limits", "sampling"],
     &["speculative", "watermark"],
     &["error", "permits", "backend", "region", "grammar"],

@@ -1,7 +1,10 @@
 //! The program as a process: probes, signals and exit codes.
 
 use croupier::config::LogFormat;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -296,6 +299,44 @@ fn open_files_are_as_many_as_may_be_and_few_are_told() {
 }
 
 /// A probe whose name is a slip would ask another question than was meant.
+/// How a server starts whose shell has set a limit first; it would find its socket in use.
+fn started_under(limit: &str, user: Option<u32>, binary: &Path, socket: &Path) -> Output {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" serve --listen=none --admin=none --uds=\"$1\"")]);
+    if let Some(user) = user {
+        shell.uid(user);
+    }
+    shell.arg(binary).arg(socket).output().expect("a shell")
+}
+
+#[test]
+fn a_start_with_too_little_of_the_system_is_refused_and_says_of_what() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (binary, socket) = (dir.path().join("croupier"), dir.path().join("s"));
+    std::fs::copy(env!("CARGO_BIN_EXE_croupier"), &binary).expect("room");
+    for path in [dir.path(), &binary] {
+        std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    let _server = Server::start(&socket, &[]);
+    // Nobody's, so that only its own threads count; the superuser has no limit.
+    let user = rustix::process::getuid().is_root().then_some(54_321);
+    let told = |limit: &str| {
+        let output = started_under(limit, user, &binary, &socket);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for descriptors in [4, 6, 8, 12, 20] {
+        let told = told(&format!("-n {descriptors}"));
+        assert!(told.contains("open files") && told.contains("ulimit -Hn"), "{descriptors}: {told}");
+    }
+    for threads in 1..8 {
+        let told = told(&format!("-u {threads}"));
+        assert!(told.contains(" threads: ") && told.contains("ulimit -u"), "{threads}: {told}");
+    }
+    let enough = told("-n 64");
+    assert!(enough.contains("--uds: cannot listen on"), "{enough}");
+}
+
 #[test]
 fn the_admin_port_is_asked_for_names_that_it_knows() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));

@@ -18,14 +18,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Server:
-    """A `croupier serve` process."""
+    """A `croupier serve` process; options are those of `Popen`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, **options):
         # Not tmp_path: its name holds the test's, and a socket path has at most 107 bytes.
         self.folder = tempfile.mkdtemp(prefix="croupier-")
         self.path = os.path.join(self.folder, "croupier.sock")
         self.uds = f"unix:{self.path}"
-        self.flags = flags
+        self.flags, self.options = flags, options
+        if "user" in options:
+            os.chown(self.folder, options["user"], -1)
         self.start()
 
     def start(self):
@@ -36,7 +38,7 @@ class Server:
         if not any(flag.startswith("--listen=") for flag in self.flags):
             command.append("--listen=none")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CROUPIER_")}
-        self.process = subprocess.Popen(command, env=environment)
+        self.process = subprocess.Popen(command, env=environment, **self.options)
         give_up = time.monotonic() + READY_WITHIN
         while not self.answers():
             assert self.process.poll() is None, f"the server ended with {self.process.returncode}"
@@ -61,8 +63,8 @@ class Server:
 def serve():
     started = []
 
-    def start(*flags):
-        started.append(Server(*flags))
+    def start(*flags, **options):
+        started.append(Server(*flags, **options))
         return started[-1]
 
     yield start

@@ -8,20 +8,24 @@ use crate::rpc::handshake::{self, Handshake};
 use crate::rpc::health::{Health, State};
 use crate::rpc::listener::{self, Guard};
 use crate::rpc::uds::UdsListener;
-use crate::rpc::{RegionSide, Service, auth, regions, server};
+use crate::rpc::{Calls, RegionSide, Service, auth, regions, server};
 use crate::secrets::Secrets;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 /// One in so many connections is kept for the Unix sockets, where there are any.
 const UDS_SHARE: usize = 8;
+/// A client answers the ping behind GOAWAY within a round trip, and leaves. One that does not for so long after the last call ended is
+/// stopped or gone, and has nothing to lose.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Places over TCP beside a Unix socket. Of a single one it may have that.
 fn beside_uds(places: usize) -> usize {
@@ -33,6 +37,7 @@ pub(super) struct Serving {
     servers: JoinSet<Result<(), String>>,
     guard: Guard,
     routes: Routes,
+    calls: Calls,
     /// No new calls; those there may finish.
     refuse: CancellationToken,
     /// No new connections; those there may finish.
@@ -47,9 +52,9 @@ impl Serving {
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let tokens = (stop.clone(), kill.clone());
         let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
-        let refuse = service.drain_token();
+        let (calls, refuse) = (service.calls(), service.drain_token());
         let routes = server::routes(service, health, config, &stop);
-        Self { servers: JoinSet::new(), guard, routes, refuse, stop, kill }
+        Self { servers: JoinSet::new(), guard, routes, calls, refuse, stop, kill }
     }
 
     pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
@@ -102,7 +107,7 @@ impl Serving {
     pub(super) async fn run(
         &mut self,
         stop: CancellationToken,
-        mut engine_ended: oneshot::Receiver<EngineEnd>,
+        (mut engine_ended, mut background): (oneshot::Receiver<EngineEnd>, JoinSet<()>),
         exporting: Option<Exporting>,
         health: &Health,
         config: &Config,
@@ -110,6 +115,7 @@ impl Serving {
         // While calls may be open the engine may not end, whether new ones are taken or not.
         let ended = tokio::select! {
             ended = self.last(stop, health, config) => ended,
+            error = failed(&mut background) => Err(error),
             end = &mut engine_ended => Err(broken(end)),
         };
         let flushed = async {
@@ -156,13 +162,22 @@ impl Serving {
         self.refuse.cancel();
         self.stop.cancel();
         let all_ended = async { while self.servers.join_next().await.is_some() {} };
-        if timeout_at(deadline, all_ended).await.is_ok() {
-            tracing::info!("drained");
-            return Drained::Clean;
-        }
-        tracing::warn!("streams were still open at the deadline; cutting them");
+        let ended = tokio::select! {
+            () = all_ended => Drained::Clean,
+            () = self.calls.none_for(GOODBYE) => {
+                tracing::info!("clients without a call did not leave; cutting them");
+                Drained::Clean
+            }
+            () = sleep_until(deadline) => {
+                tracing::warn!("streams were still open at the deadline; cutting them");
+                Drained::Cut
+            }
+        };
         self.cut().await;
-        Drained::Cut
+        if let Drained::Clean = ended {
+            tracing::info!("drained");
+        }
+        ended
     }
 
     async fn cut(&mut self) {
@@ -173,6 +188,16 @@ impl Serving {
             self.servers.abort_all();
         }
     }
+}
+
+/// Resolves when one of these tasks panics: nothing else would do what it did.
+async fn failed(tasks: &mut JoinSet<()>) -> Error {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            return Error::Server(error.to_string());
+        }
+    }
+    std::future::pending().await
 }
 
 /// What it means that the engine ended before the server, or by a fault.

@@ -211,6 +211,12 @@ impl Handle {
         self.admission.state()
     }
 
+    /// Room for messages received and not answered, and for replies not sent.
+    #[must_use]
+    pub fn bytes_in_flight(&self) -> Arc<Counter> {
+        self.admission.bytes_in_flight()
+    }
+
     /// Sequences open on the server, or about to be.
     #[must_use]
     pub fn open_sequences(&self) -> usize {

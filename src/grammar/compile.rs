@@ -3,13 +3,14 @@
 use super::running::Running;
 use super::spelling::Spelling;
 use super::{CompileError, bounds, gbnf, lock};
+use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
 use crate::vocabulary::Vocabulary;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser};
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -58,6 +59,7 @@ pub(super) struct Tokens {
     pub(super) waiting: AtomicUsize,
     /// Grammars that are being compiled, and word of each that is done.
     compiling: (Mutex<usize>, Condvar),
+    no_threads: Complaints,
 }
 
 /// Why there are none.
@@ -85,6 +87,8 @@ impl Tokens {
     }
 
     fn of(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
+        // First, since it may fail for a while, and the rest takes long.
+        let pool = threads().map_err(|e| NoTokens::Threads(e.to_string()))?;
         let end = vocabulary.tokens() as u32;
         let mut words: Vec<Vec<u8>> = (0..end).map(|token| word(vocabulary.text(token))).collect();
         for (token, name) in vocabulary.special() {
@@ -104,18 +108,21 @@ impl Tokens {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|_| "croupier-grammar".to_owned())
-            .stack_size(STACK_BYTES)
-            .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
-            .build()
-            .map_err(|e| NoTokens::Threads(e.to_string()))?;
         let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Default::default());
-        let has_special = !vocabulary.special().is_empty();
-        Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling })
+        let (has_special, no_threads) = (!vocabulary.special().is_empty(), Complaints::default());
+        Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling, no_threads })
     }
+}
+
+/// Threads that work out masks.
+fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|_| "croupier-grammar".to_owned())
+        .stack_size(STACK_BYTES)
+        .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
+        .build()
 }
 
 /// The text of a token, none if it is longer than a trie of tokens takes.
@@ -161,7 +168,12 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())).map_err(told));
     };
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(work).map_err(|_| CompileError::Busy)?;
+    thread.spawn(work).map_err(|error| {
+        if let Some(more) = tokens.no_threads.next(Instant::now()) {
+            tracing::warn!(%error, more, "no thread to compile a grammar on; it is refused as GRAMMARS_BUSY");
+        }
+        CompileError::Busy
+    })?;
     let too_long = |_| format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs());
     let parser = done.recv_timeout(MOST_COMPILE).map_err(too_long).flatten().map_err(wrong)?;
     // Stops are cut off what was read, and tokens are counted forwards only.

@@ -29,6 +29,7 @@ pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
 
+use crate::complaints::Complaints;
 use crate::locks::lock;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
@@ -94,6 +95,7 @@ pub struct Grammars {
     /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
     tokens: OnceLock<Arc<Tokens>>,
     making: Mutex<()>,
+    no_threads: Complaints,
     known: Mutex<Known>,
     /// Tells who waits for a grammar that somebody else compiles.
     compiled: Condvar,
@@ -124,6 +126,7 @@ impl Grammars {
             vocabulary,
             tokens: OnceLock::new(),
             making: Mutex::default(),
+            no_threads: Complaints::default(),
             known: Mutex::default(),
             compiled: Condvar::new(),
             took: Histogram::noop(),
@@ -184,11 +187,14 @@ impl Grammars {
         }
         let made = Tokens::new(&self.vocabulary).map_err(|error| match error {
             NoTokens::Vocabulary(message) => CompileError::Invalid(FieldError::new(kind.name(), message)),
-            NoTokens::Threads(message) => {
-                tracing::error!(
-                    error = message,
-                    "the threads of grammars cannot be started; the next grammar tries again"
-                );
+            NoTokens::Threads(error) => {
+                if let Some(more) = self.no_threads.next(Instant::now()) {
+                    tracing::error!(
+                        error,
+                        more,
+                        "the threads of grammars cannot be started; the next grammar tries again"
+                    );
+                }
                 CompileError::Busy
             }
         })?;

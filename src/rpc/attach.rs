@@ -29,7 +29,7 @@ use tonic::{Code, Status};
 pub struct AttachStream {
     shared: Arc<Shared>,
     /// `None` once the rank has ended its side or made a mistake.
-    requests: Option<Requests<RawAttachRequest>>,
+    requests: Requests<RawAttachRequest>,
     phase: Phase,
     /// What is answered at once: a greeting, refusals, and the end.
     due: VecDeque<Result<Response, Status>>,
@@ -52,7 +52,7 @@ impl AttachStream {
         permit: Permit,
         started: Instant,
     ) -> Self {
-        let (requests, phase) = (Some(requests), Phase::Unknown(Some(permit)));
+        let phase = Phase::Unknown(Some(permit));
         Self { shared, requests, phase, due: VecDeque::new(), started, ended: None }
     }
 
@@ -130,14 +130,14 @@ impl AttachStream {
 
     /// Ends the call with `status` once the answers before it are out.
     fn end(&mut self, status: Status) {
-        self.requests = None;
+        self.requests.close();
         self.due.push_back(Err(status));
     }
 
     /// Nothing comes after this, which the rank may not hear of for long.
     fn finish(&mut self, code: Code) {
         self.ended = Some(code);
-        self.requests = None;
+        self.requests.close();
         self.leave();
     }
 
@@ -171,17 +171,6 @@ impl AttachStream {
             Phase::Attached { rank, .. } => rank.has_room(),
         }
     }
-
-    /// Reads one more request; `None` when none will come.
-    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
-        let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
-        match ready!(requests.poll(context)) {
-            Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => self.end(status),
-            None => self.requests = None,
-        }
-        Poll::Ready(Some(()))
-    }
 }
 
 impl Stream for AttachStream {
@@ -201,8 +190,9 @@ impl Stream for AttachStream {
                 }
                 Poll::Ready(None) => this.finish(Code::Ok),
                 Poll::Pending if !this.has_room() => return Poll::Pending,
-                Poll::Pending => match this.poll_request(context) {
-                    Poll::Ready(Some(())) => {}
+                Poll::Pending => match this.requests.poll(context) {
+                    Poll::Ready(Some(Ok(request))) => this.accept(request),
+                    Poll::Ready(Some(Err(status))) => this.end(status),
                     Poll::Ready(None) => this.finish(Code::Ok),
                     Poll::Pending => return Poll::Pending,
                 },
@@ -214,7 +204,7 @@ impl Stream for AttachStream {
 
 impl Answers for AttachStream {
     fn looks_stuck(&self) -> bool {
-        !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part)
+        !self.due.is_empty() || self.requests.hold_part()
     }
 
     fn give_up(&mut self) {

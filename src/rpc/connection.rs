@@ -1,8 +1,8 @@
 //! A connection that was accepted: its place within the limits, what it has to begin with and until when, and its end.
 
 use super::caller::Caller;
-use super::complaints::Complaints;
 use super::listener::Guard;
+use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::Metrics;
 use metrics::Gauge;

@@ -51,7 +51,7 @@ pub struct DecodeStream {
     /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
     place: Arc<Permit>,
     /// `None` once the worker has ended its side or made a mistake.
-    requests: Option<Requests<RawDecodeRequest>>,
+    requests: Requests<RawDecodeRequest>,
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
@@ -96,7 +96,7 @@ impl DecodeStream {
         started: Instant,
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
-        let (requests, due, held) = (Some(requests), VecDeque::new(), Held::default());
+        let (due, held) = (VecDeque::new(), Held::default());
         let (outgoing, unsent, rests, ended) = (Outgoing::default(), None, 0, None);
         Self { shared, place, requests, phase, due, held, outgoing, parent, unsent, rests, started, ended }
     }
@@ -194,14 +194,14 @@ impl DecodeStream {
 
     /// Ends the stream with `status` once the replies before it are out.
     fn end(&mut self, status: Status) {
-        self.requests = None;
+        self.requests.close();
         self.due.push_back(Due::End(status));
     }
 
     /// Nothing comes after this, which the worker may not hear of for long.
     fn finish(&mut self, code: Code) {
         self.ended = Some(code);
-        self.requests = None;
+        self.requests.close();
         self.free();
     }
 
@@ -276,17 +276,6 @@ impl DecodeStream {
         message
     }
 
-    /// Reads one more request; `None` when none will come.
-    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
-        let Some(requests) = &mut self.requests else { return Poll::Ready(None) };
-        match ready!(requests.poll(context)) {
-            Some(Ok(request)) => self.accept(request),
-            Some(Err(status)) => self.end(status),
-            None => self.requests = None,
-        }
-        Poll::Ready(Some(()))
-    }
-
     /// The next reply, once it is its turn.
     fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<proto::DecodeResponse, Status>>> {
         while self.ended.is_none() {
@@ -307,8 +296,9 @@ impl DecodeStream {
             if self.due.len() >= self.shared.limits.max_steps_in_flight_per_stream.max(1) {
                 return Poll::Pending;
             }
-            match self.poll_request(context) {
-                Poll::Ready(Some(())) => {}
+            match self.requests.poll(context) {
+                Poll::Ready(Some(Ok(request))) => self.accept(request),
+                Poll::Ready(Some(Err(status))) => self.end(status),
                 Poll::Ready(None) if self.due.is_empty() => self.finish(Code::Ok),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
@@ -360,7 +350,7 @@ impl Stream for DecodeStream {
 
 impl Answers for DecodeStream {
     fn looks_stuck(&self) -> bool {
-        let holds_back = !self.due.is_empty() || self.requests.as_ref().is_some_and(Requests::hold_part);
+        let holds_back = !self.due.is_empty() || self.requests.hold_part();
         // Between the pieces of a long reply nobody asks for another one.
         self.outgoing.took_nothing() || (holds_back && self.outgoing.outlet().is_empty())
     }

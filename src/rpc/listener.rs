@@ -3,9 +3,9 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
-use super::complaints::{Complaints, advice};
 use super::connection::{Connection, ConnectionPermit};
 use super::uds::UdsListener;
+use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use metrics::Gauge;
@@ -216,6 +216,16 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     }
 }
 
+/// What to do about an error.
+fn advice(error: &io::Error) -> &'static str {
+    let is_full = |error| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&error);
+    if rustix::io::Errno::from_io_error(error).is_some_and(is_full) {
+        ": the process has no descriptor left; raise the limit of open files, ulimit -n"
+    } else {
+        ""
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +264,12 @@ mod tests {
         assert_eq!(guard.permits.available_permits(), 0);
         drop(admitted);
         assert_eq!(guard.permits.available_permits(), 1);
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_told_what_to_do() {
+        let of = |errno: rustix::io::Errno| advice(&io::Error::from(errno)).contains("ulimit");
+        assert!(of(rustix::io::Errno::MFILE) && of(rustix::io::Errno::NFILE) && !of(rustix::io::Errno::INTR));
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ mod attach;
 pub mod auth;
 mod blocking;
 pub mod caller;
-mod complaints;
+mod calls;
 mod connection;
 mod convert;
 mod deadline;
@@ -51,6 +51,7 @@ use crate::region::Regions;
 use crate::trace::Tracer;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
+pub use calls::Calls;
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use info::Offered;
@@ -94,6 +95,28 @@ impl Given {
     }
 }
 
+/// What a service is given beside what every one needs.
+#[derive(Debug)]
+pub struct Options {
+    /// What streams are given.
+    pub given: Given,
+    /// Streams that are older are asked to leave; zero is never.
+    pub max_age: Duration,
+    /// Tells clients that are cut because they answer no ping in this time from those that leave.
+    pub ping_timeout: Duration,
+    /// Offers regions to streams that want them.
+    pub regions: Option<RegionSide>,
+    /// Records traces.
+    pub tracer: Option<Tracer>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (max_age, ping_timeout) = (Duration::ZERO, Duration::MAX);
+        Self { given: Given::default(), max_age, ping_timeout, regions: None, tracer: None }
+    }
+}
+
 /// What every call needs.
 #[derive(Debug)]
 struct Shared {
@@ -104,6 +127,7 @@ struct Shared {
     metrics: Metrics,
     seeds: SeedSource,
     draining: CancellationToken,
+    calls: Calls,
     /// Streams that are older are asked to leave; zero is never.
     max_age: Duration,
     /// A client that has said nothing for so long and is cut then has not answered a ping.
@@ -135,13 +159,20 @@ struct Received {
 impl Service {
     /// A service over `engine`.
     #[must_use]
-    pub fn new(engine: engine::Handle, limits: Arc<Limits>, given: Given, info: BackendInfo, metrics: Metrics) -> Self {
-        let (seeds, draining, given) = (SeedSource::default(), CancellationToken::new(), Arc::new(given));
+    pub fn new(
+        engine: engine::Handle,
+        limits: Arc<Limits>,
+        info: BackendInfo,
+        metrics: Metrics,
+        options: Options,
+    ) -> Self {
         let shards = Shards::new(&limits, metrics.clone());
-        if let Some(grammars) = &given.grammars {
+        if let Some(grammars) = &options.given.grammars {
             grammars.give_way_in(&engine.state());
         }
-        let (max_age, ping_timeout, side, tracer) = (Duration::ZERO, Duration::MAX, None, None);
+        let (seeds, draining, calls) = (SeedSource::default(), CancellationToken::new(), Calls::new(&engine));
+        let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
+        let given = Arc::new(given);
         Self {
             shared: Arc::new(Shared {
                 engine,
@@ -151,6 +182,7 @@ impl Service {
                 metrics,
                 seeds,
                 draining,
+                calls,
                 max_age,
                 ping_timeout,
                 side,
@@ -160,45 +192,10 @@ impl Service {
         }
     }
 
-    /// Offers regions to streams that want them.
-    ///
-    /// # Panics
-    /// If the service has been cloned.
+    /// Which calls are open, of those that are watched ([`Self::add_to`]).
     #[must_use]
-    pub fn with_regions(mut self, side: RegionSide) -> Self {
-        Arc::get_mut(&mut self.shared).expect("regions are offered from the start; this is a bug").side = Some(side);
-        self
-    }
-
-    /// Asks streams to leave that are as old as connections may get, if that is not zero.
-    ///
-    /// # Panics
-    /// If the service has been cloned.
-    #[must_use]
-    pub fn with_max_age(mut self, max_age: Duration) -> Self {
-        Arc::get_mut(&mut self.shared).expect("the age is known from the start; this is a bug").max_age = max_age;
-        self
-    }
-
-    /// Tells clients that are cut because they answer no ping in this time from those that leave.
-    ///
-    /// # Panics
-    /// If the service has been cloned.
-    #[must_use]
-    pub fn with_ping_timeout(mut self, timeout: Duration) -> Self {
-        Arc::get_mut(&mut self.shared).expect("the time is known from the start; this is a bug").ping_timeout = timeout;
-        self
-    }
-
-    /// Records traces.
-    ///
-    /// # Panics
-    /// If the service has been cloned.
-    #[must_use]
-    pub fn with_traces(mut self, tracer: Tracer) -> Self {
-        Arc::get_mut(&mut self.shared).expect("traces are recorded from the start; this is a bug").tracer =
-            Some(tracer);
-        self
+    pub fn calls(&self) -> Calls {
+        self.shared.calls.clone()
     }
 
     /// Cancel it to drain: new calls get UNAVAILABLE, open streams are asked to leave and go on.

@@ -9,6 +9,7 @@
 
 use super::Shared;
 use super::caller::{Caller, MOST_QUESTIONS};
+use super::calls;
 use super::deadline::Deadline;
 use super::deliver;
 use super::headers;
@@ -26,7 +27,7 @@ use axum::response::{IntoResponse, Response};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio_stream::Stream;
 use tonic::service::Routes;
 use tonic::{Code, Status, Streaming};
@@ -96,6 +97,7 @@ impl Kind {
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let (service, method) = split(request.uri().path());
     let kind = Kind::of(service, method);
+    let open = shared.calls.enter();
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
     let caller = request.extensions().get::<Caller>().cloned();
     let (place, question) = match kind.admit(&shared, caller.as_ref()) {
@@ -124,11 +126,12 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
-    match kind {
+    let response = match kind {
         Kind::Alone => deliver::watched(response, &shared),
         Kind::Stream => outlet::in_pieces(response),
         Kind::Small | Kind::Questions => outlet::in_place(response, question),
-    }
+    };
+    calls::open_until_dropped(response, open)
 }
 
 /// Something that happened to a call, or not yet.
@@ -162,27 +165,38 @@ impl Part {
     }
 }
 
-/// The messages of a stream's worker.
+/// The messages of a stream's worker, until their end.
 #[derive(Debug)]
 pub(super) struct Requests<T> {
-    messages: Streaming<T>,
+    /// `None` behind it, or once no more are wanted.
+    messages: Option<Streaming<T>>,
     part: Part,
 }
 
 impl<T> Requests<T> {
     pub(super) fn of(request: tonic::Request<Streaming<T>>) -> Self {
         let part = request.extensions().get::<Part>().cloned().unwrap_or_default();
-        Self { messages: request.into_inner(), part }
+        Self { messages: Some(request.into_inner()), part }
     }
 
     /// Whether they hold part of a message, of which the rest has not come.
     pub(super) fn hold_part(&self) -> bool {
-        self.part.0.load(Ordering::Relaxed)
+        self.messages.is_some() && self.part.0.load(Ordering::Relaxed)
     }
 
-    /// The next one.
+    /// No more are wanted.
+    pub(super) fn close(&mut self) {
+        self.messages = None;
+    }
+
+    /// The next one, or what went wrong instead, behind which none comes.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
-        Pin::new(&mut self.messages).poll_next(context)
+        let Some(messages) = &mut self.messages else { return Poll::Ready(None) };
+        let next = ready!(Pin::new(messages).poll_next(context));
+        if !matches!(next, Some(Ok(_))) {
+            self.close();
+        }
+        Poll::Ready(next)
     }
 }
 

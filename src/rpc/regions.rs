@@ -57,6 +57,21 @@ pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, m
     let _ = closed.await;
 }
 
+/// An owner's connection, with whose end, for whatever reason, the stream's regions end.
+struct Tenancy(Option<Arc<StreamRegions>>);
+
+impl Tenancy {
+    fn of(stream: &Arc<StreamRegions>, role: &Role) -> Self {
+        Self(matches!(role, Role::Owner).then(|| Arc::clone(stream)))
+    }
+}
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|stream| stream.end());
+    }
+}
+
 impl Side {
     /// The life of one connection.
     async fn connection(self, mut connection: Connection<UnixStream>) {
@@ -67,14 +82,13 @@ impl Side {
             Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before its token"),
             Err(_) => return self.metrics.refused(Reason::FirstByteTimeout),
         };
+        let tenancy = Tenancy::of(&stream, &role);
         let ended = tokio::select! {
             () = stream.ended() => Ok(()),
             () = has_left(&role) => Ok(()),
             ended = self.requests(&mut connection, &stream, &role) => ended,
         };
-        if let Role::Owner = role {
-            stream.end();
-        }
+        drop(tenancy);
         if let Err(error) = ended {
             tracing::debug!(%error, "a region connection ended");
         }

@@ -80,7 +80,9 @@ async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
         if watched.unasked > LOOKS {
             return watched.answers.give_up();
         }
-        watched.waker.iter().for_each(Waker::wake_by_ref);
+        let waker = watched.waker.clone();
+        drop(watched);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 

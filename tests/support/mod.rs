@@ -17,7 +17,7 @@ use croupier::rpc::health::Health;
 use croupier::rpc::listener::Guard;
 use croupier::rpc::server::routes;
 use croupier::rpc::uds::UdsListener;
-use croupier::rpc::{Given, RegionSide, Service, regions};
+use croupier::rpc::{Given, Options, RegionSide, Service, regions};
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::row::RowResult;
 use croupier::vocabulary::Vocabulary;
@@ -102,11 +102,11 @@ impl TestServer {
         });
         let (engine, _thread) = Engine::start(backend, Arc::clone(&limits), metrics.clone());
         let stop = CancellationToken::new();
-        let mut service = Service::new(engine.clone(), Arc::clone(&limits), given, info, metrics.clone());
         let dir = tempfile::tempdir().unwrap();
-        if let Transport::Unix = transport {
-            service = service.with_regions(region_side(dir.path(), &limits, &metrics, device, &stop));
-        }
+        let regions =
+            matches!(transport, Transport::Unix).then(|| region_side(dir.path(), &limits, &metrics, device, &stop));
+        let options = Options { given, regions, ..Options::default() };
+        let service = Service::new(engine.clone(), Arc::clone(&limits), info, metrics.clone(), options);
         let draining = service.drain_token();
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)

@@ -9,8 +9,8 @@ use super::costs::{Cost, Costs};
 /// What a team takes to weigh a row, which is little but arithmetic: as measured on an H200, where teams of each size took the same for
 /// a chunk. What counts is how the two compare.
 const WEIGHING: Cost = Cost { row: 7.2, chunk: 2.9 };
-/// Of so many clusters that weigh and could run at once, one did on that H200: 32 rows took two rounds in teams of three and of four, of
-/// which the driver says that 39 and 30 fit, and one in teams of two. Nobody knows why.
+/// Of so many clusters that weigh and could run at once, one did on that H200: 32 rows took two rounds in teams of three, four and five, of
+/// which the driver says that 39, 30 and 22 fit, and one in teams of two. Nobody knows why.
 const OF_WEIGHING_CLUSTERS: u32 = 2;
 /// The smallest of which that was seen.
 const FROM_WEIGHING_TEAMS: u32 = 3;

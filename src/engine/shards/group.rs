@@ -146,9 +146,10 @@ impl Group {
         let mut state = lock(&self.state);
         if let Some(rank) = state.ranks.get_mut(rank.wrapping_sub(1)) {
             rank.presence = Presence::Left;
-            rank.waker = None;
         }
-        state.wake_if_settled();
+        let wakers = (state.if_settled(), state.ranks.get_mut(rank.wrapping_sub(1)).and_then(|rank| rank.waker.take()));
+        drop(state);
+        wakers.0.into_iter().for_each(Waker::wake);
     }
 
     /// What becomes of a rank's place under the lock. `None` when the group is over.
@@ -167,7 +168,9 @@ impl Group {
         if let Some(rank) = state.ranks.get_mut(shard.hold.rank.wrapping_sub(1)) {
             rank.announced.push_back(shard);
         }
-        state.wake_if_settled();
+        let waker = state.if_settled();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
         None
     }
 
@@ -248,12 +251,13 @@ impl State {
         Ok(missing)
     }
 
-    /// Wakes rank 0 when its step need not wait any longer.
-    fn wake_if_settled(&mut self) {
+    /// What wakes rank 0, when its step need not wait any longer; to be used when the lock is not held.
+    fn if_settled(&mut self) -> Option<Waker> {
         let waits = |(step_id, rows, _): &(u64, u64, Waker)| matches!(self.missing(*step_id, *rows), Ok(Some(_)));
-        if !self.waiting.as_ref().is_none_or(waits) {
-            self.waiting.take().into_iter().for_each(|(_, _, waker)| waker.wake());
+        if self.waiting.as_ref().is_none_or(waits) {
+            return None;
         }
+        self.waiting.take().map(|(_, _, waker)| waker)
     }
 }
 

@@ -27,7 +27,7 @@ fn room_is_taken_and_given_back() {
 #[test]
 fn replies_that_nobody_reads_are_counted() {
     let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 4096);
-    let used = |bench: &Bench| bench.admission.bytes_in_flight();
+    let used = |bench: &Bench| bench.admission.bytes_in_flight().used();
     let mut replies = bench.stream(1);
     let logprobs = LogprobsParams { top_n: VOCAB, mode: LogprobsMode::Raw, token_ids: Vec::new() };
     let asks = charged(sequence(|params| params.logprobs = Some(logprobs)));
@@ -141,7 +141,7 @@ fn what_is_made_of_a_message_is_counted_while_it_waits() {
         change(&mut step);
         bench.submit(1, step);
         most += bytes;
-        assert_eq!(bench.admission.bytes_in_flight(), most);
+        assert_eq!(bench.admission.bytes_in_flight().used(), most);
     };
     more(&|step| step.open = opens(&[1, 2]), 2 * size_of::<Open>());
     more(&|step| step.open = vec![wrong(3), wrong(4)], 2 * (size_of::<Open>() + TEXT));
@@ -159,7 +159,7 @@ fn all_that_a_reply_says_is_counted_until_it_is_read() {
     let mut reply = |open: Vec<Open>, work: Vec<Work>| {
         bench.submit(1, Step { open, work, logits: block(1), ..step(1, vec![], &[]) });
         bench.run();
-        let (used, reply) = (bench.admission.bytes_in_flight(), replies.try_recv().expect("a reply"));
+        let (used, reply) = (bench.admission.bytes_in_flight().used(), replies.try_recv().expect("a reply"));
         assert_eq!(used, memory::of_reply(&reply.open, &reply.work));
         (used, reply)
     };

@@ -1,8 +1,6 @@
-//! How often something is said of connections that cannot be accepted, or that speak something else: once in a while; and what to
-//! do about the former.
+//! How often the log hears of trouble that others cause, as often as they like: once in a while.
 
 use crate::locks::lock;
-use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -10,14 +8,14 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// What was said of one kind of trouble. Errors in accepting may come twenty times a second for as long as descriptors are short.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(crate) struct Complaints {
     /// When something was said last, and how much was not since then.
     last: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Complaints {
     /// Whether another one is to be said, and how many were left out before it.
-    pub(super) fn next(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn next(&self, now: Instant) -> Option<u64> {
         let (last, left_out) = &mut *lock(&self.last);
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             *left_out += 1;
@@ -25,16 +23,6 @@ impl Complaints {
         }
         *last = Some(now);
         Some(std::mem::take(left_out))
-    }
-}
-
-/// What to do about an error.
-pub(super) fn advice(error: &io::Error) -> &'static str {
-    let is_full = |error| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&error);
-    if rustix::io::Errno::from_io_error(error).is_some_and(is_full) {
-        ": the process has no descriptor left; raise the limit of open files, ulimit -n"
-    } else {
-        ""
     }
 }
 
@@ -47,11 +35,5 @@ mod tests {
         let (complaints, start) = (Complaints::default(), Instant::now());
         let at = |seconds| complaints.next(start + Duration::from_secs(seconds));
         assert_eq!([at(0), at(1), at(9), at(10), at(11), at(30)], [Some(0), None, None, Some(2), None, Some(1)]);
-    }
-
-    #[test]
-    fn a_lack_of_descriptors_is_told_what_to_do() {
-        let of = |errno: rustix::io::Errno| advice(&io::Error::from(errno)).contains("ulimit");
-        assert!(of(rustix::io::Errno::MFILE) && of(rustix::io::Errno::NFILE) && !of(rustix::io::Errno::INTR));
     }
 }

@@ -1,0 +1,48 @@
+//! What the system has to give a server that starts, asked for before anything else is: where libraries get too little of it, the process
+//! ends by a panic or hangs.
+
+use super::Error;
+use crate::config::Config;
+use std::io;
+use std::sync::Mutex;
+use std::thread;
+
+/// Threads beside those that sample and those that read and write messages: the first one, the engine's and who waits for its end, the
+/// log's, one that frees regions, one for work that blocks, and those of grammars.
+const OTHER_THREADS: usize = 10;
+/// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
+const DESCRIPTORS: usize = 24;
+
+/// Looks whether there are as many threads as a server of this configuration starts.
+pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
+    let count = config.threads() + config.io_threads() + OTHER_THREADS;
+    start_threads(count).map_err(|source| Error::System {
+        wanted: format!("{count} threads"),
+        remedy: "raise the limit of processes (ulimit -u, or pids of the container), or lower threads or io_threads",
+        source,
+    })
+}
+
+/// Looks whether as many files can be opened as a server needs.
+pub(super) fn check_descriptors() -> Result<(), Error> {
+    open_files(DESCRIPTORS).map_err(|source| Error::System {
+        wanted: format!("{DESCRIPTORS} open files"),
+        remedy: "raise their limit (ulimit -Hn)",
+        source,
+    })
+}
+
+/// Has so many threads at once, and ends them.
+fn start_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let _closed = gate.lock();
+        (0..count).try_for_each(|_| thread::Builder::new().spawn_scoped(scope, || drop(gate.lock())).map(drop))
+    })
+}
+
+/// Has so many descriptors at once, and closes them.
+fn open_files(count: usize) -> io::Result<()> {
+    let open: io::Result<Vec<_>> = (0..count.div_ceil(2)).map(|_| io::pipe()).collect();
+    open.map(drop)
+}
