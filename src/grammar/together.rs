@@ -1,6 +1,7 @@
 //! Works something out about many texts at once, and waits for it within limits. A text that takes longer than
 //! [`time_for`](super::trouble::time_for) it is cancelled, for good.
 
+use super::compile::Tokens;
 use super::running::OnDrop;
 use super::text::Place;
 use super::trouble::Trouble;
@@ -33,6 +34,11 @@ impl<T> Asked<T> {
     }
 }
 
+/// What came of each, once it is there.
+type Results<T> = Vec<Option<Result<T, Trouble>>>;
+/// The texts that threads work on, each with its place among the results.
+type Waiting = Vec<(usize, Arc<Place>)>;
+
 /// What came of it, in order. All threads together work it out, for `most` in all; what is not there by then is not there yet. A text that
 /// takes too long fails, and others do not wait for it.
 pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, Trouble>> {
@@ -40,13 +46,28 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
     // Whoever comes too late does nothing any more.
     let is_over = Arc::new(AtomicBool::new(false));
     let _ends = OnDrop(|| is_over.store(true, Ordering::Relaxed));
-    let mut results: Vec<Option<Result<T, Trouble>>> = Vec::with_capacity(asked.len());
+    let (mut results, mut waiting) = begun(asked, sender, &is_over);
+    let tokens = waiting.first().map(|(_, place)| Arc::clone(&place.grammar.compiled.tokens));
+    let waiting_for = |count: fn(&AtomicUsize)| tokens.iter().for_each(|tokens| count(&tokens.waiting));
+    waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
+    wait_for((&mut results, &mut waiting), &done, tokens.as_deref(), most);
+    results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
+}
+
+/// Has threads work out what is not known, and send it, until it `is_over`.
+fn begun<T: Send + 'static>(
+    asked: Vec<Asked<T>>,
+    sender: mpsc::Sender<(usize, Result<T, Trouble>)>,
+    is_over: &Arc<AtomicBool>,
+) -> (Results<T>, Waiting) {
+    let mut results = Vec::with_capacity(asked.len());
     let mut waiting = Vec::new();
     for (at, asked) in asked.into_iter().enumerate() {
         results.push(match asked {
             Asked::Known(result) => Some(result),
             Asked::Work { place, work } => {
-                let (sender, is_over) = (sender.clone(), Arc::clone(&is_over));
+                let (sender, is_over) = (sender.clone(), Arc::clone(is_over));
                 waiting.push((at, Arc::clone(&place)));
                 let tokens = Arc::clone(&place.grammar.compiled.tokens);
                 let work = move || {
@@ -60,11 +81,16 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
             }
         });
     }
-    drop(sender);
-    let tokens = waiting.first().map(|(_, place)| Arc::clone(&place.grammar.compiled.tokens));
-    let waiting_for = |count: fn(&AtomicUsize)| tokens.iter().for_each(|tokens| count(&tokens.waiting));
-    waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
-    let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
+    (results, waiting)
+}
+
+/// Waits for what threads send, for `most` in all, and cancels texts that take too long meanwhile.
+fn wait_for<T>(
+    (results, waiting): (&mut Results<T>, &mut Waiting),
+    done: &mpsc::Receiver<(usize, Result<T, Trouble>)>,
+    tokens: Option<&Tokens>,
+    most: Duration,
+) {
     let (look, started, mut looked) = (LOOK.min(most), Instant::now(), Instant::now());
     while !waiting.is_empty() {
         match done.recv_timeout(look) {
@@ -78,7 +104,7 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
         if looked.elapsed() >= look {
             looked = Instant::now();
             // Texts that nobody waits for may have all the threads.
-            tokens.iter().for_each(|tokens| tokens.running.cancel_late());
+            tokens.into_iter().for_each(|tokens| tokens.running.cancel_late());
             waiting.retain(|(at, place)| {
                 let is_late = place.is_late();
                 if is_late {
@@ -89,5 +115,4 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
             });
         }
     }
-    results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
 }
