@@ -54,6 +54,22 @@ impl SamplerOrder {
 /// A parameter that [`EngineOrder`]s may lack, by name.
 const XTC_IGNORED: &str = "xtc_ignore_token_ids";
 
+/// No sampler is listed twice.
+fn check_once(listed: &[Sampler]) -> Result<(), FieldError> {
+    for (i, sampler) in listed.iter().enumerate() {
+        if listed[..i].contains(sampler) {
+            let message = format!("{} is given twice; give it once", sampler.name());
+            return Err(FieldError::new(format!("sampler_order[{i}]"), message));
+        }
+    }
+    Ok(())
+}
+
+/// How so many things are spoken of.
+fn are_them(count: usize) -> (&'static str, &'static str) {
+    if count == 1 { ("is", "it") } else { ("are", "them") }
+}
+
 impl SamplingParams {
     /// The samplers, in order. llama.cpp and KoboldCpp have a chain of their own for mirostat, without the filters; SGLang has top-k
     /// before top-p where there is a min-p; in text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind
@@ -89,22 +105,9 @@ impl SamplingParams {
     /// # Errors
     /// The field at fault.
     pub fn validate_order_ignoring(&self, xtc_ignored: &[u32]) -> Result<(), FieldError> {
-        let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
-        for (i, sampler) in listed.iter().enumerate() {
-            if listed[..i].contains(sampler) {
-                let message = format!("{} is given twice; give it once", sampler.name());
-                return Err(FieldError::new(format!("sampler_order[{i}]"), message));
-            }
-        }
-        // Dynamic temperature takes the place of temperature where it has none of its own.
-        let has = |sampler: &Sampler| {
-            let may_replace = *sampler == Sampler::DynamicTemperature && !listed.contains(sampler);
-            order.contains(sampler) || may_replace && order.contains(&Sampler::Temperature)
-        };
-        let missing: Vec<Sampler> = Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).collect();
-        let is_behind = |sampler: &Sampler| listed.contains(sampler) && !order.contains(sampler);
-        let behind: Vec<&str> = missing.iter().filter(|sampler| is_behind(sampler)).map(|s| s.name()).collect();
-        let mut names: Vec<&str> = missing.into_iter().map(Sampler::name).collect();
+        check_once(self.samplers.sampler_order.samplers())?;
+        let missing = self.missing();
+        let mut names: Vec<&str> = missing.iter().map(|sampler| sampler.name()).collect();
         let unknown = self.unknown_to_its_engine(xtc_ignored);
         unknown.for_each(|name| {
             if !names.contains(&name) {
@@ -114,34 +117,49 @@ impl SamplingParams {
         if names.is_empty() || self.temperature == 0.0 {
             return Ok(());
         }
-        let (are, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
+        Err(self.no_place(&missing, &names))
+    }
+
+    /// The samplers that are on and have no place in the order.
+    fn missing(&self) -> Vec<Sampler> {
+        let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
+        // Dynamic temperature takes the place of temperature where it has none of its own.
+        let has = |sampler: &Sampler| {
+            let may_replace = *sampler == Sampler::DynamicTemperature && !listed.contains(sampler);
+            order.contains(sampler) || may_replace && order.contains(&Sampler::Temperature)
+        };
+        Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).collect()
+    }
+
+    /// What is wrong where these samplers are missing, `names` being those and parameters that the engine does not have.
+    fn no_place(&self, missing: &[Sampler], names: &[&str]) -> FieldError {
+        let (are, them) = are_them(names.len());
         let lacks = format!("has no place for {}, which {are} on", names.join(", "));
-        Err(match self.samplers.sampler_order {
-            SamplerOrder::Engine(_) => {
-                // A sequence that names none has its stream's.
-                let off = if names == [XTC_IGNORED] {
-                    "leave it out, of default_params too".to_owned()
-                } else {
-                    format!("turn {them} off")
-                };
-                let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
-                FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"))
-            }
-            // What the list lacks besides is told once these are where they are come to.
-            SamplerOrder::Custom(..)
-                if !behind.is_empty()
-                    && let Some(last) = order.last() =>
-            {
-                let (are, them) = if behind.len() == 1 { ("is", "it") } else { ("are", "them") };
-                let (behind, last) = (behind.join(", "), last.name());
-                let fix = format!("put {them} before it or turn {them} off");
-                let message = format!("{behind} {are} on behind {last}, which draws the token; {fix}");
-                FieldError::new("sampler_order", message)
-            }
-            SamplerOrder::Custom(..) => {
-                FieldError::new("sampler_order", format!("{lacks}; add {them} or turn {them} off"))
-            }
-        })
+        if let SamplerOrder::Engine(_) = self.samplers.sampler_order {
+            // A sequence that names none has its stream's.
+            let off = if names == [XTC_IGNORED] {
+                "leave it out, of default_params too".to_owned()
+            } else {
+                format!("turn {them} off")
+            };
+            let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
+            return FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"));
+        }
+        // What the list lacks besides is told once those behind are where they are come to.
+        let message =
+            self.behind_the_last(missing).unwrap_or_else(|| format!("{lacks}; add {them} or turn {them} off"));
+        FieldError::new("sampler_order", message)
+    }
+
+    /// What is wrong where some of the missing are listed behind the sampler that draws the token.
+    fn behind_the_last(&self, missing: &[Sampler]) -> Option<String> {
+        let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
+        let is_behind = |sampler: &&Sampler| listed.contains(sampler) && !order.contains(sampler);
+        let behind: Vec<&str> = missing.iter().filter(is_behind).map(|sampler| sampler.name()).collect();
+        let last = order.last().filter(|_| !behind.is_empty())?.name();
+        let (are, them) = are_them(behind.len());
+        let fix = format!("put {them} before it or turn {them} off");
+        Some(format!("{} {are} on behind {last}, which draws the token; {fix}", behind.join(", ")))
     }
 
     /// Parameters that are on and that the engine does not have, though it has the sampler.
