@@ -6,7 +6,7 @@ use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
 use crate::limits::Limits;
 use crate::metrics::MAX_LABEL_BYTES;
-use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, check_tokens};
+use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
 use crate::permits::Counter;
 use crate::proto;
 use crate::region::Invitation;
@@ -69,38 +69,16 @@ pub(in crate::rpc) fn config(
     state: Arc<Counter>,
 ) -> Result<Config, Error> {
     let vocab_size = wire.vocab_size;
-    if vocab_size == 0 || vocab_size > limits.max_vocab_size {
-        let message = format!("is {vocab_size}, must be in 1 ..= {} (max_vocab_size)", limits.max_vocab_size);
-        return Err(Error::invalid("vocab_size", message));
-    }
+    check_vocab_size(vocab_size, limits).map_err(Error::Invalid)?;
     let dtype = dtype("logits_dtype", wire.logits_dtype).map_err(Error::Invalid)?;
     let layout =
         wire.vocab_shards.map(|wire| Layout::new(&wire.columns, vocab_size, dtype, limits.max_ranks_per_stream));
     let layout = layout.transpose().map_err(|e| Error::Invalid(e.within("vocab_shards")))?;
     let model = model(wire.model).map_err(Error::Invalid)?;
-    let eos_token_ids = wire.eos_token_ids;
-    if eos_token_ids.len() > MAX_STOP_TOKEN_IDS {
-        let message = format!("has {} entries, at most {MAX_STOP_TOKEN_IDS} are allowed", eos_token_ids.len());
-        return Err(Error::invalid("eos_token_ids", message));
-    }
-    check_tokens("eos_token_ids", &eos_token_ids, vocab_size).map_err(Error::Invalid)?;
+    check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
-        merged(wire.default_params.unwrap_or_default(), &given.defaults, &given.presets).map_err(in_default_params)?;
-    let defaults = with_lists(defaults, &given.defaults);
-    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|error| {
-        let own = given.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
-        let whose = if own { "; it is the server's own, from [defaults] of its configuration" } else { "" };
-        in_default_params(FieldError { message: error.message + whose, ..error })
-    })?;
-    let rules = Rules::new(defaults, &eos_token_ids).with_vocabulary(given.vocabulary.clone());
-    rules.validate().map_err(in_default_params)?;
-    let rules =
-        blocking(rules.params().history.grammar.is_some(), || rules.with_grammar(given.grammars.as_deref(), &state));
-    let rules = rules.map_err(|error| match error {
-        OpenError::Refused(refusal) => Error::Refused(refusal),
-        error => in_default_params(error.into()),
-    })?;
-    let rules = rules.charged(&state).ok_or(Error::Refused(Refusal::StateBytes))?;
+        defaults_of(wire.default_params.unwrap_or_default(), given, vocab_size, limits).map_err(in_default_params)?;
+    let rules = prepared(defaults, &wire.eos_token_ids, given, &state)?;
     Ok(Config {
         model,
         vocab_size,
@@ -114,6 +92,56 @@ pub(in crate::rpc) fn config(
         layout,
         ranks: None,
     })
+}
+
+fn check_vocab_size(vocab_size: u32, limits: &Limits) -> Result<(), FieldError> {
+    if vocab_size == 0 || vocab_size > limits.max_vocab_size {
+        let message = format!("is {vocab_size}, must be in 1 ..= {} (max_vocab_size)", limits.max_vocab_size);
+        return Err(FieldError::new("vocab_size", message));
+    }
+    Ok(())
+}
+
+fn check_eos(eos_token_ids: &[u32], vocab_size: u32) -> Result<(), FieldError> {
+    if eos_token_ids.len() > MAX_STOP_TOKEN_IDS {
+        let message = format!("has {} entries, at most {MAX_STOP_TOKEN_IDS} are allowed", eos_token_ids.len());
+        return Err(FieldError::new("eos_token_ids", message));
+    }
+    check_tokens("eos_token_ids", eos_token_ids, vocab_size)
+}
+
+/// The stream's default parameters, over the server's.
+fn defaults_of(
+    wire: proto::SamplingParams,
+    given: &Given,
+    vocab_size: u32,
+    limits: &Limits,
+) -> Result<SamplingParams, FieldError> {
+    let defaults = with_lists(merged(wire, &given.defaults, &given.presets)?, &given.defaults);
+    defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|error| {
+        let own = given.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
+        let whose = if own { "; it is the server's own, from [defaults] of its configuration" } else { "" };
+        FieldError { message: error.message + whose, ..error }
+    })?;
+    Ok(defaults)
+}
+
+/// The rules of the defaults, with their room.
+fn prepared(
+    defaults: SamplingParams,
+    eos_token_ids: &[u32],
+    given: &Given,
+    state: &Arc<Counter>,
+) -> Result<Arc<Rules>, Error> {
+    let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(given.vocabulary.clone());
+    rules.validate().map_err(in_default_params)?;
+    let rules =
+        blocking(rules.params().history.grammar.is_some(), || rules.with_grammar(given.grammars.as_deref(), state));
+    let rules = rules.map_err(|error| match error {
+        OpenError::Refused(refusal) => Error::Refused(refusal),
+        error => in_default_params(error.into()),
+    })?;
+    rules.charged(state).ok_or(Error::Refused(Refusal::StateBytes))
 }
 
 fn in_default_params(error: FieldError) -> Error {
