@@ -300,27 +300,9 @@ pub(super) fn tokens(from: &[u8], count: usize) -> Vec<ReportedToken> {
 /// A row as kernels take it, but for where things lie.
 fn described(asked: &Asked<'_>) -> abi::RowJob {
     let spec = &asked.row.spec;
-    let (report, top_n, requested) = match spec.logprobs {
-        None => (0, 0, 0),
-        Some(wanted) if wanted.mode == LogprobsMode::Raw => (abi::REPORT_RAW, wanted.top_n, wanted.tokens.len()),
-        Some(wanted) => (abi::REPORT_PROCESSED, wanted.top_n, wanted.tokens.len()),
-    };
-    let (uniform, token, score) = match spec.action {
-        Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
-        Action::Score { token } => (0, token, abi::SCORE),
-    };
-    let (last_key, max, need, weighs) = match &asked.what {
-        What::Row => (0, 0.0, min_p_need(spec), 0),
-        What::Unranked => (0, 0.0, min_p_need(spec), abi::UNRANKED),
-        What::Weigh(weigh) => {
-            let by = match weigh.by {
-                WeighBy::Entropy => abi::ENTROPY,
-                WeighBy::Drafted(_) => abi::DRAFTED,
-                WeighBy::Beyond(_) => 0,
-            };
-            (weigh.last_key, weigh.max, weigh.need, by)
-        }
-    };
+    let (report, top_n, requested) = reporting(spec);
+    let (uniform, token, score) = drawn(spec.action);
+    let (last_key, max, need, weighs) = weighing(asked);
     let most_left = asked.most_left();
     let keep = if most_left.is_some() { abi::KEEP } else { 0 };
     let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
@@ -350,6 +332,39 @@ fn described(asked: &Asked<'_>) -> abi::RowJob {
         draft_count: asked.drafts().len() as u32,
         most_left: most_left.unwrap_or(0) as u32,
         ..abi::RowJob::default()
+    }
+}
+
+/// What is said about tokens: the flag, how many of the first, how many that were asked for.
+fn reporting(spec: &RowSpec<'_>) -> (u32, u32, usize) {
+    match spec.logprobs {
+        None => (0, 0, 0),
+        Some(wanted) if wanted.mode == LogprobsMode::Raw => (abi::REPORT_RAW, wanted.top_n, wanted.tokens.len()),
+        Some(wanted) => (abi::REPORT_PROCESSED, wanted.top_n, wanted.tokens.len()),
+    }
+}
+
+/// By what a token is drawn, or which is scored, and the flag.
+fn drawn(action: Action) -> (u64, u32, u32) {
+    match action {
+        Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
+        Action::Score { token } => (0, token, abi::SCORE),
+    }
+}
+
+/// What is weighed: the last key, the logit of mass one, the least mass that counts, and the flag.
+fn weighing(asked: &Asked<'_>) -> (u64, f32, u64, u32) {
+    match &asked.what {
+        What::Row => (0, 0.0, min_p_need(&asked.row.spec), 0),
+        What::Unranked => (0, 0.0, min_p_need(&asked.row.spec), abi::UNRANKED),
+        What::Weigh(weigh) => {
+            let by = match weigh.by {
+                WeighBy::Entropy => abi::ENTROPY,
+                WeighBy::Drafted(_) => abi::DRAFTED,
+                WeighBy::Beyond(_) => 0,
+            };
+            (weigh.last_key, weigh.max, weigh.need, by)
+        }
     }
 }
 
