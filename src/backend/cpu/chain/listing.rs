@@ -180,9 +180,6 @@ impl<'a, 'v> Whole<'a, 'v> {
             }
             _ if is_idle(step, filters, chain) => Next::Done,
             Step::AtMost(most) if most as usize >= self.view.vocab_size() => Next::Done,
-            Step::AtMost(most) => Next::Cut(Cut::First((most as usize).max(self.min_keep))),
-            Step::TopK => Next::Cut(Cut::First((filters.top_k as usize).max(self.min_keep))),
-            Step::TopKTies => Next::Cut(Cut::FirstAndTies((filters.top_k as usize).max(self.min_keep))),
             Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
             Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => Next::List,
             _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => Next::List,
@@ -199,36 +196,49 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::MinEosP(p) => Next::Ends(p),
             Step::Infill => Next::Infill,
             Step::Tournament => Next::Play,
-            Step::TopP => Next::Cut(Cut::Prefix(filters.top_p)),
-            Step::TopPWithin => Next::Cut(Cut::Within(filters.top_p)),
-            Step::MinP => Next::Cut(Cut::Mass(min_p_need(filters.min_p))),
-            Step::MinPAbove => Next::Cut(Cut::Mass(min_p_above(filters.min_p))),
-            Step::TopA(a) => Next::Cut(Cut::Mass(cutoffs::top_a(a, self.total()))),
-            Step::EpsilonCutoff(epsilon) => Next::Cut(Cut::Mass(cutoffs::epsilon(epsilon, self.total()))),
-            Step::EtaCutoff(epsilon) => {
-                let (entropy, total) = self.entropy();
-                Next::Cut(Cut::Mass(cutoffs::eta(epsilon, entropy, total)))
-            }
-            Step::PLess => Next::Cut(Cut::Mass(self.p_less())),
-            Step::PLessNorm => Next::Cut(Cut::Mass(self.p_less_norm())),
-            Step::MirostatV1 { .. } => {
-                let kept = self.mirostat(chain.state.mirostat_mu.unwrap_or_default());
-                Next::Cut(Cut::First(kept.max(self.min_keep)))
-            }
-            Step::MirostatV2 { .. } => {
-                let mu = chain.state.mirostat_mu.unwrap_or_default();
-                Next::Cut(Cut::Mass(mirostat::need(mu, self.total())))
-            }
-            Step::TopNSigma(n) => Next::Cut(Cut::Logit(self.view.moments().least(n))),
             Step::MinK(tau) => self.min_k(tau),
-            Step::TopH(share) => Next::Cut(Cut::First(self.top_h(share).max(self.min_keep))),
             Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
             Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),
             Step::TypicalTies(p) => Next::Typical(TypicalRule::Ties, p),
             Step::Tfs(z) => Next::TailFree(TfsRule::Left, z),
             Step::TfsWithRemoved(z) => Next::TailFree(TfsRule::WithRemoved, z),
             Step::TfsOneFewer(z) => Next::TailFree(TfsRule::OneFewer, z),
+            _ => self.cut_of(step, filters, chain).map_or(Next::List, Next::Cut),
         }
+    }
+
+    /// What is left, of a step that does nothing but cut.
+    fn cut_of(&self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Option<Cut> {
+        let kept = |count: usize| count.max(self.min_keep);
+        let mu = chain.state.mirostat_mu.unwrap_or_default();
+        Some(match *step {
+            Step::AtMost(most) => Cut::First(kept(most as usize)),
+            Step::TopK => Cut::First(kept(filters.top_k as usize)),
+            Step::TopKTies => Cut::FirstAndTies(kept(filters.top_k as usize)),
+            Step::TopP => Cut::Prefix(filters.top_p),
+            Step::TopPWithin => Cut::Within(filters.top_p),
+            Step::MinP => Cut::Mass(min_p_need(filters.min_p)),
+            Step::MinPAbove => Cut::Mass(min_p_above(filters.min_p)),
+            Step::TopA(a) => Cut::Mass(cutoffs::top_a(a, self.total())),
+            Step::EpsilonCutoff(epsilon) => Cut::Mass(cutoffs::epsilon(epsilon, self.total())),
+            Step::EtaCutoff(epsilon) => {
+                let (entropy, total) = self.entropy();
+                Cut::Mass(cutoffs::eta(epsilon, entropy, total))
+            }
+            Step::PLess => Cut::Mass(self.p_less()),
+            Step::PLessNorm => Cut::Mass(self.p_less_norm()),
+            Step::MirostatV1 { .. } => Cut::First(kept(self.mirostat(mu))),
+            Step::MirostatV2 { .. } => Cut::Mass(mirostat::need(mu, self.total())),
+            Step::TopNSigma(n) => Cut::Logit(self.view.moments().least(n)),
+            Step::TopH(share) => Cut::First(kept(self.top_h(share))),
+            // One by one, so that a new step is not left out unseen.
+            Step::Temperature | Step::DynamicTemperature { .. } | Step::Smoothing { .. } => return None,
+            Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } => return None,
+            Step::XtcExpected { .. } | Step::XtcExpectedUnlessIgnored { .. } => return None,
+            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) | Step::MinK(_) => return None,
+            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) | Step::AdaptiveP { .. } => return None,
+            Step::MinEosP(_) | Step::Infill | Step::Skew(_) | Step::Tournament => return None,
+        })
     }
 
     pub(super) fn cool(&mut self, temperature: f64) {
