@@ -157,6 +157,28 @@ impl HistoryParams {
         for (i, biased) in self.sequence_bias.iter().enumerate() {
             biased.validate(vocab_size).map_err(|e| e.within(&format!("sequence_bias[{i}]")))?;
         }
+        self.validate_bans(vocab_size)?;
+        if let Some(detection) = &self.repetition_detection {
+            detection.validate().map_err(|e| e.within("repetition_detection"))?;
+        }
+        check_len("stop_token_sequences", self.stop_token_sequences.len(), MAX_STOP_SEQUENCES)?;
+        for (i, sequence) in self.stop_token_sequences.iter().enumerate() {
+            check_pattern(&format!("stop_token_sequences[{i}].token_ids"), sequence, vocab_size)?;
+        }
+        if let Some(budget) = &self.thinking_budget {
+            budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
+        }
+        if let Some(grammar) = &self.grammar {
+            grammar.validate(vocab_size).map_err(|e| e.within("grammar"))?;
+        }
+        match &self.watermark {
+            Some(mark) => mark.validate().map_err(|e| e.within("watermark")),
+            None => Ok(()),
+        }
+    }
+
+    /// What is banned, or forced, at some positions.
+    fn validate_bans(&self, vocab_size: u32) -> Result<(), FieldError> {
         check_len("token_ban_ranges", self.token_ban_ranges.len(), MAX_BAN_RANGES)?;
         for (i, range) in self.token_ban_ranges.iter().enumerate() {
             range.validate(vocab_size).map_err(|e| e.within(&format!("token_ban_ranges[{i}]")))?;
@@ -176,23 +198,7 @@ impl HistoryParams {
                 return Err(FieldError::new(field, message));
             }
         }
-        if let Some(detection) = &self.repetition_detection {
-            detection.validate().map_err(|e| e.within("repetition_detection"))?;
-        }
-        check_len("stop_token_sequences", self.stop_token_sequences.len(), MAX_STOP_SEQUENCES)?;
-        for (i, sequence) in self.stop_token_sequences.iter().enumerate() {
-            check_pattern(&format!("stop_token_sequences[{i}].token_ids"), sequence, vocab_size)?;
-        }
-        if let Some(budget) = &self.thinking_budget {
-            budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
-        }
-        if let Some(grammar) = &self.grammar {
-            grammar.validate(vocab_size).map_err(|e| e.within("grammar"))?;
-        }
-        match &self.watermark {
-            Some(mark) => mark.validate().map_err(|e| e.within("watermark")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// What bounds DRY's search.
