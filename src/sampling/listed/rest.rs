@@ -133,8 +133,6 @@ struct Singles {
 /// Costs a look at each adjusted and each banned token; of those that are only allowed it takes no more than one, or with a
 /// greenlist [`GREENS`].
 fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
-    let raise = |token: u32| spec.greens().map_or(least, |greens| greens.raise(token, least));
-    let is_allowed = |token: u32| spec.allowed.is_none_or(|allowed| allowed.binary_search(&token).is_ok());
     let listed_bans = row.entries.iter().filter(|entry| spec.banned.binary_search(&entry.token).is_ok()).count();
     let mut found = Singles { edge: None, each: Vec::new(), known: spec.banned.len() as f64 - listed_bans as f64 };
     // Ascending, as the allowed ones are.
@@ -160,23 +158,7 @@ fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
         }
     }
     if let Some(allowed) = spec.allowed {
-        let is_more = |token: u32| {
-            step();
-            row.find(token).is_some()
-                || adjusted.binary_search(&token).is_ok()
-                || spec.banned.binary_search(&token).is_ok()
-        };
-        let more =
-            spec.banned.iter().filter(|token| adjusted.binary_search(token).is_err() && row.find(**token).is_none());
-        let more = row.entries.iter().map(|entry| &entry.token).chain(&adjusted).chain(more);
-        let only_allowed = allowed.len() - more.filter(|&&token| is_allowed(token)).count();
-        let most = spec.greens().map_or(least, |greens| least + greens.parts().3);
-        let others = allowed.iter().copied().filter(|&token| !spec.is_masked(token) && !is_more(token));
-        let first = first_of(others, raise, most);
-        if let Some(first) = first {
-            found.add(first, 0);
-            found.each.push((least, only_allowed));
-        }
+        found.add_allowed(row, spec, allowed, &adjusted, least);
     }
     found
 }
@@ -206,6 +188,27 @@ impl Singles {
         }
         if count > 0 {
             self.each.push((first.logit, count));
+        }
+    }
+
+    /// Adds tokens that are allowed, and of which no more is known than that: not listed, adjusted or banned.
+    fn add_allowed(&mut self, row: &Listed, spec: &RowSpec<'_>, allowed: &[u32], adjusted: &[u32], least: f32) {
+        let is_more = |token: u32| {
+            step();
+            row.find(token).is_some()
+                || adjusted.binary_search(&token).is_ok()
+                || spec.banned.binary_search(&token).is_ok()
+        };
+        let more =
+            spec.banned.iter().filter(|token| adjusted.binary_search(token).is_err() && row.find(**token).is_none());
+        let more = row.entries.iter().map(|entry| &entry.token).chain(adjusted).chain(more);
+        let only_allowed = allowed.len() - more.filter(|token| allowed.binary_search(token).is_ok()).count();
+        let raise = |token: u32| spec.greens().map_or(least, |greens| greens.raise(token, least));
+        let most = spec.greens().map_or(least, |greens| least + greens.parts().3);
+        let others = allowed.iter().copied().filter(|&token| !spec.is_masked(token) && !is_more(token));
+        if let Some(first) = first_of(others, raise, most) {
+            self.add(first, 0);
+            self.each.push((least, only_allowed));
         }
     }
 }
