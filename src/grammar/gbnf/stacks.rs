@@ -100,33 +100,39 @@ impl Stacks<'_> {
                     self.expand(stack, seen);
                 }
             }
-            Some(Frame::Node(node)) => match &self.rules.nodes[node] {
-                Node::Chars(_) => {
-                    self.stacks.insert(whole);
+            Some(Frame::Node(node)) => self.expand_node(node, stack, seen),
+        }
+    }
+
+    /// The same with a node above the stack.
+    fn expand_node(&mut self, node: Id, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
+        match &self.rules.nodes[node] {
+            Node::Chars(_) => {
+                stack.push(Frame::Node(node));
+                self.stacks.insert(stack);
+            }
+            Node::Token(_) => {}
+            Node::Text(text) => {
+                stack.extend(text.bytes().rev().map(Frame::Byte));
+                self.expand(stack, seen);
+            }
+            Node::Rule(rule) => {
+                stack.push(Frame::Node(self.rules.rules[*rule]));
+                self.expand(stack, seen);
+            }
+            Node::All(parts) => {
+                stack.extend(parts.iter().rev().map(|part| Frame::Node(*part)));
+                self.expand(stack, seen);
+            }
+            Node::Any(parts) => {
+                for part in parts {
+                    self.expand([stack.as_slice(), &[Frame::Node(*part)]].concat(), seen);
                 }
-                Node::Token(_) => {}
-                Node::Text(text) => {
-                    stack.extend(text.bytes().rev().map(Frame::Byte));
-                    self.expand(stack, seen);
-                }
-                Node::Rule(rule) => {
-                    stack.push(Frame::Node(self.rules.rules[*rule]));
-                    self.expand(stack, seen);
-                }
-                Node::All(parts) => {
-                    stack.extend(parts.iter().rev().map(|part| Frame::Node(*part)));
-                    self.expand(stack, seen);
-                }
-                Node::Any(parts) => {
-                    for part in parts {
-                        self.expand([stack.as_slice(), &[Frame::Node(*part)]].concat(), seen);
-                    }
-                }
-                Node::Repeat { of, min, max } => {
-                    stack.push(Frame::Repeat(*of, *min, *max));
-                    self.expand(stack, seen);
-                }
-            },
+            }
+            Node::Repeat { of, min, max } => {
+                stack.push(Frame::Repeat(*of, *min, *max));
+                self.expand(stack, seen);
+            }
         }
     }
 }
