@@ -229,13 +229,17 @@ fn watched(
     });
     let left = left.into_parts().0;
     if let Some(race) = spec.race() {
-        let first = distribution::first_of(race, &left);
-        for (token, cut) in asked.iter().zip(&mut cuts).filter(|(token, _)| first != Some(**token)) {
-            let mass = ids.binary_search(token).ok().and_then(|at| masses[at]);
-            *cut = cut.or(weighs(mass).then_some(Removed::Watermark));
-        }
+        let mass_of = |token: u32| ids.binary_search(&token).ok().and_then(|at| masses[at]);
+        cut_by_race(asked, &mut cuts, distribution::first_of(race, &left), mass_of);
     }
     (cuts, left)
+}
+
+/// Notes that tokens with a mass which are not the first of a race have lost it.
+fn cut_by_race(asked: &[u32], cuts: &mut [Option<Removed>], first: Option<u32>, mass_of: impl Fn(u32) -> Option<u64>) {
+    for (&token, cut) in asked.iter().zip(cuts).filter(|(token, _)| first != Some(**token)) {
+        *cut = cut.or(weighs(mass_of(token)).then_some(Removed::Watermark));
+    }
 }
 
 fn weighs(mass: Option<u64>) -> bool {
