@@ -112,6 +112,23 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
         Some(path) => from_file(Path::new(path), problems)?,
         None => (None, Table::new()),
     };
+    let scheme = scheme(matches, named, problems)?;
+    let flags = given(matches, scheme, problems);
+    let given = Given { scheme: scheme.0, path, in_file, flags };
+    let read = given.read(matches);
+    problems.extend(read.as_ref().err().into_iter().flatten().map(|wrong| given.told(wrong)));
+    let mark = read.ok()?;
+    if problems.len() == before
+        && let Err(FieldError { field, message }) = mark.validate()
+    {
+        let at = field.strip_prefix(given.scheme).unwrap_or(&field).to_owned();
+        problems.push(given.told(&Wrong { at, what: message }));
+    }
+    (problems.len() == before).then_some(mark)
+}
+
+/// The scheme, that of the file where no flag names one; `None` if there is none.
+fn scheme(matches: &ArgMatches, named: Option<String>, problems: &mut Vec<String>) -> Option<Scheme> {
     let Some(name) = flag(matches, SCHEME).or_else(|| named.clone()) else {
         problems
             .push("--scheme: is required: kgw, synthid or gumbel; or --params with the mark's parameters".to_owned());
@@ -124,27 +141,23 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
     if named.is_some_and(|named| named != scheme) {
         problems.push(format!("--scheme: {scheme} is not the scheme of --params"));
     }
+    Some((scheme, flags))
+}
+
+/// The scheme's parameters that are given as flags.
+fn given(matches: &ArgMatches, (scheme, flags): Scheme, problems: &mut Vec<String>) -> Vec<&'static str> {
     let mut all: Vec<&str> = SCHEMES.iter().flat_map(|(_, flags)| *flags).copied().collect();
     all.sort_unstable();
     all.dedup();
-    let mut given = Given { scheme, path, in_file, flags: Vec::new() };
+    let mut given = Vec::new();
     for name in all.into_iter().filter(|name| flag(matches, name).is_some()) {
         if flags.contains(&name) {
-            given.flags.push(name);
+            given.push(name);
         } else {
             problems.push(format!("--{name}: is no parameter of {scheme}"));
         }
     }
-    let read = given.read(matches);
-    problems.extend(read.as_ref().err().into_iter().flatten().map(|wrong| given.told(wrong)));
-    let mark = read.ok()?;
-    if problems.len() == before
-        && let Err(FieldError { field, message }) = mark.validate()
-    {
-        let at = field.strip_prefix(scheme).unwrap_or(&field).to_owned();
-        problems.push(given.told(&Wrong { at, what: message }));
-    }
-    (problems.len() == before).then_some(mark)
+    given
 }
 
 /// Parameters of a scheme, and who gives them.
