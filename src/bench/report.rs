@@ -83,14 +83,7 @@ impl Report {
         server: GetServerInfoResponse,
         rounds: Vec<RoundReport>,
     ) -> Self {
-        let share = |round: &RoundReport| {
-            round
-                .bare
-                .as_ref()
-                .filter(|bare| bare.tokens > 0)
-                .map(|bare| round.croupier.tokens as f64 / bare.tokens as f64)
-        };
-        let shares: Vec<f64> = rounds.iter().filter_map(share).collect();
+        let shares = shares(&rounds);
         let inner: Vec<&Tally> = rounds.iter().filter_map(|round| round.in_process.as_ref()).collect();
         let in_process = (!inner.is_empty()).then(|| side(args, &inner));
         let shares_of_in_process = rounds
@@ -126,6 +119,15 @@ impl Report {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a report has only strings and finite numbers")
     }
+}
+
+/// Croupier's share of the bare stream's tokens, of each round in which that has any.
+fn shares(rounds: &[RoundReport]) -> Vec<f64> {
+    let share = |round: &RoundReport| {
+        let bare = round.bare.as_ref().filter(|bare| bare.tokens > 0)?;
+        Some(round.croupier.tokens as f64 / bare.tokens as f64)
+    };
+    rounds.iter().filter_map(share).collect()
 }
 
 /// Who the server is, in words.
