@@ -1,6 +1,7 @@
 //! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
 
 mod foreign;
+mod instructions;
 mod lists;
 mod play;
 
@@ -17,6 +18,15 @@ use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mark::race::Race;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::samplers::top_n_sigma::Moments;
+pub(super) use instructions::levels;
+
+/// Whether this CPU has all of these instructions.
+#[cfg(target_arch = "x86_64")]
+macro_rules! has {
+    (, $first:tt $(, $other:tt)*) => {
+        is_x86_feature_detected!($first) $(&& is_x86_feature_detected!($other))*
+    };
+}
 
 /// An instruction set the passes are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,21 +57,9 @@ impl Level {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Amd => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && Level::Avx2.is_available()
-            }
+            Level::Avx512 | Level::Avx512Amd => levels!(avx512 has),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-                    && is_x86_feature_detected!("bmi1")
-                    && is_x86_feature_detected!("popcnt")
-            }
+            Level::Avx2 => levels!(avx2 has),
             #[cfg(not(target_arch = "x86_64"))]
             Level::Avx512 | Level::Avx512Amd | Level::Avx2 => false,
             Level::Portable => true,
@@ -151,12 +149,12 @@ struct Table {
 
 /// Compiles each pass with a level's instructions, and lists the results for each number format.
 macro_rules! tables {
-    ($name:ident, $module:ident, $simd:ty $(, $features:literal)?) => {
+    ($name:ident, $module:ident, $simd:ty $(, $feature:tt)*) => {
         mod $module {
             use super::super::simd::Format;
             use super::*;
 
-            tables!(@passes $simd, ($($features)?),
+            tables!(@passes $simd, ($($feature)*),
                 scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 far_scan(row: &[u8], maxima: &mut [f32]) -> Scan,
                 look(from: *const u8, count: usize, maxima: &mut [f32]) -> Scan,
@@ -189,7 +187,7 @@ macro_rules! tables {
                 weights(row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64,
                 raised(row: &[u8], by: Raise<'_>, values: &mut [f32], maxima: &mut [f32]) -> (),
             );
-            tables!(@plain $simd, ($($features)?),
+            tables!(@plain $simd, ($($feature)*),
                 adapted(weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64,
                 count_ge(values: &[f32], bound: f32) -> usize,
                 sum_ge(values: &[f32], masses: &[u64], bound: f32) -> u64,
@@ -199,7 +197,7 @@ macro_rules! tables {
                 race_words(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32,
             );
 
-            tables!(@safe ($($features)?),
+            tables!(@safe ($($feature)*),
                 patterns(turned: &[u8], begins: &[u32], out: &mut [u16]) -> (),
                 merge(masses: &[f32], sums: &mut [f64]) -> (),
                 weigh_classes(masses: &[f32], products: &[f64], sums: &mut [f64]) -> (),
@@ -255,8 +253,8 @@ macro_rules! tables {
     (@plain $simd:ty, $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
         $(tables!(@without $simd, $features, $pass $args -> $output);)*
     };
-    (@without $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-        $(#[target_feature(enable = $features)])?
+    (@without $simd:ty, ($($feature:tt)*), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $feature)])*
         pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
             // SAFETY: as for the passes below.
             unsafe { passes::$pass::<$simd>($($arg),*) }
@@ -265,14 +263,14 @@ macro_rules! tables {
     (@safe $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
         $(tables!(@loop $features, $pass $args -> $output);)*
     };
-    (@loop ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-        $(#[target_feature(enable = $features)])?
+    (@loop ($($feature:tt)*), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $feature)])*
         pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
             passes::$pass($($arg),*)
         }
     };
-    (@pass $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-        $(#[target_feature(enable = $features)])?
+    (@pass $simd:ty, ($($feature:tt)*), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $feature)])*
         pub(super) unsafe fn $pass<F: Format>($($arg: $type),*) -> $output {
             // SAFETY: compiled with the level's instructions; called only through a table of a level that
             // the CPU has.
@@ -281,13 +279,7 @@ macro_rules! tables {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
-tables!(AVX512, avx512, Avx512<false>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
-#[cfg(target_arch = "x86_64")]
-tables!(AVX512_AMD, avx512_amd, Avx512<true>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,popcnt");
-#[cfg(target_arch = "x86_64")]
-tables!(AVX2, avx2, Avx2, "avx2,fma,f16c,bmi1,popcnt");
-tables!(PORTABLE, portable, Portable);
+levels!(tables);
 
 /// Safe calls: the level is there, and the slices are as long as the passes index them.
 impl Passes {

@@ -7,7 +7,7 @@
 mod check;
 mod weigh;
 
-use crate::backend::cpu::level::Level;
+use crate::backend::cpu::level::{Level, levels};
 use crate::backend::cpu::passes::{BLOCK, Weigh};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::portable::Portable;
@@ -65,10 +65,10 @@ struct Table {
 
 /// Compiles the passes with a level's instructions.
 macro_rules! table {
-    ($name:ident, $module:ident, $simd:ty $(, $features:literal)?) => {
+    ($name:ident, $module:ident, $simd:ty $(, $feature:tt)*) => {
         mod $module {
             use super::*;
-            table!(@passes $simd, ($($features)?),
+            table!(@passes $simd, ($($feature)*),
                 reals(block: &Block<'_>, out: &mut Reals) -> (),
                 beyond(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64,
                 sum_beyond(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64,
@@ -91,8 +91,8 @@ macro_rules! table {
     (@passes $simd:ty, $features:tt, $($pass:ident $args:tt -> $output:ty,)*) => {
         $(table!(@pass $simd, $features, $pass $args -> $output);)*
     };
-    (@pass $simd:ty, ($($features:literal)?), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
-        $(#[target_feature(enable = $features)])?
+    (@pass $simd:ty, ($($feature:tt)*), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        $(#[target_feature(enable = $feature)])*
         pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
             // SAFETY: compiled with the level's instructions; called only through the table of a level that the
             // CPU has.
@@ -101,13 +101,7 @@ macro_rules! table {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
-table!(AVX512, avx512, Avx512<false>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
-#[cfg(target_arch = "x86_64")]
-table!(AVX512_AMD, avx512_amd, Avx512<true>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
-#[cfg(target_arch = "x86_64")]
-table!(AVX2, avx2, Avx2, "avx2,fma,f16c");
-table!(PORTABLE, portable, Portable);
+levels!(table);
 
 impl Passes {
     /// # Panics
