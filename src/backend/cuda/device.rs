@@ -1,7 +1,10 @@
 //! One GPU: its kernels, and one launch at a time per slot.
 
+mod slot;
+mod timing;
+
 use super::OpenError;
-use super::abi::{RowResult, SCRATCH_BYTES, THREADS, UNWRITTEN};
+use super::abi::{RowResult, THREADS, UNWRITTEN};
 use super::choose::{attribute, choose};
 use super::costs::Costs;
 use super::image::{Functions, Image, load};
@@ -11,6 +14,7 @@ use super::shape::{self, Shape};
 use super::wait::wait;
 use crate::sampling::logits::Dtype;
 use cudarc::driver::{DriverError, result, sys};
+pub(super) use slot::Slot;
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -157,48 +161,6 @@ impl Device {
         Ok(())
     }
 
-    /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. What `before` names runs
-    /// first, in the same stream: while the device is at it, the launch and what measures it are queued, so no time of the
-    /// host's is measured, unless that takes longer to queue than `before` takes to run.
-    pub(super) fn time(&self, slot: &Slot, launch: &Launch, before: &[(&Slot, Launch)]) -> Result<f32, DriverError> {
-        let before = || before.iter().try_for_each(|(other, launch)| self.launch_on(slot.stream, other, launch));
-        timed(slot.stream, before, || self.launch(slot, launch))
-    }
-
-    /// The same in a graph, where a launch costs the host nothing: microseconds of each of so many launches, one behind the
-    /// other, in each of so many rounds. The same graph runs before each, so that the device is busy while it is queued.
-    pub(super) fn time_in_graph(
-        &self,
-        slot: &Slot,
-        launch: &Launch,
-        (launches, rounds): (usize, usize),
-    ) -> Result<Vec<f32>, DriverError> {
-        let stream = slot.stream;
-        let graph = captured(stream, || (0..launches).try_for_each(|_| self.launch(slot, launch)))?;
-        let no_flags = sys::CUgraphInstantiate_flags_enum(0);
-        // SAFETY: graph and stream are live; the graph is destroyed once, which what was made of it outlives.
-        let executable = unsafe {
-            let executable = result::graph::instantiate(graph, no_flags);
-            result::graph::destroy(graph)?;
-            executable?
-        };
-        // SAFETY: as above.
-        let run = || unsafe { result::graph::launch(executable, stream) };
-        let round = || timed(stream, run, run);
-        let times: Result<Vec<f32>, DriverError> = (0..rounds).map(|_| Ok(round()? / launches as f32)).collect();
-        // SAFETY: it is destroyed once, and its last launch is over.
-        unsafe { result::graph::exec_destroy(executable)? };
-        times
-    }
-
-    /// Copies half of some memory onto the other half, behind the same copy, and gives the time in microseconds and the bytes read
-    /// and written.
-    pub(super) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
-        let half = memory.len() / 2;
-        let copy = || memory.copy_half(slot.stream);
-        Ok((timed(slot.stream, copy, copy)?, 2 * half))
-    }
-
     /// Brings parts of a launch's inputs back, as they are on the device.
     pub(super) fn bring(&self, slot: &mut Slot, parts: &[Range<usize>]) -> Result<(), DriverError> {
         for part in parts {
@@ -223,61 +185,6 @@ impl Device {
     /// Waits for the slot's launch.
     pub(super) fn finish(&self, slot: &Slot) -> Result<(), DriverError> {
         wait(slot.stream)
-    }
-}
-
-/// An event of the device, until it is dropped.
-struct Event(sys::CUevent);
-
-impl Event {
-    fn new() -> Result<Self, DriverError> {
-        result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map(Self)
-    }
-
-    fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
-        // SAFETY: event and stream are live.
-        unsafe { result::event::record(self.0, stream) }
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: it is destroyed once. That it cannot be is the device's fault, which the next call says.
-        let _ = unsafe { result::event::destroy(self.0) };
-    }
-}
-
-/// Microseconds between two events around some work, behind other work. Events are made before anything is queued: the device
-/// would be at nothing meanwhile.
-fn timed(
-    stream: sys::CUstream,
-    before: impl FnOnce() -> Result<(), DriverError>,
-    work: impl FnOnce() -> Result<(), DriverError>,
-) -> Result<f32, DriverError> {
-    let (start, end) = (Event::new()?, Event::new()?);
-    before()?;
-    start.record(stream)?;
-    work()?;
-    end.record(stream)?;
-    wait(stream)?;
-    // SAFETY: both events are live, and were recorded.
-    Ok(unsafe { result::event::elapsed(start.0, end.0)? } * 1e3)
-}
-
-/// What is asked of a stream meanwhile, as a graph.
-fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>) -> Result<sys::CUgraph, DriverError> {
-    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    // SAFETY: the stream is live, and its capture is ended whatever happens meanwhile: until then it takes no other work.
-    unsafe {
-        result::stream::begin_capture(stream, mode)?;
-        let asked = ask();
-        let graph = result::stream::end_capture(stream);
-        // What was refused first is the cause.
-        if let Err(error) = asked {
-            graph.into_iter().for_each(|graph| _ = result::graph::destroy(graph));
-            return Err(error);
-        }
-        graph
     }
 }
 
@@ -325,69 +232,4 @@ fn launch_attribute(team_size: u32, clusters: bool) -> sys::CUlaunchAttribute {
         attribute.value.cooperative = 1;
     }
     attribute
-}
-
-/// Memory on both sides, of one length. Kept for the life of the process.
-#[derive(Debug)]
-pub(super) struct Staging {
-    host: *mut u8,
-    /// Where the device sees the host's.
-    seen: sys::CUdeviceptr,
-    device: sys::CUdeviceptr,
-    bytes: usize,
-}
-
-// SAFETY: the memory is this value's alone.
-unsafe impl Send for Staging {}
-
-impl Staging {
-    pub(super) fn new(bytes: usize) -> Result<Self, DriverError> {
-        // Not write-combined, which the processor reads slowly.
-        // SAFETY: the memory is zeroed before anybody reads it.
-        let host = unsafe { result::malloc_host(bytes, 0)? }.cast::<u8>();
-        // SAFETY: `bytes` bytes were given at `host`.
-        unsafe { host.write_bytes(0, bytes) };
-        let mut seen = 0;
-        // SAFETY: the memory is pinned; the driver writes one address.
-        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut seen, host.cast(), 0) }.result()?;
-        // SAFETY: nothing reads the device's before it is written.
-        let device = unsafe { result::malloc_sync(bytes)? };
-        Ok(Self { host, seen, device, bytes })
-    }
-
-    pub(super) fn host(&self) -> &[u8] {
-        // SAFETY: `bytes` initialised bytes, this value's alone.
-        unsafe { std::slice::from_raw_parts(self.host, self.bytes) }
-    }
-
-    pub(super) fn host_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed once.
-        unsafe { std::slice::from_raw_parts_mut(self.host, self.bytes) }
-    }
-}
-
-/// What one launch needs, so that another can be packed meanwhile.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) inputs: Staging,
-    pub(super) outputs: Staging,
-    scratch: sys::CUdeviceptr,
-    stream: sys::CUstream,
-}
-
-// SAFETY: memory and handles are the slot's alone.
-unsafe impl Send for Slot {}
-
-impl Slot {
-    /// Room for launches of these sizes, with scratch memory for so many blocks.
-    pub(super) fn new(inputs: usize, outputs: usize, blocks: usize) -> Result<Self, DriverError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-        // SAFETY: zeroed in the next line, before any kernel runs.
-        let scratch = unsafe { result::malloc_sync(blocks * SCRATCH_BYTES)? };
-        // SAFETY: so many bytes were given.
-        unsafe { result::memset_d8_sync(scratch, 0, blocks * SCRATCH_BYTES)? };
-        // It may return before it is done, and the slot's stream waits for no other.
-        result::ctx::synchronize()?;
-        Ok(Self { inputs: Staging::new(inputs)?, outputs: Staging::new(outputs)?, scratch, stream })
-    }
 }
