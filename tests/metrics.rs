@@ -1,10 +1,20 @@
 //! What Prometheus sees is what `docs/metrics.md` says.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
+mod support;
 
 use common::{config, http_get, start};
 use croupier::metrics::exposition::{Family, Kind, parse};
+use croupier::proto::verify_work::DraftDistribution;
+use croupier::proto::{
+    DeterministicDraft, DraftLengthParams, OpenSequence, RowStatus, SamplingParams, Step, StreamConfig, VerifyWork,
+    Work, work,
+};
 use std::collections::BTreeSet;
+use std::time::Duration;
+use support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, seeded};
 
 /// Names of a family's labels, without those of buckets.
 fn labels(family: &Family) -> BTreeSet<&str> {
@@ -117,4 +127,115 @@ async fn messages_and_stages_are_recorded_for_both_calls() {
         let series = format!("croupier_step_duration_seconds_count{{stage=\"{stage}\"}}");
         assert_eq!(server.series(&series).await, count, "{stage}");
     }
+}
+
+#[tokio::test]
+async fn a_batch_counts_once_and_each_of_its_steps_waits_for_all_of_it() {
+    let gate = Gate::default();
+    let server = TestServer::with_backend(gate.clone(), |_| ()).await;
+    let mut workers = Vec::new();
+    for id in 0..4 {
+        let mut worker = server.worker().await;
+        worker.step(open_step(vec![open(id, seeded(id))])).await;
+        workers.push(worker);
+    }
+    let counts = || {
+        let of = |series: &str| server.series(series);
+        let stage = "croupier_step_duration_seconds_count{stage=\"backend\"}";
+        (of("croupier_batch_duration_seconds_count"), of(stage))
+    };
+    let before = counts();
+    for (id, worker) in workers.iter_mut().enumerate() {
+        worker.send_step(sample_step(&[(id as u64, support::logits(1, 0))])).await;
+        if id == 0 {
+            gate.wait_for_batch().await;
+        }
+    }
+    server.expect_series("croupier_queue_depth", 3.0).await;
+    gate.open();
+    for worker in &mut workers {
+        worker.step_reply().await.unwrap();
+    }
+    assert_eq!(counts(), (before.0 + 2.0, before.1 + 4.0));
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_for_its_worker_is_told_from_one_that_is_waited_for() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let turns = |part: &str| server.series(&format!("croupier_worker_turn_seconds_{part}"));
+    let (count, sum) = (turns("count"), turns("sum"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    worker.step(sample_step(&[(1, support::logits(1, 0))])).await;
+    assert_eq!(turns("count"), count + 1.0);
+    assert!((0.3..60.0).contains(&(turns("sum") - sum)), "{}", turns("sum") - sum);
+    // Steps that are on their way when one is answered need no turn.
+    for _ in 0..2 {
+        worker.send_step(sample_step(&[(1, support::logits(1, 0))])).await;
+    }
+    worker.step_reply().await.unwrap();
+    worker.step_reply().await.unwrap();
+    assert!(turns("count") <= count + 3.0);
+}
+
+/// Verifies so many draft tokens, of which the target would choose all or all but the last; what is advised next.
+async fn verify(worker: &mut Worker, id: u64, drafts: usize, all: bool) -> u32 {
+    let mut draft_token_ids = vec![3; drafts];
+    if !all {
+        draft_token_ids[drafts - 1] = 5;
+    }
+    let row: Vec<f32> = (0..support::config().vocab_size).map(|token| if token == 3 { 9.0 } else { 0.0 }).collect();
+    let draft_distribution = Some(DraftDistribution::Deterministic(DeterministicDraft {}));
+    let verify = VerifyWork { draft_token_ids, draft_distribution, ..Default::default() };
+    let work = vec![Work { sequence_id: Some(id), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
+    let result = worker.step(Step { work, logits: inline(&vec![row; drafts + 1]), ..Default::default() }).await;
+    assert_eq!(result.work[0].status(), RowStatus::Ok, "{result:?}");
+    result.work[0].advised_draft_length.expect("it is advised")
+}
+
+#[tokio::test]
+async fn what_each_sequence_accepts_is_told_when_it_goes_and_what_exceeds_advice_at_once() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    // Drafts are dear: few are worth while.
+    let draft_length = Some(DraftLengthParams { draft_cost: 5.0, verify_cost: 0.1, max_draft_tokens: None });
+    let params = |id| SamplingParams { temperature: Some(0.0), draft_length, ..seeded(id) };
+    worker.step(open_step((1..=3).map(|id| open(id, params(id))).collect())).await;
+    let told =
+        |part: &str| server.series(&format!("croupier_spec_decode_sequence_acceptance_{part}{{model=\"default\"}}"));
+    let mut beyond = 0;
+    let mut advised = 4;
+    for round in 0..5 {
+        beyond += 4u32.saturating_sub(advised);
+        advised = verify(&mut worker, 1, 4, round < 4).await;
+    }
+    assert!(beyond > 0, "the costs are such that not all are advised");
+    let series = "croupier_spec_decode_num_draft_tokens_beyond_advice_total{model=\"default\"}";
+    assert_eq!(server.series(series), f64::from(beyond));
+    // Fifteen are too few to say anything of a sequence.
+    for (id, drafts) in [(2, 15), (3, 16)] {
+        verify(&mut worker, id, drafts, true).await;
+    }
+    assert_eq!(told("count"), 0.0);
+    worker.step(Step { close_sequence_ids: vec![1, 2], ..Default::default() }).await;
+    assert_eq!((told("count"), told("sum")), (1.0, 19.0 / 20.0));
+    drop(worker);
+    server.expect_sequences(0).await;
+    assert_eq!((told("count"), told("sum")), (2.0, 19.0 / 20.0 + 1.0));
+}
+
+#[tokio::test]
+async fn model_labels_are_counted_beside_how_many_there_may_be() {
+    let server = TestServer::with_limits(|limits| limits.max_model_labels = 2).await;
+    let mut workers = Vec::new();
+    for (model, known) in [("a", 1.0), ("b", 2.0), ("a", 2.0), ("c", 2.0)] {
+        let config = StreamConfig { model: model.to_owned(), ..support::config() };
+        workers.push(server.worker_with(config).await);
+        let counted = ["croupier_model_labels", "croupier_model_labels_capacity"].map(|series| server.series(series));
+        assert_eq!(counted, [known, 2.0], "{model}");
+    }
+    workers[3].step(open_step(vec![OpenSequence { sequence_id: 1, ..Default::default() }])).await;
+    workers[3].step(sample_step(&[(1, support::logits(1, 0))])).await;
+    assert_eq!(server.series("croupier_tokens_total{model=\"other\"}"), 1.0);
 }

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import pickle
+import subprocess
 
 import numpy as np
 import pytest
@@ -256,3 +257,16 @@ def test_rows_are_themselves_and_no_others(server):
         assert pair.index(pair[1]) == 1 and len(set(pair)) == 2 and pair[0] != pair[1]
         listed = [stream.top_n(np.stack([logits(1, 0)] * 2), 5) for _ in range(2)]
         assert listed.index(listed[1]) == 1 and len(set(listed)) == 2
+
+
+def test_logits_that_are_no_numbers_are_told_in_the_log_once_in_a_while(serve):
+    server = serve(stderr=subprocess.PIPE)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(**params(1))
+        for _ in range(3):
+            with pytest.raises(croupier.RowError, match="NaN"):
+                stream.sample(np.full((1, VOCAB), np.nan, np.float32), [text])
+    server.process.terminate()
+    _, log = server.process.communicate(timeout=60)
+    told = [line for line in log.decode().splitlines() if "bad logits" in line]
+    assert len(told) == 1 and f"sequence_id={text.id}" in told[0] and "step_id=" in told[0], log.decode()

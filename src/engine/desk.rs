@@ -6,7 +6,7 @@ use super::state::{Command, State};
 use super::{HERE_BYTES, Pulse};
 use crate::backend::Backend;
 use crate::locks::lock;
-use crate::metrics::{Metrics, Stage};
+use crate::metrics::Metrics;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -90,7 +90,7 @@ impl Core {
             }
         }
         let finished = Instant::now();
-        metrics.stage(Stage::Backend, finished.saturating_duration_since(started));
+        metrics.batch(batch.steps.len(), finished.saturating_duration_since(started));
         state.commit(batch, finished);
     }
 }

@@ -200,6 +200,7 @@ impl Handle {
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
+        let table = table.recorded(model.sequence_acceptance.clone());
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
         Ok(StreamHandle { stream, engine: self.clone(), replies, takes_long: AtomicBool::new(false) })

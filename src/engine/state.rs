@@ -15,7 +15,7 @@ use super::{HERE_BYTES, grammar, memory};
 use crate::backend::Backend;
 use crate::grammar::Text;
 use crate::limits::Limits;
-use crate::metrics::{Metrics, ModelMetrics, Stage, WorkKind};
+use crate::metrics::{Last, Metrics, ModelMetrics, Stage, WorkKind};
 use crate::permits::Permit;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
@@ -255,11 +255,24 @@ impl Stream {
             let (sequence, rows) = (asked.sequence_id, asked.rows());
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
             let before = kept(&self.table);
+            let advised = sequence.and_then(|id| self.table.get(id)?.advised());
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
+            self.tested(sequence, advised, &done);
             work.push(Worked { sequence, rows, done });
         }
         Finished { stream, step, open, work, permits }
+    }
+
+    /// Takes note of what a verification says of its sequence.
+    fn tested(&mut self, sequence: Option<u64>, advised: Option<u32>, done: &Result<Done, RowFailure>) {
+        let (Some(id), Ok(Done::Verified { verification, .. })) = (sequence, done) else { return };
+        let round = verification.round();
+        if let Some(sequence) = self.table.get_mut(id) {
+            sequence.tested(round.accepted, round.last == Last::Recovered);
+        }
+        let beyond = advised.map_or(0, |advised| verification.depth.saturating_sub(advised as usize));
+        self.model.beyond_advice.increment(beyond as u64);
     }
 
     /// Whether a grammar has a part in what some sequence drafts next.
@@ -272,6 +285,7 @@ impl Stream {
         for worked in &work {
             worked.sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.model, worked.rows, &worked.done);
+            complain(&self.model, step.id, worked);
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that who sees the reply, or the tokens, also sees the room.
@@ -294,6 +308,19 @@ fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u
         _ => (0, 0),
     };
     (before + drawn).saturating_sub(after + verified) as u64
+}
+
+/// Tells the log, once in a while, of logits that no worker means to send, so that who sent them can be found; at level debug of all work
+/// that was not done.
+fn complain(model: &ModelMetrics, step_id: u64, worked: &Worked) {
+    let (Err(failure), sequence_id) = (&worked.done, worked.sequence) else { return };
+    tracing::debug!(step_id, sequence_id, status = failure.label(), "work was not done: {}", failure.message);
+    if failure.status != RowStatus::NanLogits {
+        return;
+    }
+    if let Some(more) = model.bad_logits.next(Instant::now()) {
+        tracing::warn!(step_id, sequence_id, more, "bad logits: {}", failure.message);
+    }
 }
 
 /// Counts what became of a work that asked for so many rows.

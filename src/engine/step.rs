@@ -141,6 +141,26 @@ impl LogitsBlock {
         Ok(Self { data: Data::Inline(data), dtype, row_bytes, stride_bytes, rows, listed: ListedRows::default() })
     }
 
+    /// Whether work uses the last of the rows that a message carries, if it uses any; `used` are those up to the last one that it does.
+    /// Logits in another number format than was said, or further apart, look like more rows or fewer, and give tokens of noise.
+    ///
+    /// # Errors
+    /// At `data`, when there are more.
+    pub fn check_used(&self, used: u64) -> Result<(), FieldError> {
+        let Data::Inline(data) = &self.data else { return Ok(()) };
+        if used == 0 || self.rows <= used {
+            return Ok(());
+        }
+        let message = format!(
+            "has {} bytes: {} rows of {} bytes, of which work uses {used}; leave out the others, and look at logits_dtype, vocab_size \
+             and row_stride if there should be none",
+            data.len(),
+            self.rows,
+            self.stride_bytes
+        );
+        Err(FieldError::new("data", message))
+    }
+
     /// Rows of `vocab_size` values in a region.
     ///
     /// # Errors
@@ -343,6 +363,15 @@ impl Done {
             Self::Drafted { truncated, .. } => *truncated,
             Self::Scored(outputs) => any(outputs),
             Self::Verified { verification, .. } => verification.verified.truncated || any(&verification.outputs),
+        }
+    }
+
+    /// Draft tokens verified, and how many of them were accepted.
+    #[must_use]
+    pub fn drafts(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Verified { verification, .. } => Some((verification.drafted, verification.verified.accepted_count())),
+            Self::Sampled { .. } | Self::Drafted { .. } | Self::Scored(_) => None,
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Verification {
     pub proposer: Proposer,
     /// How many there were.
     pub drafted: usize,
+    /// How many of them could be accepted.
+    pub depth: usize,
     /// How the last emitted token came about.
     pub last: Last,
     /// How the token before the draft did.
@@ -303,9 +305,9 @@ impl<'a> Prepared<'a> {
         };
         let VerifySource { work, sequence, .. } = self.source;
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
-        let (drafted, after) = (self.drafts.len(), sequence.came());
+        let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        Verification { verified, outputs, proposer, drafted, last, after, by_ratio, tests_wanted }
+        Verification { verified, outputs, proposer, drafted, depth, last, after, by_ratio, tests_wanted }
     }
 
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {

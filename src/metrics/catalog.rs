@@ -188,7 +188,12 @@ catalog! {
     BATCH_ROWS = Def::histogram("croupier_batch_rows", Unit::Count, COUNTS, "Rows given to the backend at once.");
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
-        "Duration of a step by stage: queue, backend, reply, and total of these; before them receive, of every message.");
+        "Duration of a step by stage: queue, backend (of its whole batch), reply, and total of these; before them receive, of every message.");
+    BATCH_DURATION = Def::histogram("croupier_batch_duration_seconds", Unit::Seconds, STEP_SECONDS,
+        "How long the backend was at one batch; the rate of its sum is the share of time in which it is busy.");
+    WORKER_TURN = Def::histogram("croupier_worker_turn_seconds", Unit::Seconds, CALL_SECONDS,
+        "How long streams waited for their workers: from the last reply that was due to the next message.");
+    BACKEND_THREADS = Def::gauge("croupier_backend_threads", Unit::Count, "Threads that sample (threads).");
     GRAMMAR_WAIT = Def::histogram("croupier_grammar_wait_seconds", Unit::Seconds, STEP_SECONDS,
         "How long batches with rows that have to match a grammar waited for their masks, before their rows ran, or for what the \
          grammar forces, before they were answered.");
@@ -196,6 +201,9 @@ catalog! {
         "How long grammars took to compile; one that is there already is not compiled again.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
     RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
+    MODEL_LABELS = Def::gauge("croupier_model_labels", Unit::Count, "Model labels that have series of their own.");
+    MODEL_LABELS_CAPACITY = Def::gauge("croupier_model_labels_capacity", Unit::Count,
+        "Model labels that may have series of their own (max_model_labels); all others count as other.");
     TOKENS = Def::counter("croupier_tokens_total", Unit::Count, "Tokens emitted, by model label.");
     ROWS = Def::counter("croupier_rows_total", Unit::Count, "Rows answered with OK, by model label and kind of work.");
     ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,
@@ -230,6 +238,10 @@ catalog! {
         "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), by chance, or by rule, where the rule does not go by that share.");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
+    SPEC_BEYOND_ADVICE = Def::counter("croupier_spec_decode_num_draft_tokens_beyond_advice_total", Unit::Count,
+        "Draft tokens verified beyond the length that the sequence's last reply advised, by model label.");
+    SPEC_SEQUENCE_ACCEPTANCE = Def::shares("croupier_spec_decode_sequence_acceptance", SHARES,
+        "Accepted over tested draft tokens of a sequence, when it was closed, of those with at least 16 tested; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
         "Acceptance to be expected of draft tokens that were measured, by position; not of block verification, and once for each random number.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,

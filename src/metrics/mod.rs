@@ -119,6 +119,8 @@ pub struct Handles {
     pub rows_in_flight: Gauge,
     pub batch_rows: Histogram,
     pub batch_steps: Histogram,
+    pub batch_duration: Histogram,
+    pub worker_turn: Histogram,
     pub grammar_wait: Histogram,
     pub grammar_compile: Histogram,
     pub request_bytes: Histogram,
@@ -212,6 +214,8 @@ impl Metrics {
         capacity(cat::REGION_BYTES_CAPACITY, limits.max_region_bytes);
         capacity(cat::SHARD_RANKS_CAPACITY, limits.max_attached_ranks);
         capacity(cat::SHARD_BYTES_CAPACITY, limits.max_shard_bytes);
+        capacity(cat::MODEL_LABELS_CAPACITY, limits.max_model_labels);
+        capacity(cat::BACKEND_THREADS, backend.parallelism);
         let mut handles = Handles::register(recorder, limits.max_model_labels);
         handles.exporter = Some(exporter);
         Self(Arc::new(handles))
@@ -263,6 +267,12 @@ impl Metrics {
         self.stages[stage as usize].record(elapsed);
     }
 
+    /// The backend was this long at a batch of so many steps.
+    pub fn batch(&self, steps: usize, elapsed: Duration) {
+        self.batch_duration.record(elapsed);
+        self.stages[Stage::Backend as usize].record_many(elapsed, steps);
+    }
+
     /// Changed files were read, and taken if they were good.
     pub fn reloaded(&self, what: Secret, ok: bool) {
         self.reloads.record(what, ok);
@@ -308,6 +318,8 @@ impl Handles {
             rows_in_flight: cat::IN_FLIGHT_ROWS.as_gauge(r, &[]),
             batch_rows: cat::BATCH_ROWS.as_histogram(r, &[]),
             batch_steps: cat::BATCH_STEPS.as_histogram(r, &[]),
+            batch_duration: cat::BATCH_DURATION.as_histogram(r, &[]),
+            worker_turn: cat::WORKER_TURN.as_histogram(r, &[]),
             grammar_wait: cat::GRAMMAR_WAIT.as_histogram(r, &[]),
             grammar_compile: cat::GRAMMAR_COMPILE.as_histogram(r, &[]),
             request_bytes: cat::REQUEST_BYTES.as_histogram(r, &[]),

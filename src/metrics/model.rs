@@ -2,9 +2,10 @@
 
 use super::speculative::Speculation;
 use super::{WorkKind, catalog as cat, labels};
-use metrics::{Counter, Recorder};
+use crate::complaints::Complaints;
+use metrics::{Counter, Gauge, Histogram, Recorder};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Once, PoisonError, RwLock};
 
 /// Longest model label: a longer one counts as "other".
 pub const MAX_LABEL_BYTES: usize = 128;
@@ -18,6 +19,12 @@ pub struct ModelMetrics {
     pub truncated: Counter,
     /// Kept draft tokens that were forgotten without being verified.
     pub unverified: Counter,
+    /// Draft tokens beyond what was advised.
+    pub beyond_advice: Counter,
+    /// Shares of draft tokens that were accepted, by sequence.
+    pub sequence_acceptance: Histogram,
+    /// What the log hears of its rows.
+    pub(crate) bad_logits: Arc<Complaints>,
     by_reason: Arc<ByReason>,
     pub(super) speculation: Arc<Speculation>,
 }
@@ -39,6 +46,9 @@ impl ModelMetrics {
             tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
             unverified: cat::SPEC_UNVERIFIED.as_counter(r, &[("model", model)]),
+            beyond_advice: cat::SPEC_BEYOND_ADVICE.as_counter(r, &[("model", model)]),
+            sequence_acceptance: cat::SPEC_SEQUENCE_ACCEPTANCE.as_histogram(r, &[("model", model)]),
+            bad_logits: Arc::default(),
             by_reason: Arc::new(ByReason {
                 rows: each(cat::ROWS, "kind", &WorkKind::NAMES),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
@@ -77,12 +87,14 @@ pub(super) struct Models {
     most: usize,
     known: RwLock<HashMap<String, ModelMetrics>>,
     other: ModelMetrics,
+    count: Gauge,
+    overflow: Once,
 }
 
 impl Models {
     pub(super) fn new(r: &dyn Recorder, most: usize) -> Self {
-        let other = ModelMetrics::register(r, labels::OTHER);
-        Self { most, known: RwLock::new(HashMap::new()), other }
+        let (other, count) = (ModelMetrics::register(r, labels::OTHER), cat::MODEL_LABELS.as_gauge(r, &[]));
+        Self { most, known: RwLock::new(HashMap::new()), other, count, overflow: Once::new() }
     }
 
     /// Handles of `label`, registered at first sight while there is room.
@@ -99,10 +111,16 @@ impl Models {
             return found.clone();
         }
         if known.len() >= self.most {
+            drop(known);
+            self.overflow.call_once(|| {
+                let max_model_labels = self.most;
+                tracing::warn!(label, max_model_labels, "this model label and all further ones count as \"other\"");
+            });
             return self.other.clone();
         }
         let made = ModelMetrics::register(r, label);
         known.insert(label.to_owned(), made.clone());
+        self.count.set(known.len() as f64);
         made
     }
 }

@@ -79,6 +79,11 @@ fn facts(span: &trace::Span) -> Vec<KeyValue> {
     }
     if facts.backend.is_some() {
         told.push(number("croupier.tokens", facts.tokens as u64));
+        let (drafted, accepted) = facts.drafts;
+        if drafted > 0 {
+            told.push(number("croupier.draft_tokens", drafted as u64));
+            told.push(number("croupier.draft_tokens_accepted", accepted as u64));
+        }
         told.push(number("croupier.work.failed", facts.failed as u64));
     }
     let outcome = span.reason.map_or_else(|| "ok".to_owned(), str::to_ascii_lowercase);

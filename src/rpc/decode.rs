@@ -63,6 +63,8 @@ pub struct DecodeStream {
     parent: Option<TraceContext>,
     /// When the first step was received whose reply was handed out and may not be out.
     unsent: Option<Instant>,
+    /// When the last reply that was due was handed out; `None`: it is not the worker's turn.
+    turn: Option<Instant>,
     /// Rests to be had.
     rests: u8,
     started: Instant,
@@ -97,8 +99,8 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (due, held) = (VecDeque::new(), Held::default());
-        let (outgoing, unsent, rests, ended) = (Outgoing::default(), None, 0, None);
-        Self { shared, place, requests, phase, due, held, outgoing, parent, unsent, rests, started, ended }
+        let (outgoing, unsent, turn, rests, ended) = (Outgoing::default(), None, None, 0, None);
+        Self { shared, place, requests, phase, due, held, outgoing, parent, unsent, turn, rests, started, ended }
     }
 
     /// Its replies once they are handed out.
@@ -121,6 +123,9 @@ impl DecodeStream {
 
     fn take_in(&mut self, request: proto::DecodeRequest, unknown: Unknown) -> Result<Due, Error> {
         let received = self.shared.received(&request, unknown);
+        if let Some(turn) = self.turn.take() {
+            self.shared.metrics.worker_turn.record(received.at.saturating_duration_since(turn));
+        }
         match request.request {
             None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
             Some(Request::Config(config)) => self.configure(config),
@@ -273,6 +278,7 @@ impl DecodeStream {
         }
         let message = due.map(|response| self.message(response));
         message.iter().for_each(|message| self.shared.sent(message));
+        self.turn = self.due.is_empty().then(Instant::now);
         message
     }
 

@@ -87,6 +87,8 @@ pub(super) fn asked(facts: &mut Facts, step: &Step) {
 /// Tells of what came of it, and when the backend was at it.
 pub(super) fn answered(facts: &mut Facts, reply: &StepReply) {
     facts.tokens = reply.work.iter().flatten().map(Done::tokens).sum();
+    let drafts = reply.work.iter().flatten().filter_map(Done::drafts);
+    facts.drafts = drafts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     facts.failed = reply.work.iter().filter(|work| work.is_err()).count();
     facts.backend = Some((reply.started, reply.finished));
 }

@@ -28,6 +28,7 @@ mod repeats;
 pub mod rules;
 pub mod speculation;
 pub mod table;
+mod tested;
 mod text;
 mod thinking;
 mod window;
@@ -48,6 +49,7 @@ pub use opening::OpenError;
 use rules::Rules;
 use speculation::Speculation;
 use std::sync::Arc;
+use tested::Tested;
 
 /// Why a sequence ended. The numbers are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,7 @@ pub struct Sequence {
     seldom: Option<Box<Seldom>>,
     /// How its last token came about.
     came: Came,
+    tested: Tested,
 }
 
 /// What few sequences have.
@@ -112,7 +115,17 @@ impl Sequence {
         let speculation = rules.speculation(prompt, output);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
         let seldom = state.map(|state| Box::new(Seldom { state: Some(state), text: None }));
-        Self { rules, seed, history, drafts: None, speculation, finished, seldom, came: Came::default() }
+        Self {
+            rules,
+            seed,
+            history,
+            drafts: None,
+            speculation,
+            finished,
+            seldom,
+            came: Came::default(),
+            tested: Tested::default(),
+        }
     }
 
     /// The same where rows have so many tokens, with its grammar, if it has one. `output` is what it has emitted.

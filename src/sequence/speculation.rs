@@ -170,6 +170,12 @@ impl Sequence {
         self.remaining().min(usize::try_from(room).unwrap_or(usize::MAX)) - 1
     }
 
+    /// How many draft tokens were advised last, if that was asked.
+    #[must_use]
+    pub fn advised(&self) -> Option<u32> {
+        self.speculation.as_ref()?.last.advised
+    }
+
     /// Takes in what came of a draft, no trial if there was none, and says what to draft next: what its thinking budget forces, or what
     /// its proposer found, as far as nothing else is forced in its place.
     pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {

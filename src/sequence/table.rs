@@ -3,6 +3,7 @@
 use super::{OpenError, Sequence};
 use crate::error::Refusal;
 use crate::permits::{Counter, Permit};
+use metrics::Histogram;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub struct Table {
     open: HashMap<u64, Open>,
     limit: usize,
     server: Arc<Counter>,
+    acceptance: Histogram,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,14 @@ impl Table {
     /// Room for `limit` sequences, counted into those of the server.
     #[must_use]
     pub fn new(limit: usize, server: Arc<Counter>) -> Self {
-        Self { open: HashMap::new(), limit, server }
+        Self { open: HashMap::new(), limit, server, acceptance: Histogram::noop() }
+    }
+
+    /// The same, which records for each sequence that goes what share of its draft tokens was accepted.
+    #[must_use]
+    pub fn recorded(mut self, acceptance: Histogram) -> Self {
+        self.acceptance = acceptance;
+        self
     }
 
     /// Opens a sequence; says its seed and position.
@@ -103,7 +112,10 @@ impl Table {
 
     /// Forgets a sequence. An id that is not open is fine: closing twice is no mistake.
     pub fn close(&mut self, id: u64) {
-        self.open.remove(&id);
+        let gone = self.open.remove(&id);
+        gone.and_then(|gone| gone.charged.sequence.accepted_share())
+            .into_iter()
+            .for_each(|share| self.acceptance.record(share));
     }
 
     /// An open sequence.
@@ -155,5 +167,11 @@ impl Table {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+}
+impl Drop for Table {
+    fn drop(&mut self) {
+        let shares = self.open.values().filter_map(|open| open.charged.sequence.accepted_share());
+        shares.for_each(|share| self.acceptance.record(share));
     }
 }

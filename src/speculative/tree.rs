@@ -59,6 +59,12 @@ impl Tree {
         self.len() == 0
     }
 
+    /// How many draft tokens can be accepted at most.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.spots.iter().map(|spot| spot.depth + 1).max().unwrap_or(0)
+    }
+
     /// Whether each token follows the one before it.
     #[must_use]
     pub fn is_chain(&self) -> bool {

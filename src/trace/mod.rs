@@ -61,6 +61,8 @@ pub struct Facts {
     pub rows: usize,
     /// Tokens emitted.
     pub tokens: usize,
+    /// Draft tokens verified, and how many of them were accepted.
+    pub drafts: (usize, usize),
     /// Works answered with an error.
     pub failed: usize,
     /// When the backend began and ended, if it came to that.

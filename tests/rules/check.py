@@ -97,7 +97,7 @@ def as_rules():
 
 
 def filled(query):
-    return query.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$job", ".*")
+    return re.sub(r"\$(namespace|job|instance)\b", ".*", query.replace("$__rate_interval", "5m"))
 
 
 def panels(of):
@@ -151,10 +151,9 @@ def mixed_up(of, recorded):
 
 def unseen(metrics, asked):
     """Metrics that are in no rule and no panel, and for no reason."""
-    # Calls of Decode last as long as their worker, and the others' count is in croupier_requests_total; sizes of batches are shown by
-    # rows; wrong trace contexts are the callers' affair; and processes are watched by Kubernetes' own means.
-    elsewhere = {"croupier_call_duration_seconds", "croupier_batch_steps", "croupier_trace_contexts_invalid_total", "process_threads",
-                 "process_virtual_memory_bytes"}
+    # Calls of Decode last as long as their worker, and the others' count is in croupier_requests_total; wrong trace contexts are the
+    # callers' affair; and processes are watched by Kubernetes' own means.
+    elsewhere = {"croupier_call_duration_seconds", "croupier_trace_contexts_invalid_total", "process_threads", "process_virtual_memory_bytes"}
     for name in sorted({re.sub("_(bucket|sum|count)$", "", name) for name in metrics} - elsewhere):
         if not any(re.search(rf"\b{name}(_bucket|_sum|_count)?\b", query) for _, query in asked):
             yield f"{name} is in no rule and no panel"

@@ -42,7 +42,7 @@ def shown(value, unit):
 
 def queries(panel):
     for target in panel["targets"]:
-        query = target["expr"].replace("$__rate_interval", "10s").replace("$namespace", ".*").replace("$job", ".*")
+        query = re.sub(r"\$(namespace|job|instance)\b", ".*", target["expr"].replace("$__rate_interval", "10s"))
         yield query, target["legendFormat"]
 
 
