@@ -88,6 +88,8 @@ fn misshapen() -> Vec<(Code, &'static str, Step)> {
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; bytes + 1], 0))),
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; 2 * bytes - 4], 0))),
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; bytes + 4], u32::MAX))),
+        // As many rows again: those of values half as long, or closer together, than the worker thinks.
+        (Code::InvalidArgument, "step.inline.data", with(of(vec![0; 2 * bytes], 0))),
         (Code::Unimplemented, "step.region", with(region)),
         (
             Code::InvalidArgument,

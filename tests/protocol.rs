@@ -250,3 +250,42 @@ async fn a_fault_in_the_backend_fails_its_rows_and_the_server_goes_on() {
         assert_eq!(token(&done.work[0]), token(&expected.work[0]));
     }
 }
+
+/// The HTTP status and text of a call as somebody sends it who does not know gRPC.
+async fn over_http(server: &TestServer, method: &str, content_type: Option<&str>) -> (u16, String) {
+    let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = axum::http::Request::builder().method(method).uri("http://here/croupier.v1.Sampler/Sample");
+    let request = content_type.into_iter().fold(request, |request, kind| request.header("content-type", kind));
+    let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+    // Refused by its headers, it may be gone by then.
+    let _ = body.send_data(b"{\"vocab_size\": 4}"[..].into(), true);
+    let answer = answer.await.unwrap();
+    let (status, mut body) = (answer.status().as_u16(), answer.into_body());
+    let mut text = Vec::new();
+    while let Some(Ok(bytes)) = body.data().await {
+        text.extend_from_slice(&bytes);
+    }
+    connection.abort();
+    (status, String::from_utf8(text).unwrap())
+}
+
+#[tokio::test]
+async fn what_is_no_call_of_grpc_is_told_so_and_its_bytes_are_not_taken_for_messages() {
+    let server = TestServer::start().await;
+    let json = Some("application/json");
+    let kinds = [None, json, Some("application/grpc+json"), Some("application/grpc-web"), Some("application/grpcx")];
+    for kind in kinds {
+        let (status, text) = over_http(&server, "POST", kind).await;
+        assert_eq!(status, 415, "{kind:?}: {text}");
+        assert!(text.contains("content-type application/grpc"), "{text}");
+    }
+    for method in ["GET", "PUT"] {
+        assert_eq!(over_http(&server, method, Some("application/grpc")).await.0, 405, "{method}");
+    }
+    assert_eq!(server.series("croupier_rejected_total{reason=\"wrong_protocol\"}"), 7.0);
+    for kind in ["application/grpc", "Application/gRPC+proto", "application/grpc; charset=utf-8"] {
+        assert_eq!(over_http(&server, "POST", Some(kind)).await, (200, String::new()), "{kind}");
+    }
+}

@@ -124,6 +124,7 @@ async fn a_misshapen_batch_is_refused_whole() {
         ("eos_token_ids[0]", SampleRequest { eos_token_ids: vec![VOCAB], ..good() }),
         ("logits", SampleRequest { logits: None, ..good() }),
         ("logits.data", SampleRequest { logits: data(3, 0), ..good() }),
+        ("logits.data", SampleRequest { logits_dtype: LogitsDtype::F16.into(), ..good() }),
         ("logits.row_stride", SampleRequest { logits: data(VOCAB as usize * 4, 1), ..good() }),
         ("rows", SampleRequest { rows: vec![row(seeded(1)); 4097], ..good() }),
         (

@@ -48,7 +48,7 @@ impl RowFailure {
     /// The step that the work is in was to open its sequence and could not.
     #[must_use]
     pub fn not_opened() -> Self {
-        let message = "the sequence could not be opened in this step";
+        let message = "the sequence was not opened in this step, which its opening says why; one of this id that was open before still is";
         Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
     }
 

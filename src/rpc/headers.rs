@@ -1,13 +1,38 @@
-//! What is kept of a call's headers while its messages are awaited.
+//! What a call's headers have to say, and what is kept of them while its messages are awaited.
 
 use super::deadline;
 use super::traces::TRACEPARENT;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
 
 /// Headers that somebody behind this asks for.
 const ASKED_FOR: [&str; 5] = ["content-type", "grpc-encoding", "grpc-accept-encoding", deadline::HEADER, TRACEPARENT];
 /// Of one name. Who may have one asks whether there are two.
 const MOST: usize = 2;
+
+/// What its messages are.
+const GRPC: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
+/// For whoever sees it in a terminal.
+const NO_GRPC: &str =
+    "this server speaks gRPC: POST with content-type application/grpc, and messages of Protocol Buffers\n";
+
+/// The answer to a call that is none of gRPC, by the status that its specification names. Its bytes would be read as messages.
+pub(super) fn no_grpc(request: &Request) -> Option<Response> {
+    let says = |value: &HeaderValue| {
+        let kind = value.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
+        GRPC.iter().any(|grpc| kind.trim_ascii().eq_ignore_ascii_case(grpc))
+    };
+    let status = if request.method() != Method::POST {
+        StatusCode::METHOD_NOT_ALLOWED
+    } else if request.headers().get(CONTENT_TYPE).is_some_and(says) {
+        return None;
+    } else {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE
+    };
+    Some((status, NO_GRPC).into_response())
+}
 
 /// Drops all others. Two hundred short ones take some 30 KiB, for as long as their call has sent nothing.
 pub(super) fn lighten(headers: &mut HeaderMap) {

@@ -233,7 +233,9 @@ impl Shared {
     /// Counts an error that refuses a call or ends it, and gives its status.
     fn refuse(&self, error: &Error) -> Status {
         self.metrics.refused(error.reason());
-        status::from_error(error)
+        let status = status::from_error(error);
+        tracing::debug!(reason = error.reason().name(), "refused: {}", status.message());
+        status
     }
 
     /// Takes note of a message of Decode, Attach or Sample that came in.

@@ -16,7 +16,7 @@ use super::headers;
 use super::incoming::Incoming;
 use super::outlet;
 use super::server::split;
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
@@ -95,6 +95,10 @@ impl Kind {
 }
 
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
+    if let Some(answer) = headers::no_grpc(&request) {
+        shared.metrics.refused(Reason::WrongProtocol);
+        return answer;
+    }
     let (service, method) = split(request.uri().path());
     let kind = Kind::of(service, method);
     let open = shared.calls.enter();

@@ -139,6 +139,8 @@ fn read(
     copies::check_copies(request.rows.iter().map(|row| row.params.as_ref()), "rows", &config)?;
     let vocab_size = request.vocab_size;
     let places: Vec<u64> = places(&request.rows).collect();
+    let used = places.iter().max().map_or(0, |last| last + 1);
+    logits.check_used(used).map_err(|e| Error::Invalid(e.within("logits")))?;
     let work = (0..).zip(places).zip(&mut request.rows).map(|((id, first_row), row)| {
         let work = Work { sequence_id: Some(id), first_row, kind: Ok(WorkKind::Sample), masks: Masks::default() };
         let mask = std::mem::take(&mut row.token_mask);

@@ -190,7 +190,7 @@ fn works(
     logits: &LogitsBlock,
     config: &Config,
 ) -> Result<Vec<Work>, Error> {
-    let (mut next_row, mut used, mut bytes) = (0, 0, 0usize);
+    let (mut next_row, mut last_row, mut used, mut bytes) = (0, 0, 0, 0usize);
     let mut works = Vec::with_capacity(wire.len());
     for (at, wire) in wire.into_iter().enumerate() {
         let first_row = wire.first_row.map_or(next_row, u64::from);
@@ -205,6 +205,7 @@ fn works(
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
         let kind = unknown.map_or(kind, |field| Err(RowFailure::new(RowStatus::Unimplemented, field.to_string())));
         next_row = first_row + rows as u64;
+        last_row = next_row.max(last_row);
         used += rows.max(1);
         bytes = bytes.saturating_add(logits.bytes_of(first_row, rows.max(1)));
         if let Some(limit) = config.exceeded_by(used, bytes) {
@@ -213,6 +214,7 @@ fn works(
         let work = Work { sequence_id: wire.sequence_id, first_row, kind, masks: Masks::default() };
         works.push(with_masks(work, (wire.token_masks, rows), config));
     }
+    logits.check_used(last_row).map_err(|e| Error::Invalid(e.within("inline")))?;
     Ok(works)
 }
 
