@@ -318,8 +318,8 @@ fn a_start_with_too_little_of_the_system_is_refused_and_says_of_what() {
         std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("it is ours");
     }
     let _server = Server::start(&socket, &[]);
-    // Nobody's, so that only its own threads count; the superuser has no limit.
-    let user = rustix::process::getuid().is_root().then_some(54_321);
+    // Nobody's, and no other run's, so that only its own threads count; the superuser has no limit.
+    let user = rustix::process::getuid().is_root().then(|| 40_000 + std::process::id() % 10_000);
     let told = |limit: &str| {
         let output = started_under(limit, user, &binary, &socket);
         assert_eq!(output.status.code(), Some(1), "{limit}: {output:?}");

@@ -84,7 +84,8 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
 
     // What rows may report has room or they are not done, so that whoever asks for little is served all the time.
     let most = serves_until_the_other_is_gone(&server, &mut neighbour).await;
-    assert!(most > 0.75 * MOST_BYTES as f64 && most < 1.25 * MOST_BYTES as f64, "{most} bytes");
+    // Three replies of a megabyte or four, by which of them were in one batch.
+    assert!(most > 3e6 && most < 1.25 * MOST_BYTES as f64, "{most} bytes");
     // What HTTP/2 has counts, and is less than one of the replies.
     let counted = server.series("croupier_in_flight_bytes");
     assert!(counted > 0.0 && counted <= 2.0 * PIECE, "{counted} bytes");
