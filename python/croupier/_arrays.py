@@ -198,6 +198,7 @@ def filled(place: Place, array: Array | OnDevice, count: int) -> Rows:
     try:
         with narrowing(rows):
             rows.raw[:] = array
+        rows.is_written = True
     except BaseException:
         place.discard(rows)
         raise

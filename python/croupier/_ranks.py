@@ -151,8 +151,7 @@ class RankSession:
 
     def announce(self, rows: Rows, step_id: int | None) -> int:
         """Makes the message that announces a step's columns, to be sent next. Gives the step."""
-        rows.check_owner(self)
-        rows.check()
+        rows.check_to_send(self)
         number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
         if number <= self.announced:
             raise ValueError(f"step_id is {number}, must be above {self.announced}, that of the shard before it")

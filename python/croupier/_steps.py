@@ -125,8 +125,7 @@ class StepMaker(Sharing):
         if logits is None:
             return None, None
         if isinstance(logits, Rows):
-            logits.check()
-            logits.check_owner(self)
+            logits.check_to_send(self)
             rows = self._kept(logits)
             self.synchronize()
             return rows, None

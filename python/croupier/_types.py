@@ -56,6 +56,8 @@ class Rows:
     """The session that gave them, as a weak reference."""
     saved: Array | None = None
     """What is in the region, where its stream was interrupted and connects again: the region goes with the old connection."""
+    is_written: bool = False
+    """Whether `write` or `array` was used: until then what is there is an earlier step's, or whatever memory held."""
     is_spent: bool = False
     """A step's, or given back: the place may be another's by now."""
     is_back: bool = False
@@ -69,6 +71,8 @@ class Rows:
         Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
         write must be. In device memory it has `__cuda_array_interface__`. The place is these rows' as long as it or a view of it is there,
         until they are sent."""
+        # What is done with it nobody sees.
+        self.is_written = True
         return self.raw if self.slot is None else held(self.raw, self)
 
     def give_back(self) -> None:
@@ -84,6 +88,15 @@ class Rows:
                 raise ValueError(f"logits have {len(logits)} rows, these are {len(self.raw)}")
         with narrowing(self):
             self.raw[:] = logits
+        self.is_written = True
+
+    def check_to_send(self, session: object) -> None:
+        """Whether they may be sent by this stream or rank."""
+        self.check()
+        self.check_owner(session)
+        if not self.is_written and len(self.raw):
+            raise ValueError("these rows were not written, and an earlier step's logits may be in their place; "
+                             "write() logits, or compute them in array, before you send them")
 
     def check_owner(self, session: object) -> None:
         """Whether they are of this stream or rank."""
@@ -91,7 +104,7 @@ class Rows:
             raise ValueError("these rows are another stream's or rank's; take them with rows() where they are to be sent")
 
     def check(self) -> None:
-        """Whether they may be written and sent."""
+        """Whether they may still be written."""
         if self.is_spent:
             raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
                              "take new ones with rows() for each step")

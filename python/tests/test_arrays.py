@@ -254,7 +254,9 @@ def test_numbers_that_are_assigned_to_bf16_rows_on_a_gpu_become_bf16(given):
     mapping = Mapping()
     rows = Rows(DeviceArray(mapping, 0, np.dtype("<u2"), (3, VOCAB), VOCAB))
     for write in (rows.write, lambda logits: rows.array.__setitem__(slice(None), logits)):
+        rows.is_written = False
         write(given)
+        assert rows.is_written
         assert (mapping.taken.reshape(3, VOCAB) == BITS).all()
 
 

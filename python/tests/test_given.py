@@ -98,7 +98,7 @@ def test_rows_that_are_never_sent_give_their_slots_back(server, path):
                 with pytest.raises(RuntimeError):
                     step(position, True)
                 with pytest.raises(ValueError, match="rows for 2 sequences"):
-                    stream.sample(stream.rows(1), [text, text])
+                    stream.sample(write(stream, [1], position), [text, text])
             gc.collect()
             step(position, False)
         assert text.tokens == text_of(server, 4, "inline", [1])[0]

@@ -250,8 +250,9 @@ MISTAKES = {
     "works": lambda stream, texts: (rows(1), Fails(), {}),
     "closed": lambda stream, texts: (rows(1), [texts[0], croupier.Sequence(99, None, ())], {}),
     "deadline": lambda stream, texts: (rows(1), texts, {"deadline_ms": -1}),
+    "unwritten": lambda stream, texts: (stream.rows(TEXTS), texts, {}),
     "twice": lambda stream, texts: (np.repeat(rows(1), 600, 0), texts * 600, {}),
-    "large": lambda stream, texts: (stream.rows(TEXTS), [croupier.pb.Work(sequence_id=1, score=croupier.pb.ScoreWork(token_ids=range(70_000)))], {}),
+    "large": lambda stream, texts: (written(stream, 1), [croupier.pb.Work(sequence_id=1, score=croupier.pb.ScoreWork(token_ids=range(70_000)))], {}),
 }
 
 

@@ -42,6 +42,59 @@ def test_rows_are_sent_once(server, path):
             assert stream.sample(rows, texts)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_that_nobody_wrote_are_not_sent(server, path):
+    """An earlier step's logits are in them, or whatever memory held."""
+    with croupier.connect(server.uds, VOCAB, data_path=path, slots=1) as stream:
+        texts = [stream.open(temperature=0.0)]
+        stream.sample(hot(3, 1), texts)
+        rows = stream.rows(1)
+        for send in stream.sample, stream.step, stream.submit, lambda rows, texts: stream.step((rows, stream.top_n(hot(3, 1), 5)), texts):
+            with pytest.raises(ValueError, match=r"were not written.* write\(\) logits, or compute them in array"):
+                send(rows, texts)
+        # Neither does what could not be written count.
+        with pytest.raises(ValueError, match="shape"):
+            rows.write(hot(3, 1)[:, 1:])
+        with pytest.raises(ValueError, match="not written"):
+            stream.sample(rows, texts)
+        assert texts[0].tokens == [3]
+        rows.write(hot(5, 1))
+        stream.sample(rows, texts)
+        rows = stream.rows(1)
+        rows.array[:] = hot(7, 1)
+        stream.sample(rows, texts)
+        assert texts[0].tokens == [3, 5, 7]
+        # Nothing is in no rows.
+        assert not stream.step(stream.rows(0), []).work
+
+
+def test_asyncio_sends_no_rows_that_nobody_wrote(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text, rows = stream.open(temperature=0.0), stream.rows(1)
+            with pytest.raises(ValueError, match="not written"):
+                await stream.sample(rows, [text])
+            rows.array[:] = hot(5, 1)
+            assert await stream.sample(rows, [text]) == [5]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_rank_sends_no_rows_that_nobody_wrote(server, path):
+    with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=[400, 600]) as stream:
+        texts = [stream.open(temperature=0.0)]
+        with croupier.attach(stream.shard_token, 1, data_path=path) as rank:
+            for place, send in (rank, rank.send), (stream, lambda rows: stream.sample(rows, texts)):
+                rows = place.rows(1)
+                with pytest.raises(ValueError, match="not written"):
+                    send(rows)
+                rows.write(hot(7, 1)[:, :400] if place is stream else np.full((1, 600), -20, np.float32))
+                send(rows)
+            # Nothing that was refused was counted.
+            assert rank.wait() == [] and texts[0].tokens == [7]
+
+
 def test_the_place_of_rows_under_way_is_nobody_else_s(server):
     with croupier.connect(server.uds, VOCAB, data_path="shared_memory") as stream:
         texts = [stream.open(temperature=0.0) for _ in range(2)]
