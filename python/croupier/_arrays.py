@@ -26,8 +26,8 @@ _BITS = DTYPES["bf16"][1]
 #: kDLCPU, and memory of the host that a GPU can reach.
 _ON_HOST = (1, 3)
 _NUMBERS = "fiub"
-#: Complex numbers, text and times, of which numpy would make real ones: of the text "1" the number 1.
-_NO_NUMBERS = "cSUTmM"
+#: Complex numbers, text, times and objects, of which numpy would make real ones: of the text "1" the number 1, of None a NaN.
+_NO_NUMBERS = "cSUTmMO"
 
 
 def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
@@ -87,14 +87,14 @@ def is_on_device(logits: object) -> TypeIs[OnDevice]:
     return hasattr(logits, "__cuda_array_interface__")
 
 
-def in_dtype(array: Array, dtype: str) -> Array:
+def in_dtype(array: Array, dtype: str, what: str = "logits are") -> Array:
     """With numbers that can be copied into rows of the dtype. uint16 is bf16 wherever it comes."""
     if array.dtype.name == "bfloat16":
         # Of a library that gives numpy such a type.
         array = array.view(np.dtype(array.dtype.byteorder + "u2"))
     # Complex ones of a library have no kind of their own.
     if array.dtype.kind in _NO_NUMBERS or "complex" in array.dtype.name:
-        raise TypeError(f"logits are {array.dtype}, must be real numbers")
+        raise TypeError(f"{what} {array.dtype}{_odd(array)}, must be real numbers")
     # In either order of bytes.
     is_bf16 = array.dtype.newbyteorder("<") == _BITS
     if dtype == "bf16":
@@ -103,6 +103,12 @@ def in_dtype(array: Array, dtype: str) -> Array:
         return widened(array)
     # What is no number fails here, before anything is sent.
     return array if array.dtype.kind in _NUMBERS else array.astype(DTYPES[dtype][1])
+
+
+def _odd(array: Array) -> str:
+    """Of objects, a kind that is no number."""
+    kinds = (type(item) for item in array.flat) if array.dtype.kind == "O" else ()
+    return next((f" with {kind.__name__} among them" for kind in kinds if not issubclass(kind, (int, float))), "")
 
 
 def _is_raw(logits: object) -> TypeGuard[bytes | bytearray | memoryview]:

@@ -95,11 +95,11 @@ class Draft:
     def _probabilities(self) -> npt.NDArray[np.float32]:
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
-        found = in_dtype(as_array(self.distribution, "f32"), "f32")
+        found = as_array(self.distribution, "f32")
         # Turned round it would have as many bytes, and nobody would see that it is another one.
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
             raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
-        return np.ascontiguousarray(found, "<f4")
+        return np.ascontiguousarray(in_dtype(found, "f32", "distribution is"), "<f4")
 
 
 @dataclass

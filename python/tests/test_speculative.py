@@ -257,6 +257,8 @@ def test_a_draft_s_distribution_has_a_row_for_each_token(server):
         gpu = types.SimpleNamespace(__cuda_array_interface__={"shape": (2, VOCAB)})
         with pytest.raises(ValueError, match=r"distribution is on a GPU; .* distribution.cpu\(\)"):
             speculation.verify([Draft(text, [1, 2], distribution=gpu)], rows)
+        with pytest.raises(TypeError, match="distribution is object with NoneType among them, must be real numbers"):
+            speculation.verify([Draft(text, [1, 2], distribution=[[None] * VOCAB] * 2)], rows)
         assert not text.tokens
         for given in probs, probs.tolist(), np.asfortranarray(probs), probs.astype(">f4"), probs.astype("<f4").tobytes():
             text, before = stream.open(seed=1, prompt=[1]), text
