@@ -13,7 +13,7 @@ from .schema import pb
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard, TypeIs
 
-    from ._forms import Array, Memory, Numbers, OnDevice, Place
+    from ._forms import Array, Dtype, Memory, Numbers, OnDevice, Place
     from ._types import Rows
 
 #: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
@@ -22,6 +22,8 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
     "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
 }
+#: What other libraries call them.
+_CALLED = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _BITS = DTYPES["bf16"][1]
 #: kDLCPU, and memory of the host that a GPU can reach.
 _ON_HOST = (1, 3)
@@ -191,6 +193,17 @@ def held(array: Memory, by: object) -> Memory:
     if not isinstance(array, np.ndarray):
         return array.held(by)
     return np.asarray(_Held(array, by)).view(type(array))
+
+
+def format_named(dtype: Dtype) -> str:
+    """The name here of a number format, which may be given as another library has it."""
+    # numpy's types have a name, as classes have; one of torch's is only shown with its own, behind that of the module.
+    given = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)
+    name = str(given).rpartition(".")[2]
+    name = _CALLED.get(name, name)
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}, or what numpy or torch call these: {', '.join(_CALLED)}")
+    return name
 
 
 def dtype_of(array: Memory) -> str:

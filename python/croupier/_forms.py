@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence as Listing
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from ._device import DeviceArray
@@ -32,6 +33,13 @@ class OnDevice(Protocol):
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
+class TorchDtype(Protocol):
+    """A number format as PyTorch has it."""
+
+    @property
+    def is_floating_point(self) -> bool: ...
+
+
 class Lines(Protocol):
     """Rows that can be counted and gone through: a list, an array, a tensor."""
 
@@ -50,6 +58,8 @@ class Place(Protocol):
     def discard(self, rows: Rows) -> None: ...
 
 
+#: A number format, by its name or as a library has it.
+Dtype: TypeAlias = str | np.dtype[Any] | type[np.generic] | TorchDtype
 #: Numbers that numpy can have: arrays, tensors on the host, lists, and bytes as they go over the wire.
 Numbers: TypeAlias = npt.ArrayLike | Exported | bytes | bytearray | memoryview
 #: Whole rows.

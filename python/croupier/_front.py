@@ -27,7 +27,7 @@ from .schema import pb
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._forms import Masks, Numbers, Parameters
+    from ._forms import Dtype, Masks, Numbers, Parameters
 
 
 #: What a server that asks to leave is stayed with, where there is no other yet, before that is looked for again: so many seconds at
@@ -49,7 +49,7 @@ def backing_off() -> Iterator[float]:
 class Front:
     """A stream's options, texts and rows. Options are told at `croupier.Stream`."""
 
-    def __init__(self, address: str, vocab_size: int, *, dtype: str = "f32", model: str = "",
+    def __init__(self, address: str, vocab_size: int, *, dtype: Dtype = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Parameters | None = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",

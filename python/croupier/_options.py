@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import grpc
 
-from ._arrays import DTYPES
 from ._checks import text
 
 _DATA_PATHS = ("auto", "inline", "shared_memory", "device_memory")
 
 if TYPE_CHECKING:
-    from ._forms import Parameters
+    from ._forms import Dtype, Parameters
 
 
 class AccessOptions(TypedDict, total=False):
@@ -32,7 +31,7 @@ class AccessOptions(TypedDict, total=False):
 class StreamOptions(AccessOptions, total=False):
     """Told at `croupier.Stream`."""
 
-    dtype: str
+    dtype: Dtype
     model: str
     eos_token_ids: Iterable[int]
     default_params: Parameters | None
@@ -66,10 +65,8 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_options(dtype: str, data_path: str, vocab_shards: Any, device: str | None) -> None:
+def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None:
     """What is wrong with them, and with how they go together."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
     if data_path not in _DATA_PATHS:
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
     if vocab_shards is not None and not isinstance(vocab_shards, Iterable):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._arrays import DTYPES, writable
+from ._arrays import DTYPES, format_named, writable
 from ._checks import MOST, MOST_64, token_ids, whole
 from ._options import check_options
 from ._regions import Region
@@ -20,7 +20,7 @@ from .errors import CroupierError, LogitsLost
 from .schema import pb
 
 if TYPE_CHECKING:
-    from ._forms import Work
+    from ._forms import Dtype, Work
     from ._slots import Places
 
 LOG = logging.getLogger("croupier")
@@ -34,14 +34,15 @@ LOST = "the region that the logits were in is gone with the server; write them a
 class RowKeeper(Texts):
     """The part of a session that knows its rows, with what the other parts know too."""
 
-    def __init__(self, vocab_size: int, dtype: str, model: str, eos_token_ids: Iterable[int], default_params: pb.SamplingParams | None,
+    def __init__(self, vocab_size: int, dtype: Dtype, model: str, eos_token_ids: Iterable[int], default_params: pb.SamplingParams | None,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
                  device: str | None = None) -> None:
-        check_options(dtype, data_path, vocab_shards, device)
+        self.dtype = format_named(dtype)
+        check_options(data_path, vocab_shards, device)
         vocab_size, max_rows, slots = (whole(name, value, 1, MOST) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
                                                                                 ("slots", slots)))
-        wire, self.numpy = DTYPES[dtype]
-        self.dtype, self.vocab_size, self.wanted = dtype, vocab_size, data_path
+        wire, self.numpy = DTYPES[self.dtype]
+        self.vocab_size, self.wanted = vocab_size, data_path
         self.device = device or ""
         super().__init__(pb.StreamConfig(vocab_size=vocab_size, logits_dtype=wire, model=model,
                                          eos_token_ids=token_ids("eos_token_ids", eos_token_ids), default_params=default_params,

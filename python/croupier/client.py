@@ -40,6 +40,7 @@ def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> 
 class Stream(Front):
     """One Decode stream. Leaving it frees its sequences. For one thread at a time.
 
+    dtype: number format of the logits, "f32", "f16" or "bf16", or as numpy, PyTorch or ml_dtypes have it: `np.float16`, `torch.bfloat16`.
     data_path: "auto" takes shared memory where it is to be had, "shared_memory" insists on it, "inline" does not ask.
     "device_memory" is memory of the GPU that the server samples on: rows have `__cuda_array_interface__`, and so may logits.
     A step waits for all that this process has asked of that GPU, since the server does not.

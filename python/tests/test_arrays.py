@@ -12,7 +12,7 @@ import pytest
 import croupier
 from croupier import Rows
 from croupier._device import DeviceArray
-from croupier._arrays import DTYPES, as_rows, bf16, widened, writable
+from croupier._arrays import DTYPES, as_rows, bf16, format_named, widened, writable
 
 VOCAB = 100
 ROWS = np.random.default_rng(1).normal(size=(3, VOCAB)).astype(np.float32) * 3
@@ -166,6 +166,45 @@ def test_bfloat16_of_a_library_is_taken_as_it_is():
         assert np.array_equal(as_rows(swapped, VOCAB, dtype), as_rows(rows, VOCAB, dtype))
 
 
+class TorchsOwn:
+    """As a number format of torch is shown."""
+
+    def __init__(self, name):
+        self.name_of_it = name
+
+    def __repr__(self):
+        return f"torch.{self.name_of_it}"
+
+
+@pytest.mark.parametrize("dtype, given", [
+    ("f32", ["f32", "float32", np.float32, np.single, np.dtype("<f4"), ROWS.dtype, TorchsOwn("float32"), "torch.float32"]),
+    ("f16", ["f16", "float16", np.float16, np.half, np.dtype("<f2"), TorchsOwn("float16"), "torch.float16"]),
+    ("bf16", ["bf16", "bfloat16", TorchsOwn("bfloat16"), "torch.bfloat16", type("bfloat16", (np.generic,), {})]),
+])
+def test_number_formats_have_the_names_of_other_libraries_too(server, dtype, given):
+    for name in given:
+        assert format_named(name) == dtype
+    with croupier.connect(server.uds, VOCAB, dtype=given[-1]) as stream:
+        assert stream.rows(1).array.dtype == DTYPES[dtype][1]
+        text = stream.open()
+        assert stream.sample(ROWS[:1], [text]) and stream.sample(stream.top_n(ROWS[:1], VOCAB), [text])
+
+
+def test_bfloat16_of_a_library_names_a_format():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    assert format_named(ml_dtypes.bfloat16) == format_named(np.dtype(ml_dtypes.bfloat16)) == "bf16"
+    # Another one of two bytes or of a similar name is none.
+    for wrong in ml_dtypes.float8_e4m3fn, np.uint16, np.int16:
+        with pytest.raises(ValueError, match="dtype is .*, must be one of f32, f16, bf16"):
+            format_named(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["f64", "half", "", np.float64, float, np.dtype("f8"), TorchsOwn("float64"), None, 16, ["f32"], ROWS])
+def test_a_number_format_that_is_none_is_told(wrong):
+    with pytest.raises(ValueError, match="(?s)^dtype is .*, must be one of f32, f16, bf16, or what numpy or torch call these: float32, float16, bfloat16$"):
+        croupier.connect("unix:/none", VOCAB, dtype=wrong)
+
+
 @pytest.mark.filterwarnings("error")
 def test_complex_numbers_of_a_library_are_refused():
     library = pytest.importorskip("ml_dtypes")
@@ -215,6 +254,7 @@ def test_tensors_of_torch(server):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: its tensors are stood for by objects like them")
     rows = torch.from_numpy(ROWS)
     for tensor, dtype in [(rows, "f32"), (rows.half(), "f16"), (rows.bfloat16(), "bf16"), (rows.clone().requires_grad_(), "f32")]:
+        assert format_named(tensor.dtype) == dtype
         taken = as_rows(tensor, VOCAB, dtype)
         assert taken.ctypes.data == tensor.data_ptr()
         with croupier.connect(server.uds, VOCAB, dtype=dtype) as stream:

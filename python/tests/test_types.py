@@ -85,11 +85,15 @@ GETS = """
 from typing_extensions import assert_type
 from croupier import aio, pb
 from croupier.integrations import huggingface, vllm
+class Torchs:
+    is_floating_point: bool
 def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFields, mask: np.ndarray[Any, np.dtype[np.int32]]) -> None:
     stream = croupier.connect(server, 5, default_params=croupier.SamplingParams(seed=1))
     assert_type(stream, croupier.Stream)
     with stream as entered:
         assert_type(entered, croupier.Stream)
+    for dtype in np.float16, np.dtype(np.float32), logits.dtype, "bfloat16", torch.bfloat16, Torchs():
+        croupier.connect(server, 5, dtype=dtype)
     text = stream.open(temperature=0.7, logprobs={"top_n": 5}, prompt=[1, 2])
     assert_type(text, croupier.Sequence)
     assert_type(stream.open(given, **given), croupier.Sequence)
@@ -150,6 +154,8 @@ WRONG = """
 croupier.connect(server, 5, max_row=5)
 croupier.connect(server, 5, max_rows="5")
 croupier.aio.connect(server, 5, tls_sa="x")
+croupier.connect(server, 5, dtype=16)
+croupier.connect(server, 5, dtype=int)
 croupier.attach(token, 1, adress=server)
 croupier.SamplingParams(engine_order=5.0)
 croupier.connect(server, 5, default_params=[5])
