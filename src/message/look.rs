@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 /// Most sub-messages of one request, of all kinds together.
 const MAX_SUB_MESSAGES: usize = 1 << 18;
 
+/// The largest number that a field may have in protobuf.
+const LARGEST_FIELD: u64 = (1 << 29) - 1;
+
 /// Fields of openings and of works that the schema does not have, one for each that has such. Elsewhere they are errors of the
 /// message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,7 +118,7 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
     let (mut bytes, mut unknown, mut one) = (message, None, None);
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
-        let number = tag >> 3;
+        let number = field_number(tag)?;
         if !shape.has(number) {
             unknown.get_or_insert_with(|| unknown_field(number));
         }
@@ -150,6 +153,17 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
         }
     }
     Ok(unknown)
+}
+
+/// The number of the field with this tag. What no schema can have is no field of a newer one either.
+fn field_number(tag: u64) -> Result<u64, Error> {
+    match tag >> 3 {
+        0 => Err(Error::Malformed("a field has the number 0, which there is in no schema".to_owned())),
+        number if number > LARGEST_FIELD => {
+            Err(Error::Malformed(format!("a field has a number above {LARGEST_FIELD}")))
+        }
+        number => Ok(number),
+    }
 }
 
 /// What is wrong with a field that only its number tells of.

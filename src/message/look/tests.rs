@@ -123,6 +123,25 @@ fn unknown_fields_elsewhere_are_the_messages() {
 }
 
 #[test]
+fn a_number_that_no_field_can_have_makes_no_message() {
+    let tagged = |tag: u64| {
+        let mut bytes = Vec::new();
+        prost::encoding::encode_varint(tag, &mut bytes);
+        [bytes, vec![0]].concat()
+    };
+    for (message, shape) in [
+        (tagged(0), &DECODE_REQUEST),
+        (tagged(0), &ANY),
+        (with(2, &[tagged(2)]), &DECODE_REQUEST),
+        (tagged(1 << 32), &SAMPLE_REQUEST),
+    ] {
+        assert!(matches!(looked(&message, shape), Err(Error::Malformed(_))), "{message:?}");
+    }
+    // The largest that one can have is only unknown.
+    assert!(matches!(looked(&tagged(u64::from(u32::MAX) - 7), &DECODE_REQUEST), Err(Error::Unimplemented(_))));
+}
+
+#[test]
 fn a_request_is_of_one_kind() {
     let (first, second) = (with(1, &[]), with(2, &[]));
     for shape in [&DECODE_REQUEST, &ATTACH_REQUEST] {
