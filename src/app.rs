@@ -16,7 +16,7 @@ use crate::otlp::Collector;
 use crate::output;
 use crate::region::{DeviceSide, Regions};
 use crate::rpc::health::{Health, State};
-use crate::rpc::uds::UdsListener;
+use crate::rpc::uds::{self, UdsListener};
 use crate::rpc::{Given, Options, RegionSide, Service};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
@@ -345,6 +345,7 @@ pub fn run(config: Config) -> ExitCode {
     // Writes the last lines.
     drop(guard);
     if is_left || code == EXIT_DEVICE_LOST || cuda::hangs() {
+        uds::remove_own_files();
         cuda::end_at_once(code);
     }
     ExitCode::from(code)
@@ -365,7 +366,7 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
     }
     let ended = runtime.block_on(async {
         // Before a device is opened, which takes a while.
-        let (stop, requests) = (shutdown::on_signal()?, shutdown::on_hangup()?);
+        let (stop, requests) = (shutdown::on_signal(uds::remove_own_files)?, shutdown::on_hangup()?);
         App::bind(config).await?.looking_on(requests).serve(stop).await
     });
     // Whatever is left may not hold up the exit.

@@ -6,9 +6,14 @@ use signal_hook::flag::register_conditional_shutdown;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Signals that come together are one wish: `timeout` and wrappers that pass Ctrl-C on send one to the process and one to its group.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Whether nobody watches signals yet.
 static IS_STARTING: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
@@ -25,31 +30,40 @@ pub fn end_until_watched() {
     }
 }
 
-/// A token that the first SIGTERM or SIGINT cancels. A second one ends the process at once: whoever sends it does not
-/// want to wait for the drain.
+/// A token that the first SIGTERM or SIGINT cancels. Another one a second later or more ends the process at once, with `before_end`
+/// done: whoever sends it does not want to wait for the drain.
 ///
 /// # Errors
 /// When the signals cannot be watched.
-pub fn on_signal() -> io::Result<CancellationToken> {
+pub fn on_signal(before_end: fn()) -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     IS_STARTING.store(false, Ordering::SeqCst);
     let token = CancellationToken::new();
     let cancel = token.clone();
     tokio::spawn(async move {
-        let mut seen = false;
+        let mut first = None;
         loop {
             let kind = tokio::select! {
                 _ = terminate.recv() => SignalKind::terminate(),
                 _ = interrupt.recv() => SignalKind::interrupt(),
             };
-            if seen {
-                // As a shell reports a process that a signal ended. Nothing is waited for, a device that hangs least of all.
-                cuda::end_at_once(u8::try_from(128 + kind.as_raw_value()).unwrap_or(u8::MAX));
+            let number = kind.as_raw_value();
+            match first {
+                None => {
+                    first = Some(Instant::now());
+                    tracing::info!(signal = number, "draining; another signal after a second stops at once");
+                    cancel.cancel();
+                }
+                Some(first) if Instant::now().duration_since(first) < TOGETHER => {
+                    tracing::info!(signal = number, "came with the signal before; draining goes on");
+                }
+                Some(_) => {
+                    before_end();
+                    // As a shell reports a process that a signal ended. Nothing is waited for, a device that hangs least of all.
+                    cuda::end_at_once(u8::try_from(128 + number).unwrap_or(u8::MAX));
+                }
             }
-            seen = true;
-            tracing::info!(signal = kind.as_raw_value(), "draining; a second signal stops at once");
-            cancel.cancel();
         }
     });
     Ok(token)

@@ -1,6 +1,7 @@
 //! The program as a process: probes, signals and exit codes.
 
 use croupier::config::LogFormat;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -99,16 +100,40 @@ fn a_signal_drains_and_exits_with_0() {
     }
 }
 
+/// The files of a server's sockets.
+fn files(socket: &Path) -> [bool; 2] {
+    [socket.exists(), socket.with_extension("region").exists()]
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
     let mut server = Server::start(&socket, &["--lame-duck=30m", "--drain-timeout=1h"]);
+    assert_eq!(files(&socket), [true, true]);
     server.signal("TERM");
     // Draining is seen from outside, so that the two signals cannot become one.
     until(|| (healthcheck(&socket).status.code() == Some(1)).then_some(()));
+    std::thread::sleep(Duration::from_millis(1100));
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(128 + 15));
+    assert_eq!(files(&socket), [false, false]);
+}
+
+/// As `timeout` sends them, to the process and to its group.
+#[test]
+fn signals_that_come_together_are_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    for second in [Signal::TERM, Signal::INT] {
+        let mut server = Server::start(&socket, &["--lame-duck=300ms"]);
+        let id = Pid::from_child(&server.0);
+        for signal in [Signal::TERM, second] {
+            kill_process(id, signal).expect("it runs");
+        }
+        assert_eq!(server.end().code(), Some(0));
+        assert_eq!(files(&socket), [false, false]);
+    }
 }
 
 #[test]

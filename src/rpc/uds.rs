@@ -1,5 +1,6 @@
 //! The Unix socket: its file, its mode, and what an earlier server left behind.
 
+use crate::locks::lock;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -7,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -18,13 +20,38 @@ const BACKLOG: i32 = 1024;
 /// Nobody needs it for as long.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
+/// Files of the sockets that this process listens on.
+static OWN: Mutex<Vec<Own>> = Mutex::new(Vec::new());
+
+/// The file of a socket: where it is, and its device and inode, so that only the own file is removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Own {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Own {
+    /// A successor may have put its own socket there meanwhile. Nobody waits here for who else keeps the folder: this may be a
+    /// runtime's thread, and it has other connections.
+    fn remove(&self) {
+        let _alone = alone_in_folder_of(&self.path, Duration::ZERO);
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the files of all sockets of this process, which is about to end without dropping them.
+pub fn remove_own_files() {
+    let own = std::mem::take(&mut *lock(&OWN));
+    own.iter().for_each(Own::remove);
+}
+
 /// A listening Unix socket whose file goes with it.
 #[derive(Debug)]
 pub struct UdsListener {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode, so that only the own file is removed.
-    file: (u64, u64),
+    file: Own,
 }
 
 impl UdsListener {
@@ -42,14 +69,15 @@ impl UdsListener {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
         net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from_std(socket.into())?;
-        let file = identity(path)?;
-        Ok(Self { listener, path: path.to_owned(), file })
+        let file = Own { path: path.to_owned(), identity: identity(path)? };
+        lock(&OWN).push(file.clone());
+        Ok(Self { listener, file })
     }
 
     /// Its file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// The next connection.
@@ -63,12 +91,8 @@ impl UdsListener {
 
 impl Drop for UdsListener {
     fn drop(&mut self) {
-        // A successor may have put its own socket there meanwhile. Nobody waits here for who else keeps the folder: this is
-        // a runtime's thread, and it has other connections.
-        let _alone = alone_in_folder_of(&self.path, Duration::ZERO);
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.file.remove();
+        lock(&OWN).retain(|own| *own != self.file);
     }
 }
 
@@ -148,9 +172,24 @@ mod tests {
             let (one, others): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
             let one: Vec<UdsListener> = one.into_iter().flatten().collect();
             assert_eq!(one.len(), 1, "{others:?}");
-            assert_eq!(identity(&path).expect("it is there"), one[0].file);
+            assert_eq!(identity(&path).expect("it is there"), one[0].file.identity);
             assert!(others.iter().all(|other| other.as_ref().is_err_and(|e| e.kind() == ErrorKind::AddrInUse)));
         }
+    }
+
+    #[tokio::test]
+    async fn own_files_are_removed_and_a_successors_is_not() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let paths = ["mine", "taken", "closed"].map(|name| dir.path().join(name));
+        let [mine, taken, closed] = paths.each_ref().map(|path| UdsListener::bind(path).expect("nobody has it"));
+        std::fs::remove_file(&paths[1]).expect("it is there");
+        let _successor = std::os::unix::net::UnixListener::bind(&paths[1]).expect("nobody has it");
+        drop(closed);
+        // Those of this test alone: others listen in the same process.
+        let own: Vec<Own> = lock(&OWN).iter().filter(|own| own.path.starts_with(dir.path())).cloned().collect();
+        assert_eq!(own, [mine.file.clone(), taken.file.clone()]);
+        own.iter().for_each(Own::remove);
+        assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, false]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ pub(super) async fn live(source: Source, interval: Duration) -> Result<(), TopEr
     let mut screen = Screen::new(&source.authority, Theme::detect());
     // A wrong address is told on the terminal as it was, before anything is drawn.
     screen.look(Ok(source.scrape().await?));
-    let stop = crate::shutdown::on_signal()?;
+    let stop = crate::shutdown::on_signal(|| ())?;
     let mut terminal = ratatui::try_init()?;
     let _restore = Restore;
     let (mut looks, mut keys) = (watch(source, interval), read_keys()?);
