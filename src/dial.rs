@@ -49,11 +49,27 @@ impl Access {
         value.map(|value| Token(Some(value))).ok_or_else(|| format!("{}: holds no token", path.display()))
     }
 
+    /// Whether TLS, if it is asked for, is spoken at `address`, `host:port`, `unix:PATH` or the URL of an admin port. Who asks for it
+    /// wants to know who answers, which a plain answer would not tell.
+    ///
+    /// # Errors
+    /// What to do, for people.
+    pub fn suits(&self, address: &str) -> Result<(), String> {
+        let is_plain = address.starts_with("unix:") || address.starts_with("http:");
+        match &self.tls {
+            Some(_) if is_plain => Err(format!(
+                "--tls-ca is given, but the target {address} speaks no TLS; give --addr HOST:PORT, or leave --tls-ca out"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The server at `address`, `host:port` or `unix:PATH`.
     ///
     /// # Errors
     /// When address or files are wrong, for people.
     pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        self.suits(address)?;
         // tonic reads unix:PATH itself and sends "localhost" as the authority there: h2 refuses one with slashes.
         let (uri, tls) = match (&self.tls, address.starts_with("unix:")) {
             (_, true) => (address.to_owned(), None),
@@ -130,6 +146,19 @@ pub fn hint(why: &str, access: &Access) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tls_is_not_left_out_in_silence() {
+        let tls = Some(ClientTls { ca: "ca.pem".into(), identity: None, name: None });
+        let access = Access { tls, token_file: None };
+        for plain in ["unix:/tmp/s", "http://h:1"] {
+            let told = access.suits(plain).expect_err("a mistake");
+            assert!(told.contains("speaks no TLS") && told.contains(plain), "{told}");
+            assert_eq!(Access::default().suits(plain), Ok(()));
+        }
+        assert_eq!(access.suits("h:1"), Ok(()));
+        assert!(access.endpoint("unix:/tmp/s").is_err() && Access::default().endpoint("unix:/tmp/s").is_ok());
+    }
 
     #[test]
     fn what_fails_is_told_what_to_do() {

@@ -38,5 +38,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Access {
     if ca.is_none() && (cert.is_some() || key.is_some() || name.is_some()) {
         reader.note(format!("--{CERT}, --{KEY} and --{NAME} are for TLS, which --{CA} switches on"));
     }
-    Access { tls: ca.map(|ca| ClientTls { ca, identity: cert.zip(key), name }), token_file }
+    let access = Access { tls: ca.map(|ca| ClientTls { ca, identity: cert.zip(key), name }), token_file };
+    check_files(&access, reader);
+    access
+}
+
+/// Looks into the files, so that their mistakes are told with all others, whether the target needs them or not.
+fn check_files(access: &Access, reader: &mut Reader<'_>) {
+    if let Some(tls) = &access.tls {
+        let authorities = ClientTls { identity: None, ..tls.clone() };
+        match authorities.read() {
+            Err(problem) => reader.note(format!("--{CA}: {problem}")),
+            Ok(_) => tls.read().map_or_else(|problem| reader.note(format!("--{CERT}, --{KEY}: {problem}")), drop),
+        }
+    }
+    access.token().map_or_else(|problem| reader.note(format!("--{TOKEN}: {problem}")), drop);
 }

@@ -81,6 +81,9 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
         json: matches.get_flag("json"),
         ..load(&mut reader)
     };
+    if let Some(problem) = args.addr.as_ref().and_then(|addr| args.access.suits(&addr.to_string()).err()) {
+        reader.note(problem);
+    }
     reader.end(args)
 }
 

@@ -52,7 +52,7 @@ pub enum Target {
 pub struct HealthcheckArgs {
     /// Whom to ask.
     pub target: Target,
-    /// How to get in, over TCP.
+    /// How to get in.
     pub access: Access,
     /// Which health service name; empty: the whole server.
     pub service: String,
@@ -275,7 +275,14 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
         }
         (None, None) => own_address(&config, access.tls.is_some()),
     };
-    let target = target.unwrap_or_else(|problem| {
+    let suits = |target: Target| {
+        let checked = match &target {
+            Target::Grpc(address) => access.suits(address),
+            Target::Admin(url) => access.suits(&format!("http://{}", url.trim_start_matches("http://"))),
+        };
+        checked.map(|()| target)
+    };
+    let target = target.and_then(suits).unwrap_or_else(|problem| {
         reader.note(problem);
         Target::Grpc(String::new())
     });
@@ -287,6 +294,12 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
 fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
     let understood = config.listen.filter(|_| tls == config.tls.cert.is_some());
     let tcp = understood.map(|a| Target::Grpc(reachable(a).to_string()));
+    if tls {
+        // The others speak none: whoever asks for TLS is not told that all is well without it.
+        return tcp.ok_or_else(|| {
+            "--tls-ca is given, but by this environment and file the target speaks no TLS; give --addr".to_owned()
+        });
+    }
     let uds = || config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display())));
     let admin = || config.admin.map(|a| Target::Admin(format!("http://{}", reachable(a))));
     tcp.or_else(uds).or_else(admin).ok_or_else(|| {

@@ -1,8 +1,8 @@
-use super::cli::Target;
 use super::*;
 use std::collections::HashMap;
 use std::ffi::OsString;
 
+mod access;
 mod chart;
 mod parameters;
 mod presets;
@@ -232,29 +232,6 @@ fn help_and_version_are_no_mistakes() {
 }
 
 #[test]
-fn healthcheck_asks_where_serve_would_listen() {
-    let target = |args: &[&str], env: &[(&str, &str)]| match parse_with(args, env) {
-        Ok(Command::Healthcheck(args)) => args.target,
-        other => panic!("{other:?}"),
-    };
-    let grpc = |text: &str| Target::Grpc(text.to_owned());
-    assert_eq!(target(&["healthcheck"], &[]), grpc("127.0.0.1:50051"));
-    assert_eq!(target(&["healthcheck"], &[("CROUPIER_LISTEN", "0.0.0.0:7")]), grpc("127.0.0.1:7"));
-    assert_eq!(
-        target(&["healthcheck"], &[("CROUPIER_LISTEN", "none"), ("CROUPIER_UDS", "/tmp/x")]),
-        grpc("unix:/tmp/x")
-    );
-    assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
-    for (flag, value) in
-        [("--addr", "127.0.0.1"), ("--addr", "/tmp/x.sock"), ("--admin", "https://h:1"), ("--admin", "h:1/livez")]
-    {
-        let told = mistakes(&["healthcheck", flag, value], &[]);
-        assert!(told.contains(&format!("{flag}: ")) && told.contains("HOST:PORT"), "{told}");
-    }
-    assert!(mistakes(&["healthcheck", "--timeout=x"], &[("CROUPIER_THREADS", "0")]).contains("2 mistakes"));
-}
-
-#[test]
 fn misspelt_variables_are_noticed_and_those_of_kubernetes_are_not() {
     let names =
         ["CROUPIER_THREAD", "CROUPIER_THREADS", "CROUPIER_SERVICE_HOST", "CROUPIER_PORT_50051_TCP_ADDR", "PATH"];
@@ -327,45 +304,4 @@ fn certificates_and_tokens_are_looked_into_before_anything_starts() {
     }
     // Who asks how a server is does not look into its files: it may have better ones.
     assert!(matches!(parse_with(&["healthcheck"], &env), Ok(Command::Healthcheck(_))));
-}
-
-#[test]
-fn tls_settings_that_contradict_each_other_are_told() {
-    for (args, part) in [
-        (&["--tls-cert=/x"][..], "tls-cert and tls-key belong together"),
-        (&["--tls-client-ca=/x"], "tls-client-ca needs tls-cert"),
-        (&["--listen=none", "--uds=/tmp/x", "--tls-cert=/x", "--tls-key=/x"], "tls-cert is for listen, which is off"),
-        (&["--listen=none", "--uds=/tmp/x", "--auth-token-file=/x"], "auth-token-file is for listen, which is off"),
-        (&["--tls-cert="], "is empty; write a path, or none"),
-    ] {
-        assert!(mistakes(args, &[]).contains(part), "{part}");
-    }
-    let args = ["inject", "--setting=auth_token_file=/x", "x.yaml"];
-    assert!(mistakes(&args, &[]).contains("auth-token-file is for listen, which is off"));
-    for args in [&["--tls-ca=x", "--tls-cert=x"][..], &["--tls-name=x"], &["--tls-ca=x", "--tls-key=x"]] {
-        for command in ["healthcheck", "bench"] {
-            mistakes(&[&[command], args].concat(), &[]);
-        }
-    }
-}
-
-#[test]
-fn healthcheck_asks_a_server_with_tls_where_no_certificate_is_needed() {
-    let target = |env: &[(&str, &str)]| match parse_with(&["healthcheck"], env) {
-        Ok(Command::Healthcheck(args)) => args.target,
-        other => panic!("{other:?}"),
-    };
-    let tls = [("CROUPIER_TLS_CERT", "/c"), ("CROUPIER_TLS_KEY", "/k"), ("CROUPIER_ADMIN", "0.0.0.0:9")];
-    assert_eq!(target(&tls), Target::Admin("http://127.0.0.1:9".to_owned()));
-    assert_eq!(target(&[&tls[..], &[("CROUPIER_UDS", "/tmp/x")]].concat()), Target::Grpc("unix:/tmp/x".to_owned()));
-    // Who can speak TLS does, to the same address.
-    match parse_with(
-        &["healthcheck", "--tls-ca=/ca", "--tls-name=x"],
-        &[&tls[..], &[("CROUPIER_LISTEN", "0.0.0.0:7")]].concat(),
-    ) {
-        Ok(Command::Healthcheck(args)) => assert_eq!(args.target, Target::Grpc("127.0.0.1:7".to_owned())),
-        other => panic!("{other:?}"),
-    }
-    let nobody = [&tls[..2], &[("CROUPIER_ADMIN", "none")]].concat();
-    assert!(mistakes(&["healthcheck"], &nobody).contains("give --addr, and --tls-ca for TLS"));
 }
