@@ -41,6 +41,7 @@ impl std::str::FromStr for Address {
             // gRPC's own naming allows unix:///absolute too.
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path.len() {
+                _ if path.starts_with('@') => Err(format!("\"{path}\" is an abstract socket, which is not supported")),
                 0 => Err("unix: needs a path".to_owned()),
                 1..=LONGEST_SOCKET_PATH => Ok(Address::Uds(path.into())),
                 long => Err(format!("\"{path}\" has {long} bytes; a socket path has at most {LONGEST_SOCKET_PATH}")),
@@ -79,7 +80,7 @@ mod tests {
         }
         let (fits, long) = (format!("unix:{}", "x".repeat(107)), format!("unix:{}", "x".repeat(108)));
         assert!(fits.parse::<Address>().is_ok());
-        for text in [&long, "", "unix:", "host", "host:", ":1", "host:70000"] {
+        for text in [&long, "", "unix:", "unix:@s", "host", "host:", ":1", "host:70000"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

@@ -1,6 +1,6 @@
 //! The TOML file: one key for each setting, and `[defaults]`.
 
-use super::settings::SETTINGS;
+use super::settings::{SETTINGS, Setting};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -18,8 +18,8 @@ pub(super) const MOST_TOLD: usize = 64;
 /// What a file says.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// Values by key, as text.
-    pub(super) values: BTreeMap<String, String>,
+    /// Values by key, as text, or where they stand and what is wrong with their type.
+    pub(super) values: BTreeMap<String, Result<String, String>>,
     /// `[defaults]`.
     pub(super) defaults: Table,
 }
@@ -102,28 +102,41 @@ fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> Said {
             _ if key == DEFAULTS => {
                 problems.push(format!("{path}: {DEFAULTS}: must be a table of sampling parameters"))
             }
-            value if SETTINGS.iter().any(|s| s.key() == key) => match scalar(&value) {
-                Some(text) => drop(file.values.insert(key, text)),
-                None => problems.push(format!("{path}: {key}: must be a single value, not a list or table")),
+            value => match SETTINGS.iter().find(|s| s.key() == key).map(|setting| written(setting, &value)) {
+                Some(written) => {
+                    let written = written.map_err(|problem| format!("{}{problem}", place_of(text, &key)));
+                    file.values.insert(key, written);
+                }
+                None => {
+                    let known = known_keys();
+                    problems.push(format!("{path}: {}", unknown_key(&key, &key, known.iter().map(String::as_str))));
+                }
             },
-            _ => problems.push(format!("{path}: {}", unknown_key(&key, &key, known_keys().iter().map(String::as_str)))),
         }
     }
     file
 }
 
 fn known_keys() -> Vec<String> {
-    SETTINGS.iter().map(super::settings::Setting::key).chain([DEFAULTS.to_owned()]).collect()
+    SETTINGS.iter().map(Setting::key).chain([DEFAULTS.to_owned()]).collect()
 }
 
-fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::String(s) => Some(s.clone()),
-        Value::Integer(n) => Some(n.to_string()),
-        Value::Float(x) => Some(x.to_string()),
-        Value::Boolean(b) => Some(b.to_string()),
-        _ => None,
-    }
+/// A value as the text that a flag would have, or what is wrong with its type.
+fn written(setting: &Setting, value: &Value) -> Result<String, String> {
+    let text = match value {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Integer(n) => n.to_string(),
+        Value::Float(x) => x.to_string(),
+        Value::Boolean(is) => is.to_string(),
+        _ => return Err("must be a single value, not a list or table".to_owned()),
+    };
+    if setting.is_text() { Err(format!("{text} is no text; {}", setting.hint())) } else { Ok(text) }
+}
+
+/// Where in a text the value of a key of its top stands.
+fn place_of(text: &str, key: &str) -> String {
+    let (table, _) = DeTable::parse_recoverable(text);
+    place(text, table.get_ref().get(key).map(toml::Spanned::span))
 }
 
 /// Says that nothing has this name, and which known name is nearest.

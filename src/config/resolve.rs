@@ -17,6 +17,9 @@ pub(super) const CONFIG: &str = "config";
 /// The limit that follows a lower one of the server where it is not set itself.
 const PER_STREAM: &str = "max-sequences-per-stream";
 
+/// The switch that needs a vocabulary.
+const GRAMMARS: &str = "grammars";
+
 /// Looks up an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// Looks up a flag by its name.
@@ -25,13 +28,10 @@ pub(super) type Flags<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The configuration that flags, environment and file give, and every mistake in them. Certificates and tokens are not
 /// looked into: a server goes on with those it has when new ones are wrong, so nobody who asks how it is may stumble there.
 pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> (Config, Vec<String>) {
-    let path = match flags(CONFIG).map(Ok).or_else(|| variable(env, &env_name(CONFIG))).transpose() {
-        Ok(path) => path,
-        Err(message) => {
-            problems.push(format!("{}: {message}", env_name(CONFIG)));
-            None
-        }
-    };
+    let path = config_file(flags, env).unwrap_or_else(|problem| {
+        problems.push(problem);
+        None
+    });
     let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
     let mut config = Config::default();
     let (mut unread, mut set) = (Vec::new(), Vec::new());
@@ -39,15 +39,16 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
         let found = flags(setting.name)
             .map(|text| (format!("--{}", setting.name), Ok(text)))
             .or_else(|| variable(env, &setting.env()).map(|text| (setting.env(), text)))
-            .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), Ok(text.clone()))));
+            .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), text.clone())));
         let Some((origin, text)) = found else { continue };
-        set.push(setting.name);
+        set.push((setting.name, origin.clone()));
         if let Err(message) = text.and_then(|text| (setting.set)(&mut config, &text)) {
             problems.push(format!("{origin}: {message}"));
             unread.push(setting.name);
         }
     }
-    if !set.contains(&PER_STREAM) {
+    let origin = |name: &str| set.iter().find(|(of, _)| *of == name).map(|(_, origin)| origin);
+    if origin(PER_STREAM).is_none() {
         let limits = &mut config.limits;
         limits.max_sequences_per_stream = limits.max_sequences_per_stream.min(limits.max_sequences);
     }
@@ -56,8 +57,24 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     let told = problems.len();
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));
+    let lacks_texts = config.grammars && config.vocabulary_file.is_none() && !unread.contains(&"vocabulary");
+    if let Some(origin) = origin(GRAMMARS).filter(|_| lacks_texts) {
+        problems.push(format!("{origin}: needs texts of tokens; set vocabulary"));
+    }
     cross_check(&config, &unread, &mut problems);
     (config, problems)
+}
+
+/// The file that flag or variable names, or what is wrong with its name.
+fn config_file(flags: Flags<'_>, env: Env<'_>) -> Result<Option<String>, String> {
+    match flags(CONFIG) {
+        Some(path) if path.is_empty() => Err(format!("--{CONFIG}: is empty; name a file, or leave it out")),
+        Some(path) => Ok(Some(path)),
+        None => {
+            let name = env_name(CONFIG);
+            variable(env, &name).transpose().map_err(|problem| format!("{name}: {problem}"))
+        }
+    }
 }
 
 /// The value of an environment variable, or what is wrong with it. An empty one is an unset one: templates leave such behind.
@@ -84,9 +101,6 @@ impl Config {
             (format!("--presets: {file}: {}", preset.name), params)
         });
         let may_compile = self.grammars && self.vocabulary_file.is_some();
-        if self.grammars && !may_compile {
-            problems.push("--grammars: needs texts of tokens; set vocabulary".to_owned());
-        }
         let grammars = self.vocabulary.clone().filter(|_| may_compile).map(Grammars::new);
         let room = Counter::new(usize::MAX, Gauge::noop());
         for (place, params) in std::iter::once(("defaults".to_owned(), self.defaults.clone())).chain(presets) {

@@ -1,6 +1,6 @@
 //! One setting, whatever it is of, and how the list of them is written.
 
-use super::Config;
+use super::{Config, values};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -33,6 +33,21 @@ impl Setting {
     pub(super) fn file<'t>(&self, value: &'t str) -> Option<&'t str> {
         let is_socket = self.name.ends_with("socket") || self.name == "uds";
         (self.value == "PATH" && !is_socket && value != self.default()).then_some(value)
+    }
+
+    /// Whether its values are texts: paths, addresses, words. A number or a truth value of the file would be read as the name of
+    /// something that nobody meant.
+    pub(super) fn is_text(&self) -> bool {
+        !["N", "SIZE", "TIME", "SHARE", "GPU", "BOOL"].contains(&self.value)
+    }
+
+    /// How a text is written for it: what switches it off, if that can be, else its default.
+    pub(super) fn hint(&self) -> String {
+        match self.value {
+            "ADDR" | "URL" => "write \"none\" to switch it off".to_owned(),
+            "PATH" if self.default() != values::SHIPPED => "write \"none\" to switch it off".to_owned(),
+            _ => format!("write a text in quotes, such as \"{}\"", self.default()),
+        }
     }
 
     /// The default, as it would be written.

@@ -2,14 +2,11 @@
 
 use super::setting::{ANY, POSITIVE};
 pub(super) use super::setting::{Setting, env_name};
-use super::values::{self, BACKEND, LOG_FORMAT, SIMD, show_duration, show_option, show_size};
+use super::values::{self, BACKEND, LOG_FORMAT, SHIPPED, SIMD, show_duration, show_option, show_size};
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The presets that come with the program.
-const SHIPPED: &str = "shipped";
 
 /// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
 const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
@@ -85,7 +82,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "presets",
         "PATH",
         presets_file,
-        |t| Ok::<_, String>((t != SHIPPED).then(|| PathBuf::from(t))),
+        values::presets,
         |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), SHIPPED),
         "TOML file with presets, named sets of sampling parameters that clients choose with params.preset; shipped: those that come with the program"
     ),

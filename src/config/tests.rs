@@ -6,6 +6,7 @@ mod access;
 mod chart;
 mod parameters;
 mod presets;
+mod wrong;
 
 fn parse_with(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Stop> {
     let env: HashMap<String, String> = env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
@@ -93,7 +94,7 @@ fn every_mistake_of_every_source_is_told_at_once() {
         "14 mistakes",
         "--bogus",
         "max_steams: there is no such key; did you mean max_streams?",
-        "simd: must be a single value",
+        "simd: line 2, column 8: must be a single value",
         "max_rows_per_step: \"0\" is not a whole number in 1 ..=",
         "defaults.temperatur: there is no such key; did you mean temperature?",
         &format!("{path}: defaults.top_p: is 2, must be in 0 ..= 1"),

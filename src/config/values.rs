@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Switches an address off.
 const NONE: &str = "none";
+/// The presets that come with the program.
+pub(super) const SHIPPED: &str = "shipped";
 /// Leaves a choice to the server.
 const AUTO: &str = "auto";
 const KIB: u64 = 1 << 10;
@@ -89,7 +91,11 @@ pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text == NONE {
         return Ok(None);
     }
+    no_switch(text, NONE)?;
     let text = text.strip_prefix("unix:").map_or(text, |path| path.strip_prefix("//").unwrap_or(path));
+    if text.starts_with('@') || text.starts_with("unix-abstract:") {
+        return Err(format!("\"{text}\" is an abstract socket, which is not supported; write a path, or {NONE}"));
+    }
     if text.is_empty() || text.len() > LONGEST_SOCKET_PATH {
         return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST_SOCKET_PATH}", text.len()));
     }
@@ -125,8 +131,26 @@ pub(super) fn file_path(text: &str) -> Result<Option<PathBuf>, String> {
     match text {
         "" => Err("is empty; write a path, or none".to_owned()),
         NONE => Ok(None),
-        path => Ok(Some(path.into())),
+        path => no_switch(path, NONE).map(|()| Some(path.into())),
     }
+}
+
+/// A path of a file of presets, or those that come with the program.
+pub(super) fn presets(text: &str) -> Result<Option<PathBuf>, String> {
+    match text {
+        "" => Err(format!("is empty; write a path, or {SHIPPED}")),
+        SHIPPED => Ok(None),
+        path => no_switch(path, SHIPPED).map(|()| Some(path.into())),
+    }
+}
+
+/// Refuses words that were to switch something on or off and are no path. `instead` is what to write.
+fn no_switch(text: &str, instead: &str) -> Result<(), String> {
+    let word = text.to_lowercase();
+    if boolean(&word).is_err() && word != NONE {
+        return Ok(());
+    }
+    Err(format!("\"{text}\" is no path; write {instead}, or ./{text} for a file of that name"))
 }
 
 /// Where traces go, or none.

@@ -1,0 +1,61 @@
+//! Values that are of another type, or mean something else, than who wrote them thought.
+
+use super::*;
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_with_its_line_and_the_fix() {
+    let text = "uds = false\nregion_socket = 3\nlog_level = 3\npresets = false\nauth_token_file = 1.5\n  listen = true\n\
+                log_format = 1\nthreads = false\n";
+    let (_dir, path) = file(text);
+    let told = mistakes(&["--config", &path], &[]);
+    let off = "write \"none\" to switch it off";
+    for part in [
+        "8 mistakes",
+        &format!("{path}: uds: line 1, column 7: false is no text; {off}"),
+        &format!("{path}: region_socket: line 2, column 17: 3 is no text; {off}"),
+        "log_level: line 3, column 13: 3 is no text; write a text in quotes, such as \"info\"",
+        "presets: line 4, column 11: false is no text; write a text in quotes, such as \"shipped\"",
+        &format!("auth_token_file: line 5, column 19: 1.5 is no text; {off}"),
+        &format!("listen: line 6, column 12: true is no text; {off}"),
+        "log_format: line 7, column 14: 1 is no text; write a text in quotes, such as \"text\"",
+        "threads: \"false\" is not a whole number",
+    ] {
+        assert!(told.contains(part), "{part:?} is missing in:\n{told}");
+    }
+    // What is wrong is not off, too.
+    let (_dir, path) = file("listen = \"none\"\nuds = false\n");
+    assert!(mistakes(&["--config", &path], &[]).contains("1 mistake,"));
+    let (_dir, path) = file("trace_ratio = 1\ndevice = 0\nreflection = true\nthreads = \"2\"\nlame_duck = 1.5\n");
+    let read = config(&["--config", &path], &[]);
+    assert_eq!((read.trace_ratio, read.reflection, read.threads()), (1.0, true, 2));
+    assert_eq!((read.device.as_str(), read.lame_duck), ("0", Duration::from_millis(1500)));
+}
+
+#[test]
+fn a_word_that_switches_is_no_path() {
+    for word in ["off", "false", "no", "on", "true", "0", "None", "False"] {
+        for variable in ["CROUPIER_UDS", "CROUPIER_REGION_SOCKET", "CROUPIER_TLS_CERT", "CROUPIER_AUTH_TOKEN_FILE"] {
+            let told = mistakes(&[], &[(variable, word)]);
+            assert!(told.contains(&format!("{variable}: \"{word}\" is no path; write none, or ./{word} ")), "{told}");
+        }
+        let told = mistakes(&["--presets", word], &[]);
+        assert!(told.contains("is no path; write shipped, or ./"), "{told}");
+    }
+    assert_eq!(config(&["--uds=./off"], &[]).uds, Some("./off".into()));
+    for name in ["@croupier", "unix:@croupier", "unix-abstract:croupier"] {
+        assert!(mistakes(&["--uds", name], &[]).contains("is an abstract socket, which is not supported"), "{name}");
+    }
+    assert!(mistakes(&["healthcheck", "--addr=unix:@x"], &[]).contains("is an abstract socket"));
+}
+
+#[test]
+fn what_lacks_is_told_of_where_it_was_asked_for() {
+    let told = mistakes(&["--config="], &[]);
+    assert!(told.contains("1 mistake,") && told.contains("--config: is empty; name a file"), "{told}");
+    assert_eq!(config(&[], &[("CROUPIER_CONFIG", "")]), Config::default());
+    let lacks = "grammars: needs texts of tokens; set vocabulary";
+    let (_dir, path) = file("grammars = \"yes\"\n");
+    assert!(mistakes(&["--config", &path], &[]).contains(&format!("{path}: {lacks}")));
+    assert!(mistakes(&["--grammars"], &[]).contains(&format!("--{lacks}")));
+    assert!(mistakes(&[], &[("CROUPIER_GRAMMARS", "1")]).contains("CROUPIER_GRAMMARS: needs texts of tokens"));
+}
