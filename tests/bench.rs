@@ -1,6 +1,6 @@
 //! `croupier bench` as people run it.
 
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 fn bench(args: &[&str]) -> Output {
     let binary = env!("CARGO_BIN_EXE_croupier");
@@ -79,6 +79,49 @@ fn a_timetable_sets_the_pace() {
     let report = json(&bench(&[&timed[..], &SMALL[..]].concat()));
     let tokens_per_second = report["croupier"]["tokens_per_second"].as_f64().expect("a number");
     assert!((100.0..=450.0).contains(&tokens_per_second), "{report}");
+}
+
+/// A server that does not outlive its test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn streams_that_never_connect_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (binary, addr) = (env!("CARGO_BIN_EXE_croupier"), format!("unix:{}", dir.path().join("s").display()));
+    let mut server = Command::new(binary);
+    server.args(["serve", "--listen=none", "--admin=none", "--threads=1", "--uds", &addr]).stderr(Stdio::null());
+    let _server = Server(server.spawn().expect("it starts"));
+    let is_up =
+        || Command::new(binary).args(["healthcheck", "--addr", &addr]).output().expect("it runs").status.success();
+    let started = std::time::Instant::now();
+    while !is_up() {
+        assert!(started.elapsed().as_secs() < 60, "it never serves");
+    }
+    let few = |json: &str| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "ulimit -n 60 && exec \"$0\" bench --streams=100 \"$@\"", binary, "--addr", &addr]);
+        shell.args(&SMALL[..8]).args((!json.is_empty()).then_some(json)).output().expect("a shell")
+    };
+    let (table, json) = (few(""), few("--json"));
+    assert_eq!((table.status.code(), json.status.code()), (Some(1), Some(1)), "{table:?} {json:?}");
+    let said = String::from_utf8_lossy(&table.stdout);
+    assert!(said.contains(" of 100 streams ran") && said.contains("x stream not connected: "), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("one JSON object and nothing else");
+    let side = &report["croupier"];
+    let ran = side["streams_ran"].as_u64().expect("a number");
+    let failures = side["failures"].as_object().expect("a table").iter();
+    let missing: u64 = failures
+        .filter(|(reason, _)| reason.starts_with("stream not connected"))
+        .filter_map(|(_, count)| count.as_u64())
+        .sum();
+    assert!(ran > 0 && ran + missing == 100, "{report}");
 }
 
 #[test]

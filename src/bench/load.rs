@@ -32,12 +32,14 @@ pub(super) struct Tally {
     pub(super) times: Histogram<u64>,
     /// What was not OK, by reason.
     pub(super) failures: BTreeMap<String, u64>,
+    /// Streams that never began.
+    pub(super) missing: usize,
 }
 
 impl Tally {
     pub(super) fn new() -> Self {
         let times = Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds in order and three digits are allowed");
-        Self { tokens: 0, steps: 0, times, failures: BTreeMap::new() }
+        Self { tokens: 0, steps: 0, times, failures: BTreeMap::new(), missing: 0 }
     }
 
     /// A step took this long and gave so many tokens.
@@ -54,6 +56,7 @@ impl Tally {
     fn merge(&mut self, other: &Tally) {
         self.tokens += other.tokens;
         self.steps += other.steps;
+        self.missing += other.missing;
         self.times.add(&other.times).expect("the bounds are the same");
         for (reason, count) in &other.failures {
             *self.failures.entry(reason.clone()).or_default() += count;
@@ -80,18 +83,22 @@ pub(super) async fn measure(
     let mut streams = tokio::task::JoinSet::new();
     for number in 0..args.streams as u64 {
         let (addr, access, shared) = (addr.clone(), access.clone(), Arc::clone(&shared));
-        streams.spawn(async move { Worker::open(number, &addr, &access, shared).await?.run().await });
+        streams.spawn(async move {
+            let worker = Worker::open(number, &addr, &access, shared).await?;
+            Ok::<_, BenchError>(worker.run().await)
+        });
     }
     let mut all = Tally::new();
     let mut last_error = None;
     while let Some(ended) = streams.join_next().await {
-        match ended.expect("a stream's task does not panic") {
+        let ended = ended.expect("a stream's task does not panic");
+        all.missing += usize::from(ended.is_err());
+        match ended.flatten() {
             Ok(tally) => all.merge(&tally),
-            Err(BenchError::Stream(status)) => {
-                all.fail(format!("stream {}", code_name(status.code())));
-                last_error = Some(BenchError::Stream(status));
+            Err(error) => {
+                all.fail(of_stream(&error));
+                last_error = Some(error);
             }
-            Err(other) => last_error = Some(other),
         }
     }
     watch.abort();
@@ -101,8 +108,15 @@ pub(super) async fn measure(
     }
 }
 
-fn code_name(code: tonic::Code) -> String {
-    format!("{code:?}")
+/// A stream that broke or never was, as a reason.
+fn of_stream(error: &BenchError) -> String {
+    match error {
+        BenchError::Stream(status) => format!("stream {:?}", status.code()),
+        BenchError::Unreachable { reason, .. } | BenchError::Refused { reason, .. } => {
+            format!("stream not connected: {reason}")
+        }
+        other => format!("stream not started: {other}"),
+    }
 }
 
 /// What all streams of a round have in common.
@@ -201,8 +215,8 @@ impl Worker {
     /// A stream that ended early: what it did counts, and so does its end.
     fn broken(mut self, error: BenchError) -> Result<Tally, BenchError> {
         match error {
-            BenchError::Stream(status) if self.tally.tokens > 0 => {
-                self.tally.fail(format!("stream {}", code_name(status.code())));
+            BenchError::Stream(_) if self.tally.tokens > 0 => {
+                self.tally.fail(of_stream(&error));
                 Ok(self.tally)
             }
             error => Err(error),

@@ -223,7 +223,8 @@ pub fn main(args: BenchArgs) -> ExitCode {
     let measured = if is_sharded {
         block_on(run_sharded(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, r.is_complete()))
     } else {
-        let is_complete = |report: &Report| report.croupier.is_complete();
+        let is_complete =
+            |report: &Report| [&report.croupier].into_iter().chain(&report.baseline).all(SideReport::is_complete);
         block_on(run(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, is_complete(&r)))
     };
     match measured {

@@ -30,10 +30,14 @@ pub struct SideReport {
     pub step_milliseconds: StepTimes,
     /// What was not OK, by reason.
     pub failures: BTreeMap<String, u64>,
+    /// Streams that were asked for.
+    pub streams: usize,
+    /// Those of them that ran, in the round with the fewest.
+    pub streams_ran: usize,
 }
 
 impl SideReport {
-    /// Whether there are tokens, and no stream broke on the way: rates are over the whole of each round.
+    /// Whether there are tokens, and no stream was missing or broke on the way: rates are over the whole of each round.
     pub(super) fn is_complete(&self) -> bool {
         self.tokens_per_second > 0.0 && !self.failures.keys().any(|reason| reason.starts_with("stream "))
     }
@@ -181,6 +185,8 @@ pub(super) fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
             max: of(&|tally| tally.times.max() as f64 / 1e6),
         },
         failures,
+        streams: args.streams,
+        streams_ran: args.streams - rounds.iter().map(|tally| tally.missing).max().unwrap_or(0),
     }
 }
 
@@ -242,6 +248,9 @@ pub(super) fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> 
 }
 
 pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
+    if side.streams_ran < side.streams {
+        writeln!(f, "{name}: {} of {} streams ran", side.streams_ran, side.streams)?;
+    }
     if side.failures.is_empty() {
         return match side.tokens_per_second > 0.0 {
             true => writeln!(f, "{name}: no errors, no refusals"),

@@ -73,10 +73,10 @@ impl ShardReport {
         serde_json::to_string(self).expect("a report has only strings and finite numbers")
     }
 
-    /// Whether every side gave tokens.
+    /// Whether every side gave tokens to the end.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.shards.iter().map(|ranks| &ranks.croupier).chain([&self.whole]).all(|side| side.tokens_per_second > 0.0)
+        self.shards.iter().map(|ranks| &ranks.croupier).chain([&self.whole]).all(SideReport::is_complete)
     }
 }
 
