@@ -6,6 +6,10 @@ use super::read;
 use super::rules::{Id, Node, Rules};
 use std::collections::BTreeSet;
 
+/// Places that are looked at for one more byte. A few grammars have no end of them, such as repetitions of repetitions of what may be
+/// nothing.
+const MOST: usize = 20_000;
+
 /// What has still to follow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Frame {
@@ -21,6 +25,8 @@ enum Frame {
 pub(in crate::grammar) struct Stacks<'r> {
     rules: &'r Rules,
     stacks: BTreeSet<Vec<Frame>>,
+    /// There are too many to say where it may be.
+    is_lost: bool,
 }
 
 /// The rules of a grammar that is right.
@@ -32,13 +38,18 @@ impl Plain {
     }
 
     pub(in crate::grammar) fn begun(&self) -> Stacks<'_> {
-        let mut begun = Stacks { rules: &self.0, stacks: BTreeSet::new() };
+        let mut begun = Stacks { rules: &self.0, stacks: BTreeSet::new(), is_lost: false };
         begun.expand(vec![Frame::Node(self.0.rules[self.0.root])], &mut BTreeSet::new());
         begun
     }
 }
 
 impl Stacks<'_> {
+    /// Whether nothing that is said of it counts.
+    pub(in crate::grammar) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Whether the text may end.
     pub(in crate::grammar) fn is_whole(&self) -> bool {
         self.stacks.contains(&vec![])
@@ -46,16 +57,17 @@ impl Stacks<'_> {
 
     /// The text with some more bytes; none if they may not follow.
     pub(in crate::grammar) fn with(&self, bytes: &[u8]) -> Option<Self> {
-        bytes.iter().try_fold(self.clone(), |text, byte| text.read(*byte)).filter(|text| !text.stacks.is_empty())
+        bytes.iter().try_fold(self.clone(), |text, byte| text.read(*byte))
     }
 
     fn read(&self, byte: u8) -> Option<Self> {
-        let mut next = Self { rules: self.rules, stacks: BTreeSet::new() };
+        let mut next = Self { stacks: BTreeSet::new(), ..*self };
+        let mut seen = BTreeSet::new();
         for stack in &self.stacks {
             let Some((top, below)) = stack.split_last() else { continue };
             let (class, before) = match top {
                 Frame::Byte(wanted) if *wanted == byte => {
-                    next.expand(below.to_vec(), &mut BTreeSet::new());
+                    next.expand(below.to_vec(), &mut seen);
                     continue;
                 }
                 Frame::Node(class) => (*class, &vec![]),
@@ -69,7 +81,7 @@ impl Stacks<'_> {
                     if ranges.iter().any(|r| u32::from(*r.start()) <= high && low <= u32::from(*r.end())) =>
                 {
                     if std::str::from_utf8(&so_far).is_ok() {
-                        next.expand(below.to_vec(), &mut BTreeSet::new());
+                        next.expand(below.to_vec(), &mut seen);
                     } else {
                         next.stacks.insert([below, &[Frame::Within(class, so_far)]].concat());
                     }
@@ -77,12 +89,13 @@ impl Stacks<'_> {
                 _ => {}
             }
         }
-        (!next.stacks.is_empty()).then_some(next)
+        (next.is_lost || !next.stacks.is_empty()).then_some(next)
     }
 
     /// Notes a stack once a character or nothing is at its top.
     fn expand(&mut self, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
-        if !seen.insert(stack.clone()) {
+        self.is_lost |= seen.len() >= MOST;
+        if self.is_lost || !seen.insert(stack.clone()) {
             return;
         }
         let whole = stack.clone();

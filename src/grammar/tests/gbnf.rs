@@ -4,11 +4,17 @@ use super::super::gbnf::stacks::{Plain, Stacks};
 use super::super::gbnf::to_lark;
 use super::*;
 
-/// By definition.
-fn by_stacks(text_so_far: &Stacks<'_>) -> Vec<u32> {
+/// By definition; none where that takes too long to say.
+fn by_stacks(text_so_far: &Stacks<'_>) -> Option<Vec<u32>> {
+    let mut is_lost = text_so_far.is_lost();
     let is_end = |token: u32| text_so_far.is_whole() && [END, OTHER_END].contains(&token);
-    let goes_on = |token: u32| !text(token).is_empty() && text_so_far.with(text(token)).is_some();
-    (0..VOCAB as u32).filter(|token| is_end(*token) || goes_on(*token)).collect()
+    let mut goes_on = |token: u32| {
+        let after = (!is_lost && !text(token).is_empty()).then(|| text_so_far.with(text(token))).flatten();
+        is_lost |= after.as_ref().is_some_and(Stacks::is_lost);
+        after.is_some()
+    };
+    let allowed = (0..VOCAB as u32).filter(|token| is_end(*token) || goes_on(*token)).collect();
+    (!is_lost).then_some(allowed)
 }
 
 /// Follows random texts of a grammar, and compares each mask on the way.
@@ -18,7 +24,9 @@ fn follow(gbnf: &str, choices: &[prop::sample::Index]) {
     let mut so_far = vec![];
     for choice in choices {
         let allowed = allowed(&own);
-        let expected = by_stacks(&stacks);
+        let Some(expected) = by_stacks(&stacks) else {
+            return eprintln!("left out, since there are too many ways to read {so_far:?} by\n{gbnf}");
+        };
         let lark = to_lark(gbnf);
         assert_eq!(allowed, expected, "behind {:?} of\n{gbnf}\n{lark:?}", String::from_utf8_lossy(&so_far));
         let mut written: Vec<u32> = allowed.into_iter().filter(|token| !text(*token).is_empty()).collect();
