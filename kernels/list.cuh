@@ -4,7 +4,7 @@
 #include "numbers.cuh"
 #include "team.cuh"
 
-// Sums by chunk, or where only their sum is asked for in one of them; both are sums of the same boxes.
+// Sums by chunk, or one sum where only that is asked for; both are sums of the same boxes.
 enum Sink { kToBins, kToChunks, kToTotal, kToList };
 enum Binning { kByDistance, kByValue, kByExponent, kFromOrigin };
 
@@ -29,7 +29,7 @@ struct Pass {
 
     __device__ u64 mass(float x) const { return mass_of_exponent(exponent(x, max, scale)); }
 
-    // Whether sums by chunk come of it.
+    // Whether sums by chunk come of it, or one.
     __device__ bool sums() const { return sink == kToChunks || sink == kToTotal || with_total; }
     // Every token that has a chance weighs its mass.
     __device__ bool weighs_all() const { return !counts && first_key == 0 && last_key == kLastKey && need == 0; }

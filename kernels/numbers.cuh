@@ -47,6 +47,13 @@ __device__ inline float max_or_nan(float a, float b) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
     return larger;
 }
+
+// A shift of which C++ does not say what it leaves by 64 or more: nothing, as PTX has it.
+__device__ inline u64 shift_down(u64 value, u32 by) {
+    u64 rest;
+    asm("shr.u64 %0, %1, %2;" : "=l"(rest) : "l"(value), "r"(by));
+    return rest;
+}
 #endif
 
 __device__ inline u32 word_of(const uint4& vector, u32 word) {
@@ -97,15 +104,15 @@ __device__ inline float power_of_fraction(float f) {
 __device__ inline u64 mass_of_exponent(float y) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
     const float magic = 12582912.0f;
-    float least = fmaxf(y, -40.0f);
+    float least = fmaxf(y, -41.0f);
     float shifted = least + magic;
     float f = least - (shifted - magic);
     u32 bits = __float_as_uint(power_of_fraction(f));
     // The digits of p with the leading one at bit 31; the lowest bit of the exponent is shifted onto it.
-    u32 digits = y >= -40.0f ? bits << 8 | 0x80000000u : 0;
-    // p = digits * 2^(e - 31) and 2^y = p * 2^n, so the mass is digits * 2^(9 + n + e); n >= -40, and p >= 1 where n = -40.
+    u32 digits = bits << 8 | 0x80000000u;
+    // p = digits * 2^(e - 31) and 2^y = p * 2^n, so the mass is digits * 2^(9 + n + e). Below 2^-40 all digits are shifted out.
     u32 n = __float_as_uint(shifted) - __float_as_uint(magic), e = (bits >> 23) - 127;
-    return (u64)digits << 32 >> (23 - n - e);
+    return shift_down((u64)digits << 32, 23 - n - e);
 }
 
 // Below this, masses have 28 bits: 16 of them can be added in 32.

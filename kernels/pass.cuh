@@ -15,7 +15,7 @@ struct Passes {
     // `lists_both`, a pass over the row as sent, into the list and with the total, has two lists: the first tokens of the adjusted row,
     // and those as sent, each down to its floor. The range ends with the lower one.
     __device__ void run(const Pass& pass, bool lists_both) const {
-        u32 sums_used = pass.sums() ? row.share : pass.sink == kToBins ? kBins : 0;
+        u32 sums_used = pass.sink == kToChunks ? row.share : pass.sink == kToBins ? kBins : pass.sums() ? 1 : 0;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
         if (pass.sink != kToChunks) team.sums().clear(sums_used);
         else if (!sees_untouched(pass)) clear_parts();
@@ -90,17 +90,19 @@ struct Passes {
         return floor_of_bins(max, place.index < kBins ? place.index : kBins - 1);
     }
 
-    // After a pass into chunks: what it weighed in one of them. After one into the total, too: in all.
+    // After a pass into chunks: what it weighed in one of them, and in all.
     __device__ u64 chunk_sum(u32 chunk) const { return team.sum_of(chunk / row.share, chunk % row.share); }
-    __device__ u64 total() const {
-        u32 lane = threadIdx.x % kWarp;
-        return total_of(lane < row.chunks() ? chunk_sum(lane) : 0);
-    }
-    // ... of which each lane has that of one chunk.
-    __device__ u64 total_of(u64 own) const {
+    __device__ u64 total_of_chunks() const {
+        u64 own = 0;
 #pragma unroll 1
-        for (u32 chunk = threadIdx.x % kWarp + kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
+        for (u32 chunk = threadIdx.x % kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
         return warp_sum(own);
+    }
+    // After one into the total, of which each lane has that of one block.
+    __device__ u64 total() const { return warp_sum(block_total()); }
+    __device__ u64 block_total() const {
+        u32 lane = threadIdx.x % kWarp;
+        return lane < team.size ? team.sum_of(lane, 0) : 0;
     }
 
     // Sums by chunk are made of parts, at which other blocks do not look: of each chunk of the slice what each warp has there, which
@@ -165,11 +167,10 @@ struct Passes {
     // one's length is given, and the second one waits in order for its turn. Otherwise they have to be asked for one by one.
     __device__ bool order_lists(u32& listed, u64& weighed) const {
         constexpr u32 kMost = ListMemory::kCounted < kThreads / 2 ? ListMemory::kCounted : kThreads / 2;
-        u32 lane = threadIdx.x % kWarp;
         Team::Lengths lengths = team.lengths();
-        u64 own = lane < row.chunks() ? chunk_sum(lane) : 0;
+        u64 own = block_total();
         Team::is_read(lengths, own);
-        weighed = total_of(own);
+        weighed = warp_sum(own);
         lengths = team.gather_both(lengths, memory.masses, kMost);
         bool are_short = lengths.first <= kMost && lengths.second <= kMost;
         if (threadIdx.x == 0) memory.waiting[0] = are_short ? lengths.second : ListMemory::kNoneWaits;
@@ -202,20 +203,21 @@ struct Passes {
     }
 
     // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions. Gives what
-    // `chunks_to_list` does, and some chunks more.
+    // `chunks_to_list` does.
     __device__ u32 sum_masses(const Pass& pass) const {
         if (!sees_untouched(pass)) return 0;
-        bool as_sent = sees_all(pass) || pass.with_total, has_all = as_sent && row.has_touched();
+        bool as_sent = sees_all(pass) || pass.with_total;
         u64 sum = 0;
-        u32 to_list = 0, last = (u32)(pass.last_key >> 32);
+        u32 to_list = 0, last = (u32)(pass.last_key >> 32), above = as_sent ? row.above() : 0;
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             float x[kPerThread];
             row.load_logits(chunk, x);
             if (!as_sent) row.hide_touched(chunk, x);
-            // The delegate is of untouched tokens.
-            float most = has_all ? largest(x) : row.delegate(chunk);
+            float most = row.delegate(chunk);
             to_list |= (u32)(descending(most) <= last) << (chunk - row.first_chunk);
+            // The delegate is of untouched tokens.
+            if (above >> (chunk - row.first_chunk) & 1) most = largest(x);
             if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
                 if (pass.sink == kToBins) {
 #pragma unroll
@@ -272,7 +274,7 @@ struct Passes {
         u64 of_warp = warp_sum(sum);
         if (threadIdx.x % kWarp == 0) {
             if (pass.sink == kToChunks) set_part(chunk, threadIdx.x / kWarp, of_warp);
-            else team.sums().add(pass.sink == kToBins ? kBins - 1 : chunk - row.first_chunk, of_warp);
+            else team.sums().add(pass.sink == kToBins ? kBins - 1 : 0, of_warp);
         }
         sum = 0;
     }
@@ -386,7 +388,7 @@ struct Passes {
         if (own == 0) return;
         if (pass.sink == kToList) return team.append(key_of(token, x), kWhole);
         if (pass.sink == kToChunks) return add_token(token, own);
-        if (pass.sink == kToTotal) team.sums().add(token / kChunk - row.first_chunk, own);
+        if (pass.sink == kToTotal) team.sums().add(0, own);
         else if (pass.counts) team.sums().add_one(pass.bin_of(x));
         else team.sums().add(pass.bin_of(x), own);
     }

@@ -19,7 +19,7 @@ constexpr u32 kJobWords = sizeof(RowJob) / 4;
 struct RowMemory {
     Shared<u32> jobs;         // the row's job and the next one's, in turn
     Shared<u32> touched;      // a bit per token of the slice
-    Shared<u32> touching;     // of each thread a bit per chunk in which it has touched tokens
+    Shared<u32> touching;     // of each thread a bit per chunk in which it has touched tokens, behind the first look one above its delegate
     Shared<Touched> adjusted; // of each thread the first of its touched tokens
     Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
     Shared<uint4> cache;      // the slice's first chunks, as many as the launch gave room for
@@ -93,7 +93,7 @@ struct Row {
           job(job),
           inputs(inputs),
           vocab_size(job.vocab_size),
-          share((chunks() + team.size - 1) / team.size),
+          share(share_of(chunks(), team.size)),
           first_touched(0),
           end_touched(0) {
         // Nothing counts as touched before it is marked.
@@ -250,6 +250,12 @@ struct Row {
     // A bit for each chunk in which the thread has touched tokens, from the slice's first one on.
     __device__ u32 touching() const { return has_touched() ? (u32)memory.touching[threadIdx.x] : 0; }
 
+    // Behind the first look: ... in which one of them is larger, as sent, than the thread's delegate. In the same place, at which nobody else looks.
+    __device__ u32 above() const { return touching(); }
+    __device__ void set_above(u32 chunks) const {
+        if (has_touched()) memory.touching[threadIdx.x] = chunks;
+    }
+
     __device__ bool is_touched(u32 token) const { return has_touched() && (touched_from(token) & 1) != 0; }
 
     // The logit as sent of a token of the slice.
@@ -314,7 +320,7 @@ struct Row {
         // ask one after the other.
         static_assert(kSliceChunks * kChunkVectors * 16 < kFetchEnd, "a slice is fetched whole");
         if (threadIdx.x != kThreads - kWarp) return;
-        u32 chunks = (job.vocab_size + kChunk - 1) / kChunk, share = (chunks + team.size - 1) / team.size;
+        u32 share = share_of((job.vocab_size + kChunk - 1) / kChunk, team.size);
         u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = team.rank * share * kChunkVectors;
         u32 last = first + share * kChunkVectors < end ? first + share * kChunkVectors : end;
         if (first >= last) return;

@@ -51,7 +51,7 @@ struct Kernel {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
         row.mark_touched();
-        u32 touching = row.touching();
+        u32 touching = row.touching(), above = 0;
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             uint4 values[Row<Element>::kVectors];
@@ -63,7 +63,9 @@ struct Kernel {
             // Few threads have touched tokens, and few chunks.
             if (touching >> (chunk - row.first_chunk) & 1) {
                 row.hide_touched(chunk, x);
-                delegate = largest(x);
+                float hidden = largest(x);
+                above |= (u32)(hidden < delegate) << (chunk - row.first_chunk);
+                delegate = hidden;
             }
             row.set_delegate(chunk, delegate);
             // Ascending tokens: of equal ones the first stays.
@@ -72,6 +74,7 @@ struct Kernel {
                 best_chunk = chunk;
             }
         }
+        row.set_above(above);
         // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
         if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
         bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);

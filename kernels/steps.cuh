@@ -61,7 +61,8 @@ struct Machine : Search<Element> {
                 if (lists_both) {
                     if (!passes.order_lists(listed, weighed)) needs = kOrder, part = kFirst;
                 } else {
-                    if (pass.sums()) weighed = passes.total();
+                    if (pass.sink == kToChunks) weighed = passes.total_of_chunks();
+                    else if (pass.sums()) weighed = passes.total();
                     if (pass.sink == kToList) needs = kOrder, part = kWhole;
                 }
             }
@@ -202,18 +203,27 @@ struct Machine : Search<Element> {
             missing = top_p_need(job.top_p_fraction, all);
             return missing - 1;
         };
-        Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return passes.team.bin(bin); });
+        u64 own = 0;
+        Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return own = passes.team.bin(bin); });
         if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
         // What a bin weighs, divided by the most that one of its tokens may have: so many tokens are there at least. On flat rows a list is not
-        // even begun.
-        u64 least = 0;
-#pragma unroll 1
-        for (u32 bin = threadIdx.x; bin <= place.index; bin += kThreads) least += passes.team.bin(bin) >> most_bits_of_bin(bin);
-        if (memory.block.sum(least) > kListed) return search_in(missing, place, kTopPFound);
+        // even begun. All bins up to here, divided by what the last one's may have, give no less, which mostly says enough.
+        if ((place.before + place.weight) >> most_bits_of_bin(place.index) > kListed) {
+            if (memory.block.sum(least_tokens(own, place.index)) > kListed) return search_in(missing, place, kTopPFound);
+        }
         found = place.index;
         weighed = place.before;
         total = place.weight;
         return list_bins(place.index, kTopPListed);
+    }
+
+    // The thread's share of them, up to a bin, of which it has read one where there are as many threads as bins.
+    __device__ u64 least_tokens([[maybe_unused]] u64 own, u32 last) const {
+        if constexpr (kBins == kThreads) return threadIdx.x <= last ? own >> most_bits_of_bin(threadIdx.x) : 0;
+        u64 least = 0;
+#pragma unroll 1
+        for (u32 bin = threadIdx.x; bin <= last; bin += kThreads) least += passes.team.bin(bin) >> most_bits_of_bin(bin);
+        return least;
     }
 
     __device__ Needs weigh_to_draw() { return weigh(is_set(kScore) ? kToTotal : kToChunks, kWeighed); }

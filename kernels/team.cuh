@@ -58,6 +58,24 @@ struct Boxes {
           list(carver.take<u64>(2 * kListed)) {}
 };
 
+// ceil(n / size) for a row's chunks and a team's size, of which the divisor's reciprocal is one of eight: a division by a number that the
+// compiler does not know takes 20 instructions.
+__device__ constexpr u32 share_of(u32 n, u32 size) {
+    // ceil(2^15 / size)
+    constexpr u64 first = 0x20002AAB40008000ull, second = 0x1000124A1556199Aull;
+    u32 reciprocal = (u32)((size <= 4 ? first : second) >> ((size - 1) % 4 * 16)) & 0xFFFF;
+    return (n + size - 1) * reciprocal >> 15;
+}
+__device__ constexpr bool shares_are_exact() {
+    for (u32 size = 1; size <= kMaxTeam; ++size) {
+        for (u32 n = 0; n <= kMaxTeam * kSliceChunks; ++n) {
+            if (share_of(n, size) != (n + size - 1) / size) return false;
+        }
+    }
+    return true;
+}
+static_assert(shares_are_exact(), "rounding up loses nothing");
+
 struct Team {
     const Boxes& boxes;
     Scratch* scratch;  // of the first block
@@ -234,6 +252,8 @@ struct Team {
     __device__ Lengths gather_both(Lengths of_lane, Shared<u64> to, u32 most) const {
         Lengths all{__reduce_add_sync(kAllLanes, of_lane.first), __reduce_add_sync(kAllLanes, of_lane.second)};
         if (all.first > most || all.second > most) return all;
+        // Of each half of the block the others have nothing to bring: whole warps.
+        if (threadIdx.x % (kThreads / 2) >= most) return all;
         // Both at once, in halves of a word, before those of the lane's block.
         u32 lane = threadIdx.x % kWarp, before = 0, own = of_lane.second << 16 | of_lane.first;
 #pragma unroll

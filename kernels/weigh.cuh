@@ -25,13 +25,17 @@ __device__ inline Four four_of(const u8* row, u32 format, u32 token) {
 
 // Where a row is cut: tokens of a larger logit stay, and of this one those up to an id. Minus infinity lies behind every cut.
 struct Cut {
-    float logit;
+    float logit, above;  // and the next float
     u32 token;
     __device__ explicit Cut(u64 last_key) {
         if (last_key > kLastKey) last_key = kLastKey;
         logit = logit_of(last_key);
+        above = from_ascending(~(u32)(last_key >> 32) + 1);
         token = token_of(last_key);
     }
+    // What four tokens, from this one on, have at least that stay, if the cut is not among them.
+    __device__ float bound(u32 first) const { return first <= token ? logit : above; }
+    __device__ bool is_among(u32 first) const { return token - first < 3; }
     __device__ bool keeps(u32 of, float x) const { return (x > logit) | ((x == logit) & (of <= token)); }
     __device__ bool keeps_all() const { return logit == logit_of(kLastKey) && token == token_of(kLastKey); }
 };
@@ -94,7 +98,7 @@ struct Weigher {
         });
         passes.sum_parts();
         passes.team.sync(row.share);
-        u64 total = passes.total();
+        u64 total = passes.total_of_chunks();
         u32 token = 0;
         if (draws() && total > 0) {
             auto weight = [&](u32 token, float x, bool touched) -> u64 {
@@ -142,6 +146,8 @@ struct Weigher {
         if (at == end) return;
         Lot target = target_lot(first_of(at)), draft = drafted_lot(first_draft, first_of(at));
         Cut cut(row.job.last_key);
+        // A token is one of the same warp's here as where rows are sampled.
+        u32 touching = __reduce_or_sync(kAllLanes, row.touching());
         u64 sum = 0;
 #pragma unroll 1
         for (; at < end; ++at) {
@@ -153,7 +159,8 @@ struct Weigher {
             u32 next = first_of(at + 1 < end ? at + 1 : at);
             target = target_lot(next);
             draft = drafted_lot(first_draft, next);
-            sum += weigh_lot(first_of(at), x, drafted, cut);
+            bool has_touched = touching >> (at / kLots - row.first_chunk) & 1;
+            sum += weigh_lot(first_of(at), has_touched, x, drafted, cut);
             if (at % kLots + 1 < kLots) continue;
             sum = warp_sum(sum);
             if (threadIdx.x % kWarp == 0) passes.set_part(at / kLots, threadIdx.x / kWarp, sum);
@@ -240,8 +247,16 @@ struct Weigher {
     // Minus infinity for what a cut takes away.
     __device__ static void cut_lot(const Cut& cut, u32 first, float (&x)[kLot]) {
         if (cut.keeps_all()) return;
+        bool is_among = false;
 #pragma unroll
-        for (u32 i = 0; i < kLot; ++i) x[i] = cut.keeps(token_of_lot(first, i), x[i]) ? x[i] : minus_infinity();
+        for (u32 i = 0; i < kLot; i += 4) is_among |= cut.is_among(token_of_lot(first, i));
+        // One lot of a row at most.
+        if (is_among) {
+#pragma unroll
+            for (u32 i = 0; i < kLot; ++i) x[i] = cut.keeps(token_of_lot(first, i), x[i]) ? x[i] : minus_infinity();
+        }
+#pragma unroll
+        for (u32 i = 0; i < kLot; ++i) x[i] = x[i] >= cut.bound(token_of_lot(first, i / 4 * 4)) ? x[i] : minus_infinity();
     }
 
     // Takes a draft from what is left of a lot's tokens, or says what it gives to those of which anything is.
@@ -259,9 +274,9 @@ struct Weigher {
     }
 
     // The same of a lot's tokens that have no adjust: their sum. All lanes of a warp.
-    __device__ u64 weigh_lot(u32 first, float (&x)[kLot], float (&drafted)[kLot], const Cut& cut) const {
+    __device__ u64 weigh_lot(u32 first, bool has_touched, float (&x)[kLot], float (&drafted)[kLot], const Cut& cut) const {
         u64 weight[kLot], sum = 0;
-        if (row.has_touched() || token_of_lot(first, kLot - 1) >= row.vocab_size) {
+        if (has_touched || token_of_lot(first, kLot - 1) >= row.vocab_size) {
             u32 which = 0;
 #pragma unroll
             for (u32 i = 0; i < kFours; ++i) which |= row.which_of_four(first + i * kApart) << (4 * i);

@@ -167,6 +167,8 @@ inline void fetch_ahead(const void* from, unsigned bytes) {
     emulator::reduce(mask, value, [](unsigned a, unsigned b) { return a + b; }, EMULATOR_SITE)
 #define __reduce_max_sync(mask, value) \
     emulator::reduce(mask, value, [](unsigned a, unsigned b) { return a > b ? a : b; }, EMULATOR_SITE)
+#define __reduce_or_sync(mask, value) \
+    emulator::reduce(mask, value, [](unsigned a, unsigned b) { return a | b; }, EMULATOR_SITE)
 #define __any_sync(mask, value) emulator::any(mask, value, EMULATOR_SITE)
 #define __nanosleep(time) emulator::Machine::self().pause()
 #define __threadfence() ((void)0)
@@ -201,6 +203,9 @@ inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value)
 
 // The larger one; a NaN if one is.
 inline float max_or_nan(float a, float b) { return a != a || b != b ? std::nanf("") : fmaxf(a, b); }
+
+// A shift by 64 or more leaves nothing.
+inline unsigned long long shift_down(unsigned long long value, unsigned by) { return by < 64 ? value >> by : 0; }
 
 // One thread runs at a time, so these are atomic as they stand.
 template <class T>

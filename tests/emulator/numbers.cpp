@@ -13,6 +13,13 @@ int fault(const char* what, float y) {
 // From -64, where all masses are long 0, to where 2^y rounds to 1: of every float in turn, as they rise.
 constexpr u32 kFirst = 0xC2800000u, kLast = 0xB2000000u;
 
+// As src/sampling/mass.rs has it.
+u64 specified_mass(float y) {
+    if (!(y >= -64.0f)) return 0;
+    float n = std::nearbyint(y), power = __uint_as_float((u32)((int)n + 127) << 23);
+    return (u64)(power_of_fraction(y - n) * (float)kMassOne * power);
+}
+
 // No value below a floor is in the bins above it; bins never rise with values, so the next value says it for all.
 int floors_are_low_enough() {
     for (u32 seed = 0; seed < 4000; ++seed) {
@@ -36,6 +43,7 @@ int main() {
     for (u32 bits = kFirst; bits >= kLast; --bits, ++floats) {
         float y = __uint_as_float(bits);
         u64 mass = mass_of_exponent(y);
+        if (mass != specified_mass(y)) return fault("not the mass of the specification", y);
         // Half of these is what a float's rounding allows; a smaller bound than the one the kernels use would hold.
         if (most > mass + (mass >> 17) + 1) return fault("a smaller exponent has a larger mass", y);
         falls += mass < most;
